@@ -1,0 +1,182 @@
+"""The public functions: each command of the CLI is one of these, with the same parameters."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tuner.devices import DeviceChoice
+from tuner.errors import InputError
+from tuner.space import configurations as parse_configurations
+from tuner.space import load_configurations, mode_file, select
+from tuner.study import Settings, StudyResult, run_study
+from tuner.workloads import find_workload
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from torch import nn
+
+
+def run(
+    *,
+    workload: str = "graphsage",
+    mode: str = "quick",
+    config: str | None = None,
+    data: str = "synthetic",
+    only: str | None = None,
+    limit: int | None = None,
+    auto_memory: bool = False,
+    model_memory_gb: float = 1.5,
+    gpu_memory_buffer_gb: float = 2.0,
+    max_workers: int | None = None,
+    threads: int | None = None,
+    epochs: int | None = None,
+    seed: int = 0,
+    output: str | None = None,
+    device: DeviceChoice = "auto",
+    dry_run: bool = False,
+) -> StudyResult:
+    """Tunes a workload: what ``tune`` does in a terminal.
+
+    Args:
+        workload: what to train: "graphsage".
+        mode: a named list of configurations: "quick", "architecture", "learning", "regularization" or "full".
+        config: a file of your own instead of a mode: ``configurations:`` or ``grid:`` in YAML, TOML or JSON.
+        data: "synthetic", "ml-100k" (downloaded once), or a folder.
+        only: run just the configuration of this name.
+        limit: run just the first so many.
+        auto_memory: estimate every configuration's footprint and give each trial what the largest needs.
+        model_memory_gb: what each trial is given without ``auto_memory``, in GB (2**30 bytes).
+        gpu_memory_buffer_gb: memory to leave alone on each device, in GB.
+        max_workers: at most so many trials at once.
+        threads: CPU threads for each trial; by default the cores are divided between the workers.
+        epochs: replaces every configuration's number of epochs.
+        seed: seed of the validation split, weights, batches and dropout.
+        output: the study's folder, new or empty; by default a new one under ``results/``.
+        device: "cuda", "cpu", or "auto" for GPUs where there are any.
+        dry_run: stop after printing the plan.
+
+    Raises:
+        InputError: something given cannot be used; nothing has been written.
+        ExecutionError: Ray does not start, or the folder can no longer be written.
+    """
+    options = dict(locals())
+    found = find_workload(workload)
+    path = Path(config) if config else mode_file(workload, mode)
+    chosen = select(load_configurations(path, found.hyperparameters), only=only, limit=limit)
+    names = Settings.__dataclass_fields__
+    return run_study(
+        found,
+        lambda: found.load_data(data, seed),
+        chosen,
+        Settings(**{name: options[name] for name in names}),
+        label=path.stem,
+        rerun=_arguments(options),
+    )
+
+
+def tune_hyperparameters_parallel(
+    trainset: Any,
+    testset: Any,
+    user_features: Any,
+    item_features: Any,
+    configurations: Sequence[Mapping[str, Any]],
+    model_memory_gb: float = 1.5,
+    gpu_memory_buffer_gb: float = 2.0,
+    max_workers: int | None = None,
+    *,
+    auto_memory: bool = False,
+    threads: int | None = None,
+    epochs: int | None = None,
+    seed: int = 0,
+    output: str | None = None,
+    device: DeviceChoice = "auto",
+) -> pd.DataFrame:
+    """Tunes GraphSAGE on ratings that are in memory: the call for notebooks and scripts.
+
+    Args:
+        trainset: ratings to learn from: a DataFrame with ``user_id``, ``item_id`` and ``rating``, or an array of
+            those three columns. A twentieth of them is set aside to choose by.
+        testset: ratings to report on, in the same form; nothing is chosen by them.
+        user_features: (num_users, any number of) features; ids are row positions, or index labels of a DataFrame.
+        item_features: the same for items.
+        configurations: mappings from hyperparameter to value, with an optional ``name``.
+        model_memory_gb: what each trial is given, in GB (2**30 bytes).
+        gpu_memory_buffer_gb: memory to leave alone on each device, in GB.
+        max_workers: at most so many trials at once.
+        auto_memory: estimate the footprints, and give each trial what the largest needs, instead of
+            ``model_memory_gb``.
+        threads: CPU threads for each trial; by default the cores are divided between the workers.
+        epochs: replaces every configuration's number of epochs.
+        seed: seed of the validation split, weights, batches and dropout.
+        output: the study's folder, new or empty; by default a new one under ``results/``.
+        device: "cuda", "cpu", or "auto" for GPUs where there are any.
+
+    Returns:
+        One row for each configuration, best first, with the columns of ``results.csv``.
+
+    Raises:
+        InputError: something given cannot be used; nothing has been written.
+        ExecutionError: Ray does not start, or the folder can no longer be written.
+    """
+    from tuner.datasets.ratings import from_tables
+
+    workload = find_workload("graphsage")
+    chosen = parse_configurations(configurations, workload.hyperparameters)
+    settings = Settings(
+        auto_memory=auto_memory,
+        model_memory_gb=model_memory_gb,
+        gpu_memory_buffer_gb=gpu_memory_buffer_gb,
+        max_workers=max_workers,
+        threads=threads,
+        epochs=epochs,
+        seed=seed,
+        output=output,
+        device=device,
+    )
+    result = run_study(
+        workload,
+        lambda: from_tables(trainset, testset, user_features, item_features, seed=seed),
+        chosen,
+        settings,
+        label="notebook",
+    )
+    return result.to_frame()
+
+
+def load_best(folder: str | Path) -> nn.Module:
+    """The best model of a study, ready to evaluate; on the CPU, in evaluation mode.
+
+    Args:
+        folder: the study's folder.
+
+    Raises:
+        InputError: the folder holds no ``best.pt``, or one that is not tuner's.
+    """
+    import torch
+
+    from tuner.results import BEST
+
+    path = Path(folder) / BEST
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        workload = find_workload(content["workload"])
+        model = workload.restore_model(content["config"], content["weights"])
+    except FileNotFoundError as error:
+        raise InputError(f"{path} is not there: give the folder of a study with a completed trial") from error
+    except (OSError, RuntimeError, KeyError, TypeError, ValueError, EOFError) as error:
+        raise InputError(f"{path} cannot be loaded: {' '.join(str(error).split())}") from error
+    return model.eval()
+
+
+def _arguments(options: Mapping[str, Any]) -> list[str]:
+    """The command-line arguments that repeat a run: what is not a default, and not chosen anew by a repetition."""
+    chosen_anew = ("only", "limit", "output", "dry_run", "threads")
+    defaults = {name: parameter.default for name, parameter in inspect.signature(run).parameters.items()}
+    arguments: list[str] = []
+    for name, value in options.items():
+        if name not in chosen_anew and value != defaults[name]:
+            arguments += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
+    return arguments

@@ -1,0 +1,116 @@
+"""MovieLens-100K from GroupLens, once into the user's cache: research use only, see the README it unpacks."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import tempfile
+import urllib.error
+import urllib.request
+import zipfile
+from pathlib import Path
+
+from tuner.errors import DataError
+
+URL = "https://files.grouplens.org/datasets/movielens/ml-100k.zip"
+# As published with the size, 4,924,029 bytes, in tensorflow/datasets,
+# tensorflow_datasets/url_checksums/movielens.txt (commit 1c076ac3c19c8ea83e1d1a75e0623c9a699e0d7c).
+SHA256 = "50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229"
+
+_MEMBERS = ("README", "u.data", "u.user", "u.item", "u1.base", "u1.test")
+_CHUNK_BYTES = 2**16
+
+
+def fetch_movielens(
+    cache: Path | None = None,
+    *,
+    url: str = URL,
+    sha256: str = SHA256,
+    progress: bool = True,
+    timeout: float = 30.0,
+) -> Path:
+    """Folder of MovieLens-100K, downloaded if the cache has none yet.
+
+    The archive is checked before it is unpacked, and the folder appears whole or not at all.
+
+    Args:
+        cache: where to keep it; the user's cache folder for tuner by default.
+        url: of the archive.
+        sha256: of the archive, in hexadecimal.
+        progress: show a bar on stderr, if that is a terminal.
+        timeout: seconds without an answer before giving up.
+
+    Raises:
+        DataError: it could not be downloaded, verified or stored; nothing is left behind then.
+    """
+    if cache is None:
+        import platformdirs
+
+        cache = Path(platformdirs.user_cache_dir("tuner"))
+    folder = cache / "ml-100k"
+    if (folder / "u.data").is_file():
+        return folder
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache, prefix=".ml-100k-") as work:
+            archive = Path(work, "ml-100k.zip")
+            _download(url, archive, sha256, progress, timeout)
+            _unpack(archive, Path(work, "ml-100k"), url)
+            _publish(Path(work, "ml-100k"), folder)
+    except (OSError, http.client.HTTPException) as error:
+        # urllib's own errors are OSErrors; a full disk or a cache that cannot be written comes here too.
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()  # it holds the connection open
+        raise _refusal(url, f"failed ({error})") from error
+    return folder
+
+
+def _refusal(url: str, what: str) -> DataError:
+    return DataError(f"download of {url} {what}; download it yourself, unpack it and pass --data DIR")
+
+
+def _download(url: str, archive: Path, sha256: str, progress: bool, timeout: float) -> None:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    digest = hashlib.sha256()
+    hidden = not (progress and console.is_terminal)
+    with (
+        urllib.request.urlopen(url, timeout=timeout) as response,
+        archive.open("wb") as file,
+        Progress(console=console, transient=True, disable=hidden) as bar,
+    ):
+        length = response.headers.get("Content-Length")
+        total = int(length) if length else None
+        task = bar.add_task("MovieLens-100K", total=total)
+        while chunk := response.read(_CHUNK_BYTES):
+            file.write(chunk)
+            digest.update(chunk)
+            bar.advance(task, len(chunk))
+        received = file.tell()
+    if total is not None and received != total:
+        raise _refusal(url, f"was cut off after {received:,} of {total:,} bytes")
+    if digest.hexdigest() != sha256:
+        raise _refusal(url, f"has the wrong checksum (sha256 {digest.hexdigest()}, expected {sha256})")
+
+
+def _unpack(archive: Path, folder: Path, url: str) -> None:
+    """Write the expected members under names of our own, so that no path in the archive matters."""
+    folder.mkdir()
+    try:
+        with zipfile.ZipFile(archive) as members:
+            for name in _MEMBERS:
+                (folder / name).write_bytes(members.read(f"ml-100k/{name}"))
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise _refusal(url, f"is not MovieLens-100K ({error})") from error
+
+
+def _publish(unpacked: Path, folder: Path) -> None:
+    try:
+        os.rename(unpacked, folder)
+    except OSError:
+        # Another process was faster: a folder that is not empty cannot be replaced, and need not be.
+        if not (folder / "u.data").is_file():
+            raise

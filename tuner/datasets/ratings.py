@@ -1,0 +1,272 @@
+"""Ratings of items by users, with features of both: what every rating source ends up as."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tuner.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    Table: TypeAlias = pd.DataFrame | ArrayLike
+
+_COLUMNS = ("user_id", "item_id", "rating")
+
+
+# eq=False here and below: comparing arrays field by field has no single truth value.
+@dataclass(frozen=True, eq=False)
+class Ratings:
+    """User `user[k]` gave item `item[k]` the rating `rating[k]`; three arrays of one length."""
+
+    user: NDArray[np.int32]
+    item: NDArray[np.int32]
+    rating: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        """Number of ratings."""
+        return len(self.rating)
+
+    def __getitem__(self, rows: NDArray[np.bool_]) -> Ratings:
+        """The ratings where `rows`, a mask of this length, is true."""
+        return Ratings(self.user[rows], self.item[rows], self.rating[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class RatingData:
+    """Ratings in three disjoint parts; users and items are rows of the feature matrices."""
+
+    name: str
+    train: Ratings
+    validation: Ratings
+    test: Ratings
+    user_features: NDArray[np.float32]
+    item_features: NDArray[np.float32]
+
+    @property
+    def num_users(self) -> int:
+        """Rows of `user_features`, rated or not."""
+        return len(self.user_features)
+
+    @property
+    def num_items(self) -> int:
+        """Rows of `item_features`, rated or not."""
+        return len(self.item_features)
+
+
+def split_validation(train: Ratings, fraction: float, seed: int) -> tuple[Ratings, Ratings]:
+    """Split off a random `fraction` (at least one rating); returns (kept, held out), each in its old order.
+
+    Raises:
+        InputError: the fraction is not between 0 and 1, or one of the parts would be empty.
+    """
+    if not 0 < fraction < 1:
+        raise InputError(f"the fraction to hold out must lie between 0 and 1, but got {fraction}")
+    held_out = max(1, round(fraction * len(train)))
+    if held_out >= len(train):
+        raise InputError(f"{len(train)} ratings are too few to hold out {fraction:g} of them; give more ratings")
+    mask = np.zeros(len(train), dtype=bool)
+    mask[np.random.default_rng(seed).permutation(len(train))[:held_out]] = True
+    return train[~mask], train[mask]
+
+
+def rating_data(
+    name: str,
+    train: Ratings,
+    test: Ratings,
+    user_features: NDArray[np.float32],
+    item_features: NDArray[np.float32],
+    *,
+    seed: int,
+    validation_fraction: float = 0.05,
+) -> RatingData:
+    """Check that ratings and features fit together, and split validation ratings off the training ones.
+
+    Args:
+        name: what tables and pages call this data.
+        train: ratings to learn from, of which `validation_fraction` is held out.
+        test: ratings for the final score.
+        user_features: (num_users, Fu).
+        item_features: (num_items, Fi).
+        seed: of the split.
+        validation_fraction: part of `train` that becomes `validation`.
+
+    Raises:
+        InputError: empty, of unequal lengths, not finite, or users or items outside the feature rows.
+    """
+    _check_features(user_features, "user_features")
+    _check_features(item_features, "item_features")
+    for label, part in (("training", train), ("test", test)):
+        _check_ratings(part, label, len(user_features), len(item_features))
+    kept, validation = split_validation(train, validation_fraction, seed)
+    return RatingData(name, kept, validation, test, user_features, item_features)
+
+
+def _check_ratings(ratings: Ratings, label: str, num_users: int, num_items: int) -> None:
+    if len(ratings) == 0:
+        raise InputError(f"there are no {label} ratings; give at least one")
+    lengths = len(ratings.user), len(ratings.item), len(ratings.rating)
+    if len(set(lengths)) > 1:
+        raise InputError(f"the {label} users, items and ratings differ in length: {lengths}")
+    bad = np.flatnonzero(~np.isfinite(ratings.rating))
+    if bad.size:
+        raise InputError(
+            f"{bad.size} {label} ratings are not finite, the first in row {bad[0]}: "
+            f"{ratings.rating[bad[0]]}; drop these rows"
+        )
+    for what, rows, count in (("user", ratings.user, num_users), ("item", ratings.item, num_items)):
+        bad = np.flatnonzero((rows < 0) | (rows >= count))
+        if bad.size:
+            raise InputError(f"{label} {what} {rows[bad[0]]} has no features: there are rows 0 to {count - 1}")
+
+
+def _check_features(features: NDArray[np.float32], label: str) -> None:
+    if features.ndim != 2:
+        raise InputError(f"{label} must be 2-D, one row an id, but its shape is {features.shape}")
+    if 0 in features.shape:
+        raise InputError(f"{label} is empty (shape {features.shape}); a single column of ones will do")
+    bad = np.argwhere(~np.isfinite(features))
+    if bad.size:
+        row, column = bad[0]
+        raise InputError(
+            f"{label} is not finite at {len(bad)} places, the first in row {row}, column {column}: "
+            f"{features[row, column]}; fill or drop them"
+        )
+
+
+def from_tables(
+    trainset: Table, testset: Table, user_features: Table, item_features: Table, *, seed: int
+) -> RatingData:
+    """Rating data from tables in memory, as `tune_hyperparameters_parallel` takes them.
+
+    Args:
+        trainset: DataFrame with the columns `user_id`, `item_id`, `rating` (others are ignored), or anything
+            array-like with these three columns in this order. Validation ratings are held out of it.
+        testset: the same.
+        user_features: (num_users, Fu). In a DataFrame the index holds the ids; in an array, an id is the
+            row's position from 0.
+        item_features: (num_items, Fi), likewise.
+        seed: of the training/validation split.
+
+    Raises:
+        InputError: a column or an id's features are missing; something is empty, not numeric or not finite.
+    """
+    users, user_matrix = _features(user_features, "user_features", "user_id")
+    items, item_matrix = _features(item_features, "item_features", "item_id")
+    train = _ratings(_columns(trainset, "trainset"), "trainset", users, items)
+    test = _ratings(_columns(testset, "testset"), "testset", users, items)
+    return rating_data("tables", train, test, user_matrix, item_matrix, seed=seed)
+
+
+def _frame(table: Table, label: str) -> pd.DataFrame:
+    import pandas as pd
+
+    if isinstance(table, pd.DataFrame):
+        return table
+    # Lists go to pandas as they are: numpy would make text of every number in [("ann", "film", 4.0)].
+    data = np.asarray(table) if hasattr(table, "__array__") else table
+    try:
+        return pd.DataFrame(data)  # type: ignore[arg-type]  # not a table: pandas says so
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{label} is no table of rows and columns: {error}") from error
+
+
+def _columns(table: Table, label: str) -> pd.DataFrame:
+    """The three columns of a table of ratings, as they came but complete."""
+    frame = _frame(table, label)
+    if len(frame) == 0:
+        raise InputError(f"{label} is empty; give at least one rating")
+    if frame is not table and list(frame.columns) == [0, 1, 2]:  # array-like: without names
+        frame = frame.set_axis(list(_COLUMNS), axis=1)
+    missing = [column for column in _COLUMNS if column not in frame.columns]
+    if missing:
+        raise InputError(
+            f"{label} has no column {missing[0]!r}, only {list(frame.columns)}; it needs {', '.join(_COLUMNS)}"
+        )
+    frame = frame[list(_COLUMNS)]
+    if frame.shape[1] != len(_COLUMNS):
+        raise InputError(f"{label} has more than one column of a name: {list(frame.columns)}; rename or drop one")
+    return frame
+
+
+def _ratings(frame: pd.DataFrame, label: str, users: pd.Index[Any], items: pd.Index[Any]) -> Ratings:
+    user = _positions(frame["user_id"], label, users, "user_features")
+    item = _positions(frame["item_id"], label, items, "item_features")
+    return Ratings(user, item, _numbers(frame[["rating"]], label)[:, 0])
+
+
+def _positions(ids: pd.Series, label: str, index: pd.Index[Any], features: str) -> NDArray[np.int32]:
+    """Row of every id in the features."""
+    import pandas as pd
+
+    if isinstance(index, pd.RangeIndex):
+        ids = _whole_numbers(ids, label, features)
+    rows = index.get_indexer(pd.Index(ids))
+    bad = np.flatnonzero(rows < 0)
+    if bad.size:
+        unknown = ids.iloc[bad]
+        known = f"{_plain(index[0])!r} to {_plain(index[-1])!r}" if len(index) else "nothing"
+        raise InputError(
+            f"{ids.name} {_plain(unknown.iloc[0])!r} in {label} has no row in {features}, "
+            f"which holds {known} ({unknown.nunique(dropna=False)} such ids); add their features or drop their ratings"
+        )
+    return rows.astype(np.int32)
+
+
+def _whole_numbers(ids: pd.Series, label: str, features: str) -> pd.Series:
+    """Ids that are positions: floats are fine (a mixed array has only those) as long as they are whole."""
+    if ids.dtype.kind in "iu":
+        return ids
+    if ids.dtype.kind == "f":
+        bad = np.flatnonzero(ids.to_numpy(np.float64, na_value=np.nan) % 1 != 0)
+    else:
+        bad = np.arange(len(ids))
+    if bad.size:
+        raise InputError(
+            f"{ids.name} {_plain(ids.iloc[bad[0]])!r} in {label} is not a whole number, but {features} "
+            "is numbered by position from 0; give a DataFrame whose index holds the ids"
+        )
+    return ids
+
+
+def _plain(value: object) -> Hashable:
+    """A numpy scalar as Python shows it: 7, not np.int64(7)."""
+    return cast(Hashable, value.item() if isinstance(value, np.generic) else value)
+
+
+def _features(table: Table, label: str, id_name: str) -> tuple[pd.Index[Any], NDArray[np.float32]]:
+    """Ids and matrix of a table of features."""
+    import pandas as pd
+
+    if not isinstance(table, pd.DataFrame):
+        try:
+            table = np.asarray(table)
+        except (ValueError, TypeError) as error:  # rows of unequal lengths, a tensor on a GPU
+            raise InputError(f"{label} is no 2-D array: {error}") from error
+        if table.ndim != 2:
+            raise InputError(f"{label} must be 2-D, one row an id, but its shape is {table.shape}")
+    frame = _frame(table, label)
+    if id_name in frame.columns:
+        # Taken as a feature it would shift every row silently wherever ids begin at 1.
+        raise InputError(f"{label} has a column {id_name!r}; make it the index: .set_index({id_name!r})")
+    if not frame.index.is_unique:
+        twice = frame.index[frame.index.duplicated()]
+        raise InputError(
+            f"{label} has {len(twice)} duplicated labels, the first {_plain(twice[0])!r}; keep one row an id"
+        )
+    return frame.index, _numbers(frame, label)
+
+
+def _numbers(frame: pd.DataFrame, label: str) -> NDArray[np.float32]:
+    for column, dtype in frame.dtypes.items():
+        if dtype.kind not in "biuf":
+            raise InputError(
+                f"{label} column {column!r} is not numeric ({dtype}); encode it first, with pandas.get_dummies say"
+            )
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as such
+        return frame.to_numpy(dtype=np.float32, na_value=np.nan)

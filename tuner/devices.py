@@ -1,0 +1,142 @@
+"""What memory there is: the GPUs as NVML sees them, or this machine's RAM within its cgroup.
+
+NVML is asked rather than torch because it answers in milliseconds, without a CUDA context and without
+importing torch, and because it sees what other processes hold.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Literal
+
+from tuner.errors import InputError
+from tuner.trial import Device
+
+DeviceChoice = Literal["auto", "cpu", "cuda"]
+CGROUP = Path("/sys/fs/cgroup")
+MEMBERSHIP = Path("/proc/self/cgroup")
+
+
+def detect_devices(choice: DeviceChoice = "auto") -> tuple[Device, ...]:
+    """The devices that trials can be placed on.
+
+    Args:
+        choice: "cuda" for the visible GPUs, "cpu" for this machine's RAM, "auto" for GPUs where there are any.
+
+    Raises:
+        InputError: GPUs were asked for and there is none.
+    """
+    if choice not in ("auto", "cpu", "cuda"):
+        raise InputError(f"unknown device {choice!r}: choose auto, cpu or cuda")
+    gpus = () if choice == "cpu" else cuda_devices()
+    if choice == "cuda" and not gpus:
+        raise InputError("--device cuda: NVML finds no visible GPU on this machine; use --device cpu")
+    return gpus or (ram_device(),)
+
+
+def cuda_devices() -> tuple[Device, ...]:
+    """The GPUs that ``CUDA_VISIBLE_DEVICES`` leaves visible; empty without an NVIDIA driver."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return ()
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        uuids = [_text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
+        visible = _visible(uuids, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        cores = max(1, available_cores() // max(1, len(visible)))
+        return tuple(_cuda_device(index, handles[index], cores) for index in visible)
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def ram_device() -> Device:
+    """This machine's RAM, limited to what the process's cgroup may use."""
+    import psutil
+
+    memory = psutil.virtual_memory()
+    total, free = memory.total, memory.available
+    limit, used = cgroup_memory()
+    if limit is not None and limit < total:
+        total, free = limit, min(free, max(0, limit - used))
+    return Device("", "cpu", 0, platform.processor() or platform.machine(), total, free, available_cores())
+
+
+def cgroup_memory(root: Path = CGROUP, membership: Path = MEMBERSHIP) -> tuple[int | None, int]:
+    """The tightest memory limit above this process (None without one) and what is used under it, in bytes.
+
+    Reads cgroup v2 (``memory.max``) and v1 (``memory/memory.limit_in_bytes``), from the process's own group
+    up to the root, as a batch system or a container runtime may limit any of them. Page cache that the kernel
+    can drop does not count as used.
+    """
+    tightest: tuple[int | None, int] = (None, 0)
+    for version, limit_name, used_name, cache_key in (
+        ("", "memory.max", "memory.current", "inactive_file"),
+        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        for folder in _group_folders(root / version, version, membership):
+            limit = _read(folder / limit_name)
+            if limit.isdigit() and (tightest[0] is None or int(limit) < tightest[0]):
+                cache = dict(line.split()[:2] for line in _read(folder / "memory.stat").splitlines())
+                used = int(_read(folder / used_name) or 0) - int(cache.get(cache_key, 0))
+                tightest = int(limit), max(0, used)
+    return tightest
+
+
+def _group_folders(root: Path, controller: str, membership: Path) -> list[Path]:
+    """The process's cgroup folder under ``root`` and its parents, innermost first."""
+    for line in _read(membership).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(","):
+            own = root / path.strip("/")
+            return [own, *(parent for parent in own.parents if parent.is_relative_to(root))]
+    return [root]
+
+
+def available_cores(root: Path = CGROUP, membership: Path = MEMBERSHIP) -> int:
+    """CPU cores that this process may use: its affinity mask, within its cgroup's CPU quota; at least 1."""
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    for folder in _group_folders(root, "", membership):
+        quota, _, period = _read(folder / "cpu.max").partition(" ")
+        if quota.isdigit() and period.isdigit():
+            affinity = min(affinity, int(quota) // int(period))
+    quota, period = _read(root / "cpu/cpu.cfs_quota_us"), _read(root / "cpu/cpu.cfs_period_us")
+    if quota.isdigit() and period.isdigit():
+        affinity = min(affinity, int(quota) // int(period))
+    return max(1, affinity)
+
+
+def _visible(uuids: list[str], variable: str | None) -> list[int]:
+    """Ordinals of the GPUs that ``CUDA_VISIBLE_DEVICES`` names; as in CUDA, the first unknown one ends the list."""
+    if variable is None:
+        return list(range(len(uuids)))
+    chosen: list[int] = []
+    for word in (part.strip() for part in variable.split(",")):
+        matches = [i for i, uuid in enumerate(uuids) if word and (word == str(i) or uuid.startswith(word))]
+        if len(matches) != 1 or matches[0] in chosen:
+            break
+        chosen += matches
+    return chosen
+
+
+def _cuda_device(index: int, handle: object, cores: int) -> Device:
+    import pynvml
+
+    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    name = _text(pynvml.nvmlDeviceGetName(handle))
+    return Device("", "cuda", index, name, int(memory.total), int(memory.free), cores)
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,69 @@
+"""The ask/tell loop: asks where the waiting trials can run, starts them, and tells what comes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from tuner.errors import ExecutionError
+from tuner.trial import EpochReport, Outcome, Placement, Request
+
+Place = Callable[[Sequence[Request], Sequence[Placement]], list[Placement]]
+Weights = Callable[[], bytes]
+
+POLL_SECONDS = 0.5
+
+
+class Executor(Protocol):
+    """What runs placed trials: Ray's workers, or this process."""
+
+    def submit(self, placement: Placement) -> None:
+        """Starts a trial; what it says comes out of ``poll``."""
+
+    def poll(self, timeout_seconds: float) -> list[tuple[EpochReport | Outcome, Weights]]:
+        """What has happened since the last call, waiting for at most so long for the first of it.
+
+        Beside an ``Outcome`` that is completed stands a function that fetches its weights, which can be called
+        until the next call of ``poll``.
+        """
+
+    def close(self) -> None:
+        """Ends every process that was started; trials that still run are lost."""
+
+
+class Listener(Protocol):
+    """What wants to know how a study goes."""
+
+    def started(self, placement: Placement) -> None:
+        """A trial has been given its place."""
+
+    def reported(self, report: EpochReport) -> None:
+        """A trial has begun to train, or finished an epoch."""
+
+    def finished(self, outcome: Outcome, weights: Weights) -> None:
+        """A trial has ended; ``weights`` fetches the best epoch's, if it is completed."""
+
+
+def run_trials(requests: Sequence[Request], place: Place, executor: Executor, listener: Listener) -> None:
+    """Runs every trial once, as many side by side as ``place`` finds room for.
+
+    Raises:
+        ExecutionError: nothing runs, and ``place`` has no room for any waiting trial.
+    """
+    waiting = {request.trial.trial_id: request for request in requests}
+    running: dict[str, Placement] = {}
+    while waiting or running:
+        for placement in place(list(waiting.values()), list(running.values())):
+            trial_id = placement.trial.trial_id
+            running[trial_id] = placement
+            del waiting[trial_id]
+            executor.submit(placement)
+            listener.started(placement)
+        if not running:
+            raise ExecutionError(f"no device has room for any of the {len(waiting)} trials that still wait")
+        for event, weights in executor.poll(POLL_SECONDS):
+            if isinstance(event, Outcome):
+                del running[event.trial.trial_id]
+                listener.finished(event, weights)
+            else:
+                listener.reported(event)

@@ -1,0 +1,87 @@
+"""How much of its device a process has taken: the one measure of memory, on GPU and CPU alike.
+
+GPU: the caching allocator's reserved peak plus the CUDA context. CPU: the resident peak above what the worker
+held before the trial, plus the worker's own base (interpreter and libraries), which is the CPU's context.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+
+from tuner.trial import Device
+
+STATUS = Path("/proc/self/status")
+CLEAR_REFS = Path("/proc/self/clear_refs")
+RESET_PEAK = "5"  # proc(5): writing 5 sets VmHWM back to the current resident size
+
+
+class PeakMeter:
+    """Measures one trial after another in a warm worker; made once, before the worker's first trial."""
+
+    def __init__(self, device: Device) -> None:
+        """Takes the worker's base: resident bytes after its imports, or the CUDA context that is made here."""
+        self._cuda = device.kind == "cuda"
+        self._context_bytes = _cuda_context_bytes() if self._cuda else _resident_bytes("VmRSS") or 0
+        self._before_bytes = 0
+
+    def start(self) -> None:
+        """Begins a new measurement."""
+        if self._cuda:
+            import torch
+
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        elif STATUS.exists():
+            _return_free_heap()
+            try:
+                CLEAR_REFS.write_text(RESET_PEAK)
+            except OSError:  # a kernel or container that does not allow it: the peak is then the process's
+                pass
+            self._before_bytes = _resident_bytes("VmRSS") or 0
+
+    def peak_bytes(self) -> int | None:
+        """The most that was taken since ``start``; None where the system does not tell (no /proc, no CUDA)."""
+        if self._cuda:
+            import torch
+
+            return int(torch.cuda.max_memory_reserved()) + self._context_bytes
+        peak = _resident_bytes("VmHWM")
+        if peak is None:
+            return None
+        return max(0, peak - self._before_bytes) + self._context_bytes
+
+
+def _return_free_heap() -> None:
+    """Has glibc give back what earlier trials freed: heap that it keeps would hide the next trial's first bytes."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):  # not in musl or on macOS
+        libc.malloc_trim(0)
+
+
+def _resident_bytes(field: str) -> int | None:
+    """A field of /proc/self/status in bytes: ``VmRSS`` now, ``VmHWM`` at the peak; None without /proc."""
+    try:
+        lines = STATUS.read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":")), None)
+
+
+def _cuda_context_bytes() -> int:
+    """Bytes that this process holds on the GPU beside its tensors, by NVML; makes the context if there is none."""
+    import pynvml
+    import torch
+
+    torch.zeros(1, device="cuda")
+    pynvml.nvmlInit()
+    try:
+        uuid = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
+        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        held = {p.pid: p.usedGpuMemory for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)}
+    finally:
+        pynvml.nvmlShutdown()
+    # In a container NVML may list the host's process numbers, or no sizes: then the context is not known.
+    used = held.get(os.getpid())
+    return max(0, int(used) - int(torch.cuda.memory_reserved())) if used else 0

@@ -1,0 +1,1 @@
+"""What a trial will need: configuration → ``MemoryEstimate``."""

@@ -1,0 +1,113 @@
+"""How a running study looks: a live table on a terminal, one line a finished trial elsewhere."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from tuner.trial import GB, EpochReport, Outcome, Placement
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+
+
+class Progress:
+    """Follows the trials of a study and shows them; a context manager, since a live table must be ended."""
+
+    def __init__(self, console: Console, trials: int, epochs: int, metric: str, budget_bytes: int) -> None:
+        """Prepares the display.
+
+        Args:
+            console: where to write; a live table is shown if it is a terminal.
+            trials: number of trials.
+            epochs: epochs of all trials together, for the time that is left.
+            metric: the metric to show.
+            budget_bytes: memory that the trials divide between them, over all devices.
+        """
+        self._console = console
+        self._trials = trials
+        self._epochs = epochs
+        self._metric = metric
+        self._budget_bytes = budget_bytes
+        self._began = time.monotonic()
+        self._running: dict[str, tuple[Placement, EpochReport | None]] = {}
+        self._done = 0
+        self._epochs_done = 0
+        self._best: tuple[float, str] | None = None
+        self._live: Live | None = None
+
+    def __enter__(self) -> Progress:
+        """Starts the live table, on a terminal."""
+        if self._console.is_terminal:
+            from rich.live import Live
+
+            self._live = Live(get_renderable=self._render, console=self._console, transient=True, refresh_per_second=4)
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends it; what was printed above stays."""
+        if self._live:
+            self._live.stop()
+
+    def started(self, placement: Placement) -> None:
+        """A trial has been given its place."""
+        self._running[placement.trial.trial_id] = (placement, None)
+
+    def reported(self, report: EpochReport) -> None:
+        """A trial has begun to train, or finished an epoch."""
+        placement, _ = self._running[report.trial_id]
+        self._running[report.trial_id] = (placement, report)
+
+    def finished(self, outcome: Outcome) -> None:
+        """A trial has ended: prints its line."""
+        self._running.pop(outcome.trial.trial_id, None)
+        self._done += 1
+        self._epochs_done += outcome.trial.config.get("epochs", 0)
+        value = outcome.metrics.get(self._metric)
+        if value is not None and (self._best is None or value < self._best[0]):
+            self._best = (value, outcome.trial.name)
+        said = f"{self._metric} {value:.4f}" if value is not None else outcome.error
+        peak = "" if outcome.peak_bytes is None else f", peak {outcome.peak_bytes / GB:.2f} GB"
+        self._console.print(
+            f"[{self._done}/{self._trials}] {outcome.trial.name} {outcome.status}: {said} "
+            f"({outcome.epochs} epochs, {outcome.seconds:.1f} s{peak})",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+
+    def _render(self) -> RenderableType:
+        """The live table: a head line for the study, then a line for each running trial."""
+        from rich.table import Table
+
+        reserved = sum(placement.limit_bytes for placement, _ in self._running.values())
+        best = f"best {self._metric} {self._best[0]:.4f} ({self._best[1]})" if self._best else "no result yet"
+        table = Table(box=None, pad_edge=False, title_justify="left", title_style="bold")
+        table.title = (
+            f"{self._done}/{self._trials} done, {len(self._running)} running · {best} · memory reserved "
+            f"{reserved / GB:.1f} of {self._budget_bytes / GB:.1f} GB · {self._time_left()}"
+        )
+        for head in ("trial", "device", "memory", "epoch", self._metric):
+            table.add_column(head, justify="left" if head in ("trial", "device") else "right")
+        for placement, report in self._running.values():
+            value = report.metrics.get(self._metric) if report else None
+            table.add_row(
+                placement.trial.name,
+                placement.device.label,
+                f"{placement.limit_bytes / GB:.2f} GB",
+                f"{report.epoch}/{report.epochs}" if report else "starting",
+                "" if value is None else f"{value:.4f}",
+            )
+        return table
+
+    def _time_left(self) -> str:
+        """A guess from the epochs that are done, which counts every epoch alike."""
+        running = sum(report.epoch for _, report in self._running.values() if report)
+        share = (self._epochs_done + running) / max(1, self._epochs)
+        elapsed = time.monotonic() - self._began
+        if share <= 0:
+            return f"{elapsed:.0f} s so far"
+        left = elapsed * (1 - share) / share
+        return f"about {left / 60:.0f} min left" if left >= 90 else f"about {left:.0f} s left"

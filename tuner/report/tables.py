@@ -1,0 +1,84 @@
+"""The plan before a study and the table after it, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tuner.results import Row
+from tuner.trial import GB, MemoryEstimate
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from tuner.placement import Plan
+
+METHODS = {"given": "as given by --model-memory-gb", "static": "by the static formula"}
+
+
+def plan_text(plan: Plan, largest: MemoryEstimate, name: str, trials: int) -> str:
+    """The plan in a few lines: memory, buffer, footprint, workers, fraction, and what bounds them.
+
+    Args:
+        plan: the plan.
+        largest: the footprint that it was made with.
+        name: the configuration that has it.
+        trials: number of trials.
+    """
+    lines = [f"{'trials':<10} {trials}"]
+    for device, budget, slots, fraction in zip(plan.devices, plan.budgets, plan.slots, plan.fractions, strict=True):
+        fit = round(1 / fraction) if fraction else 0
+        lines += [
+            f"{device.label:<10} {device.name}: {device.total_bytes / GB:.1f} GB in all, {plan.buffer_bytes / GB:.1f} GB "
+            f"buffer, {device.free_bytes / GB:.1f} GB free: {budget / GB:.1f} GB for trials, {device.cores} CPU cores",
+            f"{'':<10} ⌊{budget / GB:.2f} / {plan.footprint_bytes / GB:.2f}⌋ = {fit} fit by memory, "
+            f"{slots} run at once, each with {_share(fraction)} of it",
+        ]
+    source = METHODS[largest.method]
+    whose = "" if largest.method == "given" else f", the largest ({name})"
+    lines.insert(1, f"{'footprint':<10} {largest.total_bytes / GB:.2f} GB a trial {source}{whose}")
+    threads = f"{plan.threads} thread{'s' if plan.threads > 1 else ''} each"
+    lines.append(f"{'workers':<10} {plan.workers}, {threads}; bounded by {plan.bound}")
+    return "\n".join(lines)
+
+
+def results_table(rows: Sequence[Row], metric: str) -> Table:
+    """The trials, best first; those without a metric follow with their reason."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    metrics = [key for key in (metric, metric.replace("val_", "test_")) if any(key in row for row in rows)]
+    error = ("error",) if any(row["error"] for row in rows) else ()
+    heads = ("name", "status", *metrics, "epochs", "seconds", "share", "estimated", "peak", *error)
+    for head in heads:
+        table.add_column(head, justify="left" if head in ("name", "status", "error") else "right")
+    for row in by_metric(rows, metric):
+        table.add_row(
+            row["name"],
+            row["status"],
+            *(_number(row.get(key), 4) for key in metrics),
+            str(row["epochs"]),
+            _number(row["duration_s"], 1),
+            _number(row["gpu_fraction"], 3),
+            _gb(row["estimated_memory_gb"]),
+            _gb(row["peak_memory_gb"]),
+            *(row[key] for key in error),
+        )
+    return table
+
+
+def by_metric(rows: Sequence[Row], metric: str) -> list[Row]:
+    """Rows with the smallest metric first, and those without one at the end."""
+    return sorted(rows, key=lambda row: (row.get(metric) is None, row.get(metric) or 0.0))
+
+
+def _share(fraction: float) -> str:
+    return f"1/{round(1 / fraction)}" if fraction else "none"
+
+
+def _number(value: Any, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def _gb(value: Any) -> str:
+    return "" if value is None else f"{value:.2f} GB"

@@ -1,0 +1,161 @@
+"""What a study leaves: a journal of attempts, a CSV with a row for each configuration, and the best weights.
+
+    results/<time>-<workload>-<mode>/
+        attempts.jsonl    one line an attempt, the moment it ends: the truth
+        results.csv       one row a configuration, rewritten as a whole
+        study.json        command, versions, seed, devices, plan
+        best.pt           the best trial's weights and configuration
+        tracebacks.log    the full text of errors, if there were any
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tuner.errors import ExecutionError, InputError
+from tuner.trial import GB, MemoryEstimate, Outcome
+
+ATTEMPTS = "attempts.jsonl"
+RESULTS = "results.csv"
+STUDY = "study.json"
+BEST = "best.pt"
+TRACEBACKS = "tracebacks.log"
+
+BEFORE_METRICS = ("trial_id", "workload", "name", "seed", "status", "attempts")
+AFTER_METRICS = (
+    "epochs",
+    "duration_s",
+    "device",
+    "gpu_fraction",
+    "estimated_memory_gb",
+    "peak_memory_gb",
+    "error",
+)
+Row = dict[str, Any]
+
+
+class StudyFolder:
+    """Writes a study's folder; everything in it can be read at any moment."""
+
+    def __init__(self, path: Path, metric: str) -> None:
+        """Makes the folder.
+
+        Args:
+            path: the folder; its parents are made too.
+            metric: the metric that decides which trial is best; smaller is better.
+
+        Raises:
+            InputError: the folder exists and holds files, or cannot be written.
+        """
+        self.path = path
+        self._metric = metric
+        self._rows: dict[str, Row] = {}
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            if any(path.iterdir()):
+                raise InputError(f"--output {path}: the folder is not empty; give a new one")
+            self._journal = (path / ATTEMPTS).open("a", encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"--output {path}: cannot be written: {error.strerror}") from error
+
+    def record(self, outcome: Outcome, estimate: MemoryEstimate, weights: Callable[[], bytes]) -> None:
+        """Keeps how an attempt ended: the weights if it is the best so far, then its line, then the table.
+
+        Raises:
+            ExecutionError: the disk is full, or the folder can no longer be written.
+        """
+        row = to_row(outcome, estimate)
+        try:
+            if self._is_best(row):
+                _replace(self.path / BEST, weights())
+            if outcome.traceback:
+                with (self.path / TRACEBACKS).open("a", encoding="utf-8") as log:
+                    log.write(f"== {outcome.trial.trial_id} {outcome.trial.name}\n{outcome.traceback}\n")
+            self._journal.write(json.dumps(row) + "\n")
+            self._journal.flush()
+            os.fsync(self._journal.fileno())
+            self._rows[outcome.trial.trial_id] = row
+            _replace(self.path / RESULTS, to_csv(self.rows()).encode())
+        except OSError as error:
+            raise ExecutionError(f"{self.path} can no longer be written: {error.strerror}") from error
+
+    def describe(self, study: Mapping[str, Any]) -> None:
+        """Writes ``study.json``."""
+        _replace(self.path / STUDY, (json.dumps(study, indent=2) + "\n").encode())
+
+    def rows(self) -> list[Row]:
+        """One row for each configuration that has ended, in the order of the configurations."""
+        return [self._rows[trial_id] for trial_id in sorted(self._rows)]
+
+    def best(self) -> Row | None:
+        """The completed row with the smallest metric."""
+        return best_row(self._rows.values(), self._metric)
+
+    def close(self) -> None:
+        """Closes the journal."""
+        self._journal.close()
+
+    def _is_best(self, row: Row) -> bool:
+        best = self.best()
+        return row["status"] == "completed" and (best is None or row[self._metric] < best[self._metric])
+
+
+def to_row(outcome: Outcome, estimate: MemoryEstimate) -> Row:
+    """An attempt in the words of the CSV; seconds, GB of 2**30 bytes, and None where nothing is known."""
+    trial, placement = outcome.trial, outcome.placement
+    return {
+        "trial_id": trial.trial_id,
+        "workload": trial.workload,
+        "name": trial.name,
+        "seed": trial.seed,
+        "status": outcome.status,
+        "attempts": trial.attempt if placement else trial.attempt - 1,
+        **{name: round(value, 6) for name, value in outcome.metrics.items()},
+        "epochs": outcome.epochs,
+        "duration_s": round(outcome.seconds, 3),
+        "device": placement.device.label if placement else None,
+        "gpu_fraction": round(placement.fraction, 4) if placement else None,
+        "estimated_memory_gb": round(estimate.total_bytes / GB, 4),
+        "peak_memory_gb": None if outcome.peak_bytes is None else round(outcome.peak_bytes / GB, 4),
+        "error": outcome.error,
+        **{f"config/{key}": value for key, value in trial.config.items()},
+    }
+
+
+def columns(rows: Iterable[Row]) -> list[str]:
+    """The CSV's columns in their order: fixed ones, metrics, fixed ones, then the configuration's keys."""
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    config = [key for key in keys if key.startswith("config/")]
+    metrics = [key for key in keys if key not in (*BEFORE_METRICS, *AFTER_METRICS, *config)]
+    return [*BEFORE_METRICS, *metrics, *AFTER_METRICS, *config]
+
+
+def to_csv(rows: Sequence[Row]) -> str:
+    """The rows as CSV text; a value that is missing or None is left blank."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns(rows), restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def best_row(rows: Iterable[Row], metric: str) -> Row | None:
+    """The completed row with the smallest ``metric``; None if nothing is completed."""
+    completed = [row for row in rows if row["status"] == "completed"]
+    return min(completed, key=lambda row: float(row[metric]), default=None)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Writes a file as a whole: readers see the old content or the new one, never a part."""
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)

@@ -1,0 +1,206 @@
+"""What to try: a mode's file, a user's own file or a list in Python becomes named, validated configurations.
+
+A file holds either ``configurations:`` (a list of mappings, each with an optional ``name``) or ``grid:`` (a
+mapping from hyperparameter to a list of values, every combination of which is tried), and optionally
+``defaults:`` for all of them. YAML, TOML and JSON are read.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tuner.errors import InputError
+from tuner.trial import Configuration, Hyperparameter
+
+Schema = Mapping[str, Hyperparameter]
+FILE_KEYS = ("configurations", "grid", "defaults")
+# An installed package carries the files inside itself, a checkout beside itself.
+CONFIG_FOLDERS = (Path(__file__).parent / "configs", Path(__file__).parent.parent / "configs")
+
+
+def mode_file(workload: str, mode: str) -> Path:
+    """The file that holds a mode's configurations, ``configs/<workload>/<mode>.yaml``.
+
+    Raises:
+        InputError: the workload has no such mode; the text says which it has.
+    """
+    files = {file.stem: file for folder in CONFIG_FOLDERS for file in (folder / workload).glob("*.yaml")}
+    if mode not in files:
+        known = ", ".join(sorted(files))
+        raise InputError(f"unknown mode {mode!r} of workload {workload}: choose one of {known}")
+    return files[mode]
+
+
+def load_configurations(path: Path, schema: Schema) -> list[Configuration]:
+    """Reads a configuration file.
+
+    Args:
+        path: a ``.yaml``, ``.yml``, ``.toml`` or ``.json`` file, as the module's text describes.
+        schema: the workload's hyperparameters by name.
+
+    Raises:
+        InputError: the file is missing, cannot be parsed or holds invalid configurations (all faults at once).
+    """
+    content = _parse(path)
+    if not isinstance(content, Mapping):
+        raise InputError(f"{path}: expected a mapping with 'configurations:' or 'grid:', not a {_kind(content)}")
+    unknown = [str(key) for key in content if key not in FILE_KEYS]
+    if unknown or ("configurations" in content) == ("grid" in content):
+        got = ", ".join(map(str, content)) or "nothing"
+        raise InputError(f"{path}: expected either 'configurations' or 'grid', and optionally 'defaults'; got {got}")
+    defaults = content.get("defaults") or {}
+    if not isinstance(defaults, Mapping):
+        raise InputError(f"{path}: 'defaults' must be a mapping, not a {_kind(defaults)}")
+    listed = _grid(content["grid"], path) if "grid" in content else content["configurations"]
+    return configurations(listed, schema, defaults=defaults, source=str(path))
+
+
+def configurations(
+    listed: object, schema: Schema, *, defaults: Mapping[str, Any] | None = None, source: str = "configurations"
+) -> list[Configuration]:
+    """Turns a list of mappings into configurations in which every hyperparameter has a value.
+
+    Args:
+        listed: mappings from hyperparameter to value; the key ``name`` labels a configuration (otherwise it
+            is named after its values). What a mapping leaves out comes from ``defaults``, then the schema.
+        schema: the workload's hyperparameters by name.
+        defaults: values for all configurations.
+        source: what error messages call the list.
+
+    Raises:
+        InputError: the list is empty, or has unknown keys, values of a wrong type or out of range, or two
+            configurations of one name; every fault is in the one message.
+    """
+    if isinstance(listed, (str, Mapping)) or not isinstance(listed, Iterable):
+        raise InputError(f"{source}: expected a list of configurations, not a {_kind(listed)}")
+    entries = list(listed)
+    if not entries:
+        raise InputError(f"{source}: the list of configurations is empty; give at least one")
+    faults: list[str] = [f"defaults: {fault}" for fault in _faults(defaults or {}, schema)]
+    found = []
+    for number, entry in enumerate(entries, 1):
+        if not isinstance(entry, Mapping):
+            faults.append(f"configuration {number}: expected a mapping, not a {_kind(entry)}")
+            continue
+        given = {key: value for key, value in entry.items() if key != "name"}
+        name = str(entry.get("name") or _name(given))
+        faults += [f"{name}: {fault}" for fault in _faults(given, schema)]
+        found.append((name, {**(defaults or {}), **given}))
+    repeated = [name for name, count in Counter(name for name, _ in found).items() if count > 1]
+    faults += [f"{name}: this name is used more than once" for name in repeated]
+    if faults:
+        raise InputError(f"{source}: " + "; ".join(faults))
+    return [Configuration(name, complete(values, schema)) for name, values in found]
+
+
+def complete(values: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
+    """Fills in the schema's defaults, in its order, and makes whole numbers of float hyperparameters floats."""
+    return {key: type(spec.default)(values.get(key, spec.default)) for key, spec in schema.items()}
+
+
+def select(found: Sequence[Configuration], *, only: str | None = None, limit: int | None = None) -> list[Configuration]:
+    """The configuration called ``only``, or the first ``limit`` ones.
+
+    Raises:
+        InputError: there is none of that name, or ``limit`` is less than 1.
+    """
+    if limit is not None and limit < 1:
+        raise InputError(f"--limit {limit}: must be at least 1")
+    if only is not None:
+        names = [configuration.name for configuration in found]
+        if only not in names:
+            raise InputError(f"no configuration is called {only!r}: choose one of {', '.join(names)}")
+        found = [found[names.index(only)]]
+    return list(found)[:limit]
+
+
+def _parse(path: Path) -> object:
+    """The content of a YAML, TOML or JSON file; never builds anything but plain values."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read the configuration file {path}: {_reason(error)}") from error
+    try:
+        if path.suffix in (".yaml", ".yml"):
+            import yaml
+
+            # YAML 1.1 takes 1e-3 for a string; numbers in that form are what people write for learning rates.
+            return _numbers(yaml.safe_load(text))
+        if path.suffix == ".toml":
+            import tomllib
+
+            return tomllib.loads(text)
+        if path.suffix == ".json":
+            return json.loads(text)
+    except Exception as error:
+        raise InputError(f"{path} cannot be parsed: {_reason(error)}") from error
+    raise InputError(f"{path}: unknown kind of file {path.suffix!r}; use .yaml, .toml or .json")
+
+
+def _numbers(value: Any) -> Any:
+    """Turns strings such as ``1e-3`` into floats, inside lists and mappings too; names stay as they are."""
+    if isinstance(value, dict):
+        return {key: item if key == "name" else _numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_numbers(item) for item in value]
+    if isinstance(value, str) and value[:1] in "+-.0123456789":
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _grid(grid: object, path: Path) -> list[dict[str, Any]]:
+    """Every combination of a grid's values, the last hyperparameter changing fastest."""
+    if not isinstance(grid, Mapping) or not grid:
+        raise InputError(f"{path}: 'grid' must be a mapping from hyperparameter to a list of values")
+    columns = [values if isinstance(values, list) else [values] for values in grid.values()]
+    empty = [str(key) for key, values in zip(grid, columns, strict=True) if not values]
+    if empty:
+        raise InputError(f"{path}: 'grid' has no value for {', '.join(empty)}")
+    return [dict(zip(grid, row, strict=True)) for row in itertools.product(*columns)]
+
+
+def _faults(values: Mapping[Any, Any], schema: Schema) -> list[str]:
+    """What is wrong with some values, each in a few words."""
+    faults = []
+    for key, value in values.items():
+        if key not in schema:
+            close = difflib.get_close_matches(str(key), schema, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(schema)}"
+            faults.append(f"unknown key {key!r} ({hint})")
+        elif problem := _problem(value, schema[key]):
+            faults.append(f"{key} = {value!r} {problem}")
+    return faults
+
+
+def _problem(value: object, spec: Hyperparameter) -> str:
+    """Why a value is not one of this hyperparameter's; empty if it is."""
+    whole = isinstance(spec.default, int)
+    allowed = f"{'a whole number' if whole else 'a number'} from {spec.low:g} to {spec.high:g}"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return f"is not a number (allowed: {allowed})"
+    if not math.isfinite(value) or (whole and value != int(value)):
+        return f"is not allowed (allowed: {allowed})"
+    return "" if spec.low <= value <= spec.high else f"is out of range (allowed: {allowed})"
+
+
+def _name(values: Mapping[Any, Any]) -> str:
+    """A configuration's name made of its values, such as ``hidden_dim=64,lr=0.001``."""
+    return ",".join(f"{key}={value}" for key, value in values.items()) or "default"
+
+
+def _kind(value: object) -> str:
+    return {type(None): "blank", dict: "mapping", list: "list", str: "text"}.get(type(value), type(value).__name__)
+
+
+def _reason(error: Exception) -> str:
+    return error.strerror if isinstance(error, OSError) and error.strerror else " ".join(str(error).split())

@@ -1,0 +1,122 @@
+"""The one training loop: every workload's trials, traces and measurements run in it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tuner.errors import TunerError
+from tuner.trial import EpochReport, Trial
+from tuner.workloads.base import Batch, Config, Workload
+
+
+class Diverged(TunerError):
+    """The training loss is no longer a finite number."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What training leaves behind.
+
+    Attributes:
+        metrics: ``val_…`` and ``test_…`` of the best epoch, its number ``best_epoch``, and the last ``train_loss``.
+        weights: the model's state after the best epoch, on the CPU.
+    """
+
+    metrics: dict[str, float]
+    weights: dict[str, Tensor]
+
+
+def fit(workload: Workload, trial: Trial, data: Any, device: str) -> Generator[EpochReport, None, Fit]:
+    """Trains one configuration; yields a report when training begins and after every epoch.
+
+    The learning rate falls linearly from epoch to epoch, towards 0 after the last.
+
+    The epoch that is best on the validation split is the one that is kept; the test split is looked at once, with
+    that epoch's weights, and decides nothing.
+
+    Args:
+        workload: what to train.
+        trial: its complete configuration, and the seed of weights, batches and dropout.
+        data: what ``workload.load_data`` returned.
+        device: a torch device, such as "cpu" or "cuda:0".
+
+    Raises:
+        Diverged: an epoch's mean loss is not finite.
+    """
+    torch.manual_seed(trial.seed)
+    model = workload.build_model(trial.config, data).to(device)
+    optimizer = build_optimizer(model, trial.config)
+    epochs = trial.config["epochs"]
+    best: dict[str, float] = {workload.metric: math.inf}
+    weights: dict[str, Tensor] = {}
+    yield EpochReport(trial.trial_id, 0, epochs)
+    for epoch in range(1, epochs + 1):
+        set_learning_rate(optimizer, trial.config["lr"] * (1 - (epoch - 1) / epochs))
+        loss = train_epoch(workload, model, optimizer, trial.config, data, device)
+        if not math.isfinite(loss):
+            raise Diverged(f"the training loss became {loss} in epoch {epoch}: lower lr")
+        metrics = {"train_loss": loss, **evaluate(workload, model, data, "validation")}
+        if metrics[workload.metric] < best[workload.metric]:
+            best = {**metrics, "best_epoch": epoch}
+            weights = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
+        yield EpochReport(trial.trial_id, epoch, epochs, metrics)
+    if not weights:
+        raise Diverged(f"{workload.metric} was never a finite number: lower lr")
+    model.load_state_dict(weights)
+    best |= evaluate(workload, model, data, "test")
+    return Fit(best, weights)
+
+
+def build_optimizer(model: nn.Module, config: Config) -> torch.optim.Optimizer:
+    """Adam with the configuration's ``lr`` and ``weight_decay``, in its single-kernel form."""
+    return torch.optim.Adam(model.parameters(), lr=config["lr"], weight_decay=config["weight_decay"], fused=True)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Sets the learning rate of every parameter group."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+
+
+def train_epoch(
+    workload: Workload,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    config: Config,
+    data: Any,
+    device: str,
+) -> float:
+    """One pass over the training batches; returns the mean loss of its steps, read from the device once."""
+    model.train()
+    losses = [
+        train_step(workload, model, optimizer, to_device(batch, device)) for batch in workload.batches(config, data)
+    ]
+    return float(torch.stack(losses).mean())
+
+
+def train_step(workload: Workload, model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> Tensor:
+    """Forward, backward and an optimizer step on one batch; returns the detached loss, a scalar on the device."""
+    optimizer.zero_grad(set_to_none=True)
+    loss = workload.loss(model, batch)
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    return loss.detach()
+
+
+def evaluate(workload: Workload, model: nn.Module, data: Any, split: str) -> dict[str, float]:
+    """The workload's metrics on a split, in evaluation mode and without gradients; names get ``val_`` or ``test_``."""
+    prefix = {"validation": "val_", "test": "test_"}[split]
+    model.eval()
+    with torch.inference_mode():
+        return {prefix + name: value for name, value in workload.evaluate(model, data, split).items()}  # type: ignore[arg-type]
+
+
+def to_device(batch: Batch, device: str) -> Batch:
+    """The batch's tensors on the device; on the CPU they are passed on as they are."""
+    return batch if device == "cpu" else tuple(part.to(device, non_blocking=True) for part in batch)

@@ -1,0 +1,198 @@
+"""The dataclasses that flow from one stage to the next: read this file first.
+
+    Configuration ──► Trial ──► MemoryEstimate ──► Placement ──► EpochReport … Outcome
+
+Memory is in bytes in here, and a unit is part of every name. A GB at the edge (options, CSV, printed text) is
+2**30 bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+GB = 2**30
+MB = 2**20
+
+Status = Literal["completed", "pruned", "out_of_memory", "diverged", "failed", "interrupted"]
+SUCCESSFUL: tuple[Status, ...] = ("completed", "pruned")
+
+
+@dataclass(frozen=True)
+class Device:
+    """A piece of memory that trials share: one GPU, or one machine's RAM.
+
+    Attributes:
+        node_id: the machine that holds it; empty for the machine that tuner runs on.
+        kind: "cuda", or "cpu" for a machine's RAM.
+        index: the GPU's ordinal as its own machine counts it; 0 for RAM.
+        name: what its maker calls it.
+        total_bytes: all of its memory, or what the process's cgroup may use of it.
+        free_bytes: what nobody holds at the moment of asking.
+        cores: CPU cores that its trials may use between them.
+    """
+
+    node_id: str
+    kind: Literal["cuda", "cpu"]
+    index: int
+    name: str
+    total_bytes: int
+    free_bytes: int
+    cores: int
+
+    @property
+    def label(self) -> str:
+        """How results name it: ``cuda:0``, or ``cpu``."""
+        return f"cuda:{self.index}" if self.kind == "cuda" else "cpu"
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One named point of a search space: every hyperparameter of its workload has a value."""
+
+    name: str
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One configuration to be trained with one seed; a retry is the same trial with a higher ``attempt``."""
+
+    trial_id: str
+    workload: str
+    name: str
+    config: Mapping[str, Any]
+    seed: int
+    attempt: int = 1
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """What a training step is expected to take from its device, in parts that add up to ``total_bytes``.
+
+    Attributes:
+        parameter_bytes: the model's parameters.
+        gradient_bytes: one gradient for each trained parameter.
+        optimizer_bytes: the optimizer's state, such as Adam's two moments.
+        activation_bytes: what forward keeps for backward, and the temporaries at the peak.
+        data_bytes: buffers and the largest batch: features, graph, targets.
+        workspace_bytes: scratch memory of libraries, such as cuBLAS.
+        context_bytes: what a process takes before its first tensor: CUDA context, or interpreter and libraries.
+        method: where it comes from: "given" by the user, or "static" formula.
+    """
+
+    method: str
+    parameter_bytes: int = 0
+    gradient_bytes: int = 0
+    optimizer_bytes: int = 0
+    activation_bytes: int = 0
+    data_bytes: int = 0
+    workspace_bytes: int = 0
+    context_bytes: int = 0
+
+    @property
+    def total_bytes(self) -> int:
+        """All parts together: what the trial's process takes from its device."""
+        return sum(self.parts().values())
+
+    def parts(self) -> dict[str, int]:
+        """The parts by name, in bytes, in the order in which they are printed."""
+        return {
+            "parameters": self.parameter_bytes,
+            "gradients": self.gradient_bytes,
+            "optimizer": self.optimizer_bytes,
+            "activations": self.activation_bytes,
+            "data": self.data_bytes,
+            "workspace": self.workspace_bytes,
+            "context": self.context_bytes,
+        }
+
+    def __str__(self) -> str:
+        """One readable line: the total, the method and the parts that are not zero."""
+        parts = ", ".join(f"{name} {size / GB:.2f}" for name, size in self.parts().items() if size)
+        return f"{self.total_bytes / GB:.2f} GB {self.method}" + (f" ({parts})" if parts else "")
+
+
+@dataclass(frozen=True)
+class Request:
+    """A trial that waits for a place, with what it is expected to use and what is set aside for it."""
+
+    trial: Trial
+    estimate: MemoryEstimate
+    need_bytes: int
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A trial on its device, with the share of it that is reserved for the trial.
+
+    Attributes:
+        trial: what to train.
+        estimate: what it is expected to use.
+        device: where it runs.
+        fraction: its share of what the device's trials divide between them (0 to 1]; mirrors ``limit_bytes``.
+        limit_bytes: the memory set aside for it, context included.
+        threads: CPU threads that it computes with.
+    """
+
+    trial: Trial
+    estimate: MemoryEstimate
+    device: Device
+    fraction: float
+    limit_bytes: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class EpochReport:
+    """What a running trial says after an epoch; ``epoch`` counts from 1, and is 0 when training begins."""
+
+    trial_id: str
+    epoch: int
+    epochs: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an attempt ended.
+
+    Attributes:
+        placement: what ran, and where; for a trial that never started, see ``trial``.
+        trial: the attempt.
+        status: one of ``Status``.
+        metrics: final metrics by name; empty unless training got that far.
+        epochs: epochs that were finished.
+        seconds: wall time from the placement to the end.
+        peak_bytes: the most that its process took from its device; None where it could not be measured.
+        error: one line that says why it is not completed; empty otherwise.
+        traceback: the full text behind ``error``, for the study's folder.
+    """
+
+    trial: Trial
+    status: Status
+    placement: Placement | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    epochs: int = 0
+    seconds: float = 0.0
+    peak_bytes: int | None = None
+    error: str = ""
+    traceback: str = ""
+
+
+@dataclass(frozen=True)
+class Hyperparameter:
+    """What a workload accepts under one key of a configuration.
+
+    Attributes:
+        default: the value where a configuration leaves it out; its type is the type that is accepted.
+        low: smallest value that makes sense, itself included.
+        high: largest, itself included.
+        doc: what it does, in a few words.
+    """
+
+    default: int | float
+    low: float
+    high: float
+    doc: str

@@ -1,0 +1,70 @@
+"""What a workload is: the five methods through which everything else sees a model and its data.
+
+One ``loss`` serves training, estimation and measurement, so that an estimate can never be of another model than
+the one that is trained. A workload object holds no state of a trial: whatever ``loss`` touches is in the model
+(parameters and buffers) or in the batch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from tuner.errors import InputError
+from tuner.trial import Hyperparameter
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+Config = Mapping[str, Any]
+Batch = tuple["Tensor", ...]
+Split = Literal["validation", "test"]
+
+
+class Workload(ABC):
+    """A model, its data and its loss.
+
+    Attributes:
+        name: how commands and results call it.
+        metric: the validation metric that configurations are compared by; smaller is better.
+        hyperparameters: what a configuration may set; must hold ``epochs``, ``lr`` and ``weight_decay``, which
+            the training loop reads.
+    """
+
+    name: ClassVar[str]
+    metric: ClassVar[str]
+    hyperparameters: ClassVar[Mapping[str, Hyperparameter]]
+
+    @abstractmethod
+    def load_data(self, source: str, seed: int) -> Any:
+        """The data set, as numpy arrays in plain containers: it is shared between processes without copies.
+
+        Args:
+            source: what the user gave as ``--data``: a name that the workload knows, or a folder.
+            seed: drives the validation split, and nothing else.
+        """
+
+    @abstractmethod
+    def build_model(self, config: Config, data: Any) -> nn.Module:
+        """A freshly initialised model on the CPU; what it needs of the data is copied into its buffers."""
+
+    @abstractmethod
+    def batches(self, config: Config, data: Any) -> Iterable[Batch]:
+        """One epoch of training batches: tuples of CPU tensors, in an order drawn from torch's generator."""
+
+    @abstractmethod
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The training loss of one batch, a scalar."""
+
+    @abstractmethod
+    def evaluate(self, model: nn.Module, data: Any, split: Split) -> dict[str, float]:
+        """Metrics on the validation or test split, by names without the split's prefix."""
+
+    def restore_model(self, config: Config, weights: Mapping[str, Tensor]) -> nn.Module:
+        """The model that ``weights`` (a state dict) were saved of, without its data; optional.
+
+        Raises:
+            InputError: the workload does not provide it.
+        """
+        raise InputError(f"workload {self.name!r} has no restore_model: build its model and load the weights")

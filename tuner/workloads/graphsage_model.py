@@ -1,0 +1,110 @@
+"""GraphSAGE (Hamilton et al. 2017, arXiv 1706.02216) for rating prediction on a bipartite user-item graph."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tuner.workloads.sparse import Csr, csr_matmul
+
+EMBEDDING_STD = 0.1
+
+
+class SAGELayer(nn.Module):
+    """``h'ᵢ = W_l · mean(hⱼ over neighbours j) + b + W_r · hᵢ``, as in ``torch_geometric.nn.SAGEConv``.
+
+    Parameters have that layer's names, so that weights can be exchanged.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.lin_l = nn.Linear(in_channels, out_channels)
+        self.lin_r = nn.Linear(in_channels, out_channels, bias=False)
+
+    def forward(self, x: Tensor, graph: Csr) -> Tensor:
+        """(N, in_channels) → (N, out_channels)."""
+        out: Tensor = self.lin_l(csr_matmul(*graph, x)) + self.lin_r(x)
+        return out
+
+
+class GraphSAGEModel(nn.Module):
+    """Predicts a rating as ``mean + bᵤ + bᵢ + ⟨zᵤ, zᵢ⟩``; z is the sum of the input and every layer's output.
+
+    A node's input is a learned embedding plus its projected features. The graph and the features are buffers, so
+    a saved model is complete without its data set.
+    """
+
+    def __init__(
+        self,
+        user_features: Tensor,
+        item_features: Tensor,
+        graph: Csr,
+        rating_scale: Tensor,
+        *,
+        hidden_dim: int,
+        num_layers: int,
+        dropout: float,
+    ) -> None:
+        """Builds the model with new weights.
+
+        Args:
+            user_features: (num_users, Fu).
+            item_features: (num_items, Fi).
+            graph: averages over the neighbours in the training ratings; users first, then items.
+            rating_scale: (3,), mean, smallest and largest of the training ratings.
+            hidden_dim: channels H of embeddings and layers.
+            num_layers: number of layers.
+            dropout: share of the channels that are dropped from the input and between layers.
+        """
+        super().__init__()
+        self.num_users = len(user_features)
+        self.dropout = dropout
+        nodes = self.num_users + len(item_features)
+        self.register_buffer("user_features", user_features)
+        self.register_buffer("item_features", item_features)
+        self.register_buffer("rating_scale", rating_scale)
+        # D⁻¹A and its transpose share these two; see bipartite_mean.
+        self.register_buffer("crow", graph.crow)
+        self.register_buffer("col", graph.col)
+        self.register_buffer("value", graph.value)
+        self.register_buffer("value_t", graph.value_t)
+        self.embedding = nn.Parameter(EMBEDDING_STD * torch.randn(nodes, hidden_dim))
+        self.bias = nn.Parameter(torch.zeros(nodes))
+        self.user_projection = nn.Linear(user_features.shape[1], hidden_dim, bias=False)
+        self.item_projection = nn.Linear(item_features.shape[1], hidden_dim, bias=False)
+        self.layers = nn.ModuleList(SAGELayer(hidden_dim, hidden_dim) for _ in range(num_layers))
+
+    @property
+    def graph(self) -> Csr:
+        """The matrix that the layers aggregate with."""
+        return Csr(self.crow, self.col, self.value, self.crow, self.col, self.value_t)  # type: ignore[arg-type]
+
+    def encode(self) -> Tensor:
+        """Every node's vector z: (num_users + num_items, hidden_dim)."""
+        users, items = self.user_projection(self.user_features), self.item_projection(self.item_features)
+        x = self._drop(self.embedding + torch.cat([users, items]))
+        z = x
+        for layer in self.layers[:-1]:
+            x = self._drop(F.relu(layer(x, self.graph)))
+            z = z + x
+        last: Tensor = self.layers[-1](x, self.graph)
+        return z + last
+
+    def decode(self, z: Tensor, user: Tensor, item: Tensor) -> Tensor:
+        """Predicted ratings (B,) of the pairs user (B,), item (B,), both counted from 0."""
+        item = item + self.num_users
+        product = (z.index_select(0, user) * z.index_select(0, item)).sum(1)
+        bias = self.bias.index_select(0, user) + self.bias.index_select(0, item)
+        return self.rating_scale[0] + bias + product
+
+    def clamp(self, predicted: Tensor) -> Tensor:
+        """Predictions (B,) limited to the scale of the training ratings."""
+        return predicted.clamp(self.rating_scale[1], self.rating_scale[2])
+
+    def forward(self, user: Tensor, item: Tensor) -> Tensor:
+        """Predicted ratings (B,), not limited to the scale of ratings."""
+        return self.decode(self.encode(), user, item)
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.dropout, self.training)

@@ -1,0 +1,93 @@
+"""Mean aggregation over a graph as a sparse matrix product, with the transposed matrix for its backward.
+
+A plain ``SAGEConv(x, edge_index)`` gathers a message for every edge, an (E, H) tensor that is kept for backward. A
+product with the graph's CSR matrix never builds it, which is what makes training here fast and its footprint
+small.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+class Csr(NamedTuple):
+    """A sparse (rows, columns) matrix with E stored entries, and its transpose, both in CSR form."""
+
+    crow: Tensor  # (rows + 1,) int32 or int64: where each row's entries begin
+    col: Tensor  # (E,) the same integer type
+    value: Tensor  # (E,) float
+    crow_t: Tensor  # (columns + 1,)
+    col_t: Tensor  # (E,)
+    value_t: Tensor  # (E,)
+
+
+@torch.library.custom_op("tuner::csr_matmul", mutates_args=())
+def csr_matmul(
+    crow: Tensor, col: Tensor, value: Tensor, crow_t: Tensor, col_t: Tensor, value_t: Tensor, x: Tensor
+) -> Tensor:
+    """The product of a sparse matrix with a dense one: ``y[r] = Σ value[k] · x[col[k]]`` over row r's entries.
+
+    An operator of its own, on plain tensors, so that it can be traced without a device: its backward is the same
+    product with the transposed matrix, and ``x`` is not kept for it.
+
+    Args:
+        crow: see ``Csr``, as for the next five.
+        col: see ``Csr``.
+        value: see ``Csr``.
+        crow_t: see ``Csr``.
+        col_t: see ``Csr``.
+        value_t: see ``Csr``.
+        x: (columns, H).
+
+    Returns:
+        (rows, H).
+    """
+    # The weighted EmbeddingBag is this product, and its CPU kernel is the fastest that torch has for it.
+    return F.embedding_bag(col, x.contiguous(), crow, mode="sum", per_sample_weights=value, include_last_offset=True)
+
+
+@csr_matmul.register_fake
+def _(
+    crow: Tensor, col: Tensor, value: Tensor, crow_t: Tensor, col_t: Tensor, value_t: Tensor, x: Tensor
+) -> Tensor:
+    return x.new_empty(crow.shape[0] - 1, x.shape[1])
+
+
+def _setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:6])
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    crow, col, value, crow_t, col_t, value_t = ctx.saved_tensors
+    return (None,) * 6 + (csr_matmul(crow_t, col_t, value_t, crow, col, value, grad),)
+
+
+csr_matmul.register_autograd(_backward, setup_context=_setup_context)
+
+
+def bipartite_mean(user: Tensor, item: Tensor, num_users: int, num_items: int) -> Csr:
+    """The matrix that averages over neighbours, D⁻¹A, of the graph with an edge both ways for each pair.
+
+    Args:
+        user: (M,) user of each pair, from 0.
+        item: (M,) item of each pair, from 0.
+        num_users: the first so many nodes are the users.
+        num_items: the nodes after them are the items.
+
+    Returns:
+        A (num_users + num_items) square matrix with 2M entries in int32 indices; a node without neighbours has
+        an empty row. A is symmetric, so D⁻¹A and its transpose AD⁻¹ differ in their values only.
+    """
+    nodes = num_users + num_items
+    user, item = user.long(), item.long() + num_users
+    row, col = torch.cat([user, item]), torch.cat([item, user])
+    order = torch.argsort(row * nodes + col)
+    row, col = row[order], col[order]
+    degree = torch.bincount(row, minlength=nodes)
+    crow = F.pad(degree.cumsum(0), (1, 0)).int()
+    inverse = degree.clamp(min=1).reciprocal()
+    return Csr(crow, col.int(), inverse[row], crow, col.int(), inverse[col])
