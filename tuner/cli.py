@@ -44,23 +44,50 @@ def cli() -> None:
 
 @cli.command()
 @click.option("--workload", default="graphsage", show_default=True, help="What to train.")
-@click.option("--mode", default="quick", show_default=True, help="A named list of configurations: quick, architecture, "
-              "learning, regularization or full.")
+@click.option(
+    "--mode",
+    default="quick",
+    show_default=True,
+    help="A named list of configurations: quick, architecture, learning, regularization or full.",
+)
 @click.option("--config", metavar="FILE", help="A list of configurations or a grid of your own (YAML, TOML, JSON).")
-@click.option("--data", default="synthetic", show_default=True, metavar="NAME|DIR",
-              help="synthetic, ml-100k (downloaded once), or a folder.")
+@click.option(
+    "--data",
+    default="synthetic",
+    show_default=True,
+    metavar="NAME|DIR",
+    help="synthetic, ml-100k (downloaded once), or a folder.",
+)
 @click.option("--only", metavar="NAME", help="Run just this configuration.")
 @click.option("--limit", type=int, metavar="N", help="Run just the first N configurations.")
 @click.option("--auto-memory", is_flag=True, help="Estimate the footprints; each trial gets the largest.")
-@click.option("--model-memory-gb", type=float, default=1.5, show_default=True, metavar="GB",
-              help="What each trial is given without --auto-memory.")
-@click.option("--gpu-memory-buffer-gb", type=float, default=2.0, show_default=True, metavar="GB",
-              help="Memory to leave alone on each device.")
+@click.option(
+    "--model-memory-gb",
+    type=float,
+    default=1.5,
+    show_default=True,
+    metavar="GB",
+    help="What each trial is given without --auto-memory.",
+)
+@click.option(
+    "--gpu-memory-buffer-gb",
+    type=float,
+    default=2.0,
+    show_default=True,
+    metavar="GB",
+    help="Memory to leave alone on each device.",
+)
 @click.option("--max-workers", type=int, metavar="N", help="At most N trials at once.")
 @click.option("--threads", type=int, metavar="N", help="CPU threads for each trial.  [default: cores / workers]")
 @click.option("--epochs", type=int, metavar="N", help="Replaces every configuration's number of epochs.")
-@click.option("--seed", type=int, default=0, show_default=True, metavar="N",
-              help="Of the validation split, weights, batches and dropout.")
+@click.option(
+    "--seed",
+    type=int,
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Of the validation split, weights, batches and dropout.",
+)
 @click.option("--output", metavar="DIR", help="The study's folder.  [default: a new one under results/]")
 @click.option("--device", type=click.Choice(DEVICES), default="auto", show_default=True, help="Where trials run.")
 @click.option("--dry-run", is_flag=True, help="Stop after the plan.")

@@ -1,9 +1,9 @@
 """Errors that a user can mend, each told in one line: what was wrong, the value, the remedy.
 
-    TunerError                 anything that tuner refuses or gives up on, on purpose
-    ├── InputError             an argument, a configuration or a path that cannot be used (exit code 2)
-    │   └── DataError          a data file that cannot be read or understood
-    └── ExecutionError         the machinery below the trials failed (Ray did not start, a disk is full)
+TunerError                 anything that tuner refuses or gives up on, on purpose
+├── InputError             an argument, a configuration or a path that cannot be used (exit code 2)
+│   └── DataError          a data file that cannot be read or understood
+└── ExecutionError         the machinery below the trials failed (Ray did not start, a disk is full)
 """
 
 from __future__ import annotations

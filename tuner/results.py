@@ -1,11 +1,11 @@
 """What a study leaves: a journal of attempts, a CSV with a row for each configuration, and the best weights.
 
-    results/<time>-<workload>-<mode>/
-        attempts.jsonl    one line an attempt, the moment it ends: the truth
-        results.csv       one row a configuration, rewritten as a whole
-        study.json        command, versions, seed, devices, plan
-        best.pt           the best trial's weights and configuration
-        tracebacks.log    the full text of errors, if there were any
+results/<time>-<workload>-<mode>/
+    attempts.jsonl    one line an attempt, the moment it ends: the truth
+    results.csv       one row a configuration, rewritten as a whole
+    study.json        command, versions, seed, devices, plan
+    best.pt           the best trial's weights and configuration
+    tracebacks.log    the full text of errors, if there were any
 """
 
 from __future__ import annotations

@@ -105,7 +105,9 @@ def complete(values: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
     return {key: type(spec.default)(values.get(key, spec.default)) for key, spec in schema.items()}
 
 
-def select(found: Sequence[Configuration], *, only: str | None = None, limit: int | None = None) -> list[Configuration]:
+def select(
+    found: Sequence[Configuration], *, only: str | None = None, limit: int | None = None
+) -> list[Configuration]:
     """The configuration called ``only``, or the first ``limit`` ones.
 
     Raises:

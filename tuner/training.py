@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,8 +32,8 @@ class Fit:
     weights: dict[str, Tensor]
 
 
-def fit(workload: Workload, trial: Trial, data: Any, device: str) -> Generator[EpochReport, None, Fit]:
-    """Trains one configuration; yields a report when training begins and after every epoch.
+def fit(workload: Workload, trial: Trial, data: Any, device: str) -> Iterator[EpochReport | Fit]:
+    """Trains one configuration; yields a report as training begins and after every epoch, and at last a ``Fit``.
 
     The learning rate falls linearly from epoch to epoch, towards 0 after the last.
 
@@ -70,7 +70,7 @@ def fit(workload: Workload, trial: Trial, data: Any, device: str) -> Generator[E
         raise Diverged(f"{workload.metric} was never a finite number: lower lr")
     model.load_state_dict(weights)
     best |= evaluate(workload, model, data, "test")
-    return Fit(best, weights)
+    yield Fit(best, weights)
 
 
 def build_optimizer(model: nn.Module, config: Config) -> torch.optim.Optimizer:
@@ -110,7 +110,7 @@ def train_step(workload: Workload, model: nn.Module, optimizer: torch.optim.Opti
 
 
 def evaluate(workload: Workload, model: nn.Module, data: Any, split: str) -> dict[str, float]:
-    """The workload's metrics on a split, in evaluation mode and without gradients; names get ``val_`` or ``test_``."""
+    """The workload's metrics on a split, in evaluation mode, without gradients; names get ``val_`` or ``test_``."""
     prefix = {"validation": "val_", "test": "test_"}[split]
     model.eval()
     with torch.inference_mode():

@@ -53,10 +53,12 @@ def ml_latest(path: Path, **changes: str) -> Path:
 def test_ml_100k_without_its_own_test_part_gives_a_fifth_of_u_data(tmp_path: Path) -> None:
     data = load_folder(ml_100k(tmp_path), seed=0)
     assert data.name == tmp_path.name
-    assert len(data.train) + len(data.validation) == 5 and len(data.test) == 1
+    assert len(data.train) + len(data.validation) == 5
+    assert len(data.test) == 1
     assert np.allclose(data.user_features[:, 0], [-1.2247, 0, 1.2247], atol=1e-4)
     assert data.user_features[:, 1:].tolist() == [[0, 0, 1], [1, 1, 0], [1, 0, 1]]
-    assert data.item_features.shape == (2, 19) and data.item_features[0].tolist() == [0, 1] + [0] * 17
+    assert data.item_features.shape == (2, 19)
+    assert data.item_features[0].tolist() == [0, 1] + [0] * 17
 
 
 def test_the_test_part_is_the_same_whatever_the_seed(tmp_path: Path) -> None:
@@ -69,7 +71,8 @@ def test_the_test_part_is_the_same_whatever_the_seed(tmp_path: Path) -> None:
 def test_ml_100k_with_its_own_test_part_uses_it(tmp_path: Path) -> None:
     path = ml_100k(tmp_path, u1_base="1\t1\t5\t8\n2\t1\t4\t8\n", u1_test="3\t2\t1\t8\n1\t2\t2\t8\n")
     data = load_folder(path, seed=0)
-    assert data.test.user.tolist() == [2, 0] and data.test.rating.tolist() == [1, 2]
+    assert data.test.user.tolist() == [2, 0]
+    assert data.test.rating.tolist() == [1, 2]
     assert data.num_items == 2, "an item that only the test part has keeps its row"
 
 
@@ -126,7 +129,8 @@ def test_the_first_broken_rating_is_shown_with_its_line_number(line: str, before
     with pytest.raises(DataError) as caught:
         load_folder(ml_100k(tmp_path, u_data="\n".join(lines)), seed=0)
     assert f"u.data, line {before + 1}: expected user, item, rating (0.5 to 5)" in str(caught.value)
-    assert repr(line) in str(caught.value) and "\n" not in str(caught.value)
+    assert repr(line) in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +188,8 @@ def test_the_real_ml_100k_loads_whole_and_fast() -> None:
     data = load_folder(REAL, seed=0)
     assert time.perf_counter() - start < 2, "takes 0.1 s; pandas' import alone would take 0.5 s"
     assert (len(data.train), len(data.validation), len(data.test)) == (76_000, 4_000, 20_000)
-    assert data.user_features.shape == (943, 23) and data.item_features.shape == (1682, 19)
+    assert data.user_features.shape == (943, 23)
+    assert data.item_features.shape == (1682, 19)
     # The global mean's RMSE on u1.test, shared/facts/movielens.md.
     known = np.concatenate([data.train.rating, data.validation.rating]).mean()
     assert np.sqrt(np.mean((data.test.rating - known) ** 2)) == pytest.approx(1.154, abs=1e-3)

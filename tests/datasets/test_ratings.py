@@ -33,9 +33,11 @@ def ratings(count: int) -> Ratings:
 def test_labels_of_any_kind_become_rows_of_the_features() -> None:
     data = from_tables(TRAIN, TEST, USERS, ITEMS, seed=0)
     assert (data.num_users, data.num_items) == (3, 2)
-    assert data.test.user.tolist() == [0, 1] and data.test.item.tolist() == [0, 0]
+    assert data.test.user.tolist() == [0, 1]
+    assert data.test.item.tolist() == [0, 0]
     assert data.test.rating.tolist() == [1.0, 2.5]
-    assert len(data.train) == 3 and len(data.validation) == 1
+    assert len(data.train) == 3
+    assert len(data.validation) == 1
     assert data.item_features.tolist() == [[1, 1990], [0, 2000]]
     assert data.user_features.dtype == data.test.rating.dtype == np.float32
     assert data.test.user.dtype == data.test.item.dtype == np.int32
@@ -45,13 +47,15 @@ def test_labels_of_any_kind_become_rows_of_the_features() -> None:
 def test_three_columns_without_names_are_user_item_rating(make) -> None:  # type: ignore[no-untyped-def]
     rows = make([[0, 1, 4.5], [1, 0, 2.0], [2, 1, 1.0]])
     data = from_tables(rows, rows, np.eye(3), [[1, 2], [3, 4]], seed=0)
-    assert data.test.user.tolist() == [0, 1, 2] and data.test.item.tolist() == [1, 0, 1]
+    assert data.test.user.tolist() == [0, 1, 2]
+    assert data.test.item.tolist() == [1, 0, 1]
     assert data.test.rating.tolist() == [4.5, 2.0, 1.0]
 
 
 def test_lists_may_mix_texts_and_numbers() -> None:
     data = from_tables([("ann", 10, 4.0), ("cy", 20, 2.0)], [("bob", 20, 3.0)], USERS, ITEMS, seed=0)
-    assert data.test.user.tolist() == [1] and data.test.rating.tolist() == [3.0]
+    assert data.test.user.tolist() == [1]
+    assert data.test.rating.tolist() == [3.0]
 
 
 def test_categorical_and_nullable_columns_are_read_as_their_values() -> None:

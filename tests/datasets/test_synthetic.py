@@ -44,19 +44,23 @@ def shrunk(rows: NDArray[np.int32], residual: Any, count: int) -> NDArray[np.flo
 
 def test_the_shape_is_that_of_ml_100k(data: RatingData) -> None:
     user, item, rating = everything(data)
-    assert data.user_features.shape == (943, 23) and data.item_features.shape == (1682, 19)
-    assert len(data.test) == 20_000 and len(rating) == 100_000
+    assert data.user_features.shape == (943, 23)
+    assert data.item_features.shape == (1682, 19)
+    assert len(data.test) == 20_000
+    assert len(rating) == 100_000
     assert np.unique(user.astype(np.int64) * 1682 + item).size == 100_000, "pairs are distinct"
     assert np.unique(rating).tolist() == [1, 2, 3, 4, 5]
     assert set(np.unique(data.item_features)) == set(np.unique(data.user_features[:, 1:])) == {0, 1}
-    assert (data.user_features[:, 2:].sum(axis=1) == 1).all() and (data.item_features.sum(axis=1) >= 1).all()
+    assert (data.user_features[:, 2:].sum(axis=1) == 1).all()
+    assert (data.item_features.sum(axis=1) >= 1).all()
 
 
 def test_popularity_is_skewed_and_everyone_has_a_few_ratings(data: RatingData) -> None:
     user, item, _ = everything(data)
     by_user, by_item = np.bincount(user, minlength=943), np.bincount(item, minlength=1682)
     assert by_user.min() >= 5
-    assert by_item.max() > 10 * np.median(by_item) and by_user.max() > 5 * np.median(by_user)
+    assert by_item.max() > 10 * np.median(by_item)
+    assert by_user.max() > 5 * np.median(by_user)
     sparse, _, _ = everything(synthetic_ratings(100, 500, 600))
     assert np.bincount(sparse, minlength=100).min() >= 5
 
@@ -81,7 +85,8 @@ def test_the_data_depend_on_the_seed_and_the_validation_part_on_its_own() -> Non
     )
     assert np.array_equal(one.train.rating, again.train.rating)
     assert not np.array_equal(one.user_features, other.user_features)
-    assert np.array_equal(one.test.user, split.test.user) and np.array_equal(one.test.rating, split.test.rating)
+    assert np.array_equal(one.test.user, split.test.user)
+    assert np.array_equal(one.test.rating, split.test.rating)
     assert not np.array_equal(one.validation.user, split.validation.user)
 
 

@@ -168,9 +168,9 @@ def _frame(table: Table, label: str) -> pd.DataFrame:
 
     if isinstance(table, pd.DataFrame):
         return table
-    # Lists go to pandas as they are: numpy would make text of every number in [("ann", "film", 4.0)].
-    data = np.asarray(table) if hasattr(table, "__array__") else table
     try:
+        # Lists go to pandas as they are: numpy would make text of every number in [("ann", "film", 4.0)].
+        data = np.asarray(table) if hasattr(table, "__array__") else table
         return pd.DataFrame(data)  # type: ignore[arg-type]  # not a table: pandas says so
     except (ValueError, TypeError) as error:
         raise InputError(f"{label} is no table of rows and columns: {error}") from error
@@ -178,10 +178,12 @@ def _frame(table: Table, label: str) -> pd.DataFrame:
 
 def _columns(table: Table, label: str) -> pd.DataFrame:
     """The three columns of a table of ratings, as they came but complete."""
+    import pandas as pd
+
     frame = _frame(table, label)
     if len(frame) == 0:
         raise InputError(f"{label} is empty; give at least one rating")
-    if frame is not table and list(frame.columns) == [0, 1, 2]:  # array-like: without names
+    if frame is not table and frame.columns.equals(pd.RangeIndex(3)):  # array-like: without names
         frame = frame.set_axis(list(_COLUMNS), axis=1)
     missing = [column for column in _COLUMNS if column not in frame.columns]
     if missing:
@@ -212,8 +214,8 @@ def _positions(ids: pd.Series, label: str, index: pd.Index[Any], features: str) 
         unknown = ids.iloc[bad]
         known = f"{_plain(index[0])!r} to {_plain(index[-1])!r}" if len(index) else "nothing"
         raise InputError(
-            f"{ids.name} {_plain(unknown.iloc[0])!r} in {label} has no row in {features}, "
-            f"which holds {known} ({unknown.nunique(dropna=False)} such ids); add their features or drop their ratings"
+            f"{ids.name} {_plain(unknown.iloc[0])!r} in {label} has no row in {features}, which holds {known} "
+            f"({unknown.nunique(dropna=False)} such ids); add their features or drop their ratings"
         )
     return rows.astype(np.int32)
 
@@ -266,7 +268,8 @@ def _numbers(frame: pd.DataFrame, label: str) -> NDArray[np.float32]:
     for column, dtype in frame.dtypes.items():
         if dtype.kind not in "biuf":
             raise InputError(
-                f"{label} column {column!r} is not numeric ({dtype}); encode it first, with pandas.get_dummies say"
+                f"{label} column {column!r} is not numeric ({dtype}); convert it with pandas.to_numeric, "
+                "or categories with pandas.get_dummies"
             )
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as such
         return frame.to_numpy(dtype=np.float32, na_value=np.nan)

@@ -1,0 +1,1 @@
+"""Where trials run: Ray's workers, or this process."""

@@ -6,6 +6,7 @@ held before the trial, plus the worker's own base (interpreter and libraries), w
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 from pathlib import Path
@@ -35,10 +36,9 @@ class PeakMeter:
             torch.cuda.reset_peak_memory_stats()
         elif STATUS.exists():
             _return_free_heap()
-            try:
+            # A kernel or container may not allow it: the peak is then that of the process so far.
+            with contextlib.suppress(OSError):
                 CLEAR_REFS.write_text(RESET_PEAK)
-            except OSError:  # a kernel or container that does not allow it: the peak is then the process's
-                pass
             self._before_bytes = _resident_bytes("VmRSS") or 0
 
     def peak_bytes(self) -> int | None:

@@ -101,8 +101,8 @@ class RayExecutor:
             self._ray.get(group.ready(), timeout=READY_SECONDS)
         except self._ray.exceptions.GetTimeoutError as error:
             raise ExecutionError(
-                f"Ray has {available.get('CPU', 0):g} CPUs and {available.get('GPU', 0):g} GPUs free, not the {bundles} "
-                "that the plan counts on: end what else runs on it, or lower --max-workers"
+                f"Ray has {available.get('CPU', 0):g} CPUs and {available.get('GPU', 0):g} GPUs free, not "
+                f"the {bundles} that the plan counts on: end what else runs on it, or lower --max-workers"
             ) from error
         return group
 

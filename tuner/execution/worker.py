@@ -27,32 +27,25 @@ def run_trial(workload: Workload, data: Any, placement: Placement, meter: PeakMe
     """
     began = time.perf_counter()
     meter.start()
-    epochs = 0
-    status: Status
+    status: Status = "completed"
+    epochs, metrics, checkpoint, error, text = 0, {}, b"", "", ""
     try:
         import torch
 
         from tuner.training import fit
 
         torch.set_num_threads(placement.threads)
-        training = fit(workload, placement.trial, data, torch_device(placement))
-        while True:
-            try:
-                report = next(training)
-            except StopIteration as stop:
-                result = stop.value
-                break
-            epochs = report.epoch
-            yield report
-        status, metrics, error, text = "completed", result.metrics, "", ""
-        checkpoint = _to_bytes(placement.trial, result)
+        for said in fit(workload, placement.trial, data, torch_device(placement)):
+            if isinstance(said, EpochReport):
+                epochs = said.epoch
+                yield said
+            else:
+                metrics, checkpoint = said.metrics, _to_bytes(placement.trial, said)
     except Exception as exception:
-        status, metrics, checkpoint = classify(exception), {}, b""
-        error, text = _one_line(exception), traceback.format_exc()
+        status, error, text = classify(exception), _one_line(exception), traceback.format_exc()
     # The peak is read before the clean-up, and the clean-up is done outside the except block: the exception's
     # traceback would keep the trial's tensors alive.
     peak = meter.peak_bytes()
-    training = None
     gc.collect()
     yield Outcome(
         trial=placement.trial,

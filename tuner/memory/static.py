@@ -84,9 +84,7 @@ def estimate_static(workload: str, config: Mapping[str, Any], data: Any) -> Memo
     return FORMULAS[workload](config, data)
 
 
-def auto_estimate_memory_from_configs(
-    configurations: list[dict[str, Any]], num_users: int, num_items: int
-) -> float:
+def auto_estimate_memory_from_configs(configurations: list[dict[str, Any]], num_users: int, num_items: int) -> float:
     """The largest footprint among GraphSAGE configurations, in GB: what each of them can be given to run.
 
     Args:

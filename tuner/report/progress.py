@@ -42,7 +42,9 @@ class Progress:
         if self._console.is_terminal:
             from rich.live import Live
 
-            self._live = Live(get_renderable=self._render, console=self._console, transient=True, refresh_per_second=4)
+            self._live = Live(
+                get_renderable=self._render, console=self._console, transient=True, refresh_per_second=4
+            )
             self._live.start()
         return self
 

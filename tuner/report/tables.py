@@ -29,8 +29,9 @@ def plan_text(plan: Plan, largest: MemoryEstimate, name: str, trials: int) -> st
     for device, budget, slots, fraction in zip(plan.devices, plan.budgets, plan.slots, plan.fractions, strict=True):
         fit = round(1 / fraction) if fraction else 0
         lines += [
-            f"{device.label:<10} {device.name}: {device.total_bytes / GB:.1f} GB in all, {plan.buffer_bytes / GB:.1f} GB "
-            f"buffer, {device.free_bytes / GB:.1f} GB free: {budget / GB:.1f} GB for trials, {device.cores} CPU cores",
+            f"{device.label:<10} {device.name}: {device.total_bytes / GB:.1f} GB in all, "
+            f"{plan.buffer_bytes / GB:.1f} GB buffer, {device.free_bytes / GB:.1f} GB free: "
+            f"{budget / GB:.1f} GB for trials, {device.cores} CPU cores",
             f"{'':<10} ⌊{budget / GB:.2f} / {plan.footprint_bytes / GB:.2f}⌋ = {fit} fit by memory, "
             f"{slots} run at once, each with {_share(fraction)} of it",
         ]

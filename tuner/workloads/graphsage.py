@@ -83,7 +83,7 @@ class GraphSAGE(Workload):
         import torch
 
         user, item, rating = _tensors(data.train)
-        for chosen in torch.randperm(len(rating)).split(config["batch_size"]):
+        for chosen in torch.split(torch.randperm(len(rating)), config["batch_size"]):
             yield user[chosen], item[chosen], rating[chosen]
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -103,7 +103,7 @@ class GraphSAGE(Workload):
         user, item, rating = (part.to(model.embedding.device) for part in _tensors(getattr(data, split)))
         z = model.encode()
         squared = torch.zeros((), device=z.device)
-        for part in torch.arange(len(rating), device=z.device).split(EVALUATION_PAIRS):
+        for part in torch.split(torch.arange(len(rating), device=z.device), EVALUATION_PAIRS):
             predicted = model.clamp(model.decode(z, user[part], item[part]))
             squared += (predicted - rating[part]).square().sum()
         return {"rmse": math.sqrt(float(squared) / len(rating))}

@@ -35,6 +35,14 @@ class GraphSAGEModel(nn.Module):
     a saved model is complete without its data set.
     """
 
+    user_features: Tensor
+    item_features: Tensor
+    rating_scale: Tensor
+    crow: Tensor
+    col: Tensor
+    value: Tensor
+    value_t: Tensor
+
     def __init__(
         self,
         user_features: Tensor,
@@ -78,7 +86,7 @@ class GraphSAGEModel(nn.Module):
     @property
     def graph(self) -> Csr:
         """The matrix that the layers aggregate with."""
-        return Csr(self.crow, self.col, self.value, self.crow, self.col, self.value_t)  # type: ignore[arg-type]
+        return Csr(self.crow, self.col, self.value, self.crow, self.col, self.value_t)
 
     def encode(self) -> Tensor:
         """Every node's vector z: (num_users + num_items, hidden_dim)."""

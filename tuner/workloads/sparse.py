@@ -51,9 +51,7 @@ def csr_matmul(
 
 
 @csr_matmul.register_fake
-def _(
-    crow: Tensor, col: Tensor, value: Tensor, crow_t: Tensor, col_t: Tensor, value_t: Tensor, x: Tensor
-) -> Tensor:
+def _(crow: Tensor, col: Tensor, value: Tensor, crow_t: Tensor, col_t: Tensor, value_t: Tensor, x: Tensor) -> Tensor:
     return x.new_empty(crow.shape[0] - 1, x.shape[1])
 
 

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tuner.datasets.ratings import RatingData
+from tuner.datasets.synthetic import synthetic_ratings
+from tuner.trial import GB, Device
+
+
+@pytest.fixture(autouse=True)
+def _one_torch_thread() -> Iterator[None]:
+    """Trials in this process set torch's threads; every test starts from the same."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def ratings() -> RatingData:
+    """A small data set: 40 users, 60 items, 1,000 ratings."""
+    return synthetic_ratings(40, 60, 1000)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A small data set in the files of ML-100K, without u1.base and u1.test."""
+    random = np.random.default_rng(0)
+    pairs = random.permutation(40 * 60)[:1000]
+    lines = [f"{pair // 60 + 1}\t{pair % 60 + 1}\t{random.integers(1, 6)}\t0" for pair in pairs]
+    data = tmp_path / "ml-small"
+    data.mkdir()
+    (data / "u.data").write_text("\n".join(lines) + "\n")
+    users = [f"{user}|{20 + user}|{'MF'[user % 2]}|{('artist', 'writer')[user % 2]}|0" for user in range(1, 41)]
+    (data / "u.user").write_text("\n".join(users) + "\n")
+    items = [f"{item}|Film {item}|01-Jan-1995||url|" + "|".join("01"[item % 2] * 19) for item in range(1, 61)]
+    (data / "u.item").write_text("\n".join(items) + "\n")
+    return data
+
+
+@pytest.fixture
+def gpu_16gb() -> Device:
+    return Device("", "cuda", 0, "a GPU", 16 * GB, 16 * GB, cores=16)

@@ -1,0 +1,71 @@
+"""The structure that docs/architecture.md promises, read off the imports themselves."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tuner
+
+ROOT = Path(tuner.__file__).parent
+# What each room may import of tuner, itself apart; every room may import errors and trial.
+ALLOWED = {
+    "errors": set(),
+    "trial": set(),
+    "devices": set(),
+    "space": set(),
+    "datasets": set(),
+    "workloads": {"datasets"},
+    "training": {"workloads"},
+    "memory": {"workloads", "training"},
+    "placement": set(),
+    "execution": {"workloads", "training", "placement"},
+    "results": set(),
+    "report": {"results", "placement"},
+    "study": {"devices", "memory", "placement", "execution", "results", "report", "workloads"},
+    "api": {"devices", "space", "study", "workloads", "datasets", "results"},
+    "cli": {"api"},
+    "__main__": {"cli"},
+}
+EVERYWHERE = {"errors", "trial"}
+
+
+def room(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imported_rooms(path: Path) -> set[str]:
+    rooms = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module == "tuner":
+            names = [f"tuner.{alias.name}" for alias in node.names]
+        rooms |= {name.split(".")[1] for name in names if name.startswith("tuner.")}
+    return rooms
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_rooms_import_only_what_the_architecture_allows(path: Path) -> None:
+    if path == ROOT / "__init__.py":
+        return  # the door: every public name, lazily
+    assert imported_rooms(path) <= ALLOWED[room(path)] | EVERYWHERE | {room(path)}
+
+
+@pytest.mark.parametrize("code", ["import tuner", "import tuner; tuner.estimate_model_memory()", "import tuner.cli"])
+def test_nothing_heavy_comes_through_the_door(code: str) -> None:
+    heavy = "{'torch', 'torch_geometric', 'ray', 'pandas', 'numpy'} & set(sys.modules)"
+    run = subprocess.run(
+        [sys.executable, "-c", f"import sys; {code}; print({heavy})"], capture_output=True, text=True
+    )
+    assert run.stdout == "set()\n"
+
+
+def test_every_public_name_can_be_had() -> None:
+    assert all(getattr(tuner, name) is not None for name in tuner.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'optimise'"):
+        tuner.optimise  # noqa: B018

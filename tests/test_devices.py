@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tuner.devices import _visible, available_cores, cgroup_memory, detect_devices
+from tuner.errors import InputError
+
+
+def write(root: Path, **files: str) -> None:
+    root.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (root / name.replace("__", ".")).write_text(text)
+
+
+def test_ram_is_a_device_with_this_machines_cores() -> None:
+    (device,) = detect_devices("cpu")
+    assert (device.kind, device.label, device.cores) == ("cpu", "cpu", available_cores())
+    assert 0 < device.free_bytes <= device.total_bytes
+
+
+def test_asking_for_a_gpu_where_none_is_visible_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(InputError, match="no visible GPU"):
+        detect_devices("cuda")
+
+
+def test_the_tightest_cgroup_limit_above_the_process_counts(tmp_path: Path) -> None:
+    membership = tmp_path / "membership"
+    membership.write_text("0::/job/step\n")
+    root = tmp_path / "cgroup"
+    write(root / "job", memory__max="8000\n", memory__current="3000\n", memory__stat="anon 1\ninactive_file 500\n")
+    write(root / "job" / "step", memory__max="max\n", memory__current="10\n")
+    assert cgroup_memory(root, membership) == (8000, 2500)
+
+
+def test_the_older_cgroup_version_is_read_too(tmp_path: Path) -> None:
+    write(tmp_path / "memory", **{"memory__limit_in_bytes": "900", "memory__usage_in_bytes": "100"})
+    assert cgroup_memory(tmp_path, tmp_path / "none") == (900, 100)
+
+
+def test_no_limit_is_none(tmp_path: Path) -> None:
+    assert cgroup_memory(tmp_path, tmp_path / "none") == (None, 0)
+
+
+def test_a_cpu_quota_limits_the_cores(tmp_path: Path) -> None:
+    write(tmp_path, cpu__max="150000 100000")
+    assert available_cores(tmp_path, tmp_path / "none") == 1
+
+
+@pytest.mark.parametrize(
+    ("variable", "visible"),
+    [(None, [0, 1]), ("", []), ("1", [1]), ("1,0", [1, 0]), ("GPU-b", [1]), ("0,5,1", [0]), ("GPU-", [])],
+)
+def test_visible_gpus_follow_cudas_own_rules(variable: str | None, visible: list[int]) -> None:
+    assert _visible(["GPU-aa", "GPU-bb"], variable) == visible
+
+
+@pytest.mark.gpu
+def test_a_gpu_is_seen_with_its_memory() -> None:
+    try:
+        device = detect_devices("cuda")[0]
+    except InputError as error:
+        pytest.skip(f"no GPU on this machine: {error}")
+    assert device.total_bytes > device.free_bytes > 0

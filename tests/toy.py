@@ -1,0 +1,52 @@
+"""A workload of a few lines, which can be told to fail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from tuner.trial import Hyperparameter
+from tuner.workloads.base import Batch, Config, Split, Workload
+
+
+class Toy(Workload):
+    """Learns y = 2x with one weight; ``fault`` 1 raises, 2 runs out of memory, 3 diverges."""
+
+    name: ClassVar[str] = "toy"
+    metric: ClassVar[str] = "val_loss"
+    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
+        "lr": Hyperparameter(0.1, 0, 10, ""),
+        "weight_decay": Hyperparameter(0.0, 0, 1, ""),
+        "epochs": Hyperparameter(3, 1, 100, ""),
+        "fault": Hyperparameter(0, 0, 3, ""),
+    }
+
+    def load_data(self, source: str, seed: int) -> Any:
+        return None
+
+    def build_model(self, config: Config, data: Any) -> nn.Module:
+        model = nn.Linear(1, 1)
+        model.register_buffer("fault", torch.tensor(config["fault"]))
+        return model
+
+    def batches(self, config: Config, data: Any) -> Iterator[Batch]:
+        for _ in range(4):
+            x = torch.randn(8, 1)
+            yield x, 2 * x
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        fault = int(model.get_buffer("fault"))
+        if fault == 1:
+            raise ValueError("no such\nthing")
+        if fault == 2:
+            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried 8 bytes")
+        x, y = batch
+        loss = (model(x) - y).square().mean()
+        return loss * torch.inf if fault == 3 else loss
+
+    def evaluate(self, model: nn.Module, data: Any, split: Split) -> dict[str, float]:
+        x = torch.ones(1, 1)
+        return {"loss": float((model(x) - 2 * x).abs())}
