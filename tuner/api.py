@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -166,6 +167,8 @@ def load_best(folder: str | Path) -> nn.Module:
         model = workload.restore_model(content["config"], content["weights"])
     except FileNotFoundError as error:
         raise InputError(f"{path} is not there: give the folder of a study with a completed trial") from error
+    except pickle.UnpicklingError as error:  # its text tells how to load the file unsafely
+        raise InputError(f"{path} cannot be loaded: it holds more than weights and plain values") from error
     except (OSError, RuntimeError, KeyError, TypeError, ValueError, EOFError) as error:
         raise InputError(f"{path} cannot be loaded: {' '.join(str(error).split())}") from error
     return model.eval()

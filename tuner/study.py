@@ -199,7 +199,7 @@ def make_requests(
     width = max(3, len(str(len(configurations))))
     return [
         Request(
-            Trial(f"{number:0{width}d}", workload.name, configuration.name, configuration.values, settings.seed),
+            Trial(f"t{number:0{width}d}", workload.name, configuration.name, configuration.values, settings.seed),
             estimate,
             need,
         )
@@ -217,15 +217,17 @@ class _Recorder:
 
         self._folder = folder
         self._unfinished = {request.trial.trial_id: request for request in requests}
-        self._placements: dict[str, Placement] = {}
+        self._placements: dict[str, tuple[Placement, float]] = {}
+        self._epochs: dict[str, int] = {}
         epochs = sum(request.trial.config["epochs"] for request in requests)
         self.progress: Progress = Progress(console, len(requests), epochs, metric, sum(plan.budgets))
 
     def started(self, placement: Placement) -> None:
-        self._placements[placement.trial.trial_id] = placement
+        self._placements[placement.trial.trial_id] = placement, time.monotonic()
         self.progress.started(placement)
 
     def reported(self, report: EpochReport) -> None:
+        self._epochs[report.trial_id] = report.epoch
         self.progress.reported(report)
 
     def finished(self, outcome: Outcome, weights: Weights) -> None:
@@ -236,10 +238,19 @@ class _Recorder:
 
     def interrupt(self) -> None:
         """Gives every trial that has not ended a row with status ``interrupted``."""
-        for trial_id, request in list(self._unfinished.items()):
-            placement = self._placements.get(trial_id)
-            error = "interrupted while it ran" if placement else "interrupted before it started"
-            self.finished(Outcome(request.trial, "interrupted", placement, error=error), bytes)
+        for trial_id, request in self._unfinished.items():
+            outcome = Outcome(request.trial, "interrupted", error="interrupted before it started")
+            if trial_id in self._placements:
+                placement, began = self._placements[trial_id]
+                outcome = Outcome(
+                    request.trial,
+                    "interrupted",
+                    placement,
+                    epochs=self._epochs.get(trial_id, 0),
+                    seconds=time.monotonic() - began,
+                    error="interrupted while it ran",
+                )
+            self._folder.record(outcome, request.estimate, bytes)
 
 
 def _ray(workload: Workload, data: Any, plan: Plan) -> Executor:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -66,6 +68,11 @@ def test_the_rmse_is_over_the_whole_split(
         expected = np.sqrt(np.mean((predicted.numpy() - ratings.test.rating) ** 2))
         monkeypatch.setattr("tuner.workloads.graphsage.EVALUATION_PAIRS", 64)
         assert GraphSAGE().evaluate(model, ratings, "test") == {"rmse": pytest.approx(expected)}
+
+
+def test_a_feature_of_any_scale_is_brought_to_one(ratings: RatingData) -> None:
+    years = dataclasses.replace(ratings, item_features=np.full((60, 1), 1990, dtype=np.float32))
+    assert GraphSAGE().build_model(CONFIG, years).item_features.unique().tolist() == [1.0]
 
 
 def test_a_model_comes_back_from_its_weights_alone(model: GraphSAGEModel, ratings: RatingData) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from tuner.errors import ExecutionError
 from tuner.execution.loop import Weights
 from tuner.execution.peak import PeakMeter
-from tuner.execution.worker import Event, run_trial
+from tuner.execution.worker import Event, run_trial, warm_up
 from tuner.placement import Plan
 from tuner.trial import MB, Device, EpochReport, Outcome, Placement
 from tuner.workloads.base import Workload
@@ -130,8 +130,7 @@ class Worker:
         if device.kind == "cuda":  # before torch asks CUDA: Ray's own choice of a GPU is not bound to ours
             os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
             os.environ["CUDA_VISIBLE_DEVICES"] = str(device.index)
-        import tuner.training  # noqa: F401  # torch belongs to the worker's base, not to the first trial
-
+        warm_up()
         self._workload = workload
         self._data = data
         self._meter = PeakMeter(device)

@@ -62,6 +62,18 @@ def run_trial(workload: Workload, data: Any, placement: Placement, meter: PeakMe
         yield checkpoint
 
 
+def warm_up() -> None:
+    """Takes one optimizer step, so that what torch imports late belongs to the worker's base and not to a trial."""
+    import torch
+
+    from tuner.training import build_optimizer
+
+    model = torch.nn.Linear(1, 1)
+    optimizer = build_optimizer(model, {"lr": 0.1, "weight_decay": 0.0})
+    model(torch.ones(1, 1)).sum().backward()
+    optimizer.step()
+
+
 def torch_device(placement: Placement) -> str:
     """The torch device of a placed trial; a worker sees no other GPU than the one it is pinned to."""
     return "cuda:0" if placement.device.kind == "cuda" else "cpu"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from tuner.placement import Plan
 
-METHODS = {"given": "as given by --model-memory-gb", "static": "by the static formula"}
+METHODS = {"given": "as given", "static": "by the static formula"}
 
 
 def plan_text(plan: Plan, largest: MemoryEstimate, name: str, trials: int) -> str:

@@ -55,8 +55,8 @@ class GraphSAGE(Workload):
 
         user, item, rating = _tensors(data.train)
         return GraphSAGEModel(
-            _tensor(data.user_features),
-            _tensor(data.item_features),
+            _unit_columns(_tensor(data.user_features)),
+            _unit_columns(_tensor(data.item_features)),
             bipartite_mean(user, item, data.num_users, data.num_items),
             torch.stack([rating.mean(), rating.min(), rating.max()]),
             **_sizes(config),
@@ -107,6 +107,11 @@ class GraphSAGE(Workload):
             predicted = model.clamp(model.decode(z, user[part], item[part]))
             squared += (predicted - rating[part]).square().sum()
         return {"rmse": math.sqrt(float(squared) / len(rating))}
+
+
+def _unit_columns(features: Tensor) -> Tensor:
+    """Columns scaled to a largest magnitude of 1: flags stay flags, and a year or an age does no harm."""
+    return features / features.abs().amax(dim=0).clamp(min=1e-12)
 
 
 def _sizes(config: Config) -> dict[str, Any]:

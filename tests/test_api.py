@@ -1,0 +1,69 @@
+"""The Python call, as a notebook makes it, on a real Ray."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import tuner
+from tuner.errors import InputError
+
+
+def table(seed: int, rows: int) -> pd.DataFrame:
+    random = np.random.default_rng(seed)
+    return pd.DataFrame(
+        {
+            "user_id": random.choice(["ann", "bob", "cy"], rows),
+            "item_id": random.integers(10, 15, rows),
+            "rating": random.integers(1, 6, rows),
+        }
+    )
+
+
+USERS = pd.DataFrame({"age": [30, 40, 50]}, index=["ann", "bob", "cy"])
+ITEMS = pd.DataFrame(np.eye(5), index=range(10, 15))
+CONFIGURATIONS = [{"name": "a", "hidden_dim": 4, "epochs": 2}, {"name": "b", "hidden_dim": 8, "epochs": 2}]
+
+
+@pytest.mark.ray
+def test_a_notebook_gets_a_frame_and_its_best_model(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    frame = tuner.tune_hyperparameters_parallel(
+        table(0, 200), table(1, 50), USERS, ITEMS, CONFIGURATIONS, 0.5, 0.5, max_workers=2, output=str(out)
+    )
+    assert frame.status.tolist() == ["completed"] * 2
+    assert frame.val_rmse.is_monotonic_increasing
+    written = pd.read_csv(out / "results.csv", keep_default_na=False).set_index("trial_id")
+    pd.testing.assert_frame_equal(frame.set_index("trial_id").sort_index(), written, check_dtype=False)
+    assert capfd.readouterr().err == "", "neither Ray's banner nor its warnings show"
+    model = tuner.load_best(out)
+    assert model(torch.tensor([0, 2]), torch.tensor([4, 0])).shape == (2,)
+    assert not model.training
+
+
+def test_an_id_without_features_is_named(tmp_path: Path) -> None:
+    ratings = table(0, 20)
+    ratings.loc[3, "user_id"] = "dan"
+    with pytest.raises(InputError, match="'dan'"):
+        tuner.tune_hyperparameters_parallel(ratings, table(1, 5), USERS, ITEMS, CONFIGURATIONS)
+
+
+def test_best_weights_that_are_missing_or_not_ours_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is not there"):
+        tuner.load_best(tmp_path)
+    (tmp_path / "best.pt").write_bytes(b"PK not a file of weights")
+    with pytest.raises(InputError, match="cannot be loaded"):
+        tuner.load_best(tmp_path)
+    torch.save({"workload": "graphsage", "config": {}, "weights": {}}, tmp_path / "best.pt")
+    with pytest.raises(InputError, match="cannot be loaded"):
+        tuner.load_best(tmp_path)
+
+
+def test_weights_that_would_run_code_are_refused(tmp_path: Path) -> None:
+    torch.save({"workload": print}, tmp_path / "best.pt")
+    with pytest.raises(InputError, match="more than weights and plain values"):
+        tuner.load_best(tmp_path)

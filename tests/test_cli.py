@@ -1,0 +1,156 @@
+"""The command line as a user runs it: a process, its output, its exit code."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import psutil
+import pytest
+
+COMMAND = [sys.executable, "-m", "tuner"]
+ROOT = Path(__file__).parents[1]
+
+
+def tune(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, cwd=cwd, timeout=120)
+
+
+def own_file(folder: Path, text: str) -> str:
+    path = folder / "own.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+SMALL = """
+defaults: {batch_size: 100, epochs: 2}
+configurations:
+  - {name: a, hidden_dim: 4}
+  - {name: b c, hidden_dim: 8}
+  - {name: d, hidden_dim: 8, num_layers: 3}
+"""
+
+
+@pytest.mark.ray
+def test_a_study_ends_with_a_table_a_csv_and_a_command_that_repeats_the_best(folder: Path, tmp_path: Path) -> None:
+    config = own_file(tmp_path, SMALL)
+    run = tune("--config", config, "--data", str(folder), "--auto-memory", "--output", "out", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert run.stderr == ""
+    assert "by the static formula, the largest (d)" in run.stdout
+    assert [line[:5] for line in run.stdout.splitlines() if line.startswith("[")] == ["[1/3]", "[2/3]", "[3/3]"]
+    results = pd.read_csv(tmp_path / "out" / "results.csv")
+    assert results.status.tolist() == ["completed"] * 3
+    assert (results.peak_memory_gb > 0.05).all()
+    best = results.loc[results.val_rmse.idxmin()]
+    (again,) = re.findall("^best: .* Again: (.*)$", run.stdout, re.MULTILINE)
+    repeated = subprocess.run(
+        [*shlex.split(again), "--output", "again"], capture_output=True, text=True, cwd=tmp_path, timeout=120
+    )
+    assert repeated.returncode == 0, repeated.stderr
+    (row,) = pd.read_csv(tmp_path / "again" / "results.csv").to_dict("records")
+    assert (row["name"], row["val_rmse"], row["test_rmse"]) == (best["name"], best.val_rmse, best.test_rmse)
+
+
+def processes_of(folder: Path) -> list[psutil.Process]:
+    """Processes that work in this folder: a study's own, and Ray's below it."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.cwd() == str(folder) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.mark.ray
+def test_ctrl_c_on_a_terminal_keeps_the_finished_and_leaves_no_process(folder: Path, tmp_path: Path) -> None:
+    text = "defaults: {epochs: 99999}\nconfigurations: [{name: brief, epochs: 1, hidden_dim: 2000}, {name: long}]"
+    arguments = ["--config", own_file(tmp_path, text), "--data", str(folder), "--auto-memory", "--output", "out"]
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(tmp_path)
+        os.execve(sys.executable, [*COMMAND, *arguments], {**os.environ, "TERM": "xterm", "COLUMNS": "150"})
+    output, pressed, deadline = "", False, time.monotonic() + 90
+    while time.monotonic() < deadline:
+        try:
+            output += os.read(terminal, 65536).decode(errors="replace")
+        except OSError:  # the terminal's other end is closed: the command has ended
+            break
+        if not pressed and "1/2 done, 1 running" in output and re.search(r"long .*/99999", output):
+            pressed = True
+            os.write(terminal, b"\x03")
+    _, status = os.waitpid(child, 0)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == 130, output
+    results = pd.read_csv(tmp_path / "out" / "results.csv")
+    assert dict(zip(results.name, results.status, strict=True)) == {"brief": "completed", "long": "interrupted"}
+    assert (tmp_path / "out" / "best.pt").exists()
+    assert psutil.wait_procs(processes_of(tmp_path), timeout=10)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data", "nowhere"], "no folder 'nowhere'"),
+        (["--mode", "speed"], "unknown mode 'speed'"),
+        (["--model-memory-gb", "0"], "--model-memory-gb 0: must be more than 0"),
+        (["--model-memory-gb", "1e6"], "a trial needs 1000000.00 GB, but cpu has"),
+        (["--config", "nowhere.yaml"], "nowhere.yaml: No such file"),
+        (["--config", "own.yaml", "--mode", "quick"], "leave one of them out"),
+        (["--auto-memory", "--model-memory-gb", "2"], "leave one of them out"),
+        (["--output", "own.yaml/out"], "--output own.yaml/out: cannot be written"),
+        (["--epochs", "many"], "'many' is not a valid integer"),
+        (["--no-such-option"], "No such option"),
+        (["fly"], "unexpected extra argument (fly)"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2_and_nothing_written(
+    tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    own_file(tmp_path, SMALL)
+    run = tune(*arguments, "--device", "cpu", cwd=tmp_path)
+    assert run.returncode == 2
+    (line,) = run.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert message in line
+    assert [path.name for path in tmp_path.iterdir()] == ["own.yaml"]
+
+
+def test_a_broken_line_of_the_data_is_named(folder: Path, tmp_path: Path) -> None:
+    lines = (folder / "u.data").read_text().splitlines()
+    lines[41] = "1\ttwo\t3\t4"
+    (folder / "u.data").write_text("\n".join(lines))
+    run = tune("--data", str(folder), cwd=tmp_path)
+    assert run.returncode == 2
+    assert "u.data, line 42" in run.stderr
+
+
+def test_a_dry_run_prints_the_plan_and_stops(folder: Path, tmp_path: Path) -> None:
+    run = tune("run", "--mode", "architecture", "--auto-memory", "--data", str(folder), "--dry-run", cwd=tmp_path)
+    assert run.returncode == 0
+    for text in ("8\n", "by the static formula, the largest (256x4)", "2.0 GB buffer", "fit by memory", "bounded by"):
+        assert text in run.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["ml-small"]
+
+
+def test_help_shows_the_options_of_the_command_that_can_be_left_out(tmp_path: Path) -> None:
+    run = tune("--help", cwd=tmp_path)
+    assert run.returncode == 0
+    assert "--auto-memory" in run.stdout
+    assert tune("run", "--help", cwd=tmp_path).stdout.count("--auto-memory") >= 1
+
+
+@pytest.mark.parametrize("script", ["tune", "tuner"])
+def test_both_scripts_are_this_program(tmp_path: Path, script: str) -> None:
+    path = Path(sys.executable).with_name(script)
+    run = subprocess.run([path, "--version"], capture_output=True, text=True, cwd=tmp_path)
+    assert run.stdout.startswith("tuner, version ")
