@@ -53,8 +53,8 @@ def run_ours(configurations: list[dict[str, Any]], data: str, seed: int, folder:
     config = folder / "study.yaml"
     config.write_text(json.dumps({"configurations": configurations}))  # JSON is YAML
     output = folder / "results"
-    options = ["--config", config, "--data", data, "--device", "cpu", "--seed", seed, "--output", output]
-    seconds = timed([sys.executable, "-m", "tuner", *options])
+    options = ["--config", config, "--auto-memory", "--device", "cpu", "--data", data, "--seed", seed]
+    seconds = timed([sys.executable, "-m", "tuner", *options, "--output", output])
     with (output / "results.csv").open() as table:
         return Run(seconds, {row["name"]: float(row["test_rmse"]) for row in csv.DictReader(table)})
 
