@@ -68,6 +68,12 @@ def tensors(ratings: Ratings) -> tuple[Tensor, Tensor, Tensor]:
     return torch.tensor(ratings.user).long(), torch.tensor(ratings.item).long(), torch.tensor(ratings.rating)
 
 
+def scaled(features: Any) -> Tensor:
+    """Columns with a largest magnitude of 1, as tuner scales them."""
+    columns = torch.tensor(features)
+    return columns / columns.abs().amax(dim=0).clamp(min=1e-12)
+
+
 @torch.no_grad()
 def rmse(model: GraphSAGE, ratings: tuple[Tensor, Tensor, Tensor], low: float, high: float) -> float:
     user, item, rating = ratings
@@ -84,8 +90,8 @@ def train(space: dict[str, Any], data: RatingData) -> dict[str, float]:
     low, high = rating.min().item(), rating.max().item()
     edges = torch.stack([user, item + data.num_users])
     model = GraphSAGE(
-        torch.tensor(data.user_features),
-        torch.tensor(data.item_features),
+        scaled(data.user_features),
+        scaled(data.item_features),
         torch.cat([edges, edges.flip(0)], dim=1),
         rating.mean().item(),
         config["hidden_dim"],

@@ -19,8 +19,7 @@ CLI_ONLY = {"debug"}
 @pytest.mark.parametrize("name", sorted(cli.commands))
 def test_a_command_has_a_python_twin(name: str) -> None:
     command = cli.commands[name]
-    context = click.Context(command)
-    options = {option.name: option.get_default(context) for option in command.params if option.name not in CLI_ONLY}
+    options = {key: value for key, value in command.make_context(name, []).params.items() if key not in CLI_ONLY}
     parameters = inspect.signature(getattr(tuner, name)).parameters
     assert options == {key: value.default for key, value in parameters.items()}
 

@@ -120,3 +120,11 @@ def evaluate(workload: Workload, model: nn.Module, data: Any, split: str) -> dic
 def to_device(batch: Batch, device: str) -> Batch:
     """The batch's tensors on the device; on the CPU they are passed on as they are."""
     return batch if device == "cpu" else tuple(part.to(device, non_blocking=True) for part in batch)
+
+
+def warm_up() -> None:
+    """Takes an optimizer step, so that what torch imports late belongs to a process's base and not to a trial."""
+    model = nn.Linear(1, 1)
+    optimizer = build_optimizer(model, {"lr": 0.1, "weight_decay": 0.0})
+    model(torch.ones(1, 1)).sum().backward()
+    optimizer.step()

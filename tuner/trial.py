@@ -79,7 +79,10 @@ class MemoryEstimate:
         data_bytes: buffers and the largest batch: features, graph, targets.
         workspace_bytes: scratch memory of libraries, such as cuBLAS.
         context_bytes: what a process takes before its first tensor: CUDA context, or interpreter and libraries.
-        method: where it comes from: "given" by the user, or "static" formula.
+        fragmentation_bytes: what the caching allocator reserves beyond what is allocated at the peak.
+        method: where it comes from: "given", "static", "traced" or "measured"; then ", calibrated" if it is.
+        margin: the share by which a trial's need exceeds the estimate, context apart.
+        note: why another method than the one asked for was used; empty otherwise.
     """
 
     method: str
@@ -89,12 +92,20 @@ class MemoryEstimate:
     activation_bytes: int = 0
     data_bytes: int = 0
     workspace_bytes: int = 0
+    fragmentation_bytes: int = 0
     context_bytes: int = 0
+    margin: float = 0.0
+    note: str = ""
 
     @property
     def total_bytes(self) -> int:
         """All parts together: what the trial's process takes from its device."""
         return sum(self.parts().values())
+
+    @property
+    def reserved_bytes(self) -> int:
+        """All parts but the context: what the allocator takes."""
+        return self.total_bytes - self.context_bytes
 
     def parts(self) -> dict[str, int]:
         """The parts by name, in bytes, in the order in which they are printed."""
@@ -105,6 +116,7 @@ class MemoryEstimate:
             "activations": self.activation_bytes,
             "data": self.data_bytes,
             "workspace": self.workspace_bytes,
+            "fragmentation": self.fragmentation_bytes,
             "context": self.context_bytes,
         }
 

@@ -10,7 +10,7 @@ from tuner.datasets.ratings import RatingData
 from tuner.space import complete
 from tuner.workloads import find_workload
 from tuner.workloads.graphsage import GraphSAGE
-from tuner.workloads.graphsage_model import GraphSAGEModel, SAGELayer
+from tuner.workloads.graphsage_model import GraphSAGEModel, SAGELayer, dropout
 from tuner.workloads.sparse import bipartite_mean
 
 CONFIG = complete({"hidden_dim": 8, "batch_size": 100}, GraphSAGE.hyperparameters)
@@ -39,6 +39,16 @@ def test_a_layer_agrees_with_pygs_on_the_same_weights(ratings: RatingData) -> No
     torch.testing.assert_close(x2.grad, x1.grad, atol=1e-5, rtol=1e-5)
     for name, parameter in ours.named_parameters():
         torch.testing.assert_close(parameter.grad, theirs.get_parameter(name).grad, atol=1e-5, rtol=1e-5)
+
+
+def test_dropout_keeps_the_mean_and_drops_its_share() -> None:
+    x = torch.ones(100_000, requires_grad=True)
+    y = dropout(x, 0.3)
+    y.sum().backward()
+    assert float((y == 0).float().mean()) == pytest.approx(0.3, abs=0.01)
+    assert float(y.mean()) == pytest.approx(1, abs=0.01)
+    torch.testing.assert_close(x.grad, y.detach())
+    assert torch.equal(dropout(x, 0.0), x)
 
 
 def test_neither_validation_nor_test_ratings_are_edges(model: GraphSAGEModel, ratings: RatingData) -> None:

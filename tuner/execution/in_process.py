@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from tuner.execution.loop import Weights
-from tuner.execution.peak import PeakMeter
 from tuner.execution.worker import Event, run_trial
+from tuner.peak import PeakMeter
 from tuner.trial import EpochReport, Outcome, Placement
 from tuner.workloads.base import Workload
 

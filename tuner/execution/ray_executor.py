@@ -9,8 +9,8 @@ from typing import Any
 
 from tuner.errors import ExecutionError
 from tuner.execution.loop import Weights
-from tuner.execution.peak import PeakMeter
-from tuner.execution.worker import Event, run_trial, warm_up
+from tuner.execution.worker import Event, run_trial
+from tuner.peak import PeakMeter
 from tuner.placement import Plan
 from tuner.trial import MB, Device, EpochReport, Outcome, Placement
 from tuner.workloads.base import Workload
@@ -130,6 +130,8 @@ class Worker:
         if device.kind == "cuda":  # before torch asks CUDA: Ray's own choice of a GPU is not bound to ours
             os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
             os.environ["CUDA_VISIBLE_DEVICES"] = str(device.index)
+        from tuner.training import warm_up
+
         warm_up()
         self._workload = workload
         self._data = data

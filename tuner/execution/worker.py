@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from tuner.execution.peak import PeakMeter
+from tuner.peak import PeakMeter
 from tuner.trial import EpochReport, Outcome, Placement, Status, Trial
 from tuner.workloads.base import Workload
 
@@ -60,18 +60,6 @@ def run_trial(workload: Workload, data: Any, placement: Placement, meter: PeakMe
     )
     if checkpoint:
         yield checkpoint
-
-
-def warm_up() -> None:
-    """Takes one optimizer step, so that what torch imports late belongs to the worker's base and not to a trial."""
-    import torch
-
-    from tuner.training import build_optimizer
-
-    model = torch.nn.Linear(1, 1)
-    optimizer = build_optimizer(model, {"lr": 0.1, "weight_decay": 0.0})
-    model(torch.ones(1, 1)).sum().backward()
-    optimizer.step()
 
 
 def torch_device(placement: Placement) -> str:

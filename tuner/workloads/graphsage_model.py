@@ -11,6 +11,16 @@ from tuner.workloads.sparse import Csr, csr_matmul
 EMBEDDING_STD = 0.1
 
 
+def dropout(x: Tensor, p: float) -> Tensor:
+    """Dropout in training: entries are set to 0 with probability ``p``, and the others divided by 1 - p.
+
+    The same as ``F.dropout``, whose CPU kernel draws its mask four times more slowly and was a fifth of a step.
+    """
+    if x.device.type != "cpu" or not p:
+        return F.dropout(x, p)
+    return x * torch.rand_like(x).ge_(p).div_(1 - p)
+
+
 class SAGELayer(nn.Module):
     """``h'ᵢ = W_l · mean(hⱼ over neighbours j) + b + W_r · hᵢ``, as in ``torch_geometric.nn.SAGEConv``.
 
@@ -115,4 +125,4 @@ class GraphSAGEModel(nn.Module):
         return self.decode(self.encode(), user, item)
 
     def _drop(self, x: Tensor) -> Tensor:
-        return F.dropout(x, self.dropout, self.training)
+        return dropout(x, self.dropout) if self.training else x

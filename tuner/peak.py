@@ -19,12 +19,16 @@ RESET_PEAK = "5"  # proc(5): writing 5 sets VmHWM back to the current resident s
 
 
 class PeakMeter:
-    """Measures one trial after another in a warm worker; made once, before the worker's first trial."""
+    """Measures one trial after another in a warm worker; made once, before the worker's first trial.
+
+    Attributes:
+        context_bytes: resident bytes after the worker's imports, or its CUDA context.
+    """
 
     def __init__(self, device: Device) -> None:
         """Takes the worker's base: resident bytes after its imports, or the CUDA context that is made here."""
         self._cuda = device.kind == "cuda"
-        self._context_bytes = _cuda_context_bytes() if self._cuda else _resident_bytes("VmRSS") or 0
+        self.context_bytes = _cuda_context_bytes() if self._cuda else _resident_bytes("VmRSS") or 0
         self._before_bytes = 0
 
     def start(self) -> None:
@@ -46,11 +50,11 @@ class PeakMeter:
         if self._cuda:
             import torch
 
-            return int(torch.cuda.max_memory_reserved()) + self._context_bytes
+            return int(torch.cuda.max_memory_reserved()) + self.context_bytes
         peak = _resident_bytes("VmHWM")
         if peak is None:
             return None
-        return max(0, peak - self._before_bytes) + self._context_bytes
+        return max(0, peak - self._before_bytes) + self.context_bytes
 
 
 def _return_free_heap() -> None:

@@ -1,0 +1,140 @@
+"""One call before three methods: what a configuration will need, by formula, by tracing or by measuring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from tuner.errors import InputError, TunerError
+from tuner.memory import calibration
+from tuner.memory.static import FORMULAS, estimate_static
+from tuner.trial import MB, Configuration, Device, MemoryEstimate
+
+if TYPE_CHECKING:
+    from tuner.memory.trace import Trace
+    from tuner.workloads.base import Config, Workload
+
+Method = Literal["auto", "static", "traced", "measured"]
+METHODS: tuple[str, ...] = get_args(Method)
+# Until a calibration says better. CUDA: 200 to 723 MiB were seen, by driver, GPU and lazy loading. CPU: a Ray worker
+# with torch loaded and one optimizer step behind it.
+CONTEXT_BYTES = {"cuda": 500 * MB, "cpu": 320 * MB}
+# What a process needs beyond a trace that has not been compared with measured peaks.
+UNCALIBRATED_MARGIN = calibration.UNCALIBRATED_MARGIN
+# The training loop reads these, and no allocation depends on them.
+WITHOUT_MEMORY = ("lr", "epochs")
+
+
+def estimate_all(
+    workload: Workload,
+    configurations: Sequence[Configuration],
+    data: Any,
+    device: Device,
+    *,
+    method: Method = "auto",
+    calibrated: bool = True,
+    expandable_segments: bool = False,
+) -> list[MemoryEstimate]:
+    """One estimate for each configuration; those that differ in nothing that takes memory share one.
+
+    Args:
+        workload: what will be trained.
+        configurations: complete configurations.
+        data: what ``workload.load_data`` returned.
+        device: where; its kind decides how memory is counted, and its name which calibration is used.
+        method: "static", "traced", "measured", or "auto": traced where a step can be followed. Where the method
+            asked for cannot be used, the next best is, and the estimate's ``note`` says so.
+        calibrated: correct by what earlier trials on this device turned out to need.
+        expandable_segments: simulate the allocator with this option.
+
+    Raises:
+        InputError: unknown method, or the calibration file is damaged.
+    """
+    if method not in METHODS:
+        raise InputError(f"--memory-estimation {method!r}: choose one of {', '.join(METHODS)}")
+    known = calibration.load(calibration.key(workload.name, device.name)) if calibrated else None
+    found: dict[tuple[tuple[str, Any], ...], MemoryEstimate] = {}
+    for configuration in configurations:
+        key = _key(configuration.values)
+        if key not in found:
+            raw = estimate_raw(workload, configuration.values, data, device, method, expandable_segments)
+            found[key] = correct(raw, known)
+    return [found[_key(configuration.values)] for configuration in configurations]
+
+
+def estimate_raw(
+    workload: Workload, config: Config, data: Any, device: Device, method: Method, expandable_segments: bool = False
+) -> MemoryEstimate:
+    """The estimate of one configuration before any calibration, by the method asked for or the next best.
+
+    Raises:
+        InputError: no method can be used for it; the text says why none.
+    """
+    ways: dict[str, Callable[[], MemoryEstimate]] = {
+        "traced": lambda: _traced(workload, config, data, device, expandable_segments),
+        "measured": lambda: _measured(workload, config, data, device),
+        "static": lambda: estimate_static(workload.name, config, data),
+    }
+    first = "traced" if method == "auto" else method
+    reasons: list[str] = []
+    for way in dict.fromkeys([first, *ways]):
+        if way == "static" and workload.name not in FORMULAS:
+            continue
+        try:
+            return replace(ways[way](), note="; ".join(reasons))
+        except TunerError as error:
+            reasons.append(f"not {way}: {error}")
+    raise InputError(f"the footprint cannot be estimated: {'; '.join(reasons)}: give --model-memory-gb")
+
+
+def correct(raw: MemoryEstimate, known: calibration.Calibration | None) -> MemoryEstimate:
+    """Applies a calibration to a traced estimate; other methods are what they are."""
+    return calibration.apply(raw, known) if known and raw.method == "traced" else raw
+
+
+def _key(config: Config) -> tuple[tuple[str, Any], ...]:
+    return tuple((name, value) for name, value in config.items() if name not in WITHOUT_MEMORY)
+
+
+def _traced(
+    workload: Workload, config: Config, data: Any, device: Device, expandable_segments: bool
+) -> MemoryEstimate:
+    from tuner.memory.trace import trace_workload
+
+    trace = trace_workload(workload, config, data, device_kind=device.kind)
+    return to_estimate(trace, device.kind, expandable_segments)
+
+
+def to_estimate(
+    trace: Trace, device_kind: Literal["cpu", "cuda"], expandable_segments: bool = False
+) -> MemoryEstimate:
+    """What a recorded step takes from a device of this kind.
+
+    On the CPU the peak is that of the tensors' bytes. On CUDA it is what the caching allocator reserves, by
+    replaying the record through its simulator; what that adds to the tensors' bytes is the fragmentation.
+    """
+    from tuner.memory.allocator import replay
+
+    parts = trace.parts_at_peak()
+    reserved = sum(parts.values())
+    if device_kind == "cuda":
+        reserved = replay(trace.events, expandable_segments=expandable_segments).peak_reserved_bytes
+    return MemoryEstimate(
+        method="traced",
+        parameter_bytes=parts["parameters"],
+        gradient_bytes=parts["gradients"],
+        optimizer_bytes=parts["optimizer"],
+        activation_bytes=parts["activations"],
+        data_bytes=parts["data"],
+        workspace_bytes=parts["workspace"],
+        fragmentation_bytes=reserved - sum(parts.values()),
+        context_bytes=CONTEXT_BYTES[device_kind],
+        margin=UNCALIBRATED_MARGIN,
+    )
+
+
+def _measured(workload: Workload, config: Config, data: Any, device: Device) -> MemoryEstimate:
+    from tuner.memory.measure import measure
+
+    return replace(measure(workload, config, data, device).to_estimate(), margin=UNCALIBRATED_MARGIN)
