@@ -28,8 +28,9 @@ ALLOWED = {
     "results": set(),
     "report": {"results", "placement"},
     "study": {"devices", "memory", "placement", "execution", "results", "report", "workloads"},
-    "api": {"devices", "space", "study", "workloads", "datasets", "results"},
-    "cli": {"api"},
+    "estimation": {"devices", "space", "memory", "placement", "study", "workloads"},
+    "api": {"devices", "space", "memory", "estimation", "study", "workloads", "datasets", "results"},
+    "cli": {"api", "estimation", "results", "report"},
     "__main__": {"cli"},
 }
 EVERYWHERE = {"errors", "trial"}

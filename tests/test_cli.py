@@ -44,7 +44,7 @@ def test_a_study_ends_with_a_table_a_csv_and_a_command_that_repeats_the_best(fol
     run = tune("--config", config, "--data", str(folder), "--auto-memory", "--output", "out", cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     assert run.stderr == ""
-    assert "by the static formula, the largest (d)" in run.stdout
+    assert " of d, the largest (traced)" in run.stdout
     assert [line[:5] for line in run.stdout.splitlines() if line.startswith("[")] == ["[1/3]", "[2/3]", "[3/3]"]
     results = pd.read_csv(tmp_path / "out" / "results.csv")
     assert results.status.tolist() == ["completed"] * 3
@@ -137,7 +137,7 @@ def test_a_broken_line_of_the_data_is_named(folder: Path, tmp_path: Path) -> Non
 def test_a_dry_run_prints_the_plan_and_stops(folder: Path, tmp_path: Path) -> None:
     run = tune("run", "--mode", "architecture", "--auto-memory", "--data", str(folder), "--dry-run", cwd=tmp_path)
     assert run.returncode == 0
-    for text in ("8\n", "by the static formula, the largest (256x4)", "2.0 GB buffer", "fit by memory", "bounded by"):
+    for text in ("8\n", " of 256x4, the largest (traced)", "2.0 GB buffer", "fit by memory", "bounded by"):
         assert text in run.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["ml-small"]
 

@@ -32,7 +32,7 @@ def study(folder: Path, *listed: dict[str, Any], executor: type = InProcessExecu
         configurations(listed, Toy.hyperparameters),
         Settings(output=str(folder), device="cpu", gpu_memory_buffer_gb=0, model_memory_gb=0.1, **settings),
         label="test",
-        make_executor=lambda workload, data, plan: executor(workload, data),
+        executor=executor(),
     )
 
 
@@ -81,7 +81,7 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
     result = study(tmp_path / "out", {"name": "a"}, dry_run=True)
     assert (result.rows, result.folder) == ([], None)
     assert list(tmp_path.iterdir()) == []
-    assert "0.10 GB a trial as given" in capsys.readouterr().out
+    assert "0.10 GB a trial, as given" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tuner.api import load_best, run, tune_hyperparameters_parallel
     from tuner.errors import DataError, ExecutionError, InputError, TunerError
+    from tuner.estimation import calibrate, estimate
     from tuner.memory.static import auto_estimate_memory_from_configs, estimate_model_memory
 
 __all__ = [
@@ -19,6 +20,8 @@ __all__ = [
     "InputError",
     "TunerError",
     "auto_estimate_memory_from_configs",
+    "calibrate",
+    "estimate",
     "estimate_model_memory",
     "load_best",
     "run",
@@ -28,6 +31,7 @@ __all__ = [
 _MODULES = {
     "tuner.api": ("load_best", "run", "tune_hyperparameters_parallel"),
     "tuner.errors": ("DataError", "ExecutionError", "InputError", "TunerError"),
+    "tuner.estimation": ("calibrate", "estimate"),
     "tuner.memory.static": ("auto_estimate_memory_from_configs", "estimate_model_memory"),
 }
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.devices import DeviceChoice
 from tuner.errors import InputError
+from tuner.estimation import choose
+from tuner.memory.estimate import Method
 from tuner.space import configurations as parse_configurations
-from tuner.space import load_configurations, mode_file, select
 from tuner.study import Settings, StudyResult, run_study
 from tuner.workloads import find_workload
 
@@ -37,6 +38,9 @@ def run(
     seed: int = 0,
     output: str | None = None,
     device: DeviceChoice = "auto",
+    memory_estimation: Method = "auto",
+    calibration: bool = True,
+    expandable_segments: bool = False,
     dry_run: bool = False,
 ) -> StudyResult:
     """Tunes a workload: what ``tune`` does in a terminal.
@@ -57,6 +61,10 @@ def run(
         seed: seed of the validation split, weights, batches and dropout.
         output: the study's folder, new or empty; by default a new one under ``results/``.
         device: "cuda", "cpu", or "auto" for GPUs where there are any.
+        memory_estimation: how ``auto_memory`` estimates: "static", "traced", "measured", or "auto" for traced
+            where a step can be followed.
+        calibration: correct estimates by what earlier trials on this device needed, and keep what these need.
+        expandable_segments: set PyTorch's CUDA allocator option of that name, and estimate with it.
         dry_run: stop after printing the plan.
 
     Raises:
@@ -64,16 +72,14 @@ def run(
         ExecutionError: Ray does not start, or the folder can no longer be written.
     """
     options = dict(locals())
-    found = find_workload(workload)
-    path = Path(config) if config else mode_file(workload, mode)
-    chosen = select(load_configurations(path, found.hyperparameters), only=only, limit=limit)
+    found, chosen, label = choose(workload, mode, config, only, limit)
     names = Settings.__dataclass_fields__
     return run_study(
         found,
         lambda: found.load_data(data, seed),
         chosen,
         Settings(**{name: options[name] for name in names}),
-        label=path.stem,
+        label=label,
         rerun=_arguments(options),
     )
 
@@ -94,6 +100,9 @@ def tune_hyperparameters_parallel(
     seed: int = 0,
     output: str | None = None,
     device: DeviceChoice = "auto",
+    memory_estimation: Method = "auto",
+    calibration: bool = True,
+    expandable_segments: bool = False,
 ) -> pd.DataFrame:
     """Tunes GraphSAGE on ratings that are in memory: the call for notebooks and scripts.
 
@@ -114,6 +123,9 @@ def tune_hyperparameters_parallel(
         seed: seed of the validation split, weights, batches and dropout.
         output: the study's folder, new or empty; by default a new one under ``results/``.
         device: "cuda", "cpu", or "auto" for GPUs where there are any.
+        memory_estimation: how ``auto_memory`` estimates: "static", "traced", "measured" or "auto".
+        calibration: correct estimates by what earlier trials on this device needed, and keep what these need.
+        expandable_segments: set PyTorch's CUDA allocator option of that name, and estimate with it.
 
     Returns:
         One row for each configuration, best first, with the columns of ``results.csv``.
@@ -136,6 +148,9 @@ def tune_hyperparameters_parallel(
         seed=seed,
         output=output,
         device=device,
+        memory_estimation=memory_estimation,
+        calibration=calibration,
+        expandable_segments=expandable_segments,
     )
     result = run_study(
         workload,

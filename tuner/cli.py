@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -12,7 +14,101 @@ from click.core import ParameterSource
 from tuner.errors import InputError, TunerError
 
 DEFAULT_COMMAND = "run"
-DEVICES = ["auto", "cpu", "cuda"]
+Command = Callable[..., None]
+
+# Every option once, by its parameter's name; commands pick theirs, so that one is the same wherever it occurs.
+OPTIONS = {
+    "workload": click.option("--workload", default="graphsage", show_default=True, help="What to train."),
+    "mode": click.option(
+        "--mode",
+        default="quick",
+        show_default=True,
+        help="A named list of configurations: quick, architecture, learning, regularization or full.",
+    ),
+    "config": click.option("--config", metavar="FILE", help="A list or grid of your own (YAML, TOML or JSON)."),
+    "overrides": click.option(
+        "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Replaces a value of every configuration."
+    ),
+    "data": click.option(
+        "--data",
+        default="synthetic",
+        show_default=True,
+        metavar="NAME|DIR",
+        help="synthetic, ml-100k (downloaded once), or a folder.",
+    ),
+    "only": click.option("--only", metavar="NAME", help="Just this configuration."),
+    "limit": click.option("--limit", type=int, metavar="N", help="Just the first N configurations."),
+    "auto_memory": click.option(
+        "--auto-memory", is_flag=True, help="Estimate the footprints; each trial gets the largest."
+    ),
+    "model_memory_gb": click.option(
+        "--model-memory-gb",
+        type=float,
+        default=1.5,
+        show_default=True,
+        metavar="GB",
+        help="What each trial is given without --auto-memory.",
+    ),
+    "gpu_memory_buffer_gb": click.option(
+        "--gpu-memory-buffer-gb",
+        type=float,
+        default=2.0,
+        show_default=True,
+        metavar="GB",
+        help="Memory to leave alone on each device.",
+    ),
+    "max_workers": click.option("--max-workers", type=int, metavar="N", help="At most N trials at once."),
+    "threads": click.option(
+        "--threads", type=int, metavar="N", help="CPU threads for each trial.  [default: cores / workers]"
+    ),
+    "epochs": click.option("--epochs", type=int, metavar="N", help="Replaces every configuration's epochs."),
+    "seed": click.option(
+        "--seed",
+        type=int,
+        default=0,
+        show_default=True,
+        metavar="N",
+        help="Of the validation split, weights, batches and dropout.",
+    ),
+    "output": click.option(
+        "--output", metavar="DIR", help="The study's folder.  [default: a new one under results/]"
+    ),
+    "device": click.option(
+        "--device",
+        type=click.Choice(["auto", "cpu", "cuda"]),
+        default="auto",
+        show_default=True,
+        help="Where trials run; auto is GPUs where there are any.",
+    ),
+    "memory_estimation": click.option(
+        "--memory-estimation",
+        type=click.Choice(["auto", "static", "traced", "measured"]),
+        default="auto",
+        show_default=True,
+        help="How to estimate; auto is traced where a step can be followed.",
+    ),
+    "calibration": click.option(
+        "--calibration/--no-calibration",
+        default=True,
+        help="Correct estimates by what earlier trials on this device needed.",
+    ),
+    "expandable_segments": click.option(
+        "--expandable-segments", is_flag=True, help="Use PyTorch's CUDA allocator option of that name."
+    ),
+    "dry_run": click.option("--dry-run", is_flag=True, help="Stop after the plan."),
+    "debug": click.option("--debug", is_flag=True, help="Show the traceback of an error."),
+}
+
+
+def options(*names: str) -> Callable[[Command], Command]:
+    """The options of these parameters, in this order."""
+
+    def decorate(command: Command) -> Command:
+        for name in reversed(names):
+            command = OPTIONS[name](command)
+        return command
+
+    return decorate
 
 
 class CommandGroup(click.Group):
@@ -43,66 +139,54 @@ def cli() -> None:
 
 
 @cli.command()
-@click.option("--workload", default="graphsage", show_default=True, help="What to train.")
-@click.option(
-    "--mode",
-    default="quick",
-    show_default=True,
-    help="A named list of configurations: quick, architecture, learning, regularization or full.",
-)
-@click.option("--config", metavar="FILE", help="A list of configurations or a grid of your own (YAML, TOML, JSON).")
-@click.option(
-    "--data",
-    default="synthetic",
-    show_default=True,
-    metavar="NAME|DIR",
-    help="synthetic, ml-100k (downloaded once), or a folder.",
-)
-@click.option("--only", metavar="NAME", help="Run just this configuration.")
-@click.option("--limit", type=int, metavar="N", help="Run just the first N configurations.")
-@click.option("--auto-memory", is_flag=True, help="Estimate the footprints; each trial gets the largest.")
-@click.option(
-    "--model-memory-gb",
-    type=float,
-    default=1.5,
-    show_default=True,
-    metavar="GB",
-    help="What each trial is given without --auto-memory.",
-)
-@click.option(
-    "--gpu-memory-buffer-gb",
-    type=float,
-    default=2.0,
-    show_default=True,
-    metavar="GB",
-    help="Memory to leave alone on each device.",
-)
-@click.option("--max-workers", type=int, metavar="N", help="At most N trials at once.")
-@click.option("--threads", type=int, metavar="N", help="CPU threads for each trial.  [default: cores / workers]")
-@click.option("--epochs", type=int, metavar="N", help="Replaces every configuration's number of epochs.")
-@click.option(
-    "--seed",
-    type=int,
-    default=0,
-    show_default=True,
-    metavar="N",
-    help="Of the validation split, weights, batches and dropout.",
-)
-@click.option("--output", metavar="DIR", help="The study's folder.  [default: a new one under results/]")
-@click.option("--device", type=click.Choice(DEVICES), default="auto", show_default=True, help="Where trials run.")
-@click.option("--dry-run", is_flag=True, help="Stop after the plan.")
-@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@options("workload", "mode", "config", "data", "only", "limit")
+@options("auto_memory", "model_memory_gb", "gpu_memory_buffer_gb", "max_workers", "threads", "epochs", "seed")
+@options("output", "device", "memory_estimation", "calibration", "expandable_segments", "dry_run", "debug")
 @click.pass_context
-def run(ctx: click.Context, /, debug: bool, **options: Any) -> None:
+def run(ctx: click.Context, /, debug: bool, **chosen: Any) -> None:
     """Tune a workload and leave a CSV of results."""
-    given = ctx.get_parameter_source("model_memory_gb") is not ParameterSource.DEFAULT
-    if options["auto_memory"] and given:
-        raise InputError("--auto-memory and --model-memory-gb were both given: leave one of them out")
-    if options["config"] and ctx.get_parameter_source("mode") is not ParameterSource.DEFAULT:
-        raise InputError("--config and --mode were both given: leave one of them out")
+    _exclusive(ctx, "auto_memory", "model_memory_gb")
+    _exclusive(ctx, "config", "mode")
     from tuner import api
 
-    ctx.exit(api.run(**options).exit_code)
+    ctx.exit(api.run(**chosen).exit_code)
+
+
+@cli.command()
+@options("workload", "mode", "config", "overrides", "data", "only", "limit", "seed")
+@options("device", "memory_estimation", "calibration", "expandable_segments")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
+@options("debug")
+@click.pass_context
+def estimate(ctx: click.Context, /, debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
+    """Say what training will take, without training."""
+    _exclusive(ctx, "config", "mode")
+    _exclusive(ctx, "as_json", "as_csv")
+    from tuner import estimation
+
+    found = estimation.estimate(**chosen)
+    if as_json:
+        click.echo(json.dumps([estimation.to_record(*each) for each in found], indent=2))
+    elif as_csv:
+        from tuner.results import write_rows
+
+        click.echo(write_rows([estimation.to_record(*each) for each in found]), nl=False)
+    else:
+        from tuner.report.tables import estimates_text
+
+        click.echo(estimates_text(found))
+
+
+@cli.command()
+@options("workload", "mode", "config", "data", "only", "limit", "seed", "device", "expandable_segments", "debug")
+@click.pass_context
+def calibrate(ctx: click.Context, /, debug: bool, **chosen: Any) -> None:
+    """Train each configuration for an epoch and keep what it took, to correct later estimates."""
+    _exclusive(ctx, "config", "mode")
+    from tuner import estimation
+
+    click.echo(estimation.calibrate(**chosen).to_string(index=False))
 
 
 def main() -> None:
@@ -122,6 +206,13 @@ def main() -> None:
         _fail(f"unexpected {type(error).__name__}: {error}: please report it with the output of --debug", 1, debug)
     else:
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _exclusive(ctx: click.Context, first: str, second: str) -> None:
+    """Refuses two options that exclude each other."""
+    names = {parameter.name: parameter.opts[0] for parameter in ctx.command.params}
+    if all(ctx.get_parameter_source(name) is not ParameterSource.DEFAULT for name in (first, second)):
+        raise InputError(f"{names[first]} and {names[second]} were both given: leave one of them out")
 
 
 def _fail(message: str, code: int, debug: bool) -> None:

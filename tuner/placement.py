@@ -1,18 +1,19 @@
 """Which trial gets which share of which device. Pure functions, asked again at every event of a study.
 
 All safety is added here and nowhere else: a device's budget leaves the buffer alone and is never more than what
-is free, and a trial's need is its whole estimate, rounded up by nothing. Bytes are the account; the fraction only
-mirrors them for Ray.
+is free, and a trial's need is its context and its tensors with the estimate's margin. Bytes are the account; the
+fraction only mirrors them for Ray.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from tuner.errors import InputError
-from tuner.trial import GB, Device, Placement, Request
+from tuner.trial import GB, Device, MemoryEstimate, Placement, Request
 
 Bound = Literal["memory", "CPU cores", "--max-workers", "number of trials"]
 
@@ -45,6 +46,11 @@ class Plan:
     def workers(self) -> int:
         """Trials that run at once, over all devices."""
         return sum(self.slots)
+
+
+def need_bytes(estimate: MemoryEstimate) -> int:
+    """What a trial is given: context + reserved · (1 + margin). The only place where the margin is added."""
+    return estimate.context_bytes + math.ceil(estimate.reserved_bytes * (1 + estimate.margin))
 
 
 def plan_uniform(

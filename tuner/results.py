@@ -138,8 +138,13 @@ def columns(rows: Iterable[Row]) -> list[str]:
 
 def to_csv(rows: Sequence[Row]) -> str:
     """The rows as CSV text; a value that is missing or None is left blank."""
+    return write_rows(rows, columns(rows))
+
+
+def write_rows(rows: Sequence[Row], names: Sequence[str] | None = None) -> str:
+    """Any rows as CSV text, with these columns or those of the first row."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns(rows), restval="", lineterminator="\n")
+    writer = csv.DictWriter(text, names or list(rows[0]), restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()

@@ -21,14 +21,16 @@ from typing import TYPE_CHECKING, Any
 from tuner.devices import DeviceChoice, detect_devices
 from tuner.errors import InputError
 from tuner.execution.loop import Executor, Weights, run_trials
-from tuner.memory.static import estimate_static
-from tuner.placement import Plan, place, plan_uniform
-from tuner.report.tables import by_metric, plan_text, results_table
+from tuner.memory import calibration
+from tuner.memory.estimate import Method, correct, estimate_all
+from tuner.placement import Plan, need_bytes, place, plan_uniform
+from tuner.report.tables import by_metric, estimate_accuracy, plan_text, results_table
 from tuner.results import RESULTS, Row, StudyFolder
 from tuner.trial import (
     GB,
     SUCCESSFUL,
     Configuration,
+    Device,
     EpochReport,
     MemoryEstimate,
     Outcome,
@@ -44,7 +46,6 @@ if TYPE_CHECKING:
     from tuner.workloads.base import Workload
 
 WIDE = 200
-ExecutorFactory = Callable[["Workload", Any, Plan], Executor]
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,9 @@ class Settings:
         seed: seed of the validation split, weights, batches and dropout.
         output: the study's folder; None makes one under ``results/``.
         device: "auto", "cpu" or "cuda".
+        memory_estimation: how ``auto_memory`` estimates: "static", "traced", "measured" or "auto".
+        calibration: correct estimates by what earlier trials needed, and keep what these need for later ones.
+        expandable_segments: set PyTorch's allocator option of that name for the trials.
         dry_run: stop after the plan.
     """
 
@@ -73,6 +77,9 @@ class Settings:
     seed: int = 0
     output: str | None = None
     device: DeviceChoice = "auto"
+    memory_estimation: Method = "auto"
+    calibration: bool = True
+    expandable_segments: bool = False
     dry_run: bool = False
 
     def check(self) -> None:
@@ -125,7 +132,7 @@ def run_study(
     *,
     label: str,
     rerun: Sequence[str] | None = None,
-    make_executor: ExecutorFactory | None = None,
+    executor: Executor | None = None,
 ) -> StudyResult:
     """Runs every configuration and writes the results as they come.
 
@@ -136,7 +143,7 @@ def run_study(
         settings: how.
         label: ends the default folder's name: the mode.
         rerun: the command's arguments that repeat this study, for the best trial's own command.
-        make_executor: what runs the trials; Ray by default.
+        executor: what runs the trials; Ray by default.
 
     Raises:
         InputError: something given cannot be used; nothing has been written.
@@ -151,51 +158,75 @@ def run_study(
         console.width = WIDE
     configurations = _with_epochs(configurations, workload, settings.epochs)
     data = load_data()
-    requests = make_requests(workload, data, configurations, settings)
-    largest = max(requests, key=lambda request: request.estimate.total_bytes)
-    plan = plan_uniform(
-        detect_devices(settings.device),
-        largest.need_bytes,
+    devices = detect_devices(settings.device)
+    executor = executor or _ray(settings)
+    try:
+        if settings.auto_memory and not settings.dry_run:
+            executor.prepare(devices)  # starting Ray and estimating take seconds, so they overlap
+        raw = _estimates(workload, data, configurations, devices[0], settings)
+        requests = make_requests(workload, configurations, raw, devices[0], settings)
+        plan = _plan(devices, requests, settings)
+        largest = max(requests, key=lambda request: request.estimate.total_bytes)
+        text = plan_text(plan, largest.estimate, largest.trial.name, len(requests))
+        console.print(text, markup=False, soft_wrap=True)
+        if settings.dry_run:
+            return StudyResult(plan, [], None)
+        folder = StudyFolder(_folder(settings, workload.name, label), workload.metric)
+        folder.describe(_description(settings, plan, rerun))
+        recorder = _Recorder(folder, requests, workload.metric, plan, console)
+        try:
+            _run(workload, data, requests, plan, executor, recorder)
+        finally:
+            with _uninterrupted():
+                recorder.interrupt()
+                folder.close()
+                if settings.auto_memory and settings.calibration:
+                    _learn(console, workload, raw, folder.rows(), plan)
+                _print_end(console, folder, workload.metric, rerun, plan, settings.auto_memory)
+    finally:
+        with _uninterrupted():
+            executor.close()
+    return StudyResult(plan, by_metric(folder.rows(), workload.metric), folder.path)
+
+
+def _run(
+    workload: Workload, data: Any, requests: Sequence[Request], plan: Plan, executor: Executor, recorder: _Recorder
+) -> None:
+    with recorder.progress, _terminate_as_interrupt():
+        executor.open(workload, data, plan)
+        run_trials(requests, partial(place, plan=plan), executor, recorder)
+
+
+def _plan(devices: Sequence[Device], requests: Sequence[Request], settings: Settings) -> Plan:
+    return plan_uniform(
+        devices,
+        max(request.need_bytes for request in requests),
         buffer_bytes=int(settings.gpu_memory_buffer_gb * GB),
         trials=len(requests),
         max_workers=settings.max_workers,
         threads=settings.threads,
     )
-    console.print(plan_text(plan, largest.estimate, largest.trial.name, len(requests)), markup=False, soft_wrap=True)
-    if settings.dry_run:
-        return StudyResult(plan, [], None)
-    folder = StudyFolder(_folder(settings, workload.name, label), workload.metric)
-    folder.describe(_description(settings, plan, rerun))
-    recorder = _Recorder(folder, requests, workload.metric, plan, console)
-    try:
-        with recorder.progress, _terminate_as_interrupt():
-            executor = (make_executor or _ray)(workload, data, plan)
-            try:
-                run_trials(requests, partial(place, plan=plan), executor, recorder)
-            finally:
-                with _uninterrupted():
-                    executor.close()
-    except BaseException:
-        with _uninterrupted():
-            recorder.interrupt()
-        raise
-    finally:
-        with _uninterrupted():
-            folder.close()
-            _print_end(console, folder, workload.metric, rerun, plan)
-    return StudyResult(plan, by_metric(folder.rows(), workload.metric), folder.path)
 
 
 def make_requests(
-    workload: Workload, data: Any, configurations: Sequence[Configuration], settings: Settings
+    workload: Workload,
+    configurations: Sequence[Configuration],
+    raw: Sequence[MemoryEstimate],
+    device: Device,
+    settings: Settings,
 ) -> list[Request]:
-    """A request for each configuration: its own estimate, and the largest one's bytes set aside for each."""
-    given = MemoryEstimate("given", context_bytes=int(settings.model_memory_gb * GB))
-    estimates = [
-        estimate_static(workload.name, configuration.values, data) if settings.auto_memory else given
-        for configuration in configurations
-    ]
-    need = max(estimate.total_bytes for estimate in estimates)
+    """A request for each configuration: its own estimate, and the largest one's need set aside for each.
+
+    Args:
+        workload: what they train.
+        configurations: what to try.
+        raw: their estimates before calibration.
+        device: whose calibration is used.
+        settings: seed, and whether to calibrate.
+    """
+    known = calibration.load(calibration.key(workload.name, device.name)) if settings.calibration else None
+    estimates = [correct(each, known) for each in raw]
+    need = max(need_bytes(estimate) for estimate in estimates)
     width = max(3, len(str(len(configurations))))
     return [
         Request(
@@ -205,6 +236,22 @@ def make_requests(
         )
         for number, (configuration, estimate) in enumerate(zip(configurations, estimates, strict=True), 1)
     ]
+
+
+def _estimates(
+    workload: Workload, data: Any, configurations: Sequence[Configuration], device: Device, settings: Settings
+) -> list[MemoryEstimate]:
+    """What each configuration will need, before calibration: estimated, or as given."""
+    if not settings.auto_memory:
+        return [MemoryEstimate("given", context_bytes=int(settings.model_memory_gb * GB))] * len(configurations)
+    return estimate_all(
+        workload,
+        configurations,
+        data,
+        device,
+        method=settings.memory_estimation,
+        expandable_segments=settings.expandable_segments,
+    )
 
 
 class _Recorder:
@@ -253,10 +300,26 @@ class _Recorder:
             self._folder.record(outcome, request.estimate, bytes)
 
 
-def _ray(workload: Workload, data: Any, plan: Plan) -> Executor:
+def _ray(settings: Settings) -> Executor:
     from tuner.execution.ray_executor import RayExecutor
 
-    return RayExecutor(workload, data, plan)
+    return RayExecutor(expandable_segments=settings.expandable_segments)
+
+
+def _learn(console: Any, workload: Workload, raw: Sequence[MemoryEstimate], rows: Sequence[Row], plan: Plan) -> None:
+    """Keeps what completed trials took, so that the next study on this machine estimates and packs better."""
+    names = {device.label: device.name for device in plan.devices}
+    samples: dict[str, list[calibration.Sample]] = {}
+    for row in rows:
+        estimate = raw[int(row["trial_id"][1:]) - 1]
+        if row["status"] == "completed" and row["peak_memory_gb"] and estimate.method == "traced":
+            key = calibration.key(workload.name, names[row["device"]])
+            samples.setdefault(key, []).append(calibration.to_sample(estimate, int(row["peak_memory_gb"] * GB)))
+    for key, found in samples.items():
+        try:
+            calibration.record(key, found)
+        except InputError as error:  # the study is complete all the same
+            console.print(f"not calibrated: {error}", markup=False, soft_wrap=True)
 
 
 def _with_epochs(
@@ -294,12 +357,17 @@ def _description(settings: Settings, plan: Plan, rerun: Sequence[str] | None) ->
     }
 
 
-def _print_end(console: Any, folder: StudyFolder, metric: str, rerun: Sequence[str] | None, plan: Plan) -> None:
+def _print_end(
+    console: Any, folder: StudyFolder, metric: str, rerun: Sequence[str] | None, plan: Plan, auto_memory: bool
+) -> None:
     """The table, where the CSV is, and how to run the best configuration again."""
     rows = folder.rows()
     if not rows:
         return
     console.print(results_table(rows, metric))
+    accuracy = estimate_accuracy(rows) if auto_memory else ""
+    if accuracy:
+        console.print(accuracy, markup=False, soft_wrap=True)
     console.print(f"results: {folder.path / RESULTS}", markup=False, soft_wrap=True)
     best = folder.best()
     if best is None:

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tuner.execution.loop import Weights
 from tuner.execution.worker import Event, run_trial
 from tuner.peak import PeakMeter
-from tuner.trial import EpochReport, Outcome, Placement
+from tuner.placement import Plan
+from tuner.trial import Device, EpochReport, Outcome, Placement
 from tuner.workloads.base import Workload
 
 
 class InProcessExecutor:
     """Runs trials in turn: for tests, for debugging a workload, and where Ray is not wanted."""
 
-    def __init__(self, workload: Workload, data: Any) -> None:
+    def __init__(self) -> None:
+        """Starts nothing."""
+        self._queue: deque[Iterator[Event]] = deque()
+
+    def prepare(self, devices: Sequence[Device]) -> None:
+        """Nothing takes long to start."""
+
+    def open(self, workload: Workload, data: Any, plan: Plan) -> None:
         """Takes the workload and the data that all trials share."""
         self._workload = workload
         self._data = data
-        self._queue: deque[Iterator[Event]] = deque()
 
     def submit(self, placement: Placement) -> None:
         """Queues a trial."""

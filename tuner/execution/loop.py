@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from tuner.errors import ExecutionError
-from tuner.trial import EpochReport, Outcome, Placement, Request
+from tuner.placement import Plan
+from tuner.trial import Device, EpochReport, Outcome, Placement, Request
+from tuner.workloads.base import Workload
 
 Place = Callable[[Sequence[Request], Sequence[Placement]], list[Placement]]
 Weights = Callable[[], bytes]
@@ -16,6 +18,12 @@ POLL_SECONDS = 0.5
 
 class Executor(Protocol):
     """What runs placed trials: Ray's workers, or this process."""
+
+    def prepare(self, devices: Sequence[Device]) -> None:
+        """May begin in the background what takes long to start, before there is a plan."""
+
+    def open(self, workload: Workload, data: Any, plan: Plan) -> None:
+        """Makes everything ready for trials on the plan's devices."""
 
     def submit(self, placement: Placement) -> None:
         """Starts a trial; what it says comes out of ``poll``."""
@@ -28,7 +36,7 @@ class Executor(Protocol):
         """
 
     def close(self) -> None:
-        """Ends every process that was started; trials that still run are lost."""
+        """Ends every process that was started, whatever was reached; trials that still run are lost."""
 
 
 class Listener(Protocol):

@@ -4,46 +4,56 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tuner.errors import ExecutionError
+from tuner.execution.cluster import LocalRay
 from tuner.execution.loop import Weights
 from tuner.execution.worker import Event, run_trial
 from tuner.peak import PeakMeter
 from tuner.placement import Plan
-from tuner.trial import MB, Device, EpochReport, Outcome, Placement
+from tuner.trial import Device, EpochReport, Outcome, Placement
 from tuner.workloads.base import Workload
 
 READY_SECONDS = 60
-OBJECT_STORE_BYTES = 256 * MB  # enough for the data sets' arrays; /dev/shm is small in many containers
 
 
 class RayExecutor:
     """Runs placed trials in warm worker processes; each worker keeps its device and its share for life."""
 
-    def __init__(self, workload: Workload, data: Any, plan: Plan) -> None:
-        """Starts a local Ray, or uses the one that this process has joined, and puts the data into its store.
+    def __init__(self, *, expandable_segments: bool = False) -> None:
+        """Starts nothing yet.
+
+        Args:
+            expandable_segments: set the CUDA allocator's option of that name in the workers.
+        """
+        self._environment = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"} if expandable_segments else {}
+        self._cluster: LocalRay | None = None
+        self._group: Any = None
+        self._idle: dict[Device, list[Any]] = defaultdict(list)
+        self._workers: list[Any] = []
+        self._running: dict[Any, tuple[Placement, Any]] = {}  # a trial's stream of events → where it runs
+
+    def prepare(self, devices: Sequence[Device]) -> None:
+        """Begins to start a local Ray; uses the one that this process has joined, if there is one."""
+        self._cluster = LocalRay(devices)
+
+    def open(self, workload: Workload, data: Any, plan: Plan) -> None:
+        """Waits for Ray, reserves the plan's devices and puts the data into Ray's store.
 
         Raises:
-            ExecutionError: Ray does not start, or has not the CPUs and GPUs that the plan counts on.
+            ExecutionError: Ray did not start, or has not the CPUs and GPUs that the plan counts on.
         """
+        self._cluster = self._cluster or LocalRay(plan.devices)
+        self._cluster.wait()
         import ray
 
         self._ray = ray
         self._plan = plan
-        self._owns_cluster = not ray.is_initialized()
-        if self._owns_cluster:
-            _start_local_ray(plan)
-        try:
-            self._group = self._reserve()
-            self._shared = (ray.put(workload), ray.put(data))
-        except BaseException:
-            self.close()
-            raise
-        self._idle: dict[Device, list[Any]] = defaultdict(list)
-        self._workers: list[Any] = []
-        self._running: dict[Any, tuple[Placement, Any]] = {}  # a trial's stream of events → where it runs
+        self._bundles = _bundles(plan, int(ray.available_resources().get("memory", 0)))
+        self._group = self._reserve()
+        self._shared = (ray.put(workload), ray.put(data))
 
     def submit(self, placement: Placement) -> None:
         """Starts a trial on an idle worker of its device, or on a new one."""
@@ -62,12 +72,11 @@ class RayExecutor:
 
     def close(self) -> None:
         """Ends the workers, gives the devices back, and ends Ray if it was started here."""
-        if self._owns_cluster:
-            self._ray.shutdown()
+        if self._cluster is None or self._cluster.stop():
             return
-        for worker in getattr(self, "_workers", ()):
+        for worker in self._workers:
             self._ray.kill(worker)
-        if hasattr(self, "_group"):
+        if self._group is not None:
             self._ray.util.remove_placement_group(self._group)
 
     def _next_event(self, stream: Any) -> tuple[EpochReport | Outcome, Weights]:
@@ -86,23 +95,14 @@ class RayExecutor:
 
     def _reserve(self) -> Any:
         """A placement group with one bundle for each device, in the plan's order."""
-        from ray.util.placement_group import placement_group
-
-        available = self._ray.available_resources()
-        memory = int(available.get("memory", 0))
-        bundles = []
-        for device, slots, budget in zip(self._plan.devices, self._plan.slots, self._plan.budgets, strict=True):
-            bundle = {"CPU": float(max(1, slots * self._plan.threads))}
-            bundle |= {"GPU": 1.0} if device.kind == "cuda" else {"memory": float(min(budget, memory))}
-            bundles.append(bundle)
-        group = placement_group(bundles)
-        self._bundles = bundles
+        group = self._ray.util.placement_group(self._bundles)
         try:
             self._ray.get(group.ready(), timeout=READY_SECONDS)
         except self._ray.exceptions.GetTimeoutError as error:
+            available = self._ray.available_resources()
             raise ExecutionError(
-                f"Ray has {available.get('CPU', 0):g} CPUs and {available.get('GPU', 0):g} GPUs free, not "
-                f"the {bundles} that the plan counts on: end what else runs on it, or lower --max-workers"
+                f"Ray has {available.get('CPU', 0):g} CPUs and {available.get('GPU', 0):g} GPUs free, not the "
+                f"{self._bundles} that the plan counts on: end what else runs on it"
             ) from error
         return group
 
@@ -110,14 +110,16 @@ class RayExecutor:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         index = self._plan.devices.index(placement.device)
+        bundle, slots = self._bundles[index], self._plan.slots[index]
+        strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index)
         share = (
             {"num_gpus": placement.fraction}
             if placement.device.kind == "cuda"
-            else {"memory": int(self._bundles[index]["memory"] * placement.fraction)}
+            else {"memory": int(bundle["memory"] * placement.fraction)}
         )
-        strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index)
-        options = {"num_cpus": placement.threads, "scheduling_strategy": strategy, **share}
-        worker = self._ray.remote(Worker).options(**options).remote(*self._shared, placement.device)
+        options = {"num_cpus": bundle["CPU"] / slots, "scheduling_strategy": strategy, **share}
+        worker = self._ray.remote(Worker).options(**options)
+        worker = worker.remote(*self._shared, placement.device, self._environment)
         self._workers.append(worker)
         return worker
 
@@ -125,8 +127,9 @@ class RayExecutor:
 class Worker:
     """A warm process that trains one trial after another; it has torch loaded before its first."""
 
-    def __init__(self, workload: Workload, data: Any, device: Device) -> None:
+    def __init__(self, workload: Workload, data: Any, device: Device, environment: dict[str, str]) -> None:
         """Pins the process to its device. ``data`` comes from Ray's object store without a copy."""
+        os.environ.update(environment)  # torch reads it when it is imported, below
         if device.kind == "cuda":  # before torch asks CUDA: Ray's own choice of a GPU is not bound to ours
             os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
             os.environ["CUDA_VISIBLE_DEVICES"] = str(device.index)
@@ -142,28 +145,13 @@ class Worker:
         yield from run_trial(self._workload, self._data, placement, self._meter)
 
 
-def _start_local_ray(plan: Plan) -> None:
-    """Starts Ray for this study alone: quiet, on the loopback address, without a dashboard."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's future default; silences a warning
-    import ray
-
-    slots = zip(plan.devices, plan.slots, plan.budgets, strict=True)
-    memory = [budget for device, _, budget in slots if device.kind == "cpu"]
-    try:
-        ray.init(
-            address="local",
-            num_cpus=max(1, plan.workers * plan.threads, len(plan.devices)),
-            num_gpus=sum(device.kind == "cuda" for device in plan.devices),
-            object_store_memory=OBJECT_STORE_BYTES,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level="ERROR",
-            _node_ip_address="127.0.0.1",
-            _memory=max([MB, *memory]),
-        )
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        raise ExecutionError(f"Ray did not start: {' '.join(str(error).split())}") from error
+def _bundles(plan: Plan, memory_bytes: int) -> list[dict[str, float]]:
+    """What to reserve of Ray for each device: its GPU, or its memory within ``memory_bytes``, and CPUs."""
+    bundles = []
+    for device, slots, budget in zip(plan.devices, plan.slots, plan.budgets, strict=True):
+        share = {"GPU": 1.0} if device.kind == "cuda" else {"memory": float(min(budget, memory_bytes))}
+        bundles.append({"CPU": float(min(max(1, slots * plan.threads), device.cores)), **share})
+    return bundles
 
 
 def _lost(placement: Placement, error: Exception) -> Outcome:

@@ -71,7 +71,7 @@ def fit(samples: Sequence[Sample]) -> Calibration:
     """
     rests = [sample.peak_bytes - sample.exact_bytes for sample in samples]
     activations = [sample.activation_bytes for sample in samples]
-    spread = LEAST_SPREAD * max(sample.peak_bytes for sample in samples)
+    spread = LEAST_SPREAD * statistics.median(sample.peak_bytes for sample in samples)
     slopes = [
         (rests[i] - rests[j]) / (activations[i] - activations[j])
         for i, j in combinations(range(len(samples)), 2)

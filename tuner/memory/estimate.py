@@ -33,37 +33,33 @@ def estimate_all(
     device: Device,
     *,
     method: Method = "auto",
-    calibrated: bool = True,
     expandable_segments: bool = False,
 ) -> list[MemoryEstimate]:
-    """One estimate for each configuration; those that differ in nothing that takes memory share one.
+    """One estimate for each configuration, before calibration; those that take the same memory share one.
 
     Args:
         workload: what will be trained.
         configurations: complete configurations.
         data: what ``workload.load_data`` returned.
-        device: where; its kind decides how memory is counted, and its name which calibration is used.
+        device: where; its kind decides how memory is counted.
         method: "static", "traced", "measured", or "auto": traced where a step can be followed. Where the method
             asked for cannot be used, the next best is, and the estimate's ``note`` says so.
-        calibrated: correct by what earlier trials on this device turned out to need.
         expandable_segments: simulate the allocator with this option.
 
     Raises:
-        InputError: unknown method, or the calibration file is damaged.
+        InputError: unknown method, or none can be used.
     """
     if method not in METHODS:
         raise InputError(f"--memory-estimation {method!r}: choose one of {', '.join(METHODS)}")
-    known = calibration.load(calibration.key(workload.name, device.name)) if calibrated else None
     found: dict[tuple[tuple[str, Any], ...], MemoryEstimate] = {}
     for configuration in configurations:
         key = _key(configuration.values)
         if key not in found:
-            raw = estimate_raw(workload, configuration.values, data, device, method, expandable_segments)
-            found[key] = correct(raw, known)
+            found[key] = estimate(workload, configuration.values, data, device, method, expandable_segments)
     return [found[_key(configuration.values)] for configuration in configurations]
 
 
-def estimate_raw(
+def estimate(
     workload: Workload, config: Config, data: Any, device: Device, method: Method, expandable_segments: bool = False
 ) -> MemoryEstimate:
     """The estimate of one configuration before any calibration, by the method asked for or the next best.

@@ -111,6 +111,7 @@ class _TensorPeak:
     def __init__(self, target: str) -> None:
         self.bytes = 0
         self._cuda = target != "cpu"
+        self._profile: Any = None
 
     def __enter__(self) -> _TensorPeak:
         import torch
@@ -118,8 +119,7 @@ class _TensorPeak:
         if self._cuda:
             torch.cuda.reset_peak_memory_stats()
         else:
-            activities = [torch.profiler.ProfilerActivity.CPU]
-            self._profile: Any = torch.profiler.profile(activities=activities, profile_memory=True)
+            self._profile = torch.profiler.profile(profile_memory=True)
             self._profile.__enter__()
         return self
 

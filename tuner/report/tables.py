@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,53 @@ if TYPE_CHECKING:
 
     from tuner.placement import Plan
 
-METHODS = {"given": "as given", "static": "by the static formula"}
+
+def estimates_text(listed: Sequence[tuple[str, MemoryEstimate]]) -> str:
+    """What each configuration will need, and of what that is made, as a table in GB.
+
+    The need is context + reserved · (1 + margin), reserved being all the parts but the context.
+
+    Args:
+        listed: name and estimate of each configuration.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from tuner.placement import need_bytes
+
+    table = Table(box=None, pad_edge=False)
+    parts = [part for part in listed[0][1].parts() if any(guess.parts()[part] for _, guess in listed)]
+    for head in ("name", *parts, "reserved", "margin", "need", "low", "method"):
+        table.add_column(head, justify="left" if head in ("name", "method") else "right")
+    for name, guess in listed:
+        need = need_bytes(guess)
+        sizes = [guess.parts()[part] for part in parts] + [guess.reserved_bytes]
+        row = [*(f"{size / GB:.3f}" for size in sizes), f"{guess.margin:.1%}"]
+        row += [f"{need / GB:.3f}", f"{(2 * guess.total_bytes - need) / GB:.3f}"]
+        table.add_row(name, *row, guess.method + (f" ({guess.note})" if guess.note else ""))
+    console = Console(width=WIDE, highlight=False)
+    with console.capture() as capture:
+        console.print(table)
+    text = "\n".join(line.rstrip() for line in capture.get().splitlines())
+    return text + "\nGB of 2**30 bytes; need = context + reserved · (1 + margin), and low is as far below."
+
+
+def estimate_accuracy(rows: Sequence[Row]) -> str:
+    """How far the estimates were from the peaks, in one line; empty where no peak was measured."""
+    measured = [row for row in rows if row["peak_memory_gb"]]
+    if not measured:
+        return ""
+    errors = [row["estimated_memory_gb"] / row["peak_memory_gb"] - 1 for row in measured]
+    worst = max(range(len(errors)), key=lambda i: abs(errors[i]))
+    median = statistics.median(abs(error) for error in errors)
+    under = sum(error < 0 for error in errors)
+    return (
+        f"estimates: off by {median:.1%} at the median, {errors[worst]:+.1%} at worst ({measured[worst]['name']}), "
+        f"{under} of {len(errors)} under the peak"
+    )
+
+
+WIDE = 250  # a table is as wide as it is, whatever the terminal
 
 
 def plan_text(plan: Plan, largest: MemoryEstimate, name: str, trials: int) -> str:
@@ -35,12 +82,20 @@ def plan_text(plan: Plan, largest: MemoryEstimate, name: str, trials: int) -> st
             f"{'':<10} ⌊{budget / GB:.2f} / {plan.footprint_bytes / GB:.2f}⌋ = {fit} fit by memory, "
             f"{slots} run at once, each with {_share(fraction)} of it",
         ]
-    source = METHODS[largest.method]
-    whose = "" if largest.method == "given" else f", the largest ({name})"
-    lines.insert(1, f"{'footprint':<10} {largest.total_bytes / GB:.2f} GB a trial {source}{whose}")
+    lines.insert(1, f"{'footprint':<10} {_footprint(plan, largest, name)}")
     threads = f"{plan.threads} thread{'s' if plan.threads > 1 else ''} each"
     lines.append(f"{'workers':<10} {plan.workers}, {threads}; bounded by {plan.bound}")
     return "\n".join(lines)
+
+
+def _footprint(plan: Plan, largest: MemoryEstimate, name: str) -> str:
+    need = f"{plan.footprint_bytes / GB:.2f} GB a trial"
+    if largest.method == "given":
+        return f"{need}, as given"
+    sum_ = f" = {largest.context_bytes / GB:.2f} context + {largest.reserved_bytes / GB:.2f}"
+    sum_ += f" + {largest.margin:.0%} margin" if largest.margin else ""
+    note = f"; {largest.note}" if largest.note else ""
+    return f"{need}{sum_} of {name}, the largest ({largest.method}{note})"
 
 
 def results_table(rows: Sequence[Row], metric: str) -> Table:

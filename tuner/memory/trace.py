@@ -1,0 +1,255 @@
+"""What a training step allocates, when, and for what: found on fake tensors, with no device and no computing.
+
+Two optimizer steps are traced, since an optimizer's state appears in the first, and for a workload an evaluation
+after them. The record goes to ``tuner.memory.allocator.replay`` for a GPU; its exact bytes are the CPU's measure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tuner.errors import TunerError
+from tuner.memory import corrections
+from tuner.memory.allocator import RELEASE, Event
+from tuner.memory.trace_mode import Category, DeviceKind, FunctionMode, Recorder, TraceMode, mark_all, paused
+from tuner.training import build_optimizer, evaluate, train_step
+from tuner.workloads.base import Config, Workload
+
+STEPS = 2
+Parts = tuple[nn.Module, torch.optim.Optimizer | None, Callable[[], Tensor]]
+
+__all__ = ["Category", "Trace", "Untraceable", "trace_step", "trace_workload"]
+
+
+class Untraceable(TunerError):
+    """A step that cannot be followed without computing it: names the operation, and what to do instead."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Every allocation and release of a step, in order.
+
+    Attributes:
+        events: (id, bytes) and (id, ``RELEASE``), as ``tuner.memory.allocator.replay`` takes them; ids are unique.
+        categories: what each id is for.
+    """
+
+    events: tuple[Event, ...]
+    categories: Mapping[int, Category]
+
+    def peak_bytes(self) -> int:
+        """The most bytes that are allocated at once, without any rounding: the CPU's measure."""
+        return sum(self.parts_at_peak().values())
+
+    def parts_at_peak(self) -> dict[Category, int]:
+        """The bytes of each category at the moment when most is allocated; the first such moment."""
+        live: dict[int, int] = {}
+        now = most = last = 0
+        for place, (key, size) in enumerate(self.events):
+            if size == RELEASE:
+                now -= live.pop(key)
+            else:
+                live[key] = size
+                now += size
+                if now > most:
+                    most, last = now, place
+        return self._parts(last)
+
+    def _parts(self, last: int) -> dict[Category, int]:
+        """The bytes of each category after the event at place ``last``."""
+        live: dict[int, int] = {}
+        for key, size in self.events[: last + 1]:
+            if size == RELEASE:
+                del live[key]
+            else:
+                live[key] = size
+        parts: dict[Category, int] = {}
+        for key, size in live.items():
+            parts[self.categories[key]] = parts.get(self.categories[key], 0) + size
+        return parts
+
+
+def trace_workload(
+    workload: Workload,
+    config: Config,
+    data: Any,
+    *,
+    device_kind: DeviceKind = "cpu",
+    cublas_workspace_bytes: int = 0,
+) -> Trace:
+    """Trace a workload's model, its first two training steps and an evaluation on the validation split.
+
+    On a GPU, what the host does (building the model, drawing batches) takes no memory there, but the model and each
+    batch do.
+
+    Args:
+        workload: what is trained.
+        config: a complete configuration.
+        data: what ``workload.load_data`` returned.
+        device_kind: where the step is to run.
+        cublas_workspace_bytes: taken at the first matrix product on a GPU, and kept; 0 on the CPU.
+
+    Raises:
+        Untraceable: the step cannot be followed.
+    """
+    with _traced(device_kind, cublas_workspace_bytes) as recorder:
+        with paused(recorder, device_kind == "cuda"):
+            model = workload.build_model(config, data)
+        _mark_model(recorder, model)
+        optimizer = build_optimizer(model, config)
+        _watch(recorder, optimizer)
+        model.train()
+        losses = []
+        for batch in islice(_batches(recorder, workload.batches(config, data), device_kind), STEPS):
+            losses.append(train_step(workload, model, optimizer, batch))
+        float(torch.stack(losses).mean())
+        evaluate(workload, model, data, "validation")
+    return Trace(tuple(recorder.events), recorder.categories)
+
+
+def trace_step(
+    make: Callable[[], Parts], *, device_kind: DeviceKind = "cpu", cublas_workspace_bytes: int = 0
+) -> Trace:
+    """Trace two training steps of any model.
+
+    A model that is built inside ``make`` costs no memory however large it is. One that exists already is left as it
+    was found: its parameters are not moved, its gradients and its optimizer's state are put back.
+
+    Args:
+        make: returns the model, its optimizer (None: no step is taken) and a function that returns a batch's loss.
+        device_kind: where the step is to run.
+        cublas_workspace_bytes: taken at the first matrix product on a GPU, and kept; 0 on the CPU.
+
+    Raises:
+        Untraceable: the step cannot be followed.
+    """
+    with _traced(device_kind, cublas_workspace_bytes) as recorder, ExitStack() as restore:
+        with paused(recorder, device_kind == "cuda"):
+            model, optimizer, loss = make()
+        restore.enter_context(_left_as_found(model, optimizer))
+        _mark_model(recorder, model)
+        if optimizer is not None:
+            restore.callback(_watch(recorder, optimizer))
+            if device_kind == "cuda":
+                _prefer_foreach(optimizer)
+        for _ in range(STEPS):
+            _step(recorder, model, optimizer, loss)
+    return Trace(tuple(recorder.events), recorder.categories)
+
+
+def _step(
+    recorder: Recorder, model: nn.Module, optimizer: torch.optim.Optimizer | None, loss: Callable[[], Tensor]
+) -> None:
+    """The order of ``tuner.training.train_step``."""
+    model.zero_grad(set_to_none=True)
+    value = loss()
+    value.backward()  # type: ignore[no-untyped-call]
+    if optimizer is None:
+        mark_all(recorder, (p.grad for p in model.parameters()), "gradients")
+    else:
+        optimizer.step()
+
+
+@contextmanager
+def _traced(device_kind: DeviceKind, cublas_workspace_bytes: int) -> Iterator[Recorder]:
+    """Everything in this block is traced; torch's random numbers, modes and switches are as before after it."""
+    recorder = Recorder(device_kind)
+    mode = TraceMode(recorder, device_kind, cublas_workspace_bytes)
+    corrections.sole_owners()  # observed beforehand: not while another backward runs
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    try:
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+            # The fused inference kernel of nn.TransformerEncoderLayer has no fake one.
+            torch.backends.mha.set_fastpath_enabled(False)
+            with FunctionMode(device_kind), mode:
+                yield recorder
+    except Exception as error:
+        raise Untraceable(_reason(error, mode.failed)) from error
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+        recorder.close()
+
+
+def _reason(error: Exception, operator: Any) -> str:
+    """One line: which operation, what it said, what to do."""
+    text = " ".join(str(error).split())
+    text = text if len(text) <= 200 else text[:197] + "..."
+    where = f"operator {operator} cannot be followed" if operator is not None else "the step failed while traced"
+    return f"{where} ({type(error).__name__}: {text}): use the measured or the static method"
+
+
+def _mark_model(recorder: Recorder, model: nn.Module) -> None:
+    mark_all(recorder, model.buffers(), "data")
+    mark_all(recorder, model.parameters(), "parameters")
+
+
+def _watch(recorder: Recorder, optimizer: torch.optim.Optimizer) -> Callable[[], None]:
+    """Mark gradients before each step of the optimizer and its state after it; returns what ends it."""
+
+    def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+        mark_all(recorder, (p.grad for group in optimizer.param_groups for p in group["params"]), "gradients")
+
+    def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+        for state in optimizer.state.values():
+            mark_all(recorder, state.values(), "optimizer")
+
+    handles = optimizer.register_step_pre_hook(before), optimizer.register_step_post_hook(after)
+    return lambda: [handle.remove() for handle in handles][0]
+
+
+def _batches(recorder: Recorder, batches: Any, device_kind: DeviceKind) -> Iterator[Any]:
+    """The batches as they are drawn, which is the host's work, each marked as data."""
+    drawn = iter(batches)
+    while True:
+        with paused(recorder, device_kind == "cuda"):
+            batch = next(drawn, None)
+        if batch is None:
+            return
+        mark_all(recorder, batch, "data")
+        yield batch
+        del batch
+
+
+def _prefer_foreach(optimizer: torch.optim.Optimizer) -> None:
+    """On a GPU an optimizer of torch's left at ``foreach=None`` takes this path, but not with fake tensors."""
+    for group in optimizer.param_groups:
+        if group.get("foreach", 0) is None and not group.get("fused"):
+            group["foreach"] = True
+
+
+@contextmanager
+def _left_as_found(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> Iterator[None]:
+    """Put back what a step changes: gradients, buffers, the optimizer's state and groups.
+
+    Values need no copy: a step on fake tensors computes none. Integers are real, and buffers of them are copied.
+    """
+    training = [(module, module.training) for module in model.modules()]
+    gradients = [(p, p.grad) for p in model.parameters()]
+    buffers = [(m, dict(m._buffers)) for m in model.modules()]
+    counts = [(b, b.clone()) for b in model.buffers() if not b.is_floating_point()]
+    state = {} if optimizer is None else {p: dict(values) for p, values in optimizer.state.items()}
+    groups = [] if optimizer is None else [dict(group) for group in optimizer.param_groups]
+    try:
+        yield
+    finally:
+        for module, was_training in training:
+            module.training = was_training
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+        for module, values in buffers:
+            module._buffers.update(values)
+        with torch.no_grad():
+            for buffer, count in counts:
+                buffer.copy_(count)
+        if optimizer is not None:
+            optimizer.state.clear()
+            optimizer.state.update(state)
+            for group, values_ in zip(optimizer.param_groups, groups, strict=False):
+                group.update(values_)
