@@ -16,15 +16,16 @@ from tuner.errors import InputError, TunerError
 DEFAULT_COMMAND = "run"
 Command = Callable[..., None]
 
+
+def _mode(default: str) -> Callable[[Command], Command]:
+    text = "A named list of configurations: quick, architecture, learning, regularization or full."
+    return click.option("--mode", default=default, show_default=True, help=text)
+
+
 # Every option once, by its parameter's name; commands pick theirs, so that one is the same wherever it occurs.
 OPTIONS = {
     "workload": click.option("--workload", default="graphsage", show_default=True, help="What to train."),
-    "mode": click.option(
-        "--mode",
-        default="quick",
-        show_default=True,
-        help="A named list of configurations: quick, architecture, learning, regularization or full.",
-    ),
+    "mode": _mode("quick"),
     "config": click.option("--config", metavar="FILE", help="A list or grid of your own (YAML, TOML or JSON)."),
     "overrides": click.option(
         "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Replaces a value of every configuration."
@@ -179,7 +180,8 @@ def estimate(ctx: click.Context, /, debug: bool, as_json: bool, as_csv: bool, **
 
 
 @cli.command()
-@options("workload", "mode", "config", "data", "only", "limit", "seed", "device", "expandable_segments", "debug")
+@_mode("architecture")  # two configurations would tell little
+@options("workload", "config", "data", "only", "limit", "seed", "device", "expandable_segments", "debug")
 @click.pass_context
 def calibrate(ctx: click.Context, /, debug: bool, **chosen: Any) -> None:
     """Train each configuration for an epoch and keep what it took, to correct later estimates."""

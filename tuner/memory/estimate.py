@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 Method = Literal["auto", "static", "traced", "measured"]
 METHODS: tuple[str, ...] = get_args(Method)
-# Until a calibration says better. CUDA: 200 to 723 MiB were seen, by driver, GPU and lazy loading. CPU: a Ray worker
-# with torch loaded and one optimizer step behind it.
-CONTEXT_BYTES = {"cuda": 500 * MB, "cpu": 320 * MB}
+# Until a calibration says better. CUDA: 200 to 723 MiB were seen, by driver, GPU and lazy loading. CPU: trials with
+# a few MB of tensors peaked at 380 to 430 MB, 320 of which a Ray worker has before its first.
+CONTEXT_BYTES = {"cuda": 500 * MB, "cpu": 420 * MB}
 # What a process needs beyond a trace that has not been compared with measured peaks.
 UNCALIBRATED_MARGIN = calibration.UNCALIBRATED_MARGIN
 # The training loop reads these, and no allocation depends on them.

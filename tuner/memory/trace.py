@@ -6,14 +6,16 @@ after them. The record goes to ``tuner.memory.allocator.replay`` for a GPU; its 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses import fake_tensor
 
 from tuner.errors import TunerError
 from tuner.memory import corrections
@@ -70,9 +72,9 @@ class Trace:
                 del live[key]
             else:
                 live[key] = size
-        parts: dict[Category, int] = {}
+        parts: dict[Category, int] = dict.fromkeys(get_args(Category), 0)
         for key, size in live.items():
-            parts[self.categories[key]] = parts.get(self.categories[key], 0) + size
+            parts[self.categories[key]] += size
         return parts
 
 
@@ -139,22 +141,16 @@ def trace_step(
             restore.callback(_watch(recorder, optimizer))
             if device_kind == "cuda":
                 _prefer_foreach(optimizer)
+        value = None  # as in a plain loop: the last loss lives until the next one is there
         for _ in range(STEPS):
-            _step(recorder, model, optimizer, loss)
+            model.zero_grad(set_to_none=True)
+            value = loss()
+            value.backward()  # type: ignore[no-untyped-call]
+            if optimizer is None:
+                mark_all(recorder, (p.grad for p in model.parameters()), "gradients")
+            else:
+                optimizer.step()
     return Trace(tuple(recorder.events), recorder.categories)
-
-
-def _step(
-    recorder: Recorder, model: nn.Module, optimizer: torch.optim.Optimizer | None, loss: Callable[[], Tensor]
-) -> None:
-    """The order of ``tuner.training.train_step``."""
-    model.zero_grad(set_to_none=True)
-    value = loss()
-    value.backward()  # type: ignore[no-untyped-call]
-    if optimizer is None:
-        mark_all(recorder, (p.grad for p in model.parameters()), "gradients")
-    else:
-        optimizer.step()
 
 
 @contextmanager
@@ -164,6 +160,8 @@ def _traced(device_kind: DeviceKind, cublas_workspace_bytes: int) -> Iterator[Re
     mode = TraceMode(recorder, device_kind, cublas_workspace_bytes)
     corrections.sole_owners()  # observed beforehand: not while another backward runs
     fast_path = torch.backends.mha.get_fastpath_enabled()
+    log = logging.getLogger(fake_tensor.__name__)
+    was_silent, log.disabled = log.disabled, True  # it prints a traceback before it raises
     try:
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
             # The fused inference kernel of nn.TransformerEncoderLayer has no fake one.
@@ -174,6 +172,7 @@ def _traced(device_kind: DeviceKind, cublas_workspace_bytes: int) -> Iterator[Re
         raise Untraceable(_reason(error, mode.failed)) from error
     finally:
         torch.backends.mha.set_fastpath_enabled(fast_path)
+        log.disabled = was_silent
         recorder.close()
 
 

@@ -277,8 +277,9 @@ class FunctionMode(TorchFunctionMode):
         super().__init__()
         replaced: dict[Any, Callable[..., Any]] = {
             Tensor.numpy: _numpy,
-            Tensor.__array__: _numpy,
+            Tensor.__array__: _array,
             Tensor.tolist: _list,
+            Tensor.__deepcopy__: _deepcopy,
         }
         if device_kind == "cuda":
             replaced |= {F.dropout: _dropout, F.scaled_dot_product_attention: _attention}

@@ -1,0 +1,240 @@
+"""The training steps whose memory estimates are judged: read from memory_steps.csv, built here, run on any device.
+
+One builder serves the benchmark on the CPU, the measurement on a GPU and the traces that are held against both, so
+that all are about the same step. The models other than GraphSAGE are plain torch, as a user would write them.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tuner.datasets.synthetic import synthetic_ratings
+from tuner.space import complete
+from tuner.training import build_optimizer, evaluate, to_device, train_step
+from tuner.workloads import find_workload
+
+if TYPE_CHECKING:
+    from tuner.datasets.ratings import RatingData
+    from tuner.memory.trace import Trace
+    from tuner.workloads.base import Batch, Config, Workload
+
+STEPS_FILE = Path(__file__).with_name("memory_steps.csv")
+OPTIMIZER_STEPS = 2  # the second has the optimizer's state, which the first one makes
+WORKLOAD = "graphsage"
+
+Parts = tuple[nn.Module, torch.optim.Optimizer, Callable[[], Tensor]]
+Sizes = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One row of the list: a name, which model, and its sizes by name (numbers are numbers, the rest is text)."""
+
+    name: str
+    model: str
+    sizes: Sizes
+
+
+def read_steps(path: Path = STEPS_FILE) -> list[Step]:
+    """The steps in the order of the file; a row's sizes are ``name=value`` with spaces between."""
+    with path.open(newline="") as file:
+        return [Step(row["name"], row["model"], _sizes(row["sizes"])) for row in csv.DictReader(file)]
+
+
+def _sizes(text: str) -> dict[str, Any]:
+    pairs = (word.partition("=") for word in text.split())
+    return {key: _number(value) for key, _, value in pairs}
+
+
+def _number(text: str) -> Any:
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            continue
+    return text
+
+
+def run(step: Step, device: str) -> None:
+    """Builds the model and takes its first two optimizer steps; a workload is evaluated after them, as in training."""
+    torch.manual_seed(0)
+    if step.model == WORKLOAD:
+        _run_workload(*workload_parts(step), device)
+        return
+    model, optimizer, loss = make(step, device)
+    for _ in range(OPTIMIZER_STEPS):
+        optimizer.zero_grad(set_to_none=True)
+        loss().backward()
+        optimizer.step()
+
+
+def _run_workload(workload: Workload, config: Config, data: Any, device: str) -> None:
+    """The training loop's own functions; ``train_epoch`` cannot be asked to end after two steps."""
+    model = workload.build_model(config, data).to(device)
+    optimizer = build_optimizer(model, config)
+    model.train()
+    batches = islice(all_batches(workload, config, data), OPTIMIZER_STEPS)
+    losses = [train_step(workload, model, optimizer, to_device(batch, device)) for batch in batches]
+    float(torch.stack(losses).mean())
+    evaluate(workload, model, data, "validation")
+
+
+def all_batches(workload: Workload, config: Config, data: Any) -> Iterator[Batch]:
+    """One epoch after another: where one batch holds all ratings, the second optimizer step is in the second epoch."""
+    while True:
+        yield from workload.batches(config, data)
+
+
+def trace(step: Step, device_kind: Literal["cpu", "cuda"], cublas_workspace_bytes: int = 0) -> Trace:
+    """The same step as the estimator sees it."""
+    from tuner.memory.trace import trace_step, trace_workload
+
+    options: dict[str, Any] = {"device_kind": device_kind, "cublas_workspace_bytes": cublas_workspace_bytes}
+    if step.model == WORKLOAD:
+        return trace_workload(*workload_parts(step), **options)
+    return trace_step(lambda: make(step), **options)
+
+
+def workload_parts(step: Step) -> tuple[Workload, Config, RatingData]:
+    """The workload, a complete configuration and the data of a ``graphsage`` row."""
+    workload = find_workload(WORKLOAD)
+    config = {key: value for key, value in step.sizes.items() if key in workload.hyperparameters}
+    sizes = step.sizes
+    return workload, complete(config, workload.hyperparameters), ratings(
+        sizes["users"], sizes["items"], sizes["ratings"]
+    )
+
+
+@lru_cache
+def ratings(users: int, items: int, count: int) -> RatingData:
+    """Generated ratings; there are three sizes in the list, and many steps share one."""
+    return synthetic_ratings(users, items, count)
+
+
+def make(step: Step, device: str = "cpu") -> Parts:
+    """The model on the device, its optimizer, and the loss of one batch that lies on the device too."""
+    model, batch, loss = MODELS[step.model](step.sizes)
+    if device != "cpu":
+        model = model.to(device)
+    on_device = to_device(batch, device)
+    optimizer = OPTIMIZERS[step.sizes.get("optimizer", "adam")](model.parameters())
+    return model, optimizer, lambda: loss(model, *on_device)
+
+
+OPTIMIZERS: dict[str, Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]] = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9),
+}
+Built = tuple[nn.Module, tuple[Tensor, ...], Callable[..., Tensor]]
+"""A model, a batch, and the loss: called with both."""
+
+
+def _classify(model: nn.Module, *batch: Tensor) -> Tensor:
+    """Cross-entropy: the last of the batch is the classes, the rest the model's inputs."""
+    *inputs, target = batch
+    return F.cross_entropy(model(*inputs).flatten(0, -2), target.flatten())
+
+
+def make_mlp(sizes: Sizes) -> Built:
+    """``depth`` hidden layers of ``width`` with ReLU, and dropout if there is any."""
+    widths = [sizes["features"]] + [sizes["width"]] * sizes["depth"]
+    layers: list[nn.Module] = []
+    for before, after in zip(widths, widths[1:], strict=False):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+        layers += [nn.Dropout(sizes["dropout"])] if sizes.get("dropout") else []
+    model = nn.Sequential(*layers, nn.Linear(widths[-1], sizes["classes"]))
+    batch = torch.randn(sizes["batch"], sizes["features"]), torch.randint(sizes["classes"], (sizes["batch"],))
+    return model, batch, _classify
+
+
+class GAT(nn.Module):
+    """PyG's GATConv layers with ELU between; the last one averages its heads."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        from torch_geometric.nn import GATConv
+
+        super().__init__()
+        heads, hidden, layers = sizes["heads"], sizes["hidden"], sizes["layers"]
+        options = {"heads": heads, "dropout": sizes.get("dropout", 0.0), "add_self_loops": bool(sizes["self_loops"])}
+        channels = [sizes["features"]] + [hidden * heads] * (layers - 1)
+        self.layers = nn.ModuleList(GATConv(width, hidden, **options) for width in channels[:-1])
+        self.last = GATConv(channels[-1], sizes["classes"], concat=False, **options)
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        """(N, features), (2, E) → (N, classes)."""
+        for layer in self.layers:
+            x = F.elu(layer(x, edges))
+        out: Tensor = self.last(x, edges)
+        return out
+
+
+def make_gat(sizes: Sizes) -> Built:
+    """Node classification on a random directed graph; a few of its edges are loops."""
+    nodes = sizes["nodes"]
+    x, edges = torch.randn(nodes, sizes["features"]), torch.randint(nodes, (2, sizes["edges"]))
+    return GAT(sizes), (x, edges, torch.randint(sizes["classes"], (nodes,))), _classify
+
+
+class Attention(nn.Module):
+    """A causal pre-norm block on ``F.scaled_dot_product_attention``."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm, self.norm_mlp = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, width) → (B, T, width)."""
+        q, k, v = self.qkv(self.norm(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).flatten(2))
+        out: Tensor = x + self.mlp(self.norm_mlp(x))
+        return out
+
+
+class Transformer(nn.Module):
+    """Token and place embeddings, encoder blocks of one of two kinds, and a projection onto the vocabulary."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        width, heads = sizes["width"], sizes["heads"]
+        self.tokens, self.places = nn.Embedding(sizes["vocabulary"], width), nn.Embedding(sizes["length"], width)
+        dropout = sizes.get("dropout", 0.0)
+        self.blocks = nn.ModuleList(
+            Attention(width, heads)
+            if sizes["block"] == "sdpa"
+            else nn.TransformerEncoderLayer(width, heads, 4 * width, dropout, batch_first=True)
+            for _ in range(sizes["layers"])
+        )
+        self.head = nn.Linear(width, sizes["vocabulary"])
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(B, T) → (B, T, vocabulary)."""
+        x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
+        for block in self.blocks:
+            x = block(x)
+        out: Tensor = self.head(x)
+        return out
+
+
+def make_transformer(sizes: Sizes) -> Built:
+    """Cross-entropy of random tokens against other random tokens."""
+    shape = sizes["batch"], sizes["length"]
+    batch = torch.randint(sizes["vocabulary"], shape), torch.randint(sizes["vocabulary"], shape)
+    return Transformer(sizes), batch, _classify
+
+
+MODELS: dict[str, Callable[[Sizes], Built]] = {"mlp": make_mlp, "gat": make_gat, "transformer": make_transformer}
