@@ -110,8 +110,10 @@ def workload_parts(step: Step) -> tuple[Workload, Config, RatingData]:
     workload = find_workload(WORKLOAD)
     config = {key: value for key, value in step.sizes.items() if key in workload.hyperparameters}
     sizes = step.sizes
-    return workload, complete(config, workload.hyperparameters), ratings(
-        sizes["users"], sizes["items"], sizes["ratings"]
+    return (
+        workload,
+        complete(config, workload.hyperparameters),
+        ratings(sizes["users"], sizes["items"], sizes["ratings"]),
     )
 
 
@@ -123,21 +125,29 @@ def ratings(users: int, items: int, count: int) -> RatingData:
 
 def make(step: Step, device: str = "cpu") -> Parts:
     """The model on the device, its optimizer, and the loss of one batch that lies on the device too."""
-    model, batch, loss = MODELS[step.model](step.sizes)
+    model, batch, loss = build(step)
     if device != "cpu":
         model = model.to(device)
     on_device = to_device(batch, device)
-    optimizer = OPTIMIZERS[step.sizes.get("optimizer", "adam")](model.parameters())
+    optimizer = optimizer_of(step, model)
     return model, optimizer, lambda: loss(model, *on_device)
 
 
-OPTIMIZERS: dict[str, Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]] = {
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9),
-}
 Built = tuple[nn.Module, tuple[Tensor, ...], Callable[..., Tensor]]
 """A model, a batch, and the loss: called with both."""
+
+
+def build(step: Step) -> Built:
+    """A plain model and its batch, on the CPU."""
+    return MODELS[step.model](step.sizes)
+
+
+def optimizer_of(step: Step, model: nn.Module) -> torch.optim.Optimizer:
+    """The optimizer that a plain step names, at torch's defaults."""
+    name = step.sizes.get("optimizer", "adam")
+    if name == "sgd":
+        return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name](model.parameters())
 
 
 def _classify(model: nn.Module, *batch: Tensor) -> Tensor:
@@ -146,16 +156,28 @@ def _classify(model: nn.Module, *batch: Tensor) -> Tensor:
     return F.cross_entropy(model(*inputs).flatten(0, -2), target.flatten())
 
 
+def _regress(model: nn.Module, x: Tensor, target: Tensor) -> Tensor:
+    return F.mse_loss(model(x), target)
+
+
 def make_mlp(sizes: Sizes) -> Built:
-    """``depth`` hidden layers of ``width`` with ReLU, and dropout if there is any."""
+    """``depth`` hidden layers of ``width``: linear, norm if there is one, activation (ReLU), dropout if there is any."""
     widths = [sizes["features"]] + [sizes["width"]] * sizes["depth"]
     layers: list[nn.Module] = []
     for before, after in zip(widths, widths[1:], strict=False):
-        layers += [nn.Linear(before, after), nn.ReLU()]
-        layers += [nn.Dropout(sizes["dropout"])] if sizes.get("dropout") else []
+        layers.append(nn.Linear(before, after))
+        layers += [NORMS[sizes["norm"]](after)] if "norm" in sizes else []
+        layers.append(ACTIVATIONS[sizes.get("activation", "relu")]())
+        layers += [nn.Dropout(sizes["dropout"])] if "dropout" in sizes else []
     model = nn.Sequential(*layers, nn.Linear(widths[-1], sizes["classes"]))
-    batch = torch.randn(sizes["batch"], sizes["features"]), torch.randint(sizes["classes"], (sizes["batch"],))
-    return model, batch, _classify
+    x = torch.randn(sizes["batch"], sizes["features"])
+    if sizes.get("loss") == "mse":
+        return model, (x, torch.randn(sizes["batch"], sizes["classes"])), _regress
+    return model, (x, torch.randint(sizes["classes"], (sizes["batch"],))), _classify
+
+
+NORMS: dict[str, Callable[[int], nn.Module]] = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU, "tanh": nn.Tanh}
 
 
 class GAT(nn.Module):

@@ -49,36 +49,22 @@ BUFFERED_LOSSES = frozenset(
         aten.mse_loss.default,
         aten.smooth_l1_loss.default,
         aten.binary_cross_entropy.default,
+        aten.soft_margin_loss.default,
     }
 )
+
+# What their kernels keep between forward and backward, only the library behind them knows (oneDNN, cuDNN).
+UNKNOWN = frozenset({aten.mkldnn_rnn_layer.default, aten._cudnn_rnn.default})
 
 # In place, and nothing is allocated; their fake kernels are slow, or missing.
 SKIPPED = frozenset({aten._fused_adam_.default, aten._fused_adamw_.default, aten._fused_sgd_.default})
-
-# Kernels that are made of other operators, in C++ below the dispatch modes: run through their own code, so that
-# their temporaries are seen with the lifetimes that they really have.
-COMPOSITE = frozenset(
-    {
-        aten.binary_cross_entropy_with_logits.default,
-        aten.logsumexp.default,
-        aten.logsumexp.out,
-        aten._safe_softmax.default,
-        aten._euclidean_dist.default,
-        aten.celu.default,
-        aten.soft_margin_loss.default,
-        aten.soft_margin_loss.out,
-        aten.soft_margin_loss_backward.default,
-        aten.soft_margin_loss_backward.grad_input,
-    }
-)
 
 # What a GPU computes with cuBLAS, which takes its workspace at the first of them.
 GEMMS = frozenset(
     {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default, aten.addmv.default, aten.mv.default}
 )
 
-_NONZERO_DIM = (torch.bool, torch.uint8)
-_INDEX_BYTES = 8
+_INDEX_BYTES = 8  # of one position: an int64
 
 
 def _bytes(tensor: Tensor) -> int:
@@ -90,22 +76,83 @@ def _copy_if_strided(tensor: Tensor) -> int:
     return 0 if tensor.is_contiguous() else _bytes(tensor)
 
 
+def _loss(args: Sequence[Any], out: Any) -> int:
+    """A second full-size buffer, beside the one that is kept; see ``BUFFERED_LOSSES``."""
+    return _bytes(args[0]) if out.dim() == 0 else 0
+
+
+def _two_buffers(args: Sequence[Any], out: Any) -> int:
+    """One for each of two terms."""
+    return 2 * max(_bytes(tensor) for tensor in args[:2])
+
+
+def _soft_margin_backward(args: Sequence[Any], out: Any) -> int:
+    return 2 * _bytes(out)
+
+
+def _logsumexp(args: Sequence[Any], out: Any) -> int:
+    """The exponentials, and the maxima that they are taken relative to."""
+    return _bytes(args[0]) + _bytes(out)
+
+
+def _safe_softmax(args: Sequence[Any], out: Any) -> int:
+    """A mask of what is minus infinity."""
+    return int(out.numel())
+
+
+def _euclidean_dist(args: Sequence[Any], out: Any) -> int:
+    """Both inputs, each widened by its squared norms and by ones."""
+    return sum(_bytes(x) // x.shape[-1] * (x.shape[-1] + 2) for x in args[:2])
+
+
+# Allocated and released inside a kernel that is made of other operators, below the dispatch modes: on every device.
+TEMPORARIES: Mapping[Any, Temporaries] = {
+    aten.mse_loss.default: _loss,
+    aten.smooth_l1_loss.default: _loss,
+    aten.binary_cross_entropy_with_logits.default: _two_buffers,
+    aten.soft_margin_loss_backward.default: _soft_margin_backward,
+    aten.logsumexp.default: _logsumexp,
+    aten._safe_softmax.default: _safe_softmax,
+    aten._euclidean_dist.default: _euclidean_dist,
+}
+
+
 def _csr_matmul(args: Sequence[Any], out: Any) -> int:
     """EmbeddingBag's offset2bag, and its bag_size with max_indices: an index for each row; and a contiguous x."""
     crow, x = args[0], args[6]
-    return int(2 * crow.numel() * crow.element_size() + _copy_if_strided(x))
+    return 2 * _bytes(crow) + _copy_if_strided(x)
 
 
 def _index(args: Sequence[Any], out: Any) -> int:
-    """A mask becomes a position for each dimension of it that is selected by."""
-    masks = [index for index in args[1] if index is not None and index.dtype in _NONZERO_DIM]
-    rows = out.shape[0] if masks and out.dim() else 0
-    return sum(_INDEX_BYTES * rows * mask.dim() for mask in masks)
+    """Positions: of what a mask selects, once for each of its dimensions, and of narrower integers."""
+    given = [index for index in args[1] if index is not None]
+    masks = sum(int(index.sum()) * index.dim() for index in given if index.dtype in (torch.bool, torch.uint8))
+    return _INDEX_BYTES * (masks + sum(index.numel() for index in given if index.dtype == torch.int32))
+
+
+def _mixed(args: Sequence[Any], out: Any) -> int:
+    """Arguments of another type than the one that is computed in are converted first, such as a mask to floats."""
+    first, second = args[0], args[1]
+    if not isinstance(second, Tensor) or first.dtype == second.dtype:
+        return 0
+    common = torch.result_type(first, second)
+    converted = sum(tensor.numel() for tensor in (first, second) if tensor.dtype != common)
+    return converted * common.itemsize
+
+
+def _masked_select(args: Sequence[Any], out: Any) -> int:
+    """The running count of what is selected."""
+    return _INDEX_BYTES * int(args[1].numel())
+
+
+def _sum(args: Sequence[Any], out: Any) -> int:
+    """The input in the result's type: a mask becomes 8-byte integers before it is summed."""
+    return 0 if args[0].dtype == out.dtype else int(args[0].numel() * out.element_size())
 
 
 def _sort(args: Sequence[Any], out: Any) -> int:
-    """One more array of positions."""
-    return int(_INDEX_BYTES * args[0].numel())
+    """The positions along the sorted dimension, which is taken to be the longest."""
+    return _INDEX_BYTES * max(args[0].shape, default=0)
 
 
 def _unique(args: Sequence[Any], out: Any) -> int:
@@ -131,26 +178,28 @@ def _attention(args: Sequence[Any], out: Any) -> int:
 
 
 def _attention_backward(args: Sequence[Any], out: Any) -> int:
-    """The sums of output times gradient, each thread's tiles, and a contiguous gradient."""
-    rows = _bytes(args[5])
-    return rows + _copy_if_strided(args[0])
+    """Sums of output times gradient for each query, each thread's tile of scores twice, and a contiguous gradient."""
+    queries, head, keys = args[1].shape[-2], args[1].shape[-1], args[2].shape[-2]
+    tile = torch.get_num_threads() * min(queries, 256) * min(keys, 512) * 4
+    return 2 * tile + _bytes(args[1]) // head + _copy_if_strided(args[0])
 
 
-def _loss(args: Sequence[Any], out: Any) -> int:
-    """A second full-size buffer, beside the one that is kept; see ``BUFFERED_LOSSES``."""
-    return _bytes(args[0]) if out.dim() == 0 else 0
+def _convolution(args: Sequence[Any], out: Any) -> int:
+    """In oneDNN's own layouts: the input and weight while it computes, then the result while that is put in order."""
+    return max(_bytes(args[0]) + _bytes(args[1]), _bytes(out))
 
 
-def _sum(args: Sequence[Any], out: Any) -> int:
-    """The input in the result's type: a mask becomes 8-byte integers before it is summed."""
-    return 0 if args[0].dtype == out.dtype else int(args[0].numel() * out.element_size())
+_BINARY = [
+    *(aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor),
+    *(aten.add_.Tensor, aten.sub_.Tensor, aten.mul_.Tensor, aten.div_.Tensor),
+    *(aten.eq.Tensor, aten.ne.Tensor, aten.lt.Tensor, aten.le.Tensor, aten.gt.Tensor, aten.ge.Tensor),
+]
 
-
-# Allocated and released inside a CPU kernel, where no dispatch mode looks.
+# The same for kernels of the CPU only.
 CPU_TEMPORARIES: Mapping[Any, Temporaries] = {
+    **dict.fromkeys(_BINARY, _mixed),
     aten.index.Tensor: _index,
-    aten.mse_loss.default: _loss,
-    aten.smooth_l1_loss.default: _loss,
+    aten.masked_select.default: _masked_select,
     aten.sum.default: _sum,
     aten.sum.dim_IntList: _sum,
     aten.sort.default: _sort,
@@ -160,14 +209,18 @@ CPU_TEMPORARIES: Mapping[Any, Temporaries] = {
     aten.native_layer_norm_backward.default: _layer_norm_backward,
     aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _attention_backward,
+    aten.convolution.default: _convolution,
 }
 # By name, since an operator of a workload exists only once its module has been imported.
 CPU_TEMPORARIES_BY_NAME: Mapping[str, Temporaries] = {"tuner::csr_matmul": _csr_matmul}
 
 
-def temporaries(func: Any) -> Temporaries | None:
-    """The rule for a CPU kernel's own temporaries, if there is one."""
-    return CPU_TEMPORARIES.get(func) or CPU_TEMPORARIES_BY_NAME.get(func.name())
+def temporaries(func: Any, device_kind: str) -> Temporaries | None:
+    """The rule for what a kernel takes and gives back unseen, if there is one."""
+    rule = TEMPORARIES.get(func)
+    if rule is None and device_kind == "cpu":
+        rule = CPU_TEMPORARIES.get(func) or CPU_TEMPORARIES_BY_NAME.get(func.name())
+    return rule
 
 
 def owners(tensor: Tensor) -> tuple[int, int]:
@@ -184,7 +237,7 @@ def sole_owners() -> tuple[int, int]:
     """
     seen: list[tuple[int, int]] = []
 
-    class Observe(TorchDispatchMode):
+    class Observe(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(
             self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
         ) -> Any:
@@ -192,20 +245,31 @@ def sole_owners() -> tuple[int, int]:
                 seen.append(owners(args[0]))
             return func(*args, **(kwargs or {}))
 
-    with torch.inference_mode(False), torch.enable_grad(), Observe():
+    with torch.inference_mode(False), torch.enable_grad(), Observe():  # type: ignore[no-untyped-call]
         x = torch.ones(2, requires_grad=True) * 2
         torch.autograd.backward([x.exp(), x.sin()], [torch.ones(2), torch.ones(2)])
     return seen[0]
 
 
-def is_temporary(args: Sequence[Any]) -> bool:
+def is_temporary(args: Sequence[Any], *, chained: bool = False) -> bool:
     """Whether nobody but the engine, or the formula that runs, holds the first argument; so it may be overwritten.
 
     Where several gradients of one tensor meet, the engine adds into the first of them if nobody else holds it
     (``can_accumulate_inplace`` in input_buffer.cpp), but never under a dispatch mode.
+
+    Args:
+        args: an operator's arguments.
+        chained: the formula is one expression, which holds each of its temporaries to its end.
     """
-    fits = not isinstance(args[1], Tensor) or torch.broadcast_shapes(args[0].shape, args[1].shape) == args[0].shape
-    return fits and not torch.is_grad_enabled() and owners(args[0]) == sole_owners()
+    fits = not isinstance(args[1], Tensor) or _broadcasts_to(args[1].shape, args[0].shape)
+    if not fits or torch.is_grad_enabled():
+        return False
+    (tensor, storage), (sole_tensor, sole_storage) = owners(args[0]), sole_owners()
+    return storage == sole_storage and (chained or tensor == sole_tensor)
+
+
+def _broadcasts_to(shape: torch.Size, wide: torch.Size) -> bool:
+    return len(shape) <= len(wide) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(wide), strict=False))
 
 
 def in_place(func: Any, args: Sequence[Any], fresh_zeros: int) -> Any:
@@ -221,7 +285,12 @@ def in_place(func: Any, args: Sequence[Any], fresh_zeros: int) -> Any:
         return func  # a user's own formula means what it says
     if func in SCATTERS and args[0].untyped_storage()._cdata == fresh_zeros:
         return SCATTERS[func]
-    if func in ARITHMETIC and node is not None and node.name() == ARITHMETIC_NODE and is_temporary(args):
+    if (
+        func in ARITHMETIC
+        and node is not None
+        and node.name() == ARITHMETIC_NODE
+        and is_temporary(args, chained=True)
+    ):
         return ARITHMETIC[func]
     return aten.add_.Tensor if func is aten.add.Tensor and is_temporary(args) else func
 

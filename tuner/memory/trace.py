@@ -20,7 +20,7 @@ from torch._subclasses import fake_tensor
 from tuner.errors import TunerError
 from tuner.memory import corrections
 from tuner.memory.allocator import RELEASE, Event
-from tuner.memory.trace_mode import Category, DeviceKind, FunctionMode, Recorder, TraceMode, mark_all, paused
+from tuner.memory.trace_mode import Category, DeviceKind, FunctionMode, Recorder, TraceMode, mark_all, patched, paused
 from tuner.training import build_optimizer, evaluate, train_step
 from tuner.workloads.base import Config, Workload
 
@@ -135,7 +135,8 @@ def trace_step(
     with _traced(device_kind, cublas_workspace_bytes) as recorder, ExitStack() as restore:
         with paused(recorder, device_kind == "cuda"):
             model, optimizer, loss = make()
-        restore.enter_context(_left_as_found(model, optimizer))
+        with paused(recorder, True):
+            restore.enter_context(_left_as_found(model, optimizer))
         _mark_model(recorder, model)
         if optimizer is not None:
             restore.callback(_watch(recorder, optimizer))
@@ -166,10 +167,11 @@ def _traced(device_kind: DeviceKind, cublas_workspace_bytes: int) -> Iterator[Re
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
             # The fused inference kernel of nn.TransformerEncoderLayer has no fake one.
             torch.backends.mha.set_fastpath_enabled(False)
-            with FunctionMode(device_kind), mode:
+            with patched(device_kind), FunctionMode(device_kind), mode:
                 yield recorder
     except Exception as error:
-        raise Untraceable(_reason(error, mode.failed)) from error
+        operator = next((operator for raised, operator in mode.failures if raised is error), None)
+        raise Untraceable(_reason(error, operator)) from error
     finally:
         torch.backends.mha.set_fastpath_enabled(fast_path)
         log.disabled = was_silent
@@ -200,7 +202,12 @@ def _watch(recorder: Recorder, optimizer: torch.optim.Optimizer) -> Callable[[],
             mark_all(recorder, state.values(), "optimizer")
 
     handles = optimizer.register_step_pre_hook(before), optimizer.register_step_post_hook(after)
-    return lambda: [handle.remove() for handle in handles][0]
+
+    def end() -> None:
+        for handle in handles:
+            handle.remove()
+
+    return end
 
 
 def _batches(recorder: Recorder, batches: Any, device_kind: DeviceKind) -> Iterator[Any]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Literal, TypeAlias, cast
+from unittest import mock
 
 import numpy as np
 import torch
@@ -110,7 +111,7 @@ class Recorder:
         self._live.clear()
 
 
-class TraceMode(TorchDispatchMode):
+class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Runs operators on real integers and fake floats, and records what they allocate.
 
     Args:
@@ -120,10 +121,10 @@ class TraceMode(TorchDispatchMode):
     """
 
     def __init__(self, recorder: Recorder, device_kind: DeviceKind, cublas_workspace_bytes: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.recorder = recorder
-        self.failed: Any = None  # the operator that could not be followed
-        self._cpu = device_kind == "cpu"
+        self.failures: list[tuple[Exception, Any]] = []  # what operators raised, innermost first, and which
+        self._device_kind = device_kind
         self._cublas_workspace_bytes = cublas_workspace_bytes
         # A kernel without a fake one would be run for real, on real zeros of full size.
         self._fake = FakeTensorMode(allow_fallback_kernels=False)
@@ -138,20 +139,19 @@ class TraceMode(TorchDispatchMode):
         with torch._C.DisableTorchFunction():  # type: ignore[attr-defined]
             try:
                 return self._run(func, types, args, kwargs or {})
-            except Exception:
-                self.failed = self.failed or func
+            except Exception as error:
+                self.failures.append((error, func))
                 raise
 
     def _run(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func is torch.ops.prim.device.default:  # C++ asks a fake tensor where it is
             return args[0].fake_device
-        operator = self._known.get(func) or self._known.setdefault(func, _Operator(func))
+        operator = self._known.get(func)
+        if operator is None:
+            operator = self._known[func] = _Operator(func, self._device_kind)
         if operator.composite:  # arrives whole in inference mode only
             with self:
                 return func.decompose(*args, **kwargs)
-        if operator.explicit:
-            with self:
-                return func._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
         inputs = [*tensors_in(args), *tensors_in(tuple(kwargs.values()))] if kwargs else [*tensors_in(args)]
         for tensor in inputs:
             self.recorder.met(tensor)
@@ -180,6 +180,8 @@ class TraceMode(TorchDispatchMode):
             return self._scalar(args[0])
         if func in corrections.SKIPPED:
             return None
+        if func in corrections.UNKNOWN:
+            raise NotImplementedError("its kernel keeps a workspace of unknown size")
         if torch._C._current_graph_task_id() >= 0:  # type: ignore[attr-defined]
             func = corrections.in_place(func, args, self._fresh_zeros)
         twins: dict[int, Tensor] = {}
@@ -247,30 +249,30 @@ class TraceMode(TorchDispatchMode):
             self._fresh_zeros = 0
             for tensor in tensors_in(out):
                 recorder.made(tensor)
-        if self._cpu and operator.temporaries is not None:
+        if operator.temporaries is not None and not recorder.paused:
             recorder.temporary(operator.temporaries(args, out))
 
 
 class _Operator:
     """What has to be known of an operator each time that it runs, looked up once."""
 
-    __slots__ = ("composite", "explicit", "is_gemm", "is_loss", "is_zeros", "temporaries")
+    __slots__ = ("composite", "is_gemm", "is_loss", "is_zeros", "temporaries")
 
-    def __init__(self, func: Any) -> None:
+    def __init__(self, func: Any, device_kind: DeviceKind) -> None:
         self.composite = func._can_decompose()
-        self.explicit = func in corrections.COMPOSITE
         self.is_gemm = func in corrections.GEMMS
         self.is_loss = func in corrections.BUFFERED_LOSSES
         self.is_zeros = func in corrections.ZEROS
-        self.temporaries = corrections.temporaries(func)
+        self.temporaries = corrections.temporaries(func, device_kind)
 
 
 class FunctionMode(TorchFunctionMode):
     """What has to be changed before it is an operator.
 
-    Values that leave torch are ones. On a GPU, ``dropout`` is one kernel with a mask of booleans, where the CPU
-    multiplies with noise of the input's type; and attention with dropout is one kernel too, which draws its mask
-    again in backward, where the CPU computes all scores.
+    Values that leave torch are ones. For a GPU, tensors say that they are on one, although they are the CPU's, and
+    may be put there. ``dropout`` is one kernel there with a mask of booleans, where the CPU multiplies with noise of
+    the input's type; and attention with dropout is one kernel too, which draws its mask again in backward, where the
+    CPU computes all scores.
     """
 
     def __init__(self, device_kind: DeviceKind) -> None:
@@ -282,14 +284,35 @@ class FunctionMode(TorchFunctionMode):
             Tensor.__deepcopy__: _deepcopy,
         }
         if device_kind == "cuda":
-            replaced |= {F.dropout: _dropout, F.scaled_dot_product_attention: _attention}
+            replaced |= {
+                _plain_dropout: _dropout,
+                _plain_attention: _attention,
+                Tensor.device.__get__: lambda tensor: torch.device("cuda", 0),  # type: ignore[attr-defined]
+                Tensor.is_cuda.__get__: lambda tensor: True,  # type: ignore[attr-defined]
+                Tensor.cuda: lambda tensor, *args, **kwargs: tensor,
+            }
         self._replaced = replaced
+        self._cuda = device_kind == "cuda"
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Call the function, or what stands in for it."""
-        return self._replaced.get(func, func)(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if self._cuda:
+            args = tuple(_on_cpu(value) for value in args)
+            kwargs = {key: _on_cpu(value) for key, value in kwargs.items()}
+        return self._replaced.get(func, func)(*args, **kwargs)
+
+
+_plain_dropout, _plain_attention = F.dropout, F.scaled_dot_product_attention
+
+
+def _on_cpu(value: Any) -> Any:
+    """An argument, with the CPU in place of a GPU."""
+    if isinstance(value, torch.device):
+        return torch.device("cpu") if value.type == "cuda" else value
+    return "cpu" if isinstance(value, str) and value.split(":")[0] == "cuda" else value
 
 
 def _numpy(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -305,7 +328,7 @@ def _array(tensor: Tensor, dtype: Any = None) -> Any:
 def _deepcopy(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
     """As torch's own, which would copy a fake tensor's mode as well."""
     if not isinstance(tensor, FakeTensor):
-        return Tensor.__deepcopy__(tensor, memo)
+        return cast("Tensor", Tensor.__deepcopy__(tensor, memo))  # type: ignore[no-untyped-call]
     if id(tensor) not in memo:
         copy = tensor.detach().clone()
         parameter = isinstance(tensor, nn.Parameter)
@@ -319,13 +342,38 @@ def _list(tensor: Tensor) -> Any:
 
 def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     if inplace or not training or not 0 < p < 1:
-        return F.dropout(input, p, training, inplace)
+        return _plain_dropout(input, p, training, inplace)
     return torch.native_dropout(input, p, training)[0]
 
 
 def _attention(*args: Any, **kwargs: Any) -> Tensor:
     kwargs.update(zip(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), args, strict=False))
-    return F.scaled_dot_product_attention(**{**kwargs, "dropout_p": 0.0})
+    return _plain_attention(**{**kwargs, "dropout_p": 0.0})
+
+
+def _apply(module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+    """As ``nn.Module._apply``, behind ``to()``, ``half()`` and the like, which fails on fake tensors."""
+    for child in module.children() if recurse else ():
+        child._apply(fn)  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        for name, parameter in module._parameters.items():
+            moved = parameter if parameter is None else fn(parameter)
+            if moved is not parameter and moved is not None:
+                module._parameters[name] = nn.Parameter(moved, moved.requires_grad)
+        for name, buffer in module._buffers.items():
+            module._buffers[name] = buffer if buffer is None else fn(buffer)
+    return module
+
+
+@contextmanager
+def patched(device_kind: DeviceKind) -> Iterator[None]:
+    """Replace what a function mode cannot reach: methods, and functions that others of torch's call by name."""
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(nn.Module, "_apply", _apply))
+        if device_kind == "cuda":
+            stack.enter_context(mock.patch.object(F, "dropout", _dropout))
+            stack.enter_context(mock.patch.object(F, "scaled_dot_product_attention", _attention))
+        yield
 
 
 def _is_float(dtype: torch.dtype) -> bool:
