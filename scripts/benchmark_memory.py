@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import gc
 import json
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -26,9 +25,21 @@ from typing import Any
 
 import click
 import torch
-from memory_models import OPTIMIZER_STEPS, WORKLOAD, Step, build, optimizer_of, read_steps, run, trace, workload_parts
+from memory_models import (
+    OPTIMIZER_STEPS,
+    WORKLOAD,
+    Step,
+    all_batches,
+    build,
+    optimizer_of,
+    percentile,
+    read_steps,
+    run,
+    trace,
+    workload_parts,
+)
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.distributed._tools.mem_tracker import MemTracker
 
 from tuner.memory.static import estimate_static
@@ -136,17 +147,16 @@ def _fake_plain(step: Step, mode: FakeTensorMode) -> Tracked:
 def _fake_workload(step: Step, mode: FakeTensorMode) -> Tracked:
     """The index work on real tensors first, which fails on fakes; then each tensor's fake."""
     workload, config, data = workload_parts(step)
-    with torch._subclasses.fake_tensor.unset_fake_temporarily():
+    with unset_fake_temporarily():
         model = workload.build_model(config, data)
-        batches = list(islice(workload.batches(config, data), OPTIMIZER_STEPS))
-    for module in model.modules():
-        for name, parameter in module._parameters.items():
-            if parameter is not None:
-                module._parameters[name] = nn.Parameter(mode.from_tensor(parameter.detach()))
-        for name, buffer in module._buffers.items():
-            module._buffers[name] = mode.from_tensor(buffer)
+        batches = list(islice(all_batches(workload, config, data), OPTIMIZER_STEPS))
+        for module in model.modules():
+            for tensors in (module._parameters, module._buffers):
+                tensors.update(
+                    {name: mode.from_tensor(tensor) for name, tensor in tensors.items() if tensor is not None}
+                )
+        fakes = [tuple(mode.from_tensor(part) for part in batch) for batch in batches]
     optimizer = build_optimizer(model, config)
-    fakes = [tuple(mode.from_tensor(part) for part in batch) for batch in (batches * 2)[:OPTIMIZER_STEPS]]
     external = (optimizer, *(part for batch in fakes for part in batch))
     return model, external, [lambda batch=batch: train_step(workload, model, optimizer, batch) for batch in fakes]
 
@@ -179,6 +189,8 @@ def warm_up(steps: Sequence[Step]) -> None:
 
 def compare(step: Step) -> Row:
     """All methods and the truth for one step."""
+    if step.model == WORKLOAD:
+        workload_parts(step)  # generates the ratings, which is no method's time
     estimates = {method: estimate(method, step) for method in METHODS}
     return Row(step.name, step.model, true_peak(step), estimates)
 
@@ -188,12 +200,12 @@ def summarise(rows: Sequence[Row], method: str) -> Summary | None:
     errors = [error for row in rows if (error := row.error(method)) is not None]
     if not errors:
         return None
-    sizes = sorted(map(abs, errors))
+    sizes = [abs(error) for error in errors]
     seconds = [row.estimates[method].seconds for row in rows if row.estimates[method].bytes is not None]
     return Summary(
         steps=len(errors),
         median=median(sizes),
-        percentile=sizes[math.ceil(PERCENTILE * len(sizes)) - 1],
+        percentile=percentile(sizes, PERCENTILE),
         worst_under=min(0.0, *errors),
         worst_over=max(0.0, *errors),
         median_seconds=median(seconds),
@@ -247,9 +259,9 @@ def print_summary(rows: Sequence[Row], summaries: dict[str, Summary | None]) -> 
     for method, found in summaries.items():
         if found:
             errors = [found.median, found.percentile, found.worst_under, found.worst_over]
-            median_, percentile, under, over = (f"{100 * error:.2f}%" for error in errors)
+            middle, high, under, over = (f"{100 * error:.2f}%" for error in errors)
             times = f"{found.median_seconds:>9.5f} {found.worst_seconds:>9.5f}"
-            click.echo(f"{method:<12} {found.steps:>5} {median_:>8} {percentile:>8} {under:>12} {over:>11} {times}")
+            click.echo(f"{method:<12} {found.steps:>5} {middle:>8} {high:>8} {under:>12} {over:>11} {times}")
     click.echo("\ntraced, the worst step of each model")
     for model in dict.fromkeys(row.model for row in rows):
         worst = max((row for row in rows if row.model == model), key=lambda row: abs(row.error("traced") or 0))

@@ -7,10 +7,11 @@ that all are about the same step. The models other than GraphSAGE are plain torc
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -48,10 +49,11 @@ class Step:
 def read_steps(path: Path = STEPS_FILE) -> list[Step]:
     """The steps in the order of the file; a row's sizes are ``name=value`` with spaces between."""
     with path.open(newline="") as file:
-        return [Step(row["name"], row["model"], _sizes(row["sizes"])) for row in csv.DictReader(file)]
+        return [Step(row["name"], row["model"], parse_sizes(row["sizes"])) for row in csv.DictReader(file)]
 
 
-def _sizes(text: str) -> dict[str, Any]:
+def parse_sizes(text: str) -> dict[str, Any]:
+    """``width=64 block=sdpa`` as a mapping."""
     pairs = (word.partition("=") for word in text.split())
     return {key: _number(value) for key, _, value in pairs}
 
@@ -65,13 +67,18 @@ def _number(text: str) -> Any:
     return text
 
 
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest of the values that at least this share of them does not exceed (nearest rank)."""
+    return sorted(values)[math.ceil(share * len(values)) - 1]
+
+
 def run(step: Step, device: str) -> None:
-    """Builds the model and takes its first two optimizer steps; a workload is evaluated after them, as in training."""
+    """Builds the model and takes its first two optimizer steps; a workload is evaluated after them."""
     torch.manual_seed(0)
     if step.model == WORKLOAD:
         _run_workload(*workload_parts(step), device)
         return
-    model, optimizer, loss = make(step, device)
+    _, optimizer, loss = make(step, device)
     for _ in range(OPTIMIZER_STEPS):
         optimizer.zero_grad(set_to_none=True)
         loss().backward()
@@ -90,7 +97,7 @@ def _run_workload(workload: Workload, config: Config, data: Any, device: str) ->
 
 
 def all_batches(workload: Workload, config: Config, data: Any) -> Iterator[Batch]:
-    """One epoch after another: where one batch holds all ratings, the second optimizer step is in the second epoch."""
+    """One epoch after another: where one batch holds all ratings, the second step is in the second epoch."""
     while True:
         yield from workload.batches(config, data)
 
@@ -161,10 +168,10 @@ def _regress(model: nn.Module, x: Tensor, target: Tensor) -> Tensor:
 
 
 def make_mlp(sizes: Sizes) -> Built:
-    """``depth`` hidden layers of ``width``: linear, norm if there is one, activation (ReLU), dropout if there is any."""
+    """``depth`` hidden layers of ``width``: linear, norm if named, activation (ReLU), dropout if named."""
     widths = [sizes["features"]] + [sizes["width"]] * sizes["depth"]
     layers: list[nn.Module] = []
-    for before, after in zip(widths, widths[1:], strict=False):
+    for before, after in pairwise(widths):
         layers.append(nn.Linear(before, after))
         layers += [NORMS[sizes["norm"]](after)] if "norm" in sizes else []
         layers.append(ACTIVATIONS[sizes.get("activation", "relu")]())
@@ -204,7 +211,9 @@ class GAT(nn.Module):
 def make_gat(sizes: Sizes) -> Built:
     """Node classification on a random directed graph; a few of its edges are loops."""
     nodes = sizes["nodes"]
-    x, edges = torch.randn(nodes, sizes["features"]), torch.randint(nodes, (2, sizes["edges"]))
+    # From a generator of its own: on fake tensors the model's weights draw nothing, and the graph must be the same.
+    edges = torch.randint(nodes, (2, sizes["edges"]), generator=torch.Generator().manual_seed(0))
+    x = torch.randn(nodes, sizes["features"])
     return GAT(sizes), (x, edges, torch.randint(sizes["classes"], (nodes,))), _classify
 
 

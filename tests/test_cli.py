@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import pty
 import re
@@ -110,6 +112,9 @@ def test_ctrl_c_on_a_terminal_keeps_the_finished_and_leaves_no_process(folder: P
         (["--output", "own.yaml/out"], "--output own.yaml/out: cannot be written"),
         (["--epochs", "many"], "'many' is not a valid integer"),
         (["--no-such-option"], "No such option"),
+        (["estimate", "--set", "hidden_dim"], "--set hidden_dim: expected KEY=VALUE"),
+        (["estimate", "--set", "width=3"], "unknown key 'width'"),
+        (["estimate", "--json", "--csv"], "leave one of them out"),
         (["fly"], "unexpected extra argument (fly)"),
     ],
 )
@@ -139,6 +144,30 @@ def test_a_dry_run_prints_the_plan_and_stops(folder: Path, tmp_path: Path) -> No
     assert run.returncode == 0
     for text in ("8\n", " of 256x4, the largest (traced)", "2.0 GB buffer", "fit by memory", "bounded by"):
         assert text in run.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["ml-small"]
+
+
+def test_estimates_are_printed_as_a_table_json_or_csv(folder: Path, tmp_path: Path) -> None:
+    common = ["estimate", "--data", str(folder), "--device", "cpu", "--set", "hidden_dim=16"]
+    table = tune(*common, cwd=tmp_path).stdout.splitlines()
+    assert table[0].split()[0] == "name"
+    assert [line.split()[0] for line in table[1:3]] == ["32x2", "64x2"]
+    records = json.loads(tune(*common, "--json", cwd=tmp_path).stdout)
+    rows = pd.read_csv(io.StringIO(tune(*common, "--csv", cwd=tmp_path).stdout), keep_default_na=False)
+    assert rows.to_dict("records") == records
+    assert records[0]["need_gb"] > records[0]["estimated_memory_gb"] > records[0]["context_gb"] > 0
+    assert records[0]["method"] == "traced"
+    assert [path.name for path in tmp_path.iterdir()] == ["ml-small"]
+
+
+@pytest.mark.ray
+def test_calibration_trains_measures_and_corrects(folder: Path, tmp_path: Path) -> None:
+    run = tune("calibrate", "--data", str(folder), "--limit", "1", "--device", "cpu", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    head, row = run.stdout.splitlines()[-2:]
+    found = dict(zip(head.split(), row.split(), strict=True))
+    assert float(found["after_gb"]) == pytest.approx(float(found["peak_memory_gb"]), rel=0.02)
+    assert "calibrated" in tune("estimate", "--data", str(folder), "--device", "cpu", cwd=tmp_path).stdout
     assert [path.name for path in tmp_path.iterdir()] == ["ml-small"]
 
 

@@ -30,7 +30,7 @@ def study(folder: Path, *listed: dict[str, Any], executor: type = InProcessExecu
         Toy(),
         lambda: None,
         configurations(listed, Toy.hyperparameters),
-        Settings(output=str(folder), device="cpu", gpu_memory_buffer_gb=0, model_memory_gb=0.1, **settings),
+        Settings(output=str(folder), device="cpu", gpu_memory_buffer_gb=0, **{"model_memory_gb": 0.1} | settings),
         label="test",
         executor=executor(),
     )
@@ -75,6 +75,20 @@ def test_epochs_replace_every_configurations_own(tmp_path: Path) -> None:
     assert [row["epochs"] for row in result.rows] == [2, 2]
     with pytest.raises(InputError, match="--epochs 101: must be at most 100"):
         study(tmp_path / "more", {}, epochs=101)
+
+
+def test_what_trials_took_corrects_the_next_studys_estimates(tmp_path: Path) -> None:
+    listed = [{"name": str(epochs), "epochs": epochs} for epochs in range(1, 7)]
+    first = study(tmp_path / "first", *listed, auto_memory=True)
+    second = study(tmp_path / "second", *listed, auto_memory=True)
+    apart = study(tmp_path / "apart", *listed, auto_memory=True, calibration=False)
+
+    def error(result: StudyResult) -> float:
+        return max(abs(row["estimated_memory_gb"] / row["peak_memory_gb"] - 1) for row in result.rows)
+
+    assert error(second) < 0.2
+    assert error(second) < error(first)
+    assert apart.plan.footprint_bytes == first.plan.footprint_bytes != second.plan.footprint_bytes
 
 
 def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tuner.devices import DeviceChoice, detect_devices
 from tuner.errors import InputError
 from tuner.memory import calibration as calibrations
-from tuner.memory.estimate import Method, correct, estimate_all, to_estimate
+from tuner.memory.estimate import Method, correct, cublas_workspace_bytes, estimate_all, to_estimate
 from tuner.placement import need_bytes
 from tuner.space import configurations, load_configurations, mode_file, select
 from tuner.study import Settings, run_study
@@ -98,7 +98,9 @@ def estimate(
     if step is not None:
         from tuner.memory.trace import trace_step
 
-        return [("step", to_estimate(trace_step(step, device_kind=target.kind), target.kind, expandable_segments))]
+        workspace = cublas_workspace_bytes(target)
+        trace = trace_step(step, device_kind=target.kind, cublas_workspace_bytes=workspace)
+        return [("step", to_estimate(trace, target.kind, expandable_segments))]
     found, chosen, _ = choose(workload, mode, config, only, limit, overrides)
     raw = estimate_all(
         found,

@@ -101,12 +101,12 @@ def train_epoch(
 
 
 def train_step(workload: Workload, model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> Tensor:
-    """Forward, backward and an optimizer step on one batch; returns the detached loss, a scalar on the device."""
+    """Forward, backward and an optimizer step on one batch; returns the loss, a scalar on the device."""
     optimizer.zero_grad(set_to_none=True)
     loss = workload.loss(model, batch)
     loss.backward()  # type: ignore[no-untyped-call]
     optimizer.step()
-    return loss.detach()
+    return loss.detach().clone()  # mse_loss keeps a buffer of the batch's size behind its scalar
 
 
 def evaluate(workload: Workload, model: nn.Module, data: Any, split: str) -> dict[str, float]:

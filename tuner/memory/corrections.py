@@ -68,7 +68,7 @@ _INDEX_BYTES = 8  # of one position: an int64
 
 
 def _bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+    return int(tensor.numel()) * tensor.element_size()
 
 
 def _copy_if_strided(tensor: Tensor) -> int:
@@ -102,7 +102,7 @@ def _safe_softmax(args: Sequence[Any], out: Any) -> int:
 
 def _euclidean_dist(args: Sequence[Any], out: Any) -> int:
     """Both inputs, each widened by its squared norms and by ones."""
-    return sum(_bytes(x) // x.shape[-1] * (x.shape[-1] + 2) for x in args[:2])
+    return sum(int(_bytes(x) // x.shape[-1] * (x.shape[-1] + 2)) for x in args[:2])
 
 
 # Allocated and released inside a kernel that is made of other operators, below the dispatch modes: on every device.
@@ -120,14 +120,14 @@ TEMPORARIES: Mapping[Any, Temporaries] = {
 def _csr_matmul(args: Sequence[Any], out: Any) -> int:
     """EmbeddingBag's offset2bag, and its bag_size with max_indices: an index for each row; and a contiguous x."""
     crow, x = args[0], args[6]
-    return 2 * _bytes(crow) + _copy_if_strided(x)
+    return int(2 * _bytes(crow) + _copy_if_strided(x))
 
 
 def _index(args: Sequence[Any], out: Any) -> int:
     """Positions: of what a mask selects, once for each of its dimensions, and of narrower integers."""
     given = [index for index in args[1] if index is not None]
     masks = sum(int(index.sum()) * index.dim() for index in given if index.dtype in (torch.bool, torch.uint8))
-    return _INDEX_BYTES * (masks + sum(index.numel() for index in given if index.dtype == torch.int32))
+    return int(_INDEX_BYTES * (masks + sum(index.numel() for index in given if index.dtype == torch.int32)))
 
 
 def _mixed(args: Sequence[Any], out: Any) -> int:
@@ -181,7 +181,7 @@ def _attention_backward(args: Sequence[Any], out: Any) -> int:
     """Sums of output times gradient for each query, each thread's tile of scores twice, and a contiguous gradient."""
     queries, head, keys = args[1].shape[-2], args[1].shape[-1], args[2].shape[-2]
     tile = torch.get_num_threads() * min(queries, 256) * min(keys, 512) * 4
-    return 2 * tile + _bytes(args[1]) // head + _copy_if_strided(args[0])
+    return int(2 * tile + _bytes(args[1]) // head + _copy_if_strided(args[0]))
 
 
 def _convolution(args: Sequence[Any], out: Any) -> int:
@@ -211,16 +211,44 @@ CPU_TEMPORARIES: Mapping[Any, Temporaries] = {
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _attention_backward,
     aten.convolution.default: _convolution,
 }
+
+
+def _csr_matmul_cuda(args: Sequence[Any], out: Any) -> int:
+    """EmbeddingBag's offset2bag, an index for each entry, and its bag_size (EmbeddingBag.cu)."""
+    crow, col = args[0], args[1]
+    return _bytes(col) + _bytes(crow)
+
+
+def _index_put_cuda(args: Sequence[Any], out: Any) -> int:
+    """Adding at positions sorts them: positions and order before and after, and about as much for the sort itself."""
+    given = [index.numel() for index in args[1] if index is not None]
+    return 6 * _INDEX_BYTES * max(given, default=0) if len(args) > 3 and args[3] else 0
+
+
+def _embedding_backward_cuda(args: Sequence[Any], out: Any) -> int:
+    """The same, from 3,072 positions on (Embedding.cu)."""
+    positions = args[1].numel()
+    return 6 * _INDEX_BYTES * positions if positions > 3072 else 0
+
+
+# The same for a GPU's: read in torch's source (EmbeddingBag.cu, Indexing.cu, Embedding.cu), not measured yet.
+CUDA_TEMPORARIES: Mapping[Any, Temporaries] = {
+    aten.index_put.default: _index_put_cuda,
+    aten.index_put_.default: _index_put_cuda,
+    aten._index_put_impl.default: _index_put_cuda,
+    aten._index_put_impl_.default: _index_put_cuda,
+    aten.embedding_dense_backward.default: _embedding_backward_cuda,
+}
 # By name, since an operator of a workload exists only once its module has been imported.
-CPU_TEMPORARIES_BY_NAME: Mapping[str, Temporaries] = {"tuner::csr_matmul": _csr_matmul}
+BY_NAME: Mapping[str, Mapping[str, Temporaries]] = {
+    "tuner::csr_matmul": {"cpu": _csr_matmul, "cuda": _csr_matmul_cuda}
+}
 
 
 def temporaries(func: Any, device_kind: str) -> Temporaries | None:
     """The rule for what a kernel takes and gives back unseen, if there is one."""
-    rule = TEMPORARIES.get(func)
-    if rule is None and device_kind == "cpu":
-        rule = CPU_TEMPORARIES.get(func) or CPU_TEMPORARIES_BY_NAME.get(func.name())
-    return rule
+    table = CPU_TEMPORARIES if device_kind == "cpu" else CUDA_TEMPORARIES
+    return TEMPORARIES.get(func) or table.get(func) or BY_NAME.get(func.name(), {}).get(device_kind)
 
 
 def owners(tensor: Tensor) -> tuple[int, int]:
@@ -280,7 +308,7 @@ def in_place(func: Any, args: Sequence[Any], fresh_zeros: int) -> Any:
         args: its arguments.
         fresh_zeros: address of the storage that the last operation filled with zeros; 0 if it did something else.
     """
-    node = torch._C._current_autograd_node()  # type: ignore[attr-defined]
+    node: Any = torch._C._current_autograd_node()
     if isinstance(node, torch.autograd.function.FunctionCtx):
         return func  # a user's own formula means what it says
     if func in SCATTERS and args[0].untyped_storage()._cdata == fresh_zeros:

@@ -25,6 +25,12 @@ UNCALIBRATED_MARGIN = calibration.UNCALIBRATED_MARGIN
 # The C library's heap keeps much of what tensors free: a CPU process was seen to hold two to three times the tensors'
 # peak. Counted as fragmentation, until a calibration knows it better.
 HEAP_SLACK = 1.0
+# cuBLAS takes a workspace for each handle and stream at its first product: one for the forward pass and one for the
+# thread that runs the backward pass. Bytes of one, by torch's defaults: 32 MiB from Hopper on, 8.125 MiB before.
+CUBLAS_WORKSPACES = 2
+CUBLAS_WORKSPACE_BYTES = 8_519_680
+CUBLAS_HOPPER_WORKSPACE_BYTES = 32 * MB
+HOPPER = ("H100", "H200", "H800", "H20", "GH200")
 # The training loop reads these, and no allocation depends on them.
 WITHOUT_MEMORY = ("lr", "epochs")
 
@@ -101,8 +107,17 @@ def _traced(
 ) -> MemoryEstimate:
     from tuner.memory.trace import trace_workload
 
-    trace = trace_workload(workload, config, data, device_kind=device.kind)
+    workspace = cublas_workspace_bytes(device)
+    trace = trace_workload(workload, config, data, device_kind=device.kind, cublas_workspace_bytes=workspace)
     return to_estimate(trace, device.kind, expandable_segments)
+
+
+def cublas_workspace_bytes(device: Device) -> int:
+    """What cuBLAS takes on this device for a training step, both workspaces together; 0 on the CPU."""
+    if device.kind == "cpu":
+        return 0
+    hopper = any(name in device.name for name in HOPPER)
+    return CUBLAS_WORKSPACES * (CUBLAS_HOPPER_WORKSPACE_BYTES if hopper else CUBLAS_WORKSPACE_BYTES)
 
 
 def to_estimate(

@@ -135,6 +135,7 @@ def trace_step(
     with _traced(device_kind, cublas_workspace_bytes) as recorder, ExitStack() as restore:
         with paused(recorder, device_kind == "cuda"):
             model, optimizer, loss = make()
+        recorder.mark_live("data")  # what is neither the model's nor the optimizer's, the loss holds
         with paused(recorder, True):
             restore.enter_context(_left_as_found(model, optimizer))
         _mark_model(recorder, model)
@@ -167,7 +168,7 @@ def _traced(device_kind: DeviceKind, cublas_workspace_bytes: int) -> Iterator[Re
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
             # The fused inference kernel of nn.TransformerEncoderLayer has no fake one.
             torch.backends.mha.set_fastpath_enabled(False)
-            with patched(device_kind), FunctionMode(device_kind), mode:
+            with patched(mode, device_kind), FunctionMode(device_kind), mode:
                 yield recorder
     except Exception as error:
         operator = next((operator for raised, operator in mode.failures if raised is error), None)

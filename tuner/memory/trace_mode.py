@@ -28,6 +28,7 @@ from tuner.memory.corrections import aten, tensors_in
 Category: TypeAlias = Literal["parameters", "gradients", "optimizer", "activations", "data", "workspace"]
 DeviceKind: TypeAlias = Literal["cpu", "cuda"]
 
+CUDA = torch.device("cuda", 0)
 NOT_COUNTED = -1  # in place of an id: memory that torch did not allocate
 
 
@@ -91,6 +92,10 @@ class Recorder:
         if key != NOT_COUNTED:
             self.categories[key] = category
 
+    def mark_live(self, category: Category) -> None:
+        """Say what everything is for that is alive now."""
+        self.categories.update((key, category) for key, _, _ in self._live.values() if key != NOT_COUNTED)
+
     def ignore(self, tensor: Tensor) -> None:
         """Never count this tensor's storage: it stands for another that is counted already, or is not torch's."""
         storage = tensor.untyped_storage()
@@ -124,6 +129,7 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.recorder = recorder
         self.failures: list[tuple[Exception, Any]] = []  # what operators raised, innermost first, and which
+        self.inside = False  # an operator is being run
         self._device_kind = device_kind
         self._cublas_workspace_bytes = cublas_workspace_bytes
         # A kernel without a fake one would be run for real, on real zeros of full size.
@@ -136,12 +142,15 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run one operator."""
-        with torch._C.DisableTorchFunction():  # type: ignore[attr-defined]
+        with torch._C.DisableTorchFunction():
+            was_inside, self.inside = self.inside, True
             try:
                 return self._run(func, types, args, kwargs or {})
             except Exception as error:
                 self.failures.append((error, func))
                 raise
+            finally:
+                self.inside = was_inside
 
     def _run(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func is torch.ops.prim.device.default:  # C++ asks a fake tensor where it is
@@ -182,7 +191,7 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return None
         if func in corrections.UNKNOWN:
             raise NotImplementedError("its kernel keeps a workspace of unknown size")
-        if torch._C._current_graph_task_id() >= 0:  # type: ignore[attr-defined]
+        if torch._C._current_graph_task_id() >= 0:
             func = corrections.in_place(func, args, self._fresh_zeros)
         twins: dict[int, Tensor] = {}
         out = self._fake.dispatch(func, types, self._twin(args, twins), self._twin(kwargs, twins) if kwargs else {})
@@ -287,7 +296,7 @@ class FunctionMode(TorchFunctionMode):
             replaced |= {
                 _plain_dropout: _dropout,
                 _plain_attention: _attention,
-                Tensor.device.__get__: lambda tensor: torch.device("cuda", 0),  # type: ignore[attr-defined]
+                Tensor.device.__get__: lambda tensor: CUDA,
                 Tensor.is_cuda.__get__: lambda tensor: True,  # type: ignore[attr-defined]
                 Tensor.cuda: lambda tensor, *args, **kwargs: tensor,
             }
@@ -318,7 +327,7 @@ def _on_cpu(value: Any) -> Any:
 def _numpy(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
     if not isinstance(tensor, FakeTensor):
         return tensor.numpy(**kwargs)
-    return np.ones(tuple(tensor.shape), dtype=torch.empty(0, dtype=tensor.dtype, device="cpu").numpy().dtype)
+    return np.ones(tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."))
 
 
 def _array(tensor: Tensor, dtype: Any = None) -> Any:
@@ -366,11 +375,17 @@ def _apply(module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = Tr
 
 
 @contextmanager
-def patched(device_kind: DeviceKind) -> Iterator[None]:
+def patched(mode: TraceMode, device_kind: DeviceKind) -> Iterator[None]:
     """Replace what a function mode cannot reach: methods, and functions that others of torch's call by name."""
+    where: Any = FakeTensor.device
+
+    def device(tensor: FakeTensor) -> Any:
+        return where.fget(tensor) if mode.inside else CUDA
+
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(nn.Module, "_apply", _apply))
         if device_kind == "cuda":
+            stack.enter_context(mock.patch.object(FakeTensor, "device", property(device)))
             stack.enter_context(mock.patch.object(F, "dropout", _dropout))
             stack.enter_context(mock.patch.object(F, "scaled_dot_product_attention", _attention))
         yield

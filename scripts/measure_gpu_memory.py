@@ -1,0 +1,230 @@
+"""Measures what the training steps of memory_steps.csv take from a GPU, each in a process of its own.
+
+Writes one row a step: peak allocated and peak reserved bytes of torch's allocator, and the context, which is all that
+the process takes from the device beside what the allocator has reserved: CUDA context, kernels, libraries' handles.
+It is the growth of the device's used memory, so nothing else may use the GPU meanwhile. The table is written at the
+end, and only if every step was measured.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, fields
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import click
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]  # a GPU machine may have no installation of tuner
+
+from memory_models import Step, read_steps, run  # noqa: E402
+
+# Torch numbers devices by speed unless told otherwise, NVML by their place on the bus.
+os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+
+TABLE = ROOT / "tests/data/gpu_memory.csv"
+SNAPSHOT = "gpu_snapshot.json"
+SNAPSHOT_FIELDS = ("action", "size", "addr", "stream")  # what tuner.memory.allocator.events_from_trace reads
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One row of the table; sizes in bytes.
+
+    Attributes:
+        name: the step's, as in memory_steps.csv.
+        model: the step's.
+        sizes: the step's, as ``key=value`` with spaces between: a row says by itself what was measured.
+        gpu: the device's name.
+        capability: its compute capability, on which the cuBLAS workspace depends.
+        driver: the NVIDIA driver's version.
+        torch: torch's version.
+        peak_allocated: ``torch.cuda.max_memory_allocated``.
+        peak_reserved: ``torch.cuda.max_memory_reserved``.
+        context: what the process takes beside what is reserved.
+    """
+
+    name: str
+    model: str
+    sizes: str
+    gpu: str
+    capability: str
+    driver: str
+    torch: str
+    peak_allocated: int
+    peak_reserved: int
+    context: int
+
+
+def measure(step: Step) -> Measured:
+    """Runs a step on the first visible GPU; to be called in a new process."""
+    import torch
+
+    with _Nvml() as nvml:
+        before = nvml.used_bytes()
+        torch.cuda.init()
+        torch.cuda.reset_peak_memory_stats()
+        run(step, "cuda")
+        torch.cuda.synchronize()
+        context = nvml.used_bytes() - before - torch.cuda.memory_reserved()
+        driver = nvml.driver()
+    major, minor = torch.cuda.get_device_capability()
+    return Measured(
+        name=step.name,
+        model=step.model,
+        sizes=" ".join(f"{key}={value}" for key, value in step.sizes.items()),
+        gpu=torch.cuda.get_device_name(),
+        capability=f"{major}.{minor}",
+        driver=driver,
+        torch=torch.__version__,
+        peak_allocated=torch.cuda.max_memory_allocated(),
+        peak_reserved=torch.cuda.max_memory_reserved(),
+        context=context,
+    )
+
+
+class _Nvml:
+    """What NVML says of the first visible GPU, without making a CUDA context in this process."""
+
+    def __enter__(self) -> _Nvml:
+        import pynvml
+
+        pynvml.nvmlInit()
+        self._nvml = pynvml
+        # Torch counts the devices that CUDA_VISIBLE_DEVICES leaves, NVML all of them.
+        first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip() or "0"
+        by_name = pynvml.nvmlDeviceGetHandleByUUID
+        self._device = pynvml.nvmlDeviceGetHandleByIndex(int(first)) if first.isdigit() else by_name(first)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._nvml.nvmlShutdown()
+
+    def used_bytes(self) -> int:
+        return int(self._nvml.nvmlDeviceGetMemoryInfo(self._device).used)
+
+    def driver(self) -> str:
+        version = self._nvml.nvmlSystemGetDriverVersion()
+        return version.decode() if isinstance(version, bytes) else str(version)
+
+
+def record(step: Step) -> dict[str, Any]:
+    """A step's allocations and releases on the GPU, and the peaks that a replay should find; in a new process."""
+    import torch
+
+    # Before the first CUDA tensor, since a replay knows nothing of blocks that were there already.
+    torch.cuda.memory._record_memory_history("all", context=None)
+    run(step, "cuda")
+    torch.cuda.synchronize()
+    entries = torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]
+    return {
+        "step": step.name,
+        "gpu": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "peak_allocated": torch.cuda.max_memory_allocated(),
+        "peak_reserved": torch.cuda.max_memory_reserved(),
+        "fields": SNAPSHOT_FIELDS,
+        "entries": [[entry[field] for field in SNAPSHOT_FIELDS] for entry in entries],
+    }
+
+
+def read_table(path: Path) -> list[Measured]:
+    """The rows of a table that ``write_table`` wrote."""
+    numbers = ("peak_allocated", "peak_reserved", "context")
+    with path.open(newline="") as file:
+        return [Measured(**{**row, **{key: int(row[key]) for key in numbers}}) for row in csv.DictReader(file)]
+
+
+def write_table(path: Path, rows: Sequence[Measured]) -> None:
+    """Writes all rows, or leaves the file as it was."""
+    partial = _partial(path)
+    with partial.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [field.name for field in fields(Measured)], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(asdict(row) for row in rows)
+    partial.replace(path)
+
+
+def write_snapshot(path: Path, content: dict[str, Any]) -> None:
+    """Writes a recording in few bytes, or leaves the file as it was."""
+    partial = _partial(path)
+    partial.write_text(json.dumps(content, separators=(",", ":")))
+    partial.replace(path)
+
+
+def _partial(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.with_name(f".{path.name}.{os.getpid()}")
+
+
+def no_gpu() -> str | None:
+    """Why nothing can be measured here, in one line; None if it can."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return f"no GPU: torch {torch.__version__} finds no CUDA device; run this on a machine that has one"
+    try:
+        with _Nvml() as nvml:
+            nvml.used_bytes()
+    except Exception as error:  # the package is missing, or its own error types
+        return f"the GPU's used memory cannot be read by NVML ({error}): install nvidia-ml-py"
+    return None
+
+
+def measure_all(steps: Sequence[Step]) -> list[Measured]:
+    """One new process after another: each has a context and an allocator of its own."""
+    rows = []
+    for step in steps:
+        rows.append(_in_new_process(measure, step))
+        row = rows[-1]
+        sizes = (f"{size / 2**20:>9.1f}" for size in (row.peak_allocated, row.peak_reserved, row.context))
+        click.echo(f"{step.name:<52} {' '.join(sizes)}")
+    return rows
+
+
+def _in_new_process(function: Any, step: Step) -> Any:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        try:
+            return pool.submit(function, step).result()
+        except Exception as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            raise click.ClickException(f"{step.name} was not measured, nothing is written: {reason}") from error
+
+
+@click.command(help=__doc__)
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), default=TABLE, show_default=True)
+@click.option(
+    "--snapshot", metavar="NAME", help=f"Record this step's allocations too, as {SNAPSHOT} beside the table."
+)
+@click.option("--only", multiple=True, metavar="NAME", help="Steps whose name has this in it; needs --output.")
+@click.pass_context
+def main(ctx: click.Context, output: Path, snapshot: str | None, only: tuple[str, ...]) -> None:
+    reason = no_gpu()
+    if reason:
+        click.echo(f"error: {reason}", err=True)
+        ctx.exit(2)
+    if only and output == TABLE:
+        raise click.UsageError("--only would leave the project's table with a part of its rows: give --output")
+    listed = read_steps()
+    steps = [step for step in listed if not only or any(part in step.name for part in only)]
+    recorded = [step for step in listed if step.name == snapshot]
+    if not steps or (snapshot and not recorded):
+        raise click.UsageError("no step of memory_steps.csv has this name")
+    click.echo(f"{'step':<52} {'allocated':>9} {'reserved':>9} {'context':>9}  MiB")
+    rows = measure_all(steps)
+    recordings = [_in_new_process(record, step) for step in recorded]
+    write_table(output, rows)
+    for recording in recordings:
+        write_snapshot(output.with_name(SNAPSHOT), recording)
+    click.echo(f"{len(rows)} steps: {output}")
+
+
+if __name__ == "__main__":
+    main()

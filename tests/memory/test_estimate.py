@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.toy import Toy
+from tuner.datasets.ratings import RatingData
+from tuner.errors import InputError
+from tuner.memory.estimate import METHODS, Method, estimate, estimate_all
+from tuner.placement import need_bytes
+from tuner.space import complete, configurations
+from tuner.trial import GB, MB, Device, MemoryEstimate
+from tuner.workloads.base import Batch
+from tuner.workloads.graphsage import GraphSAGE
+
+CPU = Device("", "cpu", 0, "a machine", 16 * GB, 16 * GB, cores=2)
+
+
+class Branching(Toy):
+    """A step that depends on its own values: it cannot be followed without computing."""
+
+    name: ClassVar[str] = "branching"
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        x, y = batch
+        error = (model(x) - y).square()
+        return error[error > 0].mean()
+
+
+class Unmeasurable(Branching):
+    """Nor can it be measured."""
+
+    name: ClassVar[str] = "unmeasurable"
+
+    def evaluate(self, model: nn.Module, data: Any, split: str) -> dict[str, float]:
+        raise OSError("no such thing")
+
+
+def config(**values: float) -> dict[str, Any]:
+    return complete(values, GraphSAGE.hyperparameters)
+
+
+def test_the_parts_of_a_traced_step_are_those_of_the_real_one(ratings: RatingData) -> None:
+    wide = config(hidden_dim=512)
+    found = estimate(GraphSAGE(), wide, ratings, CPU, "traced")
+    model = GraphSAGE().build_model(wide, ratings)
+    parameters = sum(p.nbytes for p in model.parameters())
+    assert found.parameter_bytes == parameters
+    assert found.optimizer_bytes == pytest.approx(2 * parameters, rel=0.01)
+    assert (found.method, found.margin, found.note) == ("traced", 0.1, "")
+
+
+def test_on_cuda_what_the_allocator_reserves_is_counted(ratings: RatingData, gpu_16gb: Device) -> None:
+    found = estimate(GraphSAGE(), config(), ratings, gpu_16gb, "traced")
+    assert found.reserved_bytes % (2 * MB) == 0
+    assert found.reserved_bytes > 0
+    assert found.context_bytes == 500 * MB
+
+
+def test_a_step_that_cannot_be_followed_is_measured_and_the_operation_named(ratings: RatingData) -> None:
+    found = estimate(Branching(), complete({}, Toy.hyperparameters), None, CPU, "auto")
+    assert found.method == "measured"
+    assert found.note.startswith("not traced: ")
+    assert "aten." in found.note
+    assert found.total_bytes > 0
+
+
+def test_where_no_method_works_all_reasons_are_told() -> None:
+    with pytest.raises(InputError, match=r"not traced: .*; not measured: .*no such thing: give --model-memory-gb"):
+        estimate(Unmeasurable(), complete({}, Toy.hyperparameters), None, CPU, "auto")
+
+
+def test_configurations_that_take_the_same_memory_are_estimated_once(
+    ratings: RatingData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def count(workload: Any, values: Any, *_: Any) -> MemoryEstimate:
+        asked.append(values)
+        return MemoryEstimate("static", activation_bytes=values["hidden_dim"])
+
+    monkeypatch.setattr("tuner.memory.estimate.estimate", count)
+    listed = [{"lr": 0.1}, {"lr": 0.2, "epochs": 3}, {"hidden_dim": 8}]
+    found = estimate_all(GraphSAGE(), configurations(listed, GraphSAGE.hyperparameters), ratings, CPU)
+    assert [each.activation_bytes for each in found] == [64, 64, 8]
+    assert len(asked) == 2
+
+
+def test_an_unknown_method_is_refused(ratings: RatingData) -> None:
+    wrong: Method = "guessed"  # type: ignore[assignment]
+    with pytest.raises(InputError, match=f"choose one of {', '.join(METHODS)}"):
+        estimate_all(GraphSAGE(), [], ratings, CPU, method=wrong)
+
+
+def test_the_margin_is_added_once_and_not_to_the_context() -> None:
+    guess = MemoryEstimate("traced", activation_bytes=GB, context_bytes=GB, margin=0.1)
+    assert need_bytes(guess) == GB + -(-GB * 11 // 10)
+    assert need_bytes(MemoryEstimate("given", context_bytes=GB)) == GB
+
+
+def test_a_model_of_ones_own_is_estimated_from_its_step() -> None:
+    import tuner
+
+    def build() -> tuple[nn.Module, torch.optim.Optimizer, Any]:
+        model = nn.Linear(1000, 1000)
+        x = torch.randn(10, 1000)
+        return model, torch.optim.SGD(model.parameters()), lambda: model(x).square().mean()
+
+    ((name, found),) = tuner.estimate(step=build, device="cpu")
+    assert name == "step"
+    assert found.parameter_bytes == found.gradient_bytes == 4 * 1_001_000
+    assert 0 < found.activation_bytes < found.parameter_bytes
