@@ -38,7 +38,7 @@ from memory_models import (
     trace,
     workload_parts,
 )
-from torch import nn
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.distributed._tools.mem_tracker import MemTracker
 
@@ -135,10 +135,12 @@ Tracked = tuple[nn.Module, Sequence[Any], Sequence[Callable[[], Any]]]
 def _fake_plain(step: Step, mode: FakeTensorMode) -> Tracked:
     model, batch, loss = build(step)
     optimizer = optimizer_of(step, model)
+    last: list[Tensor] = []
 
     def take() -> None:
         optimizer.zero_grad(set_to_none=True)
-        loss(model, *batch).backward()
+        last[:] = [loss(model, *batch)]  # lives until the next one is there, as in ``run``
+        last[0].backward()
         optimizer.step()
 
     return model, (optimizer, *batch), [take] * OPTIMIZER_STEPS

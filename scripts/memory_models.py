@@ -81,7 +81,8 @@ def run(step: Step, device: str) -> None:
     _, optimizer, loss = make(step, device)
     for _ in range(OPTIMIZER_STEPS):
         optimizer.zero_grad(set_to_none=True)
-        loss().backward()
+        value = loss()  # as in a plain loop: the last loss lives until this one is there
+        value.backward()
         optimizer.step()
 
 

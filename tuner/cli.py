@@ -23,7 +23,7 @@ def _mode(default: str) -> Callable[[Command], Command]:
 
 
 # Every option once, by its parameter's name; commands pick theirs, so that one is the same wherever it occurs.
-OPTIONS = {
+OPTIONS: dict[str, Callable[[Command], Command]] = {
     "workload": click.option("--workload", default="graphsage", show_default=True, help="What to train."),
     "mode": _mode("quick"),
     "config": click.option("--config", metavar="FILE", help="A list or grid of your own (YAML, TOML or JSON)."),
