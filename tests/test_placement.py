@@ -57,7 +57,7 @@ def test_cores_are_divided_between_the_workers(gpu_16gb: Device) -> None:
 
 
 def test_a_footprint_larger_than_the_device_is_refused_with_both_numbers(gpu_16gb: Device) -> None:
-    with pytest.raises(InputError, match=r"needs 14.50 GB, but cuda:0 has 14.00 GB .* lower --gpu-memory-buffer-gb"):
+    with pytest.raises(InputError, match=r"needs 14.50 GB, but cuda:0 has 14.00 GB for trials \(16.00 GB in all"):
         plan([gpu_16gb], 14.5)
 
 

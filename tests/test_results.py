@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tuner.errors import ExecutionError, InputError
-from tuner.results import StudyFolder, best_row
+from tuner.results import StudyFolder
 from tuner.trial import GB, Device, MemoryEstimate, Outcome, Placement, Status, Trial
 
 ESTIMATE = MemoryEstimate("given", context_bytes=3 * GB // 2)
-FIRST = "001,toy,t1,5,completed,1,0.5,0.6,3,1.235,cuda:0,0.1111,1.5,0.5,,8"
+FIRST = "001,toy,t1,5,completed,1,0.5,0.6,3,1.235,cuda:0,0.111111,1.5,0.5,,8"
 
 
 def outcome(device: Device, number: int, status: Status = "completed", **metrics: float) -> Outcome:
@@ -36,6 +36,7 @@ def study(tmp_path: Path) -> Iterator[StudyFolder]:
 def test_the_columns_are_the_contracts(study: StudyFolder, gpu_16gb: Device) -> None:
     study.record(outcome(gpu_16gb, 2, "failed"), ESTIMATE, never)
     study.record(outcome(gpu_16gb, 1, val_loss=0.5, test_loss=0.6), ESTIMATE, lambda: b"")
+    study.close()
     with (study.path / "results.csv").open() as file:
         first, second = csv.DictReader(file)
     assert ",".join(first) == (
@@ -59,7 +60,6 @@ def test_only_the_best_trials_weights_are_kept(study: StudyFolder, gpu_16gb: Dev
     study.record(outcome(gpu_16gb, 2, val_loss=0.7), ESTIMATE, never)
     study.record(outcome(gpu_16gb, 3, val_loss=0.4), ESTIMATE, lambda: b"third")
     assert (study.path / "best.pt").read_bytes() == b"third"
-    assert best_row(study.rows(), "val_loss") == study.rows()[2]
 
 
 def test_the_full_text_of_an_error_is_kept(study: StudyFolder, gpu_16gb: Device) -> None:
@@ -85,5 +85,23 @@ def test_a_disk_that_fails_is_one_clear_error(
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(ExecutionError, match="can no longer be written: No space left"):
         study.record(outcome(gpu_16gb, 1, val_loss=0.5), ESTIMATE, lambda: b"")
+    assert json.loads((study.path / "attempts.jsonl").read_text())["error"].startswith("weights not kept")
     monkeypatch.setattr(Path, "replace", replace)
     assert not (study.path / "best.pt").exists()
+
+
+def test_figures_that_are_not_numbers_are_left_blank(study: StudyFolder, gpu_16gb: Device) -> None:
+    study.record(outcome(gpu_16gb, 1, val_loss=0.5, test_loss=float("nan")), ESTIMATE, lambda: b"")
+    assert json.loads((study.path / "attempts.jsonl").read_text())["test_loss"] is None
+
+
+def test_the_table_is_rewritten_now_and_then_and_at_the_end(study: StudyFolder, gpu_16gb: Device) -> None:
+    for number in range(1, 301):
+        study.record(outcome(gpu_16gb, number, val_loss=1.0), ESTIMATE, lambda: b"")
+    study.close()
+    assert len((study.path / "results.csv").read_text().splitlines()) == 301
+
+
+def test_a_folder_that_must_be_new_is_not_shared(tmp_path: Path) -> None:
+    with pytest.raises(FileExistsError):
+        StudyFolder(tmp_path, "val_loss", new=True)

@@ -1,37 +1,70 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.toy import Toy
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
 from tuner.placement import Plan
+from tuner.settings import Settings
 from tuner.space import configurations
-from tuner.study import Settings, StudyResult, run_study
-from tuner.trial import EpochReport
+from tuner.study import StudyResult, run_study
+from tuner.trial import EpochReport, Outcome
 
 
 class Interrupted(InProcessExecutor):
-    """A user presses Ctrl-C when the second trial begins to train."""
+    """A user presses Ctrl-C, twice, as the second trial reports its first epoch."""
 
     def poll(self, timeout_seconds: float) -> list[Any]:
         events = super().poll(timeout_seconds)
-        if isinstance(events[0][0], EpochReport) and events[0][0].trial_id == "t002":
-            raise KeyboardInterrupt
+        event = events[0][0]
+        if isinstance(event, EpochReport) and event.trial_id == "t002" and event.epoch == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGTERM)
         return events
 
 
+class LateInterrupt(InProcessExecutor):
+    """A user presses Ctrl-C while the second trial's weights are on their way."""
+
+    def poll(self, timeout_seconds: float) -> list[Any]:
+        ((event, weights),) = super().poll(timeout_seconds)
+
+        def fetch() -> bytes:
+            os.kill(os.getpid(), signal.SIGINT)
+            return weights()
+
+        late = isinstance(event, Outcome) and event.trial.trial_id == "t002"
+        return [(event, fetch if late else weights)]
+
+
+class LostWeights(InProcessExecutor):
+    """The worker dies between its outcome and its weights."""
+
+    def poll(self, timeout_seconds: float) -> list[Any]:
+        def fail() -> bytes:
+            raise ConnectionError("the worker died")
+
+        return [(event, fail) for event, _ in super().poll(timeout_seconds)]
+
+
 def study(folder: Path, *listed: dict[str, Any], executor: type = InProcessExecutor, **settings: Any) -> StudyResult:
+    defaults = {} if settings.get("auto_memory") else {"model_memory_gb": 0.1}
     return run_study(
         Toy(),
         lambda: None,
         configurations(listed, Toy.hyperparameters),
-        Settings(output=str(folder), device="cpu", gpu_memory_buffer_gb=0, **{"model_memory_gb": 0.1} | settings),
+        Settings(output=str(folder), device="cpu", gpu_memory_buffer_gb=0, **defaults | settings),
         label="test",
+        command="a test",
+        again=lambda best, folder, plan: f"again {best['name']}",
         executor=executor(),
     )
 
@@ -59,15 +92,54 @@ def test_a_trial_that_fails_leaves_its_reason_and_the_others_alone(tmp_path: Pat
     assert "in loss" in (tmp_path / "out" / "tracebacks.log").read_text()
 
 
+def journal(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "attempts.jsonl").read_text().splitlines()]
+
+
 def test_an_interrupt_keeps_what_is_finished_and_names_what_is_not(tmp_path: Path) -> None:
+    listed = [{"name": name} for name in "abcd"]
     with pytest.raises(KeyboardInterrupt):
-        study(tmp_path / "out", {"name": "a"}, {"name": "b"}, {"name": "c"}, executor=Interrupted, max_workers=2)
-    rows = [json.loads(line) for line in (tmp_path / "out" / "attempts.jsonl").read_text().splitlines()]
-    assert [(row["name"], row["status"], row["attempts"]) for row in rows] == [
-        ("a", "completed", 1),
-        ("b", "interrupted", 1),
-        ("c", "interrupted", 1),
+        study(tmp_path / "out", *listed, executor=Interrupted, max_workers=2, threads=1)
+    rows = journal(tmp_path / "out")
+    assert [(row["name"], row["status"], row["attempts"], row["epochs"]) for row in rows] == [
+        ("a", "completed", 1, 3),
+        ("b", "interrupted", 1, 1),
+        ("c", "interrupted", 1, 0),
+        ("d", "interrupted", 0, 0),
     ]
+    assert rows[1]["val_loss"] > 0, "what it had reached is kept"
+    assert len((tmp_path / "out" / "results.csv").read_text().splitlines()) == 5
+
+
+def test_an_interrupt_while_a_result_is_written_does_not_lose_it(tmp_path: Path) -> None:
+    listed = [{"name": name, "lr": lr} for name, lr in (("a", 0.001), ("b", 0.1), ("c", 0.1))]
+    with pytest.raises(KeyboardInterrupt):
+        study(tmp_path / "out", *listed, executor=LateInterrupt, max_workers=1)
+    assert [(row["name"], row["status"]) for row in journal(tmp_path / "out")] == [
+        ("a", "completed"),
+        ("b", "completed"),
+        ("c", "interrupted"),
+    ]
+    assert torch.load(tmp_path / "out" / "best.pt", weights_only=True)["name"] == "b"
+
+
+def test_weights_that_are_lost_do_not_lose_the_result(tmp_path: Path) -> None:
+    result = study(tmp_path / "out", {"name": "a"}, {"name": "b"}, executor=LostWeights)
+    assert [row["status"] for row in result.rows] == ["completed"] * 2
+    assert {row["error"] for row in result.rows} == {"weights not kept: the worker died"}
+
+
+def test_signals_do_again_what_they_did_before_a_study(tmp_path: Path) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    study(tmp_path / "out", {"name": "a"})
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
+
+
+def test_texts_with_brackets_are_printed_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study(tmp_path / "out", {"name": "[bold]a[/x]", "fault": 2})
+    printed = capsys.readouterr().out
+    assert printed.count("[bold]a[/x]") >= 2
+    assert printed.count("[enforce fail]") == 2
 
 
 def test_epochs_replace_every_configurations_own(tmp_path: Path) -> None:
@@ -108,6 +180,10 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
         ({"threads": 0}, "--threads 0"),
         ({"epochs": 0}, "--epochs 0"),
         ({"seed": -1}, "--seed -1"),
+        ({"auto_memory": True, "model_memory_gb": 2.0}, "leave one of them out"),
+        ({"memory_estimation": "traced"}, "has no effect without --auto-memory"),
+        ({"output": str(Path(__file__).parent)}, "the folder is not empty"),
+        ({"output": f"{__file__}/out"}, "cannot be written: .*test_study.py is not a folder"),
     ],
 )
 def test_numbers_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:

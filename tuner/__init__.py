@@ -37,6 +37,10 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib import metadata
+
+        return metadata.version("tuner")
     for module, names in _MODULES.items():
         if name in names:
             return getattr(importlib.import_module(module), name)

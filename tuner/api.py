@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import os
 import pickle
+import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +15,9 @@ from tuner.devices import DeviceChoice
 from tuner.errors import InputError
 from tuner.estimation import choose
 from tuner.memory.estimate import Method
+from tuner.settings import Settings
 from tuner.space import configurations as parse_configurations
-from tuner.study import Settings, StudyResult, run_study
+from tuner.study import StudyResult, run_study
 from tuner.workloads import find_workload
 
 if TYPE_CHECKING:
@@ -73,14 +77,14 @@ def run(
     """
     options = dict(locals())
     found, chosen, label = choose(workload, mode, config, only, limit)
-    names = Settings.__dataclass_fields__
     return run_study(
         found,
         lambda: found.load_data(data, seed),
         chosen,
-        Settings(**{name: options[name] for name in names}),
+        Settings(**{name: options[name] for name in Settings.__dataclass_fields__}),
         label=label,
-        rerun=_arguments(options),
+        command=shlex.join(["tune", *_arguments(options)]),
+        again=lambda best, _, plan: _again(options, best["name"], plan.threads),
     )
 
 
@@ -128,7 +132,8 @@ def tune_hyperparameters_parallel(
         expandable_segments: set PyTorch's CUDA allocator option of that name, and estimate with it.
 
     Returns:
-        One row for each configuration, best first, with the columns of ``results.csv``.
+        One row for each configuration, best first, with the columns of ``results.csv``; ``attrs["folder"]`` is the
+        study's folder.
 
     Raises:
         InputError: something given cannot be used; nothing has been written.
@@ -158,8 +163,12 @@ def tune_hyperparameters_parallel(
         chosen,
         settings,
         label="notebook",
+        command="tune_hyperparameters_parallel()",
+        again=lambda _, folder, __: f"tuner.load_best({str(folder)!r})",
     )
-    return result.to_frame()
+    frame = result.to_frame()
+    frame.attrs["folder"] = str(result.folder)
+    return frame
 
 
 def load_best(folder: str | Path) -> nn.Module:
@@ -186,15 +195,27 @@ def load_best(folder: str | Path) -> nn.Module:
         raise InputError(f"{path} cannot be loaded: it holds more than weights and plain values") from error
     except (OSError, RuntimeError, KeyError, TypeError, ValueError, EOFError) as error:
         raise InputError(f"{path} cannot be loaded: {' '.join(str(error).split())}") from error
-    return model.eval()
+    return model.eval().requires_grad_(False)
+
+
+def _again(options: Mapping[str, Any], name: str, threads: int) -> str:
+    """The command that runs one configuration of a study again; on the CPU it gives the same figures.
+
+    The number of threads is part of it, since the last digits of a sum depend on that.
+    """
+    chosen_anew = {"only": name, "limit": None, "output": None, "threads": threads, "max_workers": None}
+    python = min(sys.executable, os.path.relpath(sys.executable), key=len)
+    return f"{python} -m tuner {shlex.join(_arguments({**options, **chosen_anew}))}"
 
 
 def _arguments(options: Mapping[str, Any]) -> list[str]:
-    """The command-line arguments that repeat a run: what is not a default, and not chosen anew by a repetition."""
-    chosen_anew = ("only", "limit", "output", "dry_run", "threads")
+    """The command-line arguments of a run: every option that has not its default."""
     defaults = {name: parameter.default for name, parameter in inspect.signature(run).parameters.items()}
     arguments: list[str] = []
     for name, value in options.items():
-        if name not in chosen_anew and value != defaults[name]:
-            arguments += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
+        flag = name.replace("_", "-")
+        if value is False and defaults[name] is True:
+            arguments.append(f"--no-{flag}")
+        elif value != defaults[name]:
+            arguments += [f"--{flag}"] + ([] if value is True else [str(value)])
     return arguments

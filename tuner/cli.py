@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from tuner.errors import InputError, TunerError
 
@@ -17,15 +16,15 @@ DEFAULT_COMMAND = "run"
 Command = Callable[..., None]
 
 
-def _mode(default: str) -> Callable[[Command], Command]:
-    text = "A named list of configurations: quick, architecture, learning, regularization or full."
-    return click.option("--mode", default=default, show_default=True, help=text)
-
-
 # Every option once, by its parameter's name; commands pick theirs, so that one is the same wherever it occurs.
 OPTIONS: dict[str, Callable[[Command], Command]] = {
     "workload": click.option("--workload", default="graphsage", show_default=True, help="What to train."),
-    "mode": _mode("quick"),
+    "mode": click.option(
+        "--mode",
+        default="quick",
+        show_default=True,
+        help="A named list of configurations: quick, architecture, learning, regularization or full.",
+    ),
     "config": click.option("--config", metavar="FILE", help="A list or grid of your own (YAML, TOML or JSON)."),
     "overrides": click.option(
         "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Replaces a value of every configuration."
@@ -146,8 +145,6 @@ def cli() -> None:
 @click.pass_context
 def run(ctx: click.Context, /, debug: bool, **chosen: Any) -> None:
     """Tune a workload and leave a CSV of results."""
-    _exclusive(ctx, "auto_memory", "model_memory_gb")
-    _exclusive(ctx, "config", "mode")
     from tuner import api
 
     ctx.exit(api.run(**chosen).exit_code)
@@ -159,11 +156,10 @@ def run(ctx: click.Context, /, debug: bool, **chosen: Any) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @options("debug")
-@click.pass_context
-def estimate(ctx: click.Context, /, debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
+def estimate(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
     """Say what training will take, without training."""
-    _exclusive(ctx, "config", "mode")
-    _exclusive(ctx, "as_json", "as_csv")
+    if as_json and as_csv:
+        raise InputError("--json and --csv were both given: leave one of them out")
     from tuner import estimation
 
     found = estimation.estimate(**chosen)
@@ -180,15 +176,15 @@ def estimate(ctx: click.Context, /, debug: bool, as_json: bool, as_csv: bool, **
 
 
 @cli.command()
-@_mode("architecture")  # two configurations would tell little
-@options("workload", "config", "data", "only", "limit", "seed", "device", "expandable_segments", "debug")
+@options("workload", "mode", "config", "data", "only", "limit", "seed", "device", "expandable_segments", "debug")
 @click.pass_context
 def calibrate(ctx: click.Context, /, debug: bool, **chosen: Any) -> None:
     """Train each configuration for an epoch and keep what it took, to correct later estimates."""
-    _exclusive(ctx, "config", "mode")
     from tuner import estimation
 
-    click.echo(estimation.calibrate(**chosen).to_string(index=False))
+    table = estimation.calibrate(**chosen)
+    click.echo(table.to_string(index=False))
+    ctx.exit(0 if (table.status == "completed").all() else 1)
 
 
 def main() -> None:
@@ -208,13 +204,6 @@ def main() -> None:
         _fail(f"unexpected {type(error).__name__}: {error}: please report it with the output of --debug", 1, debug)
     else:
         sys.exit(code if isinstance(code, int) else 0)
-
-
-def _exclusive(ctx: click.Context, first: str, second: str) -> None:
-    """Refuses two options that exclude each other."""
-    names = {parameter.name: parameter.opts[0] for parameter in ctx.command.params}
-    if all(ctx.get_parameter_source(name) is not ParameterSource.DEFAULT for name in (first, second)):
-        raise InputError(f"{names[first]} and {names[second]} were both given: leave one of them out")
 
 
 def _fail(message: str, code: int, debug: bool) -> None:

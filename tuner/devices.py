@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
@@ -30,14 +31,35 @@ def detect_devices(choice: DeviceChoice = "auto") -> tuple[Device, ...]:
     """
     if choice not in ("auto", "cpu", "cuda"):
         raise InputError(f"unknown device {choice!r}: choose auto, cpu or cuda")
-    gpus = () if choice == "cpu" else cuda_devices()
+    if choice == "cpu":
+        return (ram_device(),)
+    if not torch_has_cuda():
+        if choice == "cuda":
+            raise InputError("--device cuda: the installed torch is a build for the CPU; install one for CUDA")
+        return (ram_device(),)
+    gpus = cuda_devices()
     if choice == "cuda" and not gpus:
         raise InputError("--device cuda: NVML finds no visible GPU on this machine; use --device cpu")
     return gpus or (ram_device(),)
 
 
+def torch_has_cuda() -> bool:
+    """Whether the installed torch can be a CUDA build, by its version and without importing it."""
+    return not metadata.version("torch").endswith("+cpu")
+
+
+def pin(device: Device) -> None:
+    """Makes a GPU the only one that this process sees, as ``cuda:0``; before torch asks CUDA. RAM needs nothing."""
+    if device.kind == "cuda":
+        os.environ["CUDA_VISIBLE_DEVICES"] = device.uuid
+
+
 def cuda_devices() -> tuple[Device, ...]:
-    """The GPUs that ``CUDA_VISIBLE_DEVICES`` leaves visible; empty without an NVIDIA driver."""
+    """The GPUs that ``CUDA_VISIBLE_DEVICES`` leaves visible; empty without an NVIDIA driver.
+
+    Raises:
+        InputError: it names a MIG instance.
+    """
     import pynvml
 
     try:
@@ -49,7 +71,7 @@ def cuda_devices() -> tuple[Device, ...]:
         uuids = [_text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
         visible = _visible(uuids, os.environ.get("CUDA_VISIBLE_DEVICES"))
         cores = max(1, available_cores() // max(1, len(visible)))
-        return tuple(_cuda_device(index, handles[index], cores) for index in visible)
+        return tuple(_cuda_device(index, handles[index], uuids[index], cores) for index in visible)
     finally:
         pynvml.nvmlShutdown()
 
@@ -63,7 +85,7 @@ def ram_device() -> Device:
     limit, used = cgroup_memory()
     if limit is not None and limit < total:
         total, free = limit, min(free, max(0, limit - used))
-    return Device("", "cpu", 0, platform.processor() or platform.machine(), total, free, available_cores())
+    return Device("", "cpu", 0, _processor(), total, free, available_cores())
 
 
 def cgroup_memory(root: Path = CGROUP, membership: Path = MEMBERSHIP) -> tuple[int | None, int]:
@@ -110,10 +132,19 @@ def available_cores(root: Path = CGROUP, membership: Path = MEMBERSHIP) -> int:
     return max(1, affinity)
 
 
+def _processor() -> str:
+    """The processor's model, where Linux tells it, else its architecture."""
+    lines = _read(Path("/proc/cpuinfo")).splitlines()
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return model or platform.processor() or platform.machine()
+
+
 def _visible(uuids: list[str], variable: str | None) -> list[int]:
     """Ordinals of the GPUs that ``CUDA_VISIBLE_DEVICES`` names; as in CUDA, the first unknown one ends the list."""
     if variable is None:
         return list(range(len(uuids)))
+    if "MIG-" in variable:
+        raise InputError(f"CUDA_VISIBLE_DEVICES={variable}: MIG instances are not supported; name a whole GPU")
     chosen: list[int] = []
     for word in (part.strip() for part in variable.split(",")):
         matches = [i for i, uuid in enumerate(uuids) if word and (word == str(i) or uuid.startswith(word))]
@@ -123,12 +154,12 @@ def _visible(uuids: list[str], variable: str | None) -> list[int]:
     return chosen
 
 
-def _cuda_device(index: int, handle: object, cores: int) -> Device:
+def _cuda_device(index: int, handle: object, uuid: str, cores: int) -> Device:
     import pynvml
 
     memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
     name = _text(pynvml.nvmlDeviceGetName(handle))
-    return Device("", "cuda", index, name, int(memory.total), int(memory.free), cores)
+    return Device("", "cuda", index, name, int(memory.total), int(memory.free), cores, uuid)
 
 
 def _text(value: str | bytes) -> str:

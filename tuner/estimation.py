@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +14,10 @@ from tuner.errors import InputError
 from tuner.memory import calibration as calibrations
 from tuner.memory.estimate import Method, correct, cublas_workspace_bytes, estimate_all, to_estimate
 from tuner.placement import need_bytes
+from tuner.settings import Settings
 from tuner.space import configurations, load_configurations, mode_file, select
-from tuner.study import Settings, run_study
-from tuner.trial import GB, Configuration, MemoryEstimate
+from tuner.study import StudyResult, run_study
+from tuner.trial import GB, Configuration, Device, MemoryEstimate
 from tuner.workloads import find_workload
 
 if TYPE_CHECKING:
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
     from tuner.workloads.base import Workload
 
+DEFAULT_MODE = "quick"
 Step = Callable[[], "tuple[nn.Module, Optimizer | None, Callable[[], Tensor]]"]
 
 
@@ -44,6 +48,10 @@ def choose(
         InputError: one of these cannot be used.
     """
     found = find_workload(workload)
+    if config is not None and not isinstance(config, (str, Path)):
+        raise InputError(f"config: expected the path of a file, not a {type(config).__name__}")
+    if config is not None and mode != DEFAULT_MODE:
+        raise InputError("--config and --mode were both given: leave one of them out")
     path = Path(config) if config else mode_file(workload, mode)
     chosen = select(load_configurations(path, found.hyperparameters), only=only, limit=limit)
     if overrides:
@@ -80,7 +88,7 @@ def estimate(
         only: just the configuration of this name.
         limit: just the first so many.
         seed: seed of the validation split.
-        device: "cuda", "cpu", or "auto" for GPUs where there are any.
+        device: "cuda", which need not be there, "cpu", or "auto" for GPUs where there are any.
         memory_estimation: "static", "traced", "measured", or "auto" for traced where a step can be followed.
         calibration: correct by what earlier trials on this device needed.
         expandable_segments: simulate PyTorch's CUDA allocator with that option.
@@ -94,7 +102,7 @@ def estimate(
         InputError: something given cannot be used.
         Untraceable: ``step`` cannot be followed; the text names the operation.
     """
-    target = detect_devices(device)[0]
+    target = _device(device)
     if step is not None:
         from tuner.memory.trace import trace_step
 
@@ -110,14 +118,15 @@ def estimate(
         method=memory_estimation,
         expandable_segments=expandable_segments,
     )
-    known = calibrations.load(calibrations.key(found.name, target.name)) if calibration else None
+    key = calibrations.key(found.name, target.name, expandable_segments)
+    known = calibrations.load(key) if calibration else None
     return [(each.name, correct(guess, known)) for each, guess in zip(chosen, raw, strict=True)]
 
 
 def calibrate(
     *,
     workload: str = "graphsage",
-    mode: str = "architecture",
+    mode: str = DEFAULT_MODE,
     config: str | None = None,
     data: str = "synthetic",
     only: str | None = None,
@@ -140,49 +149,63 @@ def calibrate(
         expandable_segments: set PyTorch's CUDA allocator option of that name.
 
     Returns:
-        For each configuration its peak, and the traced estimate before and after, in GB.
+        For each configuration its status, its peak, and the traced estimate before and after, in GB.
 
     Raises:
         InputError: something given cannot be used.
         ExecutionError: Ray does not start.
     """
-    import pandas as pd
-
     found, chosen, label = choose(workload, mode, config, only, limit)
-    options: Mapping[str, Any] = {"data": data, "seed": seed, "device": device, "memory_estimation": "traced"}
-    before = estimate(
-        workload=workload, mode=mode, config=config, only=only, limit=limit, calibration=False, **options
+    settings = Settings(
+        auto_memory=True,
+        max_workers=1,
+        threads=1,
+        epochs=1,
+        seed=seed,
+        device=device,
+        memory_estimation="traced",
+        expandable_segments=expandable_segments,
     )
     with tempfile.TemporaryDirectory() as folder:
-        settings = Settings(
-            auto_memory=True,
-            max_workers=1,
-            threads=1,
-            epochs=1,
-            seed=seed,
-            output=str(Path(folder) / "study"),
-            device=device,
-            memory_estimation="traced",
-            expandable_segments=expandable_segments,
-        )
-        result = run_study(found, lambda: found.load_data(data, seed), chosen, settings, label=label)
-    after = estimate(workload=workload, mode=mode, config=config, only=only, limit=limit, **options)
-    peaks = {row["name"]: row["peak_memory_gb"] for row in result.rows}
+        settings = replace(settings, output=str(Path(folder) / "study"))
+        load = partial(found.load_data, data, seed)
+        result = run_study(found, load, chosen, settings, label=label, command="tune calibrate")
+    name = result.plan.devices[0].name
+    known = calibrations.load(calibrations.key(found.name, name, expandable_segments))
+    return _before_and_after(result, known)
+
+
+def _before_and_after(result: StudyResult, known: calibrations.Calibration | None) -> pd.DataFrame:
+    import pandas as pd
+
+    rows = sorted(result.rows, key=lambda row: row["trial_id"])
+    after = [correct(result.estimates[row["trial_id"]], known) for row in rows]
     return pd.DataFrame(
         {
-            "name": [name for name, _ in before],
-            "peak_memory_gb": [peaks[name] for name, _ in before],
-            "before_gb": [round(guess.total_bytes / GB, 4) for _, guess in before],
-            "after_gb": [round(guess.total_bytes / GB, 4) for _, guess in after],
-            "margin": [round(guess.margin, 4) for _, guess in after],
+            "name": [row["name"] for row in rows],
+            "status": [row["status"] for row in rows],
+            "peak_memory_gb": [row["peak_memory_gb"] for row in rows],
+            "before_gb": [round(result.estimates[row["trial_id"]].total_bytes / GB, 4) for row in rows],
+            "after_gb": [round(estimate.total_bytes / GB, 4) for estimate in after],
+            "margin": [round(estimate.margin, 4) for estimate in after],
         }
     )
+
+
+def _device(choice: DeviceChoice) -> Device:
+    """The device to estimate for; a GPU need not be there to be estimated for."""
+    try:
+        return detect_devices(choice)[0]
+    except InputError:
+        if choice != "cuda":
+            raise
+        return Device("", "cuda", 0, "a GPU", 0, 0, cores=1)
 
 
 def to_record(name: str, guess: MemoryEstimate) -> dict[str, Any]:
     """An estimate as plain values, in GB: its parts, total, margin, need and the interval that these span."""
     need = need_bytes(guess)
-    low = guess.total_bytes - (need - guess.total_bytes)
+    low = 2 * guess.total_bytes - need
     sizes = {f"{part}_gb": size for part, size in guess.parts().items()}
     sizes |= {"reserved_gb": guess.reserved_bytes, "estimated_memory_gb": guess.total_bytes}
     sizes |= {"low_gb": low, "need_gb": need}

@@ -6,9 +6,10 @@ held before the trial, plus the worker's own base (interpreter and libraries), w
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
+import fcntl
 import os
+import tempfile
 from pathlib import Path
 
 from tuner.trial import Device
@@ -28,8 +29,9 @@ class PeakMeter:
     def __init__(self, device: Device) -> None:
         """Takes the worker's base: resident bytes after its imports, or the CUDA context that is made here."""
         self._cuda = device.kind == "cuda"
-        self.context_bytes = _cuda_context_bytes() if self._cuda else _resident_bytes("VmRSS") or 0
+        self.context_bytes = _make_cuda_context(device) if self._cuda else _resident_bytes("VmRSS") or 0
         self._before_bytes = 0
+        self._stale_peak_bytes: int | None = None
 
     def start(self) -> None:
         """Begins a new measurement."""
@@ -40,19 +42,21 @@ class PeakMeter:
             torch.cuda.reset_peak_memory_stats()
         elif STATUS.exists():
             _return_free_heap()
-            # A kernel or container may not allow it: the peak is then that of the process so far.
-            with contextlib.suppress(OSError):
-                CLEAR_REFS.write_text(RESET_PEAK)
             self._before_bytes = _resident_bytes("VmRSS") or 0
+            try:
+                CLEAR_REFS.write_text(RESET_PEAK)
+                self._stale_peak_bytes = None
+            except OSError:  # a kernel or container that does not allow it
+                self._stale_peak_bytes = _resident_bytes("VmHWM")
 
     def peak_bytes(self) -> int | None:
-        """The most that was taken since ``start``; None where the system does not tell (no /proc, no CUDA)."""
+        """The most that was taken since ``start``; None where the system does not tell (no /proc, an old peak)."""
         if self._cuda:
             import torch
 
             return int(torch.cuda.max_memory_reserved()) + self.context_bytes
         peak = _resident_bytes("VmHWM")
-        if peak is None:
+        if peak is None or peak == self._stale_peak_bytes:
             return None
         return max(0, peak - self._before_bytes) + self.context_bytes
 
@@ -73,19 +77,24 @@ def _resident_bytes(field: str) -> int | None:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":")), None)
 
 
-def _cuda_context_bytes() -> int:
-    """Bytes that this process holds on the GPU beside its tensors, by NVML; makes the context if there is none."""
+def _make_cuda_context(device: Device) -> int:
+    """Makes this process's CUDA context and returns its bytes.
+
+    By NVML's list of processes; in a container, where that has the host's process numbers, by what the device's used
+    memory grows by, with a lock so that no other worker of this machine's makes its own at that moment.
+    """
     import pynvml
     import torch
 
-    torch.zeros(1, device="cuda")
     pynvml.nvmlInit()
     try:
-        uuid = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
-        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        handle = pynvml.nvmlDeviceGetHandleByUUID(device.uuid)
+        with (Path(tempfile.gettempdir()) / f"tuner-context-{os.getuid()}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            before = int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
+            torch.zeros(1, device="cuda")
+            grown = int(pynvml.nvmlDeviceGetMemoryInfo(handle).used) - before
         held = {p.pid: p.usedGpuMemory for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)}
     finally:
         pynvml.nvmlShutdown()
-    # In a container NVML may list the host's process numbers, or no sizes: then the context is not known.
-    used = held.get(os.getpid())
-    return max(0, int(used) - int(torch.cuda.memory_reserved())) if used else 0
+    return max(0, int(held.get(os.getpid()) or grown) - int(torch.cuda.memory_reserved()))

@@ -28,7 +28,7 @@ class Plan:
         budgets: what each device's trials divide between them: min(total - buffer, free), in bytes.
         footprint_bytes: what every trial is given.
         slots: how many trials each device runs at once.
-        fraction: each trial's share of its device's budget, 1 / ⌊budget / footprint⌋ of the tightest device.
+        fractions: each trial's share of its device's budget, 1 / ⌊budget / footprint⌋.
         threads: CPU threads of each trial.
         bound: what keeps the number of workers from being larger.
     """
@@ -156,6 +156,5 @@ def _does_not_fit(devices: Sequence[Device], budgets: Sequence[int], footprint: 
     return (
         f"a trial needs {footprint / GB:.2f} GB, but {device.label} has {max(0, budgets[index]) / GB:.2f} GB for "
         f"trials ({device.total_bytes / GB:.2f} GB in all, {device.free_bytes / GB:.2f} GB free, buffer "
-        f"{buffer_bytes / GB:.2f} GB): lower --gpu-memory-buffer-gb or --model-memory-gb, leave out the largest "
-        "configurations, or use a device with more memory"
+        f"{buffer_bytes / GB:.2f} GB)"
     )

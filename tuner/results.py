@@ -13,8 +13,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,18 +40,20 @@ AFTER_METRICS = (
     "peak_memory_gb",
     "error",
 )
+CSV_SECONDS = 1.0  # at most so often is the table rewritten while trials end; the journal has every line at once
 Row = dict[str, Any]
 
 
 class StudyFolder:
     """Writes a study's folder; everything in it can be read at any moment."""
 
-    def __init__(self, path: Path, metric: str) -> None:
+    def __init__(self, path: Path, metric: str, *, new: bool = False) -> None:
         """Makes the folder.
 
         Args:
             path: the folder; its parents are made too.
             metric: the metric that decides which trial is best; smaller is better.
+            new: raise FileExistsError if it exists.
 
         Raises:
             InputError: the folder exists and holds files, or cannot be written.
@@ -56,24 +61,35 @@ class StudyFolder:
         self.path = path
         self._metric = metric
         self._rows: dict[str, Row] = {}
+        self._best: float = math.inf
+        self._written = 0.0
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            path.mkdir(parents=True, exist_ok=not new)
             if any(path.iterdir()):
                 raise InputError(f"--output {path}: the folder is not empty; give a new one")
             self._journal = (path / ATTEMPTS).open("a", encoding="utf-8")
         except OSError as error:
+            if new and isinstance(error, FileExistsError):
+                raise
             raise InputError(f"--output {path}: cannot be written: {error.strerror}") from error
 
     def record(self, outcome: Outcome, estimate: MemoryEstimate, weights: Callable[[], bytes]) -> None:
         """Keeps how an attempt ended: the weights if it is the best so far, then its line, then the table.
 
+        The weights come first so that a finished trial never lacks them. If they cannot be had or written, the trial
+        is recorded all the same, and its row says so.
+
         Raises:
             ExecutionError: the disk is full, or the folder can no longer be written.
         """
         row = to_row(outcome, estimate)
-        try:
-            if self._is_best(row):
-                _replace(self.path / BEST, weights())
+        with self._writing():
+            if row["status"] == "completed" and row[self._metric] < self._best:
+                try:
+                    _replace(self.path / BEST, weights())
+                    self._best = row[self._metric]
+                except Exception as error:  # whatever it is, the result itself is not lost for it
+                    row["error"] = f"weights not kept: {' '.join(str(error).split())[:200]}"
             if outcome.traceback:
                 with (self.path / TRACEBACKS).open("a", encoding="utf-8") as log:
                     log.write(f"== {outcome.trial.trial_id} {outcome.trial.name}\n{outcome.traceback}\n")
@@ -81,29 +97,42 @@ class StudyFolder:
             self._journal.flush()
             os.fsync(self._journal.fileno())
             self._rows[outcome.trial.trial_id] = row
-            _replace(self.path / RESULTS, to_csv(self.rows()).encode())
-        except OSError as error:
-            raise ExecutionError(f"{self.path} can no longer be written: {error.strerror}") from error
+            if time.monotonic() - self._written > CSV_SECONDS:
+                self._write_csv()
 
     def describe(self, study: Mapping[str, Any]) -> None:
-        """Writes ``study.json``."""
-        _replace(self.path / STUDY, (json.dumps(study, indent=2) + "\n").encode())
+        """Writes ``study.json``.
+
+        Raises:
+            ExecutionError: it cannot be written.
+        """
+        with self._writing():
+            _replace(self.path / STUDY, (json.dumps(study, indent=2) + "\n").encode())
 
     def rows(self) -> list[Row]:
         """One row for each configuration that has ended, in the order of the configurations."""
         return [self._rows[trial_id] for trial_id in sorted(self._rows)]
 
-    def best(self) -> Row | None:
-        """The completed row with the smallest metric."""
-        return best_row(self._rows.values(), self._metric)
-
     def close(self) -> None:
-        """Closes the journal."""
-        self._journal.close()
+        """Writes the table a last time and closes the journal.
 
-    def _is_best(self, row: Row) -> bool:
-        best = self.best()
-        return row["status"] == "completed" and (best is None or row[self._metric] < best[self._metric])
+        Raises:
+            ExecutionError: the disk is full, or the folder can no longer be written.
+        """
+        with self._writing():
+            self._write_csv()
+            self._journal.close()
+
+    def _write_csv(self) -> None:
+        _replace(self.path / RESULTS, to_csv(self.rows()).encode())
+        self._written = time.monotonic()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ExecutionError(f"{self.path} can no longer be written: {error.strerror}") from error
 
 
 def to_row(outcome: Outcome, estimate: MemoryEstimate) -> Row:
@@ -116,11 +145,12 @@ def to_row(outcome: Outcome, estimate: MemoryEstimate) -> Row:
         "seed": trial.seed,
         "status": outcome.status,
         "attempts": trial.attempt if placement else trial.attempt - 1,
-        **{name: round(value, 6) for name, value in outcome.metrics.items()},
+        **{name: round(value, 6) if math.isfinite(value) else None for name, value in outcome.metrics.items()},
         "epochs": outcome.epochs,
         "duration_s": round(outcome.seconds, 3),
         "device": placement.device.label if placement else None,
-        "gpu_fraction": round(placement.fraction, 4) if placement else None,
+        # Rounded down: seven shares of 0.142857 fit on a device, seven of 0.1429 do not.
+        "gpu_fraction": math.floor(placement.fraction * 1e6) / 1e6 if placement else None,
         "estimated_memory_gb": round(estimate.total_bytes / GB, 4),
         "peak_memory_gb": None if outcome.peak_bytes is None else round(outcome.peak_bytes / GB, 4),
         "error": outcome.error,
@@ -148,12 +178,6 @@ def write_rows(rows: Sequence[Row], names: Sequence[str] | None = None) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
-
-
-def best_row(rows: Iterable[Row], metric: str) -> Row | None:
-    """The completed row with the smallest ``metric``; None if nothing is completed."""
-    completed = [row for row in rows if row["status"] == "completed"]
-    return min(completed, key=lambda row: float(row[metric]), default=None)
 
 
 def _replace(path: Path, content: bytes) -> None:

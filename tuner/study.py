@@ -3,97 +3,44 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import platform
-import shlex
-import signal
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.devices import DeviceChoice, detect_devices
-from tuner.errors import InputError
-from tuner.execution.loop import Executor, Weights, run_trials
+from tuner.devices import detect_devices
+from tuner.errors import InputError, TunerError
+from tuner.execution.loop import Executor, run_trials
+from tuner.interrupts import Interrupt, orderly
 from tuner.memory import calibration
-from tuner.memory.estimate import Method, correct, estimate_all
+from tuner.memory.estimate import correct, estimate_all
 from tuner.placement import Plan, need_bytes, place, plan_uniform
-from tuner.report.tables import by_metric, estimate_accuracy, plan_text, results_table
-from tuner.results import RESULTS, Row, StudyFolder
-from tuner.trial import (
-    GB,
-    SUCCESSFUL,
-    Configuration,
-    Device,
-    EpochReport,
-    MemoryEstimate,
-    Outcome,
-    Placement,
-    Request,
-    Trial,
+from tuner.recorder import Recorder
+from tuner.report.progress import Progress
+from tuner.report.tables import (
+    by_metric,
+    estimate_accuracy,
+    estimates_text,
+    make_console,
+    plan_text,
+    results_table,
 )
+from tuner.results import RESULTS, Row, StudyFolder
+from tuner.settings import Settings
+from tuner.trial import GB, SUCCESSFUL, Configuration, Device, MemoryEstimate, Request, Trial
 
 if TYPE_CHECKING:
     import pandas as pd
+    from rich.console import Console
 
-    from tuner.report.progress import Progress
     from tuner.workloads.base import Workload
 
-WIDE = 200
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How a study runs, whatever it trains.
-
-    Attributes:
-        auto_memory: estimate every configuration and give each trial what the largest needs.
-        model_memory_gb: what each trial is given otherwise, in GB.
-        gpu_memory_buffer_gb: what is left alone on each device, in GB.
-        max_workers: at most so many trials at once.
-        threads: CPU threads for each trial; None divides the cores between the workers.
-        epochs: replaces every configuration's number of epochs.
-        seed: seed of the validation split, weights, batches and dropout.
-        output: the study's folder; None makes one under ``results/``.
-        device: "auto", "cpu" or "cuda".
-        memory_estimation: how ``auto_memory`` estimates: "static", "traced", "measured" or "auto".
-        calibration: correct estimates by what earlier trials needed, and keep what these need for later ones.
-        expandable_segments: set PyTorch's allocator option of that name for the trials.
-        dry_run: stop after the plan.
-    """
-
-    auto_memory: bool = False
-    model_memory_gb: float = 1.5
-    gpu_memory_buffer_gb: float = 2.0
-    max_workers: int | None = None
-    threads: int | None = None
-    epochs: int | None = None
-    seed: int = 0
-    output: str | None = None
-    device: DeviceChoice = "auto"
-    memory_estimation: Method = "auto"
-    calibration: bool = True
-    expandable_segments: bool = False
-    dry_run: bool = False
-
-    def check(self) -> None:
-        """Raises InputError for a number that makes no sense."""
-        if not self.model_memory_gb > 0:
-            raise InputError(f"--model-memory-gb {self.model_memory_gb:g}: must be more than 0")
-        if not self.gpu_memory_buffer_gb >= 0:
-            raise InputError(f"--gpu-memory-buffer-gb {self.gpu_memory_buffer_gb:g}: must be 0 or more")
-        if self.seed < 0:
-            raise InputError(f"--seed {self.seed}: must be 0 or more")
-        for option in ("max_workers", "threads", "epochs"):
-            value = getattr(self, option)
-            if value is not None and value < 1:
-                raise InputError(f"--{option.replace('_', '-')} {value}: must be at least 1")
+Again = Callable[[Row, Path, Plan], str]
 
 
 @dataclass(frozen=True)
@@ -102,13 +49,15 @@ class StudyResult:
 
     Attributes:
         plan: how the trials shared the devices.
+        estimates: each trial's estimate before calibration, by trial id.
         rows: one for each configuration, best first, with the CSV's names; empty after a dry run.
         folder: where the results are; None after a dry run.
     """
 
     plan: Plan
-    rows: list[Row]
-    folder: Path | None
+    estimates: Mapping[str, MemoryEstimate]
+    rows: list[Row] = field(default_factory=list)
+    folder: Path | None = None
 
     @property
     def exit_code(self) -> int:
@@ -131,7 +80,8 @@ def run_study(
     settings: Settings,
     *,
     label: str,
-    rerun: Sequence[str] | None = None,
+    command: str,
+    again: Again | None = None,
     executor: Executor | None = None,
 ) -> StudyResult:
     """Runs every configuration and writes the results as they come.
@@ -142,7 +92,8 @@ def run_study(
         configurations: what to try; complete and valid.
         settings: how.
         label: ends the default folder's name: the mode.
-        rerun: the command's arguments that repeat this study, for the best trial's own command.
+        command: what the user called, for ``study.json``.
+        again: from the best row, the folder and the plan, how to have that trial again; None prints no end.
         executor: what runs the trials; Ray by default.
 
     Raises:
@@ -150,68 +101,44 @@ def run_study(
         ExecutionError: Ray does not start, or the folder can no longer be written.
         KeyboardInterrupt: after everything that was finished has been written.
     """
-    from rich.console import Console
-
     settings.check()
-    console = Console(highlight=False)
-    if not console.is_terminal:  # a file or a pipe has no width that a line should be broken at
-        console.width = WIDE
+    console = make_console()
     configurations = _with_epochs(configurations, workload, settings.epochs)
     data = load_data()
     devices = detect_devices(settings.device)
     executor = executor or _ray(settings)
-    try:
+    interrupt = Interrupt()
+    with orderly(interrupt), closing(executor):
         if settings.auto_memory and not settings.dry_run:
             executor.prepare(devices)  # starting Ray and estimating take seconds, so they overlap
-        raw = _estimates(workload, data, configurations, devices[0], settings)
-        requests = make_requests(workload, configurations, raw, devices[0], settings)
+        estimates = _estimates(workload, data, configurations, devices[0], settings)
+        requests = make_requests(workload, configurations, estimates, devices[0], settings)
         plan = _plan(devices, requests, settings)
-        largest = max(requests, key=lambda request: request.estimate.total_bytes)
-        text = plan_text(plan, largest.estimate, largest.trial.name, len(requests))
-        console.print(text, markup=False, soft_wrap=True)
+        about = workload.describe(data)
+        console.print(plan_text(plan, requests, about), markup=False, soft_wrap=True)
+        by_id = {request.trial.trial_id: raw for request, raw in zip(requests, estimates, strict=True)}
+        interrupt.check()
         if settings.dry_run:
-            return StudyResult(plan, [], None)
-        folder = StudyFolder(_folder(settings, workload.name, label), workload.metric)
-        folder.describe(_description(settings, plan, rerun))
-        recorder = _Recorder(folder, requests, workload.metric, plan, console)
+            text = estimates_text([(request.trial.name, request.estimate) for request in requests])
+            console.print(text, markup=False, soft_wrap=True)
+            return StudyResult(plan, by_id)
+        folder = _make_folder(settings, workload, label)
+        folder.describe(_description(command, about, configurations, settings, plan))
         try:
-            _run(workload, data, requests, plan, executor, recorder)
+            _execute(workload, data, requests, plan, executor, folder, console, interrupt)
         finally:
-            with _uninterrupted():
-                recorder.interrupt()
-                folder.close()
-                if settings.auto_memory and settings.calibration:
-                    _learn(console, workload, raw, folder.rows(), plan)
-                _print_end(console, folder, workload.metric, rerun, plan, settings.auto_memory)
-    finally:
-        with _uninterrupted():
-            executor.close()
-    return StudyResult(plan, by_metric(folder.rows(), workload.metric), folder.path)
-
-
-def _run(
-    workload: Workload, data: Any, requests: Sequence[Request], plan: Plan, executor: Executor, recorder: _Recorder
-) -> None:
-    with recorder.progress, _terminate_as_interrupt():
-        executor.open(workload, data, plan)
-        run_trials(requests, partial(place, plan=plan), executor, recorder)
-
-
-def _plan(devices: Sequence[Device], requests: Sequence[Request], settings: Settings) -> Plan:
-    return plan_uniform(
-        devices,
-        max(request.need_bytes for request in requests),
-        buffer_bytes=int(settings.gpu_memory_buffer_gb * GB),
-        trials=len(requests),
-        max_workers=settings.max_workers,
-        threads=settings.threads,
-    )
+            result = StudyResult(plan, by_id, by_metric(folder.rows(), workload.metric), folder.path)
+            if settings.auto_memory and settings.calibration:
+                _learn(console, workload, result, settings)
+            if again:
+                _print_end(console, result, workload.metric, again, settings)
+    return result
 
 
 def make_requests(
     workload: Workload,
     configurations: Sequence[Configuration],
-    raw: Sequence[MemoryEstimate],
+    estimates: Sequence[MemoryEstimate],
     device: Device,
     settings: Settings,
 ) -> list[Request]:
@@ -220,12 +147,14 @@ def make_requests(
     Args:
         workload: what they train.
         configurations: what to try.
-        raw: their estimates before calibration.
+        estimates: theirs, before calibration.
         device: whose calibration is used.
         settings: seed, and whether to calibrate.
     """
-    known = calibration.load(calibration.key(workload.name, device.name)) if settings.calibration else None
-    estimates = [correct(each, known) for each in raw]
+    if settings.auto_memory and settings.calibration:
+        key = calibration.key(workload.name, device.name, settings.expandable_segments)
+        known = calibration.load(key)
+        estimates = [correct(estimate, known) for estimate in estimates]
     need = max(need_bytes(estimate) for estimate in estimates)
     width = max(3, len(str(len(configurations))))
     return [
@@ -238,66 +167,57 @@ def make_requests(
     ]
 
 
+def _execute(
+    workload: Workload,
+    data: Any,
+    requests: Sequence[Request],
+    plan: Plan,
+    executor: Executor,
+    folder: StudyFolder,
+    console: Console,
+    interrupt: Interrupt,
+) -> None:
+    """Runs the trials; whatever happens, every one of them has a row in the end."""
+    epochs = sum(request.trial.config["epochs"] for request in requests)
+    progress = Progress(console, len(requests), epochs, workload.metric, sum(plan.budgets))
+    recorder = Recorder(folder, progress, requests)
+    cause = "the study broke off"
+    try:
+        with progress:
+            executor.open(workload, data, plan)
+            run_trials(requests, partial(place, plan=plan), executor, recorder, interrupt)
+    except KeyboardInterrupt:
+        cause = "interrupted"
+        raise
+    finally:
+        recorder.close(cause)
+
+
 def _estimates(
     workload: Workload, data: Any, configurations: Sequence[Configuration], device: Device, settings: Settings
 ) -> list[MemoryEstimate]:
     """What each configuration will need, before calibration: estimated, or as given."""
     if not settings.auto_memory:
         return [MemoryEstimate("given", context_bytes=int(settings.model_memory_gb * GB))] * len(configurations)
-    return estimate_all(
-        workload,
-        configurations,
-        data,
-        device,
-        method=settings.memory_estimation,
-        expandable_segments=settings.expandable_segments,
-    )
+    method, expandable = settings.memory_estimation, settings.expandable_segments
+    return estimate_all(workload, configurations, data, device, method=method, expandable_segments=expandable)
 
 
-class _Recorder:
-    """Writes what the loop tells, and shows it."""
-
-    def __init__(
-        self, folder: StudyFolder, requests: Sequence[Request], metric: str, plan: Plan, console: Any
-    ) -> None:
-        from tuner.report.progress import Progress
-
-        self._folder = folder
-        self._unfinished = {request.trial.trial_id: request for request in requests}
-        self._placements: dict[str, tuple[Placement, float]] = {}
-        self._epochs: dict[str, int] = {}
-        epochs = sum(request.trial.config["epochs"] for request in requests)
-        self.progress: Progress = Progress(console, len(requests), epochs, metric, sum(plan.budgets))
-
-    def started(self, placement: Placement) -> None:
-        self._placements[placement.trial.trial_id] = placement, time.monotonic()
-        self.progress.started(placement)
-
-    def reported(self, report: EpochReport) -> None:
-        self._epochs[report.trial_id] = report.epoch
-        self.progress.reported(report)
-
-    def finished(self, outcome: Outcome, weights: Weights) -> None:
-        request = self._unfinished[outcome.trial.trial_id]
-        self._folder.record(outcome, request.estimate, weights)
-        del self._unfinished[outcome.trial.trial_id]
-        self.progress.finished(outcome)
-
-    def interrupt(self) -> None:
-        """Gives every trial that has not ended a row with status ``interrupted``."""
-        for trial_id, request in self._unfinished.items():
-            outcome = Outcome(request.trial, "interrupted", error="interrupted before it started")
-            if trial_id in self._placements:
-                placement, began = self._placements[trial_id]
-                outcome = Outcome(
-                    request.trial,
-                    "interrupted",
-                    placement,
-                    epochs=self._epochs.get(trial_id, 0),
-                    seconds=time.monotonic() - began,
-                    error="interrupted while it ran",
-                )
-            self._folder.record(outcome, request.estimate, bytes)
+def _plan(devices: Sequence[Device], requests: Sequence[Request], settings: Settings) -> Plan:
+    largest = max(requests, key=lambda request: request.estimate.total_bytes)
+    try:
+        return plan_uniform(
+            devices,
+            largest.need_bytes,
+            buffer_bytes=int(settings.gpu_memory_buffer_gb * GB),
+            trials=len(requests),
+            max_workers=settings.max_workers,
+            threads=settings.threads,
+        )
+    except InputError as error:
+        remedy = "leave out the largest configurations" if settings.auto_memory else "lower --model-memory-gb"
+        whose = f"{largest.trial.name}: " if settings.auto_memory else ""
+        raise InputError(f"{whose}{error}: lower --gpu-memory-buffer-gb, {remedy}, or use a larger device") from error
 
 
 def _ray(settings: Settings) -> Executor:
@@ -306,20 +226,20 @@ def _ray(settings: Settings) -> Executor:
     return RayExecutor(expandable_segments=settings.expandable_segments)
 
 
-def _learn(console: Any, workload: Workload, raw: Sequence[MemoryEstimate], rows: Sequence[Row], plan: Plan) -> None:
+def _learn(console: Console, workload: Workload, result: StudyResult, settings: Settings) -> None:
     """Keeps what completed trials took, so that the next study on this machine estimates and packs better."""
-    names = {device.label: device.name for device in plan.devices}
+    names = {device.label: device.name for device in result.plan.devices}
     samples: dict[str, list[calibration.Sample]] = {}
-    for row in rows:
-        estimate = raw[int(row["trial_id"][1:]) - 1]
+    for row in result.rows:
+        estimate = result.estimates[row["trial_id"]]
         if row["status"] == "completed" and row["peak_memory_gb"] and estimate.method == "traced":
-            key = calibration.key(workload.name, names[row["device"]])
+            key = calibration.key(workload.name, names[row["device"]], settings.expandable_segments)
             samples.setdefault(key, []).append(calibration.to_sample(estimate, int(row["peak_memory_gb"] * GB)))
-    for key, found in samples.items():
-        try:
-            calibration.record(key, found)
-        except InputError as error:  # the study is complete all the same
-            console.print(f"not calibrated: {error}", markup=False, soft_wrap=True)
+    try:
+        for key, measured in samples.items():
+            calibration.record(key, measured)
+    except TunerError as error:  # the study is complete all the same
+        console.print(f"not calibrated: {error}", markup=False, soft_wrap=True)
 
 
 def _with_epochs(
@@ -333,82 +253,45 @@ def _with_epochs(
     return [Configuration(each.name, {**each.values, "epochs": epochs}) for each in configurations]
 
 
-def _folder(settings: Settings, workload: str, label: str) -> Path:
-    """The folder that was asked for, or a new one under ``results/``."""
+def _make_folder(settings: Settings, workload: Workload, label: str) -> StudyFolder:
+    """The folder that was asked for, or a new one under ``results/`` that no other study has."""
     if settings.output:
-        return Path(settings.output)
-    base = Path("results") / f"{time.strftime('%Y%m%d-%H%M%S')}-{workload}-{label}"
-    number, folder = 1, base
-    while folder.exists():
-        number += 1
-        folder = base.with_name(f"{base.name}-{number}")
-    return folder
+        return StudyFolder(Path(settings.output), workload.metric)
+    base = Path("results") / f"{time.strftime('%Y%m%d-%H%M%S')}-{workload.name}-{label}"
+    number, path = 1, base
+    while True:
+        try:
+            return StudyFolder(path, workload.metric, new=True)
+        except FileExistsError:
+            number += 1
+            path = base.with_name(f"{base.name}-{number}")
 
 
-def _description(settings: Settings, plan: Plan, rerun: Sequence[str] | None) -> dict[str, Any]:
+def _description(
+    command: str, data: str, configurations: Sequence[Configuration], settings: Settings, plan: Plan
+) -> dict[str, Any]:
     """What ``study.json`` holds."""
     packages = ("torch", "ray", "numpy")
     return {
-        "command": shlex.join(["tune", *rerun]) if rerun is not None else "tune_hyperparameters_parallel()",
+        "command": command,
+        "data": data,
         "settings": dataclasses.asdict(settings),
         "plan": {**dataclasses.asdict(plan), "workers": plan.workers},
+        "configurations": [{"name": each.name, **each.values} for each in configurations],
         "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}},
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
 
 
-def _print_end(
-    console: Any, folder: StudyFolder, metric: str, rerun: Sequence[str] | None, plan: Plan, auto_memory: bool
-) -> None:
-    """The table, where the CSV is, and how to run the best configuration again."""
-    rows = folder.rows()
-    if not rows:
-        return
-    console.print(results_table(rows, metric))
-    accuracy = estimate_accuracy(rows) if auto_memory else ""
-    if accuracy:
-        console.print(accuracy, markup=False, soft_wrap=True)
-    console.print(f"results: {folder.path / RESULTS}", markup=False, soft_wrap=True)
-    best = folder.best()
-    if best is None:
-        return
-    again = f"tuner.load_best({str(folder.path)!r})"
-    if rerun is not None:
-        arguments = [*rerun, "--only", best["name"], "--threads", str(plan.threads)]
-        again = f"{_python()} -m tuner {shlex.join(arguments)}"
-    console.print(f"best: {best['name']}, {metric} {best[metric]:.4f}. Again: {again}", markup=False, soft_wrap=True)
-
-
-def _python() -> str:
-    """This interpreter, as short as it can be typed here."""
-    return min(sys.executable, os.path.relpath(sys.executable), key=len)
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Lets what finishes a study finish: a second Ctrl-C has no effect meanwhile."""
-    with _handling(signal.SIGINT, signal.SIG_IGN):
-        yield
-
-
-@contextmanager
-def _terminate_as_interrupt() -> Iterator[None]:
-    """Ends a study in the same orderly way on SIGTERM (a batch system's time limit) as on Ctrl-C."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with _handling(signal.SIGTERM, interrupt):
-        yield
-
-
-@contextmanager
-def _handling(number: signal.Signals, handler: Any) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():  # Python allows it nowhere else
-        yield
-        return
-    previous = signal.signal(number, handler)
-    try:
-        yield
-    finally:
-        signal.signal(number, previous)
+def _print_end(console: Console, result: StudyResult, metric: str, again: Again, settings: Settings) -> None:
+    """The table, how good the estimates were, where the CSV is, and how to have the best trial again."""
+    assert result.folder is not None
+    console.print(results_table(result.rows, metric))
+    lines = [estimate_accuracy(result.rows, result.plan.footprint_bytes)] if settings.auto_memory else []
+    lines.append(f"results: {result.folder / RESULTS}")
+    best = next((row for row in result.rows if row["status"] == "completed"), None)
+    if best:
+        lines.append(
+            f"best: {best['name']}, {metric} {best[metric]:.4f}. Again: {again(best, result.folder, result.plan)}"
+        )
+    console.print("\n".join(line for line in lines if line), markup=False, soft_wrap=True)

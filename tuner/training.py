@@ -100,6 +100,12 @@ def train_epoch(
     return float(torch.stack(losses).mean())
 
 
+def endless_batches(workload: Workload, config: Config, data: Any) -> Iterator[Batch]:
+    """Training batches on and on, epoch after epoch: an epoch may be a single batch."""
+    while True:
+        yield from workload.batches(config, data)
+
+
 def train_step(workload: Workload, model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> Tensor:
     """Forward, backward and an optimizer step on one batch; returns the loss, a scalar on the device."""
     optimizer.zero_grad(set_to_none=True)
@@ -114,7 +120,7 @@ def evaluate(workload: Workload, model: nn.Module, data: Any, split: str) -> dic
     prefix = {"validation": "val_", "test": "test_"}[split]
     model.eval()
     with torch.inference_mode():
-        return {prefix + name: value for name, value in workload.evaluate(model, data, split).items()}  # type: ignore[arg-type]
+        return {prefix + name: float(value) for name, value in workload.evaluate(model, data, split).items()}  # type: ignore[arg-type]
 
 
 def to_device(batch: Batch, device: str) -> Batch:

@@ -31,6 +31,7 @@ class Device:
         total_bytes: all of its memory, or what the process's cgroup may use of it.
         free_bytes: what nobody holds at the moment of asking.
         cores: CPU cores that its trials may use between them.
+        uuid: the GPU's own name, by which a process is pinned to it; empty for RAM.
     """
 
     node_id: str
@@ -40,6 +41,7 @@ class Device:
     total_bytes: int
     free_bytes: int
     cores: int
+    uuid: str = ""
 
     @property
     def label(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 from collections.abc import Sequence
 
@@ -10,6 +11,8 @@ from tuner.errors import ExecutionError
 from tuner.trial import MB, Device
 
 OBJECT_STORE_BYTES = 256 * MB  # enough for the data sets' arrays; /dev/shm is small in many containers
+STOP_SECONDS = 30
+TOKEN_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
 
 
 class LocalRay:
@@ -41,7 +44,7 @@ class LocalRay:
     def stop(self) -> bool:
         """Ends Ray and waits for that; a Ray that was not started here is left alone, and False returned."""
         self._ending.set()
-        self._thread.join()
+        self._thread.join(STOP_SECONDS)
         return self._owned
 
     def _live(self, devices: tuple[Device, ...]) -> None:
@@ -55,6 +58,8 @@ class LocalRay:
             import ray
 
             ray.shutdown()
+            for name in TOKEN_VARIABLES:
+                os.environ.pop(name, None)
 
     def _start(self, devices: tuple[Device, ...]) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -65,6 +70,8 @@ class LocalRay:
         if ray.is_initialized():
             return
         self._owned = True
+        # Ray's ports are open to the network whatever address it is given, so nobody gets in without this token.
+        os.environ.update(zip(TOKEN_VARIABLES, ("token", secrets.token_hex(32)), strict=True))
         ray.init(
             address="local",
             num_cpus=sum(device.cores for device in devices),
@@ -73,6 +80,5 @@ class LocalRay:
             include_dashboard=False,
             log_to_driver=False,
             logging_level="ERROR",
-            _node_ip_address="127.0.0.1",
             _memory=sum(device.total_bytes for device in devices if device.kind == "cpu") or MB,
         )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from tuner.errors import ExecutionError
+from tuner.interrupts import Interrupt
 from tuner.placement import Plan
 from tuner.trial import Device, EpochReport, Outcome, Placement, Request
 from tuner.workloads.base import Workload
@@ -52,16 +53,21 @@ class Listener(Protocol):
         """A trial has ended; ``weights`` fetches the best epoch's, if it is completed."""
 
 
-def run_trials(requests: Sequence[Request], place: Place, executor: Executor, listener: Listener) -> None:
+def run_trials(
+    requests: Sequence[Request], place: Place, executor: Executor, listener: Listener, interrupt: Interrupt
+) -> None:
     """Runs every trial once, as many side by side as ``place`` finds room for.
 
     Raises:
         ExecutionError: nothing runs, and ``place`` has no room for any waiting trial.
+        KeyboardInterrupt: an end was asked for; everything that had ended by then has been told to the listener.
     """
     waiting = {request.trial.trial_id: request for request in requests}
     running: dict[str, Placement] = {}
+    room = True
     while waiting or running:
-        for placement in place(list(waiting.values()), list(running.values())):
+        interrupt.check()
+        for placement in place(list(waiting.values()), list(running.values())) if room and waiting else ():
             trial_id = placement.trial.trial_id
             running[trial_id] = placement
             del waiting[trial_id]
@@ -69,9 +75,11 @@ def run_trials(requests: Sequence[Request], place: Place, executor: Executor, li
             listener.started(placement)
         if not running:
             raise ExecutionError(f"no device has room for any of the {len(waiting)} trials that still wait")
+        room = False
         for event, weights in executor.poll(POLL_SECONDS):
-            if isinstance(event, Outcome):
+            if not isinstance(event, Outcome):
+                listener.reported(event)
+            elif not (interrupt.requested and event.status == "failed"):  # Ctrl-C ends the workers too
                 del running[event.trial.trial_id]
                 listener.finished(event, weights)
-            else:
-                listener.reported(event)
+                room = True

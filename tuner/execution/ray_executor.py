@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tuner.devices import pin
 from tuner.errors import ExecutionError
 from tuner.execution.cluster import LocalRay
 from tuner.execution.loop import Weights
 from tuner.execution.worker import Event, run_trial
 from tuner.peak import PeakMeter
 from tuner.placement import Plan
-from tuner.trial import Device, EpochReport, Outcome, Placement
+from tuner.trial import Device, EpochReport, Outcome, Placement, Status
 from tuner.workloads.base import Workload
 
 READY_SECONDS = 60
+ANSI = re.compile(r"\x1b\[[0-9;]*m")  # colours in Ray's messages
 
 
 class RayExecutor:
@@ -51,7 +54,8 @@ class RayExecutor:
 
         self._ray = ray
         self._plan = plan
-        self._bundles = _bundles(plan, int(ray.available_resources().get("memory", 0)))
+        memory_bytes = int(ray.available_resources().get("memory", 0))
+        self._bundles = _bundles(plan, ray.util.get_node_ip_address(), memory_bytes)
         self._group = self._reserve()
         self._shared = (ray.put(workload), ray.put(data))
 
@@ -85,32 +89,47 @@ class RayExecutor:
             event: Event = self._ray.get(next(stream))
         except self._ray.exceptions.RayError as error:
             del self._running[stream]
-            return _lost(placement, error), bytes
+            self._ray.kill(worker)  # it may live on after an error of its own, and would keep its share
+            return self._lost(placement, error), bytes
         if isinstance(event, EpochReport):
             return event, bytes
         assert isinstance(event, Outcome)
         del self._running[stream]
-        self._idle[placement.device].append(worker)
+        if event.status == "failed" and placement.device.kind == "cuda":
+            # A failed kernel leaves a CUDA context that fails everything after it.
+            self._ray.kill(worker)
+        else:
+            self._idle[placement.device].append(worker)
         return event, lambda: self._ray.get(next(stream))
 
+    def _lost(self, placement: Placement, error: Exception) -> Outcome:
+        """The outcome of a trial whose worker died, was killed for its memory, or could not be made."""
+        text = ANSI.sub("", str(error))
+        memory = isinstance(error, self._ray.exceptions.OutOfMemoryError)
+        reason = " ".join(text.split())[:300]
+        status: Status = "out_of_memory" if memory else "failed"
+        return Outcome(placement.trial, status, placement, error=f"the worker was lost: {reason}", traceback=text)
+
     def _reserve(self) -> Any:
-        """A placement group with one bundle for each device, in the plan's order."""
-        group = self._ray.util.placement_group(self._bundles)
+        """A placement group with the bundles, in their order."""
+        group = self._ray.util.placement_group(list(self._bundles.values()))
         try:
             self._ray.get(group.ready(), timeout=READY_SECONDS)
         except self._ray.exceptions.GetTimeoutError as error:
+            self._ray.util.remove_placement_group(group)
             available = self._ray.available_resources()
             raise ExecutionError(
                 f"Ray has {available.get('CPU', 0):g} CPUs and {available.get('GPU', 0):g} GPUs free, not the "
-                f"{self._bundles} that the plan counts on: end what else runs on it"
+                f"{list(self._bundles.values())} that the plan counts on: end what else runs on it"
             ) from error
         return group
 
     def _new_worker(self, placement: Placement) -> Any:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        index = self._plan.devices.index(placement.device)
-        bundle, slots = self._bundles[index], self._plan.slots[index]
+        bundle = self._bundles[placement.device]
+        slots = self._plan.slots[self._plan.devices.index(placement.device)]
+        index = list(self._bundles).index(placement.device)
         strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index)
         share = (
             {"num_gpus": placement.fraction}
@@ -130,9 +149,7 @@ class Worker:
     def __init__(self, workload: Workload, data: Any, device: Device, environment: dict[str, str]) -> None:
         """Pins the process to its device. ``data`` comes from Ray's object store without a copy."""
         os.environ.update(environment)  # torch reads it when it is imported, below
-        if device.kind == "cuda":  # before torch asks CUDA: Ray's own choice of a GPU is not bound to ours
-            os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-            os.environ["CUDA_VISIBLE_DEVICES"] = str(device.index)
+        pin(device)  # Ray's own choice of a GPU need not be ours
         from tuner.training import warm_up
 
         warm_up()
@@ -145,16 +162,15 @@ class Worker:
         yield from run_trial(self._workload, self._data, placement, self._meter)
 
 
-def _bundles(plan: Plan, memory_bytes: int) -> list[dict[str, float]]:
-    """What to reserve of Ray for each device: its GPU, or its memory within ``memory_bytes``, and CPUs."""
-    bundles = []
+def _bundles(plan: Plan, node: str, memory_bytes: int) -> dict[Device, dict[str, float]]:
+    """What to reserve of Ray for each device that is used: its GPU, or its memory within ``memory_bytes``, and CPUs.
+
+    Ray's resource for a node (``node:ADDRESS``) keeps the bundles on this machine, whose devices the plan counts on.
+    """
+    bundles = {}
     for device, slots, budget in zip(plan.devices, plan.slots, plan.budgets, strict=True):
         share = {"GPU": 1.0} if device.kind == "cuda" else {"memory": float(min(budget, memory_bytes))}
-        bundles.append({"CPU": float(min(max(1, slots * plan.threads), device.cores)), **share})
+        if slots:
+            cpus = float(min(slots * plan.threads, device.cores))
+            bundles[device] = {"CPU": cpus, f"node:{node}": 0.001, **share}
     return bundles
-
-
-def _lost(placement: Placement, error: Exception) -> Outcome:
-    """The outcome of a trial whose worker process died or could not be made."""
-    reason = " ".join(str(error).split())[:300]
-    return Outcome(placement.trial, "failed", placement, error=f"the worker was lost: {reason}", traceback=str(error))

@@ -26,7 +26,6 @@ def run_trial(workload: Workload, data: Any, placement: Placement, meter: PeakMe
     completed, the content of its ``best.pt``. Nothing that a trial raises gets out.
     """
     began = time.perf_counter()
-    meter.start()
     status: Status = "completed"
     epochs, metrics, checkpoint, error, text = 0, {}, b"", "", ""
     try:
@@ -34,6 +33,7 @@ def run_trial(workload: Workload, data: Any, placement: Placement, meter: PeakMe
 
         from tuner.training import fit
 
+        meter.start()
         torch.set_num_threads(placement.threads)
         for said in fit(workload, placement.trial, data, torch_device(placement)):
             if isinstance(said, EpochReport):

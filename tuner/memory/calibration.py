@@ -107,11 +107,12 @@ def to_sample(estimate: MemoryEstimate, peak_bytes: int) -> Sample:
     return Sample(exact, rest, peak_bytes)
 
 
-def key(workload: str, device: str) -> str:
-    """What samples are kept under: workload, device and torch version."""
+def key(workload: str, device: str, expandable_segments: bool = False) -> str:
+    """What samples are kept under: workload, device, torch version and the allocator's option."""
     from importlib import metadata
 
-    return f"{workload} | {device} | torch {metadata.version('torch')}"
+    option = " | expandable segments" if expandable_segments else ""
+    return f"{workload} | {device} | torch {metadata.version('torch')}{option}"
 
 
 def load(name: str, folder: Path | None = None) -> Calibration | None:

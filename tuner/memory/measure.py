@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
+import os
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tuner.devices import pin
 from tuner.errors import ExecutionError
 from tuner.peak import PeakMeter
 from tuner.trial import Device, MemoryEstimate
@@ -67,19 +69,21 @@ def measure(workload: Workload, config: Config, data: Any, device: Device) -> Me
         with ProcessPoolExecutor(1, mp_context=context) as pool:
             return pool.submit(_run, workload, config, data, device).result()
     except BrokenProcessPool as error:
-        raise ExecutionError("the process that measured a step died: out of memory, most likely") from error
+        raise ExecutionError("the process that measured a step could not start, or died (out of memory?)") from error
     except Exception as error:
         reason = " ".join(str(error).split())[:200]
         raise ExecutionError(f"the step that was measured failed: {type(error).__name__}: {reason}") from error
 
 
 def _run(workload: Workload, config: Config, data: Any, device: Device) -> Measurement:
+    pin(device)
+    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # the profiler's library writes lines to the terminal
     import torch
 
     from tuner import training
 
     training.warm_up()
-    target = "cpu" if device.kind == "cpu" else f"cuda:{device.index}"
+    target = "cpu" if device.kind == "cpu" else "cuda:0"
     meter = PeakMeter(device)
     meter.start()
     with _TensorPeak(target) as tensors:
@@ -87,7 +91,7 @@ def _run(workload: Workload, config: Config, data: Any, device: Device) -> Measu
         model = workload.build_model(config, data).to(target)
         optimizer = training.build_optimizer(model, config)
         model.train()
-        for batch in itertools.islice(workload.batches(config, data), STEPS):
+        for batch in itertools.islice(training.endless_batches(workload, config, data), STEPS):
             training.train_step(workload, model, optimizer, training.to_device(batch, target))
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
         training.evaluate(workload, model, data, "validation")

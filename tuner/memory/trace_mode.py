@@ -158,7 +158,7 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         operator = self._known.get(func)
         if operator is None:
             operator = self._known[func] = _Operator(func, self._device_kind)
-        if operator.composite:  # arrives whole in inference mode only
+        if operator.composite:  # arrives whole in inference mode
             with self:
                 return func.decompose(*args, **kwargs)
         inputs = [*tensors_in(args), *tensors_in(tuple(kwargs.values()))] if kwargs else [*tensors_in(args)]
@@ -268,7 +268,9 @@ class _Operator:
     __slots__ = ("composite", "is_gemm", "is_loss", "is_zeros", "temporaries")
 
     def __init__(self, func: Any, device_kind: DeviceKind) -> None:
-        self.composite = func._can_decompose()
+        # An operator may have both a composite kernel and one of the CPU's own, such as silu_backward.
+        own = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CPU")
+        self.composite = func._can_decompose() and not own
         self.is_gemm = func in corrections.GEMMS
         self.is_loss = func in corrections.BUFFERED_LOSSES
         self.is_zeros = func in corrections.ZEROS

@@ -83,20 +83,22 @@ class Progress:
     def _render(self) -> RenderableType:
         """The live table: a head line for the study, then a line for each running trial."""
         from rich.table import Table
+        from rich.text import Text
 
-        reserved = sum(placement.limit_bytes for placement, _ in self._running.values())
+        running = list(self._running.values())  # the display's own thread draws, while trials come and go
+        reserved = sum(placement.limit_bytes for placement, _ in running)
         best = f"best {self._metric} {self._best[0]:.4f} ({self._best[1]})" if self._best else "no result yet"
         table = Table(box=None, pad_edge=False, title_justify="left", title_style="bold")
-        table.title = (
-            f"{self._done}/{self._trials} done, {len(self._running)} running · {best} · memory reserved "
-            f"{reserved / GB:.1f} of {self._budget_bytes / GB:.1f} GB · {self._time_left()}"
+        table.title = Text(
+            f"{self._done}/{self._trials} done, {len(running)} running · {best} · memory reserved "
+            f"{reserved / GB:.1f} of {self._budget_bytes / GB:.1f} GB · {self._time_left(running)}"
         )
         for head in ("trial", "device", "memory", "epoch", self._metric):
             table.add_column(head, justify="left" if head in ("trial", "device") else "right")
-        for placement, report in self._running.values():
+        for placement, report in running:
             value = report.metrics.get(self._metric) if report else None
             table.add_row(
-                placement.trial.name,
+                Text(placement.trial.name),
                 placement.device.label,
                 f"{placement.limit_bytes / GB:.2f} GB",
                 f"{report.epoch}/{report.epochs}" if report else "starting",
@@ -104,9 +106,9 @@ class Progress:
             )
         return table
 
-    def _time_left(self) -> str:
+    def _time_left(self, trials: list[tuple[Placement, EpochReport | None]]) -> str:
         """A guess from the epochs that are done, which counts every epoch alike."""
-        running = sum(report.epoch for _, report in self._running.values() if report)
+        running = sum(report.epoch for _, report in trials if report)
         share = (self._epochs_done + running) / max(1, self._epochs)
         elapsed = time.monotonic() - self._began
         if share <= 0:

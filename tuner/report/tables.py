@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tuner.results import Row
-from tuner.trial import GB, MemoryEstimate
+from tuner.trial import GB, MemoryEstimate, Request
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from tuner.placement import Plan
@@ -25,28 +26,32 @@ def estimates_text(listed: Sequence[tuple[str, MemoryEstimate]]) -> str:
     """
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from tuner.placement import need_bytes
 
     table = Table(box=None, pad_edge=False)
     parts = [part for part in listed[0][1].parts() if any(guess.parts()[part] for _, guess in listed)]
-    for head in ("name", *parts, "reserved", "margin", "need", "low", "method"):
+    for head in ("name", *parts, "reserved", "margin", "need", "interval", "method"):
         table.add_column(head, justify="left" if head in ("name", "method") else "right")
     for name, guess in listed:
         need = need_bytes(guess)
         sizes = [guess.parts()[part] for part in parts] + [guess.reserved_bytes]
         row = [*(f"{size / GB:.3f}" for size in sizes), f"{guess.margin:.1%}"]
-        row += [f"{need / GB:.3f}", f"{(2 * guess.total_bytes - need) / GB:.3f}"]
-        table.add_row(name, *row, guess.method + (f" ({guess.note})" if guess.note else ""))
+        row += [f"{need / GB:.3f}", f"{(2 * guess.total_bytes - need) / GB:.3f} to {need / GB:.3f}"]
+        table.add_row(Text(name), *row, Text(guess.method + (f" ({guess.note})" if guess.note else "")))
     console = Console(width=WIDE, highlight=False)
     with console.capture() as capture:
         console.print(table)
     text = "\n".join(line.rstrip() for line in capture.get().splitlines())
-    return text + "\nGB of 2**30 bytes; need = context + reserved · (1 + margin), and low is as far below."
+    return (
+        text
+        + "\nGB (2**30 bytes) of what lives at the peak; a trial is given need = context + reserved · (1 + margin)"
+    )
 
 
-def estimate_accuracy(rows: Sequence[Row]) -> str:
-    """How far the estimates were from the peaks, in one line; empty where no peak was measured."""
+def estimate_accuracy(rows: Sequence[Row], given_bytes: int) -> str:
+    """How far the estimates were from the peaks, and who took more than ``given_bytes``; empty without peaks."""
     measured = [row for row in rows if row["peak_memory_gb"]]
     if not measured:
         return ""
@@ -54,25 +59,39 @@ def estimate_accuracy(rows: Sequence[Row]) -> str:
     worst = max(range(len(errors)), key=lambda i: abs(errors[i]))
     median = statistics.median(abs(error) for error in errors)
     under = sum(error < 0 for error in errors)
+    over = [row["name"] for row in measured if row["peak_memory_gb"] * GB > given_bytes]
+    beyond = f"; more than the {given_bytes / GB:.2f} GB that they were given took: {', '.join(over)}" if over else ""
     return (
         f"estimates: off by {median:.1%} at the median, {errors[worst]:+.1%} at worst ({measured[worst]['name']}), "
-        f"{under} of {len(errors)} under the peak"
+        f"{under} of {len(errors)} under the peak{beyond}"
     )
 
 
-WIDE = 250  # a table is as wide as it is, whatever the terminal
+WIDE = 250  # a file or a pipe has no width that a line should be broken at
 
 
-def plan_text(plan: Plan, largest: MemoryEstimate, name: str, trials: int) -> str:
-    """The plan in a few lines: memory, buffer, footprint, workers, fraction, and what bounds them.
+def make_console() -> Console:
+    """Where a study writes: the terminal, or plain lines of any length."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = WIDE
+    return console
+
+
+def plan_text(plan: Plan, requests: Sequence[Request], data: str) -> str:
+    """The plan in a few lines: data, footprint, memory, buffer, workers, share, and what bounds them.
 
     Args:
         plan: the plan.
-        largest: the footprint that it was made with.
-        name: the configuration that has it.
-        trials: number of trials.
+        requests: all trials, with their estimates.
+        data: the data set in a few words.
     """
-    lines = [f"{'trials':<10} {trials}"]
+    largest = max(requests, key=lambda request: request.estimate.total_bytes)
+    lines = [f"{'data':<10} {data}"] if data else []
+    lines.append(f"{'trials':<10} {len(requests)}")
+    lines.append(f"{'footprint':<10} {_footprint(plan, largest.estimate, largest.trial.name)}")
     for device, budget, slots, fraction in zip(plan.devices, plan.budgets, plan.slots, plan.fractions, strict=True):
         fit = round(1 / fraction) if fraction else 0
         lines += [
@@ -82,7 +101,6 @@ def plan_text(plan: Plan, largest: MemoryEstimate, name: str, trials: int) -> st
             f"{'':<10} ⌊{budget / GB:.2f} / {plan.footprint_bytes / GB:.2f}⌋ = {fit} fit by memory, "
             f"{slots} run at once, each with {_share(fraction)} of it",
         ]
-    lines.insert(1, f"{'footprint':<10} {_footprint(plan, largest, name)}")
     threads = f"{plan.threads} thread{'s' if plan.threads > 1 else ''} each"
     lines.append(f"{'workers':<10} {plan.workers}, {threads}; bounded by {plan.bound}")
     return "\n".join(lines)
@@ -101,6 +119,7 @@ def _footprint(plan: Plan, largest: MemoryEstimate, name: str) -> str:
 def results_table(rows: Sequence[Row], metric: str) -> Table:
     """The trials, best first; those without a metric follow with their reason."""
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     metrics = [key for key in (metric, metric.replace("val_", "test_")) if any(key in row for row in rows)]
@@ -110,7 +129,7 @@ def results_table(rows: Sequence[Row], metric: str) -> Table:
         table.add_column(head, justify="left" if head in ("name", "status", "error") else "right")
     for row in by_metric(rows, metric):
         table.add_row(
-            row["name"],
+            Text(row["name"]),
             row["status"],
             *(_number(row.get(key), 4) for key in metrics),
             str(row["epochs"]),
@@ -118,14 +137,14 @@ def results_table(rows: Sequence[Row], metric: str) -> Table:
             _number(row["gpu_fraction"], 3),
             _gb(row["estimated_memory_gb"]),
             _gb(row["peak_memory_gb"]),
-            *(row[key] for key in error),
+            *(Text(row[key]) for key in error),
         )
     return table
 
 
 def by_metric(rows: Sequence[Row], metric: str) -> list[Row]:
-    """Rows with the smallest metric first, and those without one at the end."""
-    return sorted(rows, key=lambda row: (row.get(metric) is None, row.get(metric) or 0.0))
+    """Completed rows with the smallest metric first, then the others."""
+    return sorted(rows, key=lambda row: (row["status"] != "completed", row.get(metric) is None, row.get(metric) or 0))
 
 
 def _share(fraction: float) -> str:

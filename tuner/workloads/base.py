@@ -61,6 +61,10 @@ class Workload(ABC):
     def evaluate(self, model: nn.Module, data: Any, split: Split) -> dict[str, float]:
         """Metrics on the validation or test split, by names without the split's prefix."""
 
+    def describe(self, data: Any) -> str:
+        """The data set in a few words, for the plan; optional."""
+        return ""
+
     def restore_model(self, config: Config, weights: Mapping[str, Tensor]) -> nn.Module:
         """The model that ``weights`` (a state dict) were saved of, without its data; optional.
 

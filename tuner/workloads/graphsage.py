@@ -46,6 +46,14 @@ class GraphSAGE(Workload):
 
         return load_ratings(source, seed=seed)
 
+    def describe(self, data: RatingData) -> str:
+        """Name, sizes and split."""
+        return (
+            f"{data.name}: {data.num_users:,} users, {data.num_items:,} items; "
+            f"{len(data.train):,} ratings to train on, {len(data.validation):,} to choose by, "
+            f"{len(data.test):,} to report on"
+        )
+
     def build_model(self, config: Config, data: RatingData) -> GraphSAGEModel:
         """A new model over the graph of the training ratings."""
         import torch

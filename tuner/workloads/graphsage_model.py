@@ -121,8 +121,9 @@ class GraphSAGEModel(nn.Module):
         return predicted.clamp(self.rating_scale[1], self.rating_scale[2])
 
     def forward(self, user: Tensor, item: Tensor) -> Tensor:
-        """Predicted ratings (B,), not limited to the scale of ratings."""
-        return self.decode(self.encode(), user, item)
+        """Predicted ratings (B,); in evaluation mode, limited to the scale of the training ratings."""
+        predicted = self.decode(self.encode(), user, item)
+        return predicted if self.training else self.clamp(predicted)
 
     def _drop(self, x: Tensor) -> Tensor:
         return dropout(x, self.dropout) if self.training else x

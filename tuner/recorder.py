@@ -1,0 +1,72 @@
+"""The listener of a study: writes down what the loop tells, and shows it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from tuner.execution.loop import Weights
+from tuner.report.progress import Progress
+from tuner.results import StudyFolder
+from tuner.trial import EpochReport, Outcome, Placement, Request
+
+
+class Recorder:
+    """Knows which trials have not ended, and gives each of them a row in the end."""
+
+    def __init__(self, folder: StudyFolder, progress: Progress, requests: Sequence[Request]) -> None:
+        """Begins with every trial unfinished.
+
+        Args:
+            folder: where rows are written.
+            progress: where they are shown.
+            requests: all trials of the study.
+        """
+        self._folder = folder
+        self._progress = progress
+        self._unfinished = {request.trial.trial_id: request for request in requests}
+        self._placements: dict[str, tuple[Placement, float]] = {}
+        self._reports: dict[str, EpochReport] = {}
+
+    def started(self, placement: Placement) -> None:
+        """A trial has been given its place."""
+        self._placements[placement.trial.trial_id] = placement, time.monotonic()
+        self._progress.started(placement)
+
+    def reported(self, report: EpochReport) -> None:
+        """A trial has begun to train, or finished an epoch."""
+        self._reports[report.trial_id] = report
+        self._progress.reported(report)
+
+    def finished(self, outcome: Outcome, weights: Weights) -> None:
+        """A trial has ended."""
+        request = self._unfinished.pop(outcome.trial.trial_id)
+        self._folder.record(outcome, request.estimate, weights)
+        self._progress.finished(outcome)
+
+    def close(self, cause: str) -> None:
+        """Gives every trial that has not ended a row with status ``interrupted``, and closes the folder.
+
+        Args:
+            cause: why the study ended before they did, in a word or two.
+        """
+        for request in self._unfinished.values():
+            self._folder.record(self._unfinished_outcome(request, cause), request.estimate, bytes)
+        self._unfinished.clear()
+        self._folder.close()
+
+    def _unfinished_outcome(self, request: Request, cause: str) -> Outcome:
+        trial_id = request.trial.trial_id
+        if trial_id not in self._placements:
+            return Outcome(request.trial, "interrupted", error=f"{cause} before it started")
+        placement, began = self._placements[trial_id]
+        report = self._reports.get(trial_id, EpochReport(trial_id, 0, 0))
+        return Outcome(
+            request.trial,
+            "interrupted",
+            placement,
+            metrics=report.metrics,
+            epochs=report.epoch,
+            seconds=time.monotonic() - began,
+            error=f"{cause} while it ran",
+        )
