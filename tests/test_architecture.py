@@ -42,8 +42,9 @@ ALLOWED = {
         "settings",
         "recorder",
     },
-    "estimation": {"devices", "space", "memory", "placement", "settings", "study", "workloads"},
-    "api": {"devices", "space", "memory", "estimation", "settings", "study", "workloads", "datasets", "results"},
+    "selection": {"space", "workloads"},
+    "estimation": {"devices", "memory", "placement", "selection", "settings", "study"},
+    "api": {"devices", "space", "memory", "selection", "settings", "study", "workloads", "datasets", "results"},
     "cli": {"api", "estimation", "results", "report"},
     "__main__": {"cli"},
 }

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 
 import click
 import pytest
 
 import tuner
+from tuner.api import _arguments
 from tuner.cli import cli
 
 ROOT = Path(__file__).parents[1]
@@ -25,15 +27,47 @@ def test_a_command_has_a_python_twin(name: str) -> None:
     assert options == {key: value.default for key, value in parameters.items() if key not in PYTHON_ONLY}
 
 
+def code_in_the_docs() -> str:
+    """What stands in code blocks and between backticks: a word in a sentence documents nothing."""
+    text = "\n".join(path.read_text() for path in TEXTS)
+    return "\n".join(re.findall(r"```.*?```|`[^`\n]+`", text, re.DOTALL))
+
+
 @pytest.mark.parametrize("name", sorted(cli.commands))
 def test_every_option_is_in_the_docs(name: str) -> None:
-    text = "\n".join(path.read_text() for path in TEXTS)
+    text = code_in_the_docs()
     for option in cli.commands[name].params:
         assert isinstance(option, click.Option)
         names = [*option.opts, *option.secondary_opts]
-        assert any(name in text for name in names), f"none of {names} is documented"
+        assert any(re.search(rf"{name}(?![\w-])", text) for name in names), f"none of {names} is documented"
 
 
 def test_every_public_name_is_in_the_docs() -> None:
-    text = "\n".join(path.read_text() for path in TEXTS)
-    assert [name for name in tuner.__all__ if name not in text] == []
+    text = code_in_the_docs()
+    assert [name for name in tuner.__all__ if not re.search(rf"(?<![\w-]){name}\b", text)] == []
+
+
+def test_the_arguments_of_a_run_are_read_back_as_the_same_run() -> None:
+    changed: dict[str, object] = {
+        "mode": "full",
+        "data": "a b",
+        "only": "x y",
+        "limit": 3,
+        "auto_memory": True,
+        "gpu_memory_buffer_gb": 0.5,
+        "max_workers": 2,
+        "threads": 1,
+        "epochs": 4,
+        "seed": 7,
+        "output": "o",
+        "device": "cpu",
+        "memory_estimation": "traced",
+        "calibration": False,
+        "expandable_segments": True,
+        "dry_run": True,
+    }
+    parameters = inspect.signature(tuner.run).parameters
+    options = {name: changed.get(name, parameter.default) for name, parameter in parameters.items()}
+    context = cli.commands["run"].make_context("run", _arguments(options))
+    assert {name: value for name, value in context.params.items() if name != "debug"} == options
+    assert _arguments({name: parameter.default for name, parameter in parameters.items()}) == []

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.devices import DeviceChoice
 from tuner.errors import InputError
-from tuner.estimation import choose
 from tuner.memory.estimate import Method
+from tuner.selection import DEFAULT_MODE, choose
 from tuner.settings import Settings
 from tuner.space import configurations as parse_configurations
 from tuner.study import StudyResult, run_study
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def run(
     *,
     workload: str = "graphsage",
-    mode: str = "quick",
+    mode: str = DEFAULT_MODE,
     config: str | None = None,
     data: str = "synthetic",
     only: str | None = None,

@@ -14,57 +14,24 @@ from tuner.errors import InputError
 from tuner.memory import calibration as calibrations
 from tuner.memory.estimate import Method, correct, cublas_workspace_bytes, estimate_all, to_estimate
 from tuner.placement import need_bytes
+from tuner.selection import DEFAULT_MODE, choose
 from tuner.settings import Settings
-from tuner.space import configurations, load_configurations, mode_file, select
 from tuner.study import StudyResult, run_study
-from tuner.trial import GB, Configuration, Device, MemoryEstimate
-from tuner.workloads import find_workload
+from tuner.trial import GB, Device, MemoryEstimate
 
 if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-    from tuner.workloads.base import Workload
 
-DEFAULT_MODE = "quick"
 Step = Callable[[], "tuple[nn.Module, Optimizer | None, Callable[[], Tensor]]"]
-
-
-def choose(
-    workload: str, mode: str, config: str | None, only: str | None, limit: int | None, overrides: Sequence[str] = ()
-) -> tuple[Workload, list[Configuration], str]:
-    """The workload, the configurations that were asked for, and what their list is called.
-
-    Args:
-        workload: its name.
-        mode: a mode, where ``config`` is None.
-        config: a file of the user's own.
-        only: just the configuration of this name.
-        limit: just the first so many.
-        overrides: ``key=value`` texts that replace values of every configuration.
-
-    Raises:
-        InputError: one of these cannot be used.
-    """
-    found = find_workload(workload)
-    if config is not None and not isinstance(config, (str, Path)):
-        raise InputError(f"config: expected the path of a file, not a {type(config).__name__}")
-    if config is not None and mode != DEFAULT_MODE:
-        raise InputError("--config and --mode were both given: leave one of them out")
-    path = Path(config) if config else mode_file(workload, mode)
-    chosen = select(load_configurations(path, found.hyperparameters), only=only, limit=limit)
-    if overrides:
-        values = dict(_override(text) for text in overrides)
-        listed = [{**each.values, **values, "name": each.name} for each in chosen]
-        chosen = configurations(listed, found.hyperparameters, source="--set")
-    return found, chosen, path.stem
 
 
 def estimate(
     *,
     workload: str = "graphsage",
-    mode: str = "quick",
+    mode: str = DEFAULT_MODE,
     config: str | None = None,
     overrides: Sequence[str] = (),
     data: str = "synthetic",
@@ -216,16 +183,3 @@ def to_record(name: str, guess: MemoryEstimate) -> dict[str, Any]:
         "method": guess.method,
         "note": guess.note,
     }
-
-
-def _override(text: str) -> tuple[str, Any]:
-    key, equals, value = text.partition("=")
-    if not equals:
-        raise InputError(f"--set {text}: expected KEY=VALUE")
-    try:
-        return key, int(value)
-    except ValueError:
-        try:
-            return key, float(value)
-        except ValueError:
-            return key, value
