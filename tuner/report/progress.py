@@ -82,17 +82,19 @@ class Progress:
 
     def _render(self) -> RenderableType:
         """The live table: a head line for the study, then a line for each running trial."""
+        from rich.console import Group
         from rich.table import Table
         from rich.text import Text
 
         running = list(self._running.values())  # the display's own thread draws, while trials come and go
         reserved = sum(placement.limit_bytes for placement, _ in running)
         best = f"best {self._metric} {self._best[0]:.4f} ({self._best[1]})" if self._best else "no result yet"
-        table = Table(box=None, pad_edge=False, title_justify="left", title_style="bold")
-        table.title = Text(
+        title = Text(
             f"{self._done}/{self._trials} done, {len(running)} running · {best} · memory reserved "
-            f"{reserved / GB:.1f} of {self._budget_bytes / GB:.1f} GB · {self._time_left(running)}"
+            f"{reserved / GB:.1f} of {self._budget_bytes / GB:.1f} GB · {self._time_left(running)}",
+            style="bold",
         )
+        table = Table(box=None, pad_edge=False)
         for head in ("trial", "device", "memory", "epoch", self._metric):
             table.add_column(head, justify="left" if head in ("trial", "device") else "right")
         for placement, report in running:
@@ -104,7 +106,7 @@ class Progress:
                 f"{report.epoch}/{report.epochs}" if report else "starting",
                 "" if value is None else f"{value:.4f}",
             )
-        return table
+        return Group(title, table) if running else title
 
     def _time_left(self, trials: list[tuple[Placement, EpochReport | None]]) -> str:
         """A guess from the epochs that are done, which counts every epoch alike."""
