@@ -100,8 +100,13 @@ def train_epoch(
     return float(torch.stack(losses).mean())
 
 
-def endless_batches(workload: Workload, config: Config, data: Any) -> Iterator[Batch]:
-    """Training batches on and on, epoch after epoch: an epoch may be a single batch."""
+def representative_batches(workload: Workload, config: Config, data: Any) -> Iterator[Batch]:
+    """Batches to judge memory by: on and on, as an epoch may be a single one, and the largest of an epoch first.
+
+    Only where a workload says that its batches vary is an epoch drawn to find the largest.
+    """
+    if workload.batches_vary:
+        yield max(workload.batches(config, data), key=lambda batch: sum(part.nbytes for part in batch))
     while True:
         yield from workload.batches(config, data)
 

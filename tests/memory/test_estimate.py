@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pytest
@@ -51,6 +52,23 @@ def test_the_parts_of_a_traced_step_are_those_of_the_real_one(ratings: RatingDat
     assert found.parameter_bytes == parameters
     assert found.optimizer_bytes == pytest.approx(2 * parameters, rel=0.01)
     assert (found.method, found.margin, found.note) == ("traced", 0.1, "")
+
+
+class Varying(Toy):
+    """Its third batch is by far the largest."""
+
+    name: ClassVar[str] = "varying"
+    batches_vary: ClassVar[bool] = True
+
+    def batches(self, config: Any, data: Any) -> Iterator[Batch]:
+        for rows in (10, 20, 500_000, 30):
+            x = torch.randn(rows, 1)
+            yield x, 2 * x
+
+
+def test_the_largest_batch_of_an_epoch_decides() -> None:
+    found = estimate(Varying(), complete({}, Toy.hyperparameters), None, CPU, "traced")
+    assert found.data_bytes >= 2 * 500_000 * 4
 
 
 def test_on_cuda_what_the_allocator_reserves_is_counted(ratings: RatingData, gpu_16gb: Device) -> None:

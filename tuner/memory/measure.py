@@ -91,7 +91,7 @@ def _run(workload: Workload, config: Config, data: Any, device: Device) -> Measu
         model = workload.build_model(config, data).to(target)
         optimizer = training.build_optimizer(model, config)
         model.train()
-        for batch in itertools.islice(training.endless_batches(workload, config, data), STEPS):
+        for batch in itertools.islice(training.representative_batches(workload, config, data), STEPS):
             training.train_step(workload, model, optimizer, training.to_device(batch, target))
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
         training.evaluate(workload, model, data, "validation")

@@ -21,7 +21,7 @@ from tuner.errors import TunerError
 from tuner.memory import corrections
 from tuner.memory.allocator import RELEASE, Event
 from tuner.memory.trace_mode import Category, DeviceKind, FunctionMode, Recorder, TraceMode, mark_all, patched, paused
-from tuner.training import build_optimizer, endless_batches, evaluate, train_step
+from tuner.training import build_optimizer, evaluate, representative_batches, train_step
 from tuner.workloads.base import Config, Workload
 
 STEPS = 2
@@ -109,7 +109,7 @@ def trace_workload(
         _watch(recorder, optimizer)
         model.train()
         losses = []
-        for batch in islice(_batches(recorder, endless_batches(workload, config, data), device_kind), STEPS):
+        for batch in islice(_batches(recorder, representative_batches(workload, config, data), device_kind), STEPS):
             losses.append(train_step(workload, model, optimizer, batch))
         float(torch.stack(losses).mean())
         evaluate(workload, model, data, "validation")

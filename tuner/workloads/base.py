@@ -30,11 +30,13 @@ class Workload(ABC):
         metric: the validation metric that configurations are compared by; smaller is better.
         hyperparameters: what a configuration may set; must hold ``epochs``, ``lr`` and ``weight_decay``, which
             the training loop reads.
+        batches_vary: whether batches differ in size, other than that the last of an epoch may be smaller.
     """
 
     name: ClassVar[str]
     metric: ClassVar[str]
     hyperparameters: ClassVar[Mapping[str, Hyperparameter]]
+    batches_vary: ClassVar[bool] = False
 
     @abstractmethod
     def load_data(self, source: str, seed: int) -> Any:
