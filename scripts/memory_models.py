@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from tuner.datasets.synthetic import synthetic_ratings
 from tuner.space import complete
-from tuner.training import build_optimizer, evaluate, to_device, train_step
+from tuner.training import build_optimizer, rehearse, representative_batches, to_device
 from tuner.workloads import find_workload
 
 if TYPE_CHECKING:
@@ -87,14 +87,10 @@ def run(step: Step, device: str) -> None:
 
 
 def _run_workload(workload: Workload, config: Config, data: Any, device: str) -> None:
-    """The training loop's own functions; ``train_epoch`` cannot be asked to end after two steps."""
+    """What a trial does to memory, in short, by the training loop's own functions."""
     model = workload.build_model(config, data).to(device)
-    optimizer = build_optimizer(model, config)
-    model.train()
-    batches = islice(all_batches(workload, config, data), OPTIMIZER_STEPS)
-    losses = [train_step(workload, model, optimizer, to_device(batch, device)) for batch in batches]
-    float(torch.stack(losses).mean())
-    evaluate(workload, model, data, "validation")
+    batches = (to_device(batch, device) for batch in representative_batches(workload, config, data))
+    rehearse(workload, model, build_optimizer(model, config), batches, data)
 
 
 def all_batches(workload: Workload, config: Config, data: Any) -> Iterator[Batch]:

@@ -16,6 +16,8 @@ from tuner.errors import InputError
 from tuner.trial import Device
 
 DeviceChoice = Literal["auto", "cpu", "cuda"]
+# The name that all releases of torch from 2.0 to 2.13 read.
+ALLOCATOR_VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
 CGROUP = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
 
@@ -52,6 +54,14 @@ def pin(device: Device) -> None:
     """Makes a GPU the only one that this process sees, as ``cuda:0``; before torch asks CUDA. RAM needs nothing."""
     if device.kind == "cuda":
         os.environ["CUDA_VISIBLE_DEVICES"] = device.uuid
+
+
+def allocator_environment(expandable_segments: bool) -> dict[str, str]:
+    """Environment variables that set the CUDA allocator's option beside whatever the user has set there."""
+    if not expandable_segments:
+        return {}
+    given = os.environ.get(ALLOCATOR_VARIABLE, "")
+    return {ALLOCATOR_VARIABLE: ",".join(filter(None, [given, "expandable_segments:True"]))}
 
 
 def cuda_devices() -> tuple[Device, ...]:

@@ -70,6 +70,8 @@ def estimate(
         Untraceable: ``step`` cannot be followed; the text names the operation.
     """
     target = _device(device)
+    if step is not None and memory_estimation not in ("auto", "traced"):
+        raise InputError(f"memory_estimation={memory_estimation!r}: a step of your own can only be traced")
     if step is not None:
         from tuner.memory.trace import trace_step
 
@@ -154,7 +156,7 @@ def _before_and_after(result: StudyResult, known: calibrations.Calibration | Non
             "peak_memory_gb": [row["peak_memory_gb"] for row in rows],
             "before_gb": [round(result.estimates[row["trial_id"]].total_bytes / GB, 4) for row in rows],
             "after_gb": [round(estimate.total_bytes / GB, 4) for estimate in after],
-            "margin": [round(estimate.margin, 4) for estimate in after],
+            "need_gb": [round(need_bytes(estimate) / GB, 4) for estimate in after],
         }
     )
 
@@ -175,7 +177,7 @@ def to_record(name: str, guess: MemoryEstimate) -> dict[str, Any]:
     low = 2 * guess.total_bytes - need
     sizes = {f"{part}_gb": size for part, size in guess.parts().items()}
     sizes |= {"reserved_gb": guess.reserved_bytes, "estimated_memory_gb": guess.total_bytes}
-    sizes |= {"low_gb": low, "need_gb": need}
+    sizes |= {"headroom_gb": guess.headroom_bytes, "low_gb": low, "need_gb": need}
     return {
         "name": name,
         **{key: round(size / GB, 4) for key, size in sizes.items()},

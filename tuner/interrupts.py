@@ -12,29 +12,45 @@ from typing import Any
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
+INSISTED = 3  # so many signals end a study that hangs in something of which it cannot be asked to stop
+
+
 class Interrupt:
     """Remembers that the user or the system asked for an end."""
 
     def __init__(self) -> None:
-        self.requested = False
+        self._signals = 0
+
+    @property
+    def requested(self) -> bool:
+        """Whether an end was asked for."""
+        return self._signals > 0
 
     def check(self) -> None:
         """Raises KeyboardInterrupt if an end was asked for: called where nothing is half done."""
         if self.requested:
             raise KeyboardInterrupt
 
+    def remember(self, *_: Any) -> None:
+        """A handler of signals: only counts them, unless the user insists."""
+        self._signals += 1
+        if self._signals >= INSISTED:
+            raise KeyboardInterrupt
+
 
 @contextmanager
 def orderly(interrupt: Interrupt) -> Iterator[None]:
-    """Within this block the signals only set ``interrupt.requested``; elsewhere than in the main thread, nothing."""
+    """Within this block the signals only ask ``interrupt`` for an end; elsewhere than in the main thread, nothing.
 
-    def remember(*_: Any) -> None:
-        interrupt.requested = True
-
+    A signal that was ignored before, as under ``nohup``, stays ignored.
+    """
     if threading.current_thread() is not threading.main_thread():  # Python allows handlers nowhere else
         yield
         return
     with ExitStack() as previous:
         for number in SIGNALS:
-            previous.callback(signal.signal, number, signal.signal(number, remember))
+            handler = signal.getsignal(number)
+            if handler is not None and handler is not signal.SIG_IGN:
+                signal.signal(number, interrupt.remember)
+                previous.callback(signal.signal, number, handler)
         yield

@@ -10,6 +10,7 @@ import ctypes
 import fcntl
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from tuner.trial import Device
@@ -26,10 +27,19 @@ class PeakMeter:
         context_bytes: resident bytes after the worker's imports, or its CUDA context.
     """
 
-    def __init__(self, device: Device) -> None:
-        """Takes the worker's base: resident bytes after its imports, or the CUDA context that is made here."""
+    def __init__(self, device: Device, warm_up: Callable[[], None]) -> None:
+        """Takes the worker's base: resident bytes after ``warm_up``, or the CUDA context that it makes.
+
+        Args:
+            device: the worker's.
+            warm_up: takes a first step on the device, so that what is loaded late belongs to the base.
+        """
         self._cuda = device.kind == "cuda"
-        self.context_bytes = _make_cuda_context(device) if self._cuda else _resident_bytes("VmRSS") or 0
+        if self._cuda:
+            self.context_bytes = _make_cuda_context(device, warm_up)
+        else:
+            warm_up()
+            self.context_bytes = _resident_bytes("VmRSS") or 0
         self._before_bytes = 0
         self._stale_peak_bytes: int | None = None
 
@@ -58,7 +68,8 @@ class PeakMeter:
         peak = _resident_bytes("VmHWM")
         if peak is None or peak == self._stale_peak_bytes:
             return None
-        return max(0, peak - self._before_bytes) + self.context_bytes
+        # What earlier trials of a warm worker have left resident is part of its base by now.
+        return max(0, peak - self._before_bytes) + max(self.context_bytes, self._before_bytes)
 
 
 def _return_free_heap() -> None:
@@ -77,7 +88,7 @@ def _resident_bytes(field: str) -> int | None:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":")), None)
 
 
-def _make_cuda_context(device: Device) -> int:
+def _make_cuda_context(device: Device, warm_up: Callable[[], None]) -> int:
     """Makes this process's CUDA context and returns its bytes.
 
     By NVML's list of processes; in a container, where that has the host's process numbers, by what the device's used
@@ -92,7 +103,7 @@ def _make_cuda_context(device: Device) -> int:
         with (Path(tempfile.gettempdir()) / f"tuner-context-{os.getuid()}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             before = int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
-            torch.zeros(1, device="cuda")
+            warm_up()
             grown = int(pynvml.nvmlDeviceGetMemoryInfo(handle).used) - before
         held = {p.pid: p.usedGpuMemory for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)}
     finally:

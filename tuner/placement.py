@@ -49,8 +49,9 @@ class Plan:
 
 
 def need_bytes(estimate: MemoryEstimate) -> int:
-    """What a trial is given: context + reserved · (1 + margin). The only place where the margin is added."""
-    return estimate.context_bytes + math.ceil(estimate.reserved_bytes * (1 + estimate.margin))
+    """What a trial is given: context + headroom + reserved · (1 + margin). The only place where these are added."""
+    fixed = estimate.context_bytes + estimate.headroom_bytes
+    return fixed + math.ceil(estimate.reserved_bytes * (1 + estimate.margin))
 
 
 def plan_uniform(

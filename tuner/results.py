@@ -17,7 +17,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -119,9 +119,8 @@ class StudyFolder:
         Raises:
             ExecutionError: the disk is full, or the folder can no longer be written.
         """
-        with self._writing():
+        with self._writing(), closing(self._journal):
             self._write_csv()
-            self._journal.close()
 
     def _write_csv(self) -> None:
         _replace(self.path / RESULTS, to_csv(self.rows()).encode())

@@ -6,7 +6,7 @@ import dataclasses
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import metadata
@@ -124,14 +124,19 @@ def run_study(
             return StudyResult(plan, by_id)
         folder = _make_folder(settings, workload, label)
         folder.describe(_description(command, about, configurations, settings, plan))
+        broken: BaseException | None = None
         try:
             _execute(workload, data, requests, plan, executor, folder, console, interrupt)
-        finally:
-            result = StudyResult(plan, by_id, by_metric(folder.rows(), workload.metric), folder.path)
-            if settings.auto_memory and settings.calibration:
-                _learn(console, workload, result, settings)
-            if again:
+        except KeyboardInterrupt as error:
+            broken = error
+        result = StudyResult(plan, by_id, by_metric(folder.rows(), workload.metric), folder.path)
+        if settings.auto_memory and settings.calibration:
+            _learn(console, workload, result, settings)
+        if again:
+            with suppress(OSError):  # nobody reads it any more: a closed pipe or terminal
                 _print_end(console, result, workload.metric, again, settings)
+        if broken:
+            raise broken
     return result
 
 
@@ -181,16 +186,16 @@ def _execute(
     epochs = sum(request.trial.config["epochs"] for request in requests)
     progress = Progress(console, len(requests), epochs, workload.metric, sum(plan.budgets))
     recorder = Recorder(folder, progress, requests)
-    cause = "the study broke off"
     try:
         with progress:
             executor.open(workload, data, plan)
             run_trials(requests, partial(place, plan=plan), executor, recorder, interrupt)
-    except KeyboardInterrupt:
-        cause = "interrupted"
+    except BaseException as error:
+        cause = "interrupted" if isinstance(error, KeyboardInterrupt) else "the study broke off"
+        with suppress(TunerError):  # that the rows cannot be written either would hide why
+            recorder.close(cause)
         raise
-    finally:
-        recorder.close(cause)
+    recorder.close("")
 
 
 def _estimates(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -64,13 +65,50 @@ def fit(workload: Workload, trial: Trial, data: Any, device: str) -> Iterator[Ep
         metrics = {"train_loss": loss, **evaluate(workload, model, data, "validation")}
         if metrics[workload.metric] < best[workload.metric]:
             best = {**metrics, "best_epoch": epoch}
-            weights = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
+            weights = snapshot(model)
         yield EpochReport(trial.trial_id, epoch, epochs, metrics)
     if not weights:
         raise Diverged(f"{workload.metric} was never a finite number: lower lr")
     model.load_state_dict(weights)
     best |= evaluate(workload, model, data, "test")
     yield Fit(best, weights)
+
+
+def rehearse(
+    workload: Workload,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batches: Iterator[Batch],
+    data: Any,
+    *,
+    keep: Callable[[nn.Module], dict[str, Tensor]] | None = None,
+) -> None:
+    """What ``fit`` does to memory, in short: two epochs of one step each, and the test at the end.
+
+    The second step has the optimizer's state and the kept weights that the first one leaves. Estimates and
+    measurements are made of this.
+
+    Args:
+        workload: what is trained.
+        model: on its device, with new weights.
+        optimizer: of its parameters.
+        batches: on the device, from ``representative_batches``.
+        data: what ``workload.load_data`` returned.
+        keep: in place of ``snapshot``.
+    """
+    weights: dict[str, Tensor] = {}
+    for batch in islice(batches, 2):
+        model.train()
+        float(train_step(workload, model, optimizer, batch))
+        evaluate(workload, model, data, "validation")
+        weights = (keep or snapshot)(model)
+    model.load_state_dict(weights)
+    evaluate(workload, model, data, "test")
+
+
+def snapshot(model: nn.Module) -> dict[str, Tensor]:
+    """A copy of the model's state on the CPU."""
+    return {name: value.detach().to("cpu", copy=True) for name, value in model.state_dict().items()}
 
 
 def build_optimizer(model: nn.Module, config: Config) -> torch.optim.Optimizer:
@@ -133,9 +171,9 @@ def to_device(batch: Batch, device: str) -> Batch:
     return batch if device == "cpu" else tuple(part.to(device, non_blocking=True) for part in batch)
 
 
-def warm_up() -> None:
-    """Takes an optimizer step, so that what torch imports late belongs to a process's base and not to a trial."""
-    model = nn.Linear(1, 1)
+def warm_up(device: str) -> None:
+    """Takes an optimizer step, so that what torch loads late belongs to a process's base and not to a trial."""
+    model = nn.Linear(1, 1).to(device)
     optimizer = build_optimizer(model, {"lr": 0.1, "weight_decay": 0.0})
-    model(torch.ones(1, 1)).sum().backward()
+    model(torch.ones(1, 1, device=device)).sum().backward()
     optimizer.step()

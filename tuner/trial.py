@@ -80,10 +80,12 @@ class MemoryEstimate:
         activation_bytes: what forward keeps for backward, and the temporaries at the peak.
         data_bytes: buffers and the largest batch: features, graph, targets.
         workspace_bytes: scratch memory of libraries, such as cuBLAS.
-        context_bytes: what a process takes before its first tensor: CUDA context, or interpreter and libraries.
         fragmentation_bytes: what the caching allocator reserves beyond what is allocated at the peak.
+        heap_bytes: an allowance for what the C library's heap keeps of freed CPU tensors.
+        context_bytes: what a process takes before its first tensor: CUDA context, or interpreter and libraries.
         method: where it comes from: "given", "static", "traced" or "measured"; then ", calibrated" if it is.
-        margin: the share by which a trial's need exceeds the estimate, context apart.
+        margin: the share by which a trial's need exceeds what it reserves.
+        headroom_bytes: what a need has on top, for errors that do not grow with size; from calibration.
         note: why another method than the one asked for was used; empty otherwise.
     """
 
@@ -95,8 +97,10 @@ class MemoryEstimate:
     data_bytes: int = 0
     workspace_bytes: int = 0
     fragmentation_bytes: int = 0
+    heap_bytes: int = 0
     context_bytes: int = 0
     margin: float = 0.0
+    headroom_bytes: int = 0
     note: str = ""
 
     @property
@@ -119,6 +123,7 @@ class MemoryEstimate:
             "data": self.data_bytes,
             "workspace": self.workspace_bytes,
             "fragmentation": self.fragmentation_bytes,
+            "heap": self.heap_bytes,
             "context": self.context_bytes,
         }
 

@@ -86,8 +86,16 @@ def test_a_step_that_cannot_be_followed_is_measured_and_the_operation_named(rati
     assert found.total_bytes > 0
 
 
+def test_a_workload_without_a_formula_is_traced_and_that_is_said() -> None:
+    found = estimate(Toy(), complete({}, Toy.hyperparameters), None, CPU, "static")
+    assert found.method == "traced"
+    assert found.note.startswith("not static: no memory formula for workload 'toy'")
+
+
 def test_where_no_method_works_all_reasons_are_told() -> None:
-    with pytest.raises(InputError, match=r"not traced: .*; not measured: .*no such thing: give --model-memory-gb"):
+    with pytest.raises(
+        InputError, match=r"not traced: .*; not measured: .*no such thing; not static: .*: give --model-memory-gb"
+    ):
         estimate(Unmeasurable(), complete({}, Toy.hyperparameters), None, CPU, "auto")
 
 

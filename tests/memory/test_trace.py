@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
-from collections.abc import Callable, Iterator
-from itertools import chain, islice
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from tuner.datasets.ratings import RatingData
 from tuner.datasets.synthetic import synthetic_ratings
 from tuner.memory.allocator import replay
 from tuner.memory.trace import Parts, Trace, Untraceable, trace_step, trace_workload
-from tuner.training import build_optimizer, evaluate, train_step
+from tuner.training import build_optimizer, rehearse, representative_batches
 from tuner.workloads.graphsage import GraphSAGE
 
 FLOAT = 4
@@ -196,10 +195,10 @@ def test_an_optimizer_left_to_choose_takes_the_foreach_path_on_cuda() -> None:
     assert cuda.peak_bytes() > cpu.peak_bytes() + 4 * FLOAT * 50 * 50  # a temporary for all weights at once
 
 
-def test_the_workspace_of_cublas_is_taken_once_and_kept() -> None:
+def test_cublas_has_a_workspace_for_each_pass_and_keeps_it() -> None:
     trace = of(lambda x: (x @ x @ x).sum(), 64, 64, device_kind="cuda", cublas_workspace_bytes=8_519_680)
-    assert allocated(trace).count(8_519_680) == 1
-    assert trace.parts_at_peak()["workspace"] == 8_519_680
+    assert allocated(trace).count(8_519_680) == 2
+    assert trace.parts_at_peak()["workspace"] == 2 * 8_519_680
 
 
 def test_on_cuda_a_workloads_host_work_takes_no_memory(ratings: RatingData) -> None:
@@ -326,13 +325,9 @@ def test_graphsages_peak_is_the_profilers(hidden: int, layers: int, batch: int) 
 
     def run() -> None:
         model = workload.build_model(config, data)
-        optimizer = build_optimizer(model, config)
-        model.train()
-        epochs = (workload.batches(config, data) for _ in range(2))  # one batch may hold all ratings
-        batches: Iterator[Any] = chain.from_iterable(epochs)
-        losses = [train_step(workload, model, optimizer, each) for each in islice(batches, 2)]
-        float(torch.stack(losses).mean())
-        evaluate(workload, model, data, "validation")
+        rehearse(
+            workload, model, build_optimizer(model, config), representative_batches(workload, config, data), data
+        )
 
     run()
     real, traced = profiled_peak(run), trace_workload(workload, config, data).peak_bytes()

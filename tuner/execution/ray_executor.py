@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
-from tuner.devices import pin
+from tuner.devices import allocator_environment, pin
 from tuner.errors import ExecutionError
 from tuner.execution.cluster import LocalRay
 from tuner.execution.loop import Weights
-from tuner.execution.worker import Event, run_trial
+from tuner.execution.worker import Event, run_trial, torch_device
 from tuner.peak import PeakMeter
 from tuner.placement import Plan
 from tuner.trial import Device, EpochReport, Outcome, Placement, Status
@@ -31,7 +31,7 @@ class RayExecutor:
         Args:
             expandable_segments: set the CUDA allocator's option of that name in the workers.
         """
-        self._environment = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"} if expandable_segments else {}
+        self._environment = allocator_environment(expandable_segments)
         self._cluster: LocalRay | None = None
         self._group: Any = None
         self._idle: dict[Device, list[Any]] = defaultdict(list)
@@ -95,8 +95,9 @@ class RayExecutor:
             return event, bytes
         assert isinstance(event, Outcome)
         del self._running[stream]
-        if event.status == "failed" and placement.device.kind == "cuda":
-            # A failed kernel leaves a CUDA context that fails everything after it.
+        if event.status in ("failed", "out_of_memory"):
+            # A failed kernel leaves a CUDA context that fails everything after it, and memory that ran out in the
+            # middle of a late import leaves a module half loaded.
             self._ray.kill(worker)
         else:
             self._idle[placement.device].append(worker)
@@ -139,8 +140,10 @@ class RayExecutor:
             else {"memory": int(bundle["memory"] * placement.fraction)}
         )
         options = {"num_cpus": bundle["CPU"] / slots, "scheduling_strategy": strategy, **share}
+        if self._environment:  # torch reads it when it is imported, which may be before the worker's own first line
+            options["runtime_env"] = {"env_vars": self._environment}
         worker = self._ray.remote(Worker).options(**options)
-        worker = worker.remote(*self._shared, placement.device, self._environment)
+        worker = worker.remote(*self._shared, placement.device)
         self._workers.append(worker)
         return worker
 
@@ -148,16 +151,14 @@ class RayExecutor:
 class Worker:
     """A warm process that trains one trial after another; it has torch loaded before its first."""
 
-    def __init__(self, workload: Workload, data: Any, device: Device, environment: dict[str, str]) -> None:
+    def __init__(self, workload: Workload, data: Any, device: Device) -> None:
         """Pins the process to its device. ``data`` comes from Ray's object store without a copy."""
-        os.environ.update(environment)  # torch reads it when it is imported, below
         pin(device)  # Ray's own choice of a GPU need not be ours
         from tuner.training import warm_up
 
-        warm_up()
         self._workload = workload
         self._data = data
-        self._meter = PeakMeter(device)
+        self._meter = PeakMeter(device, partial(warm_up, torch_device(device)))
 
     def run(self, placement: Placement) -> Iterator[Event]:
         """Streams a trial's events."""

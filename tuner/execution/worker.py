@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tuner.peak import PeakMeter
-from tuner.trial import EpochReport, Outcome, Placement, Status, Trial
+from tuner.trial import Device, EpochReport, Outcome, Placement, Status, Trial
 from tuner.workloads.base import Workload
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def run_trial(workload: Workload, data: Any, placement: Placement, meter: PeakMe
 
         meter.start()
         torch.set_num_threads(placement.threads)
-        for said in fit(workload, placement.trial, data, torch_device(placement)):
+        for said in fit(workload, placement.trial, data, torch_device(placement.device)):
             if isinstance(said, EpochReport):
                 epochs = said.epoch
                 yield said
@@ -62,9 +62,9 @@ def run_trial(workload: Workload, data: Any, placement: Placement, meter: PeakMe
         yield checkpoint
 
 
-def torch_device(placement: Placement) -> str:
-    """The torch device of a placed trial; a worker sees no other GPU than the one it is pinned to."""
-    return "cuda:0" if placement.device.kind == "cuda" else "cpu"
+def torch_device(device: Device) -> str:
+    """What torch calls a worker's device: it sees no other GPU than the one it is pinned to."""
+    return "cuda:0" if device.kind == "cuda" else "cpu"
 
 
 def classify(error: Exception) -> Status:

@@ -4,16 +4,16 @@ Weights, gradients, optimizer state and data are counted exactly, so only two nu
 
     peak = context + exact parts + slope · (activations, workspace, fragmentation)
 
-and the errors that remain give the margin. The file is small and plain: ``calibration.json`` in the user's cache.
+and the errors that remain give the headroom. The file is small and plain: ``calibration.json`` in the user's cache.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
-import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -24,11 +24,10 @@ from tuner.trial import MemoryEstimate
 FILE = "calibration.json"
 KEPT_SAMPLES = 100
 QUANTILE = 0.95
-LEAST_MARGIN = 0.02
-# With fewer samples than this the quantile of their errors says little: the margin is then at least that of no
-# calibration.
-FEW_SAMPLES = 5
+CALIBRATED_MARGIN = 0.02
+# Without a calibration; also with fewer samples than this, and for what is larger than all of them.
 UNCALIBRATED_MARGIN = 0.10
+FEW_SAMPLES = 5
 SLOPES = (0.5, 3.0)  # on the CPU the heap keeps what is freed, so a process may take twice its tensors
 # Theil-Sen takes the slopes between all pairs: only pairs that are far enough apart say something.
 LEAST_SPREAD = 0.05
@@ -49,22 +48,24 @@ class Calibration:
 
     Attributes:
         context_bytes: what a process takes beside its tensors.
-        slope: what activations are multiplied by.
-        margin: the share by which a need exceeds its estimate: a quantile of the errors that remain.
+        slope: what activations, workspace and fragmentation are multiplied by.
+        headroom_bytes: a quantile of the errors that remain: what a need has on top of its estimate.
+        largest_bytes: the largest sample without its context, by this fit; beyond it nothing is known.
         samples: how many it was fitted to.
     """
 
     context_bytes: int
     slope: float
-    margin: float
+    headroom_bytes: int
+    largest_bytes: int
     samples: int
 
 
 def fit(samples: Sequence[Sample]) -> Calibration:
     """Fits context and slope by Theil-Sen (the median of the slopes between pairs), which outliers hardly move.
 
-    Where the samples' activations are too alike to show a slope, it is 1. The margin is the conformal 95 %
-    quantile of the relative errors, at least 2 %, and at least 10 % with fewer than five samples.
+    Where the samples' activations are too alike to show a slope, it is 1. The headroom is the conformal 95 % quantile
+    of the errors in bytes: most of them do not grow with the footprint.
 
     Args:
         samples: at least one.
@@ -79,25 +80,34 @@ def fit(samples: Sequence[Sample]) -> Calibration:
     ]
     slope = min(max(statistics.median(slopes), SLOPES[0]), SLOPES[1]) if slopes else 1.0
     context = max(0.0, statistics.median(rest - slope * part for rest, part in zip(rests, activations, strict=True)))
-    predicted = [context + sample.exact_bytes + slope * sample.activation_bytes for sample in samples]
-    errors = [sample.peak_bytes / guess - 1 for sample, guess in zip(samples, predicted, strict=True)]
-    least = UNCALIBRATED_MARGIN if len(samples) < FEW_SAMPLES else LEAST_MARGIN
-    return Calibration(int(context), slope, max(least, _quantile(errors)), len(samples))
+    reserved = [sample.exact_bytes + slope * sample.activation_bytes for sample in samples]
+    errors = [sample.peak_bytes - context - guess for sample, guess in zip(samples, reserved, strict=True)]
+    return Calibration(int(context), slope, max(0, int(_quantile(errors))), int(max(reserved)), len(samples))
 
 
 def apply(estimate: MemoryEstimate, calibration: Calibration) -> MemoryEstimate:
-    """The estimate with the calibration's context, slope and margin."""
+    """The estimate with the calibration's context, slope and headroom, and a margin that fits what is known.
+
+    The margin is 2 %, or the 10 % of no calibration where there are fewer than five samples or the estimate is more
+    than a tenth larger than all of them. The allowance for the heap is dropped, as the slope knows better.
+    """
     scaled = {
         name: round(calibration.slope * getattr(estimate, name))
         for name in ("activation_bytes", "workspace_bytes", "fragmentation_bytes")
     }
-    return replace(
+    corrected = replace(
         estimate,
         **scaled,
+        heap_bytes=0,
         context_bytes=calibration.context_bytes,
-        margin=calibration.margin,
+        headroom_bytes=calibration.headroom_bytes,
+        margin=CALIBRATED_MARGIN,
         method=f"{estimate.method}, calibrated",
     )
+    beyond = corrected.reserved_bytes > 1.1 * calibration.largest_bytes
+    if beyond or calibration.samples < FEW_SAMPLES:
+        return replace(corrected, margin=UNCALIBRATED_MARGIN)
+    return corrected
 
 
 def to_sample(estimate: MemoryEstimate, peak_bytes: int) -> Sample:
@@ -126,23 +136,42 @@ def load(name: str, folder: Path | None = None) -> Calibration | None:
 
 
 def record(name: str, samples: Sequence[Sample], folder: Path | None = None) -> Path:
-    """Adds samples under a key, the latest hundred of which are kept; returns the file.
+    """Adds samples under a key; returns the file.
+
+    Of one footprint only the largest peak is kept, so that many alike do not push out the others, and of all
+    footprints the latest hundred.
 
     Raises:
         InputError: the file is damaged or cannot be written.
     """
     path = _path(folder)
-    content = _read(path)
-    content[name] = [*content.get(name, []), *samples][-KEPT_SAMPLES:]
-    listed = {key: [[s.exact_bytes, s.activation_bytes, s.peak_bytes] for s in kept] for key, kept in content.items()}
-    partial = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(listed, indent=1))
-        partial.replace(path)
+        with path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # two studies may end at one moment
+            content = _read(path)
+            content[name] = _distinct([*content.get(name, []), *samples])[-KEPT_SAMPLES:]
+            _write(path, content)
     except OSError as error:
         raise InputError(f"the calibration {path} cannot be written: {error.strerror}") from error
     return path
+
+
+def _distinct(samples: Sequence[Sample]) -> list[Sample]:
+    """One sample for each footprint, with its largest peak, in the order in which they were last seen."""
+    found: dict[tuple[int, int], Sample] = {}
+    for sample in samples:
+        footprint = sample.exact_bytes, sample.activation_bytes
+        known = found.pop(footprint, sample)
+        found[footprint] = max(sample, known, key=lambda each: each.peak_bytes)
+    return list(found.values())
+
+
+def _write(path: Path, content: Mapping[str, Sequence[Sample]]) -> None:
+    listed = {key: [[s.exact_bytes, s.activation_bytes, s.peak_bytes] for s in kept] for key, kept in content.items()}
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(listed, indent=1))
+    partial.replace(path)
 
 
 def _path(folder: Path | None) -> Path:

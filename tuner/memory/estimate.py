@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from tuner.errors import InputError, TunerError
 from tuner.memory import calibration
-from tuner.memory.static import FORMULAS, estimate_static
+from tuner.memory.static import estimate_static
 from tuner.trial import MB, Configuration, Device, MemoryEstimate
 
 if TYPE_CHECKING:
@@ -23,11 +23,10 @@ CONTEXT_BYTES = {"cuda": 500 * MB, "cpu": 420 * MB}
 # What a process needs beyond a trace that has not been compared with measured peaks.
 UNCALIBRATED_MARGIN = calibration.UNCALIBRATED_MARGIN
 # The C library's heap keeps much of what tensors free: a CPU process was seen to hold two to three times the tensors'
-# peak, GraphSAGE of 256 channels three. Counted as fragmentation, until a calibration knows it better.
+# peak, GraphSAGE of 256 channels three. Until a calibration knows it better.
 HEAP_SLACK = 2.0
-# cuBLAS takes a workspace for each handle and stream at its first product: one for the forward pass and one for the
-# thread that runs the backward pass. Bytes of one, by torch's defaults: 32 MiB from Hopper on, 8.125 MiB before.
-CUBLAS_WORKSPACES = 2
+# cuBLAS takes a workspace for each handle and stream at its first product. Bytes of one, by torch's defaults: 32 MiB
+# on Hopper, 8.125 MiB before.
 CUBLAS_WORKSPACE_BYTES = 8_519_680
 CUBLAS_HOPPER_WORKSPACE_BYTES = 32 * MB
 HOPPER = ("H100", "H200", "H800", "H20", "GH200")
@@ -78,19 +77,17 @@ def estimate(
     """
     ways: dict[str, Callable[[], MemoryEstimate]] = {
         "traced": lambda: _traced(workload, config, data, device, expandable_segments),
-        "measured": lambda: _measured(workload, config, data, device),
+        "measured": lambda: _measured(workload, config, data, device, expandable_segments),
         "static": lambda: estimate_static(workload.name, config, data),
     }
     first = "traced" if method == "auto" else method
     reasons: list[str] = []
     for way in dict.fromkeys([first, *ways]):
-        if way == "static" and workload.name not in FORMULAS:
-            continue
         try:
             return replace(ways[way](), note="; ".join(reasons))
         except TunerError as error:
             reasons.append(f"not {way}: {error}")
-    raise InputError(f"the footprint cannot be estimated: {'; '.join(reasons)}: give --model-memory-gb")
+    raise InputError(f"the footprint cannot be estimated: {'; '.join(reasons)}")
 
 
 def correct(raw: MemoryEstimate, known: calibration.Calibration | None) -> MemoryEstimate:
@@ -113,11 +110,11 @@ def _traced(
 
 
 def cublas_workspace_bytes(device: Device) -> int:
-    """What cuBLAS takes on this device for a training step, both workspaces together; 0 on the CPU."""
+    """Bytes of one of cuBLAS' workspaces on this device; 0 on the CPU."""
     if device.kind == "cpu":
         return 0
     hopper = any(name in device.name for name in HOPPER)
-    return CUBLAS_WORKSPACES * (CUBLAS_HOPPER_WORKSPACE_BYTES if hopper else CUBLAS_WORKSPACE_BYTES)
+    return CUBLAS_HOPPER_WORKSPACE_BYTES if hopper else CUBLAS_WORKSPACE_BYTES
 
 
 def to_estimate(
@@ -126,16 +123,15 @@ def to_estimate(
     """What a recorded step takes from a device of this kind.
 
     On CUDA that is what the caching allocator reserves, by replaying the record through its simulator; on the CPU
-    the tensors' peak and the heap's slack. What is beyond the tensors' peak is the fragmentation.
+    the tensors' peak and the heap's slack. What the allocator has beyond the tensors' peak is the fragmentation.
     """
     from tuner.memory.allocator import replay
 
     parts = trace.parts_at_peak()
     allocated = sum(parts.values())
+    reserved = allocated
     if device_kind == "cuda":
         reserved = replay(trace.events, expandable_segments=expandable_segments).peak_reserved_bytes
-    else:
-        reserved = round(allocated * (1 + HEAP_SLACK))
     return MemoryEstimate(
         method="traced",
         parameter_bytes=parts["parameters"],
@@ -145,12 +141,16 @@ def to_estimate(
         data_bytes=parts["data"],
         workspace_bytes=parts["workspace"],
         fragmentation_bytes=reserved - allocated,
+        heap_bytes=round(allocated * HEAP_SLACK) if device_kind == "cpu" else 0,
         context_bytes=CONTEXT_BYTES[device_kind],
         margin=UNCALIBRATED_MARGIN,
     )
 
 
-def _measured(workload: Workload, config: Config, data: Any, device: Device) -> MemoryEstimate:
+def _measured(
+    workload: Workload, config: Config, data: Any, device: Device, expandable_segments: bool
+) -> MemoryEstimate:
     from tuner.memory.measure import measure
 
-    return replace(measure(workload, config, data, device).to_estimate(), margin=UNCALIBRATED_MARGIN)
+    measurement = measure(workload, config, data, device, expandable_segments)
+    return replace(measurement.to_estimate(), margin=UNCALIBRATED_MARGIN)

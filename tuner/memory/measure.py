@@ -6,12 +6,13 @@ import itertools
 import multiprocessing
 import os
 import sys
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tuner.devices import pin
+from tuner.devices import allocator_environment, pin
 from tuner.errors import ExecutionError
 from tuner.peak import PeakMeter
 from tuner.trial import Device, MemoryEstimate
@@ -19,12 +20,10 @@ from tuner.trial import Device, MemoryEstimate
 if TYPE_CHECKING:
     from tuner.workloads.base import Config, Workload
 
-STEPS = 2  # the second has the optimizer's state that the first one makes
-
 
 @dataclass(frozen=True)
 class Measurement:
-    """What two training steps and an evaluation took, in bytes.
+    """What ``training.rehearse`` took, in bytes.
 
     Attributes:
         peak_bytes: what the process took from its device: reserved peak and context, or resident peak.
@@ -58,8 +57,10 @@ class Measurement:
         )
 
 
-def measure(workload: Workload, config: Config, data: Any, device: Device) -> Measurement:
-    """Runs two training steps and an evaluation in a new process, so that nothing else is counted.
+def measure(
+    workload: Workload, config: Config, data: Any, device: Device, expandable_segments: bool = False
+) -> Measurement:
+    """Runs two training steps and the evaluations in a new process, so that nothing else is counted.
 
     Raises:
         ExecutionError: the process died or the step failed; the text has the reason.
@@ -67,7 +68,7 @@ def measure(workload: Workload, config: Config, data: Any, device: Device) -> Me
     context = multiprocessing.get_context("spawn")
     try:
         with ProcessPoolExecutor(1, mp_context=context) as pool:
-            return pool.submit(_run, workload, config, data, device).result()
+            return pool.submit(_run, workload, config, data, device, expandable_segments).result()
     except BrokenProcessPool as error:
         raise ExecutionError("the process that measured a step could not start, or died (out of memory?)") from error
     except Exception as error:
@@ -75,65 +76,51 @@ def measure(workload: Workload, config: Config, data: Any, device: Device) -> Me
         raise ExecutionError(f"the step that was measured failed: {type(error).__name__}: {reason}") from error
 
 
-def _run(workload: Workload, config: Config, data: Any, device: Device) -> Measurement:
+def _run(workload: Workload, config: Config, data: Any, device: Device, expandable_segments: bool) -> Measurement:
     pin(device)
+    os.environ.update(allocator_environment(expandable_segments))
     os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # the profiler's library writes lines to the terminal
     import torch
 
     from tuner import training
 
-    training.warm_up()
     target = "cpu" if device.kind == "cpu" else "cuda:0"
-    meter = PeakMeter(device)
-    meter.start()
-    with _TensorPeak(target) as tensors:
+    meter = PeakMeter(device, lambda: training.warm_up(target))
+
+    def rehearse() -> tuple[Any, Any]:
         torch.manual_seed(0)
         model = workload.build_model(config, data).to(target)
         optimizer = training.build_optimizer(model, config)
-        model.train()
-        for batch in itertools.islice(training.representative_batches(workload, config, data), STEPS):
-            training.train_step(workload, model, optimizer, training.to_device(batch, target))
-        gradients = [p.grad for p in model.parameters() if p.grad is not None]
-        training.evaluate(workload, model, data, "validation")
-    state = [value for entry in optimizer.state.values() for value in entry.values() if torch.is_tensor(value)]
+        batches = training.representative_batches(workload, config, data)
+        on_device = (training.to_device(batch, target) for batch in batches)
+        training.rehearse(workload, model, optimizer, on_device, data)
+        return model, optimizer
+
+    meter.start()
+    model, optimizer = rehearse()
     peak = meter.peak_bytes()
     if peak is None:
         raise RuntimeError(f"this system ({sys.platform}) does not tell a process's peak memory")
+    allocated = torch.cuda.max_memory_allocated() if target != "cpu" else _tensor_peak_bytes(rehearse)
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    state = [value for entry in optimizer.state.values() for value in entry.values() if torch.is_tensor(value)]
     return Measurement(
         peak_bytes=peak,
         context_bytes=meter.context_bytes,
-        allocated_bytes=tensors.bytes,
+        allocated_bytes=int(allocated),
         parameter_bytes=sum(p.nbytes for p in model.parameters()),
         gradient_bytes=sum(gradient.nbytes for gradient in gradients),
         optimizer_bytes=sum(value.nbytes for value in state),
     )
 
 
-class _TensorPeak:
-    """The peak of the tensors' bytes within a with-block: CUDA's own counter, or the CPU profiler's records."""
+def _tensor_peak_bytes(run: Callable[[], object]) -> int:
+    """The peak of the CPU tensors' bytes while ``run`` runs, by the profiler's record of every allocation."""
+    import torch
 
-    def __init__(self, target: str) -> None:
-        self.bytes = 0
-        self._cuda = target != "cpu"
-        self._profile: Any = None
-
-    def __enter__(self) -> _TensorPeak:
-        import torch
-
-        if self._cuda:
-            torch.cuda.reset_peak_memory_stats()
-        else:
-            self._profile = torch.profiler.profile(profile_memory=True)
-            self._profile.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        import torch
-
-        if self._cuda:
-            self.bytes = int(torch.cuda.max_memory_allocated())
-            return
-        self._profile.__exit__(*error)
-        records = [e for e in self._profile.profiler.kineto_results.events() if e.name() == "[memory]"]
-        sizes = [record.nbytes() for record in sorted(records, key=lambda record: record.start_ns())]
-        self.bytes = max(0, *itertools.accumulate(sizes, initial=0))
+    with torch.profiler.profile(profile_memory=True) as profile:
+        run()
+    events: Any = profile.profiler
+    records = [event for event in events.kineto_results.events() if event.name() == "[memory]"]
+    sizes = [record.nbytes() for record in sorted(records, key=lambda record: record.start_ns())]
+    return int(max(itertools.accumulate(sizes, initial=0)))

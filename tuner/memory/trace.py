@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from functools import partial
 from typing import Any, get_args
 
 import torch
@@ -21,7 +21,7 @@ from tuner.errors import TunerError
 from tuner.memory import corrections
 from tuner.memory.allocator import RELEASE, Event
 from tuner.memory.trace_mode import Category, DeviceKind, FunctionMode, Recorder, TraceMode, mark_all, patched, paused
-from tuner.training import build_optimizer, evaluate, representative_batches, train_step
+from tuner.training import build_optimizer, rehearse, representative_batches
 from tuner.workloads.base import Config, Workload
 
 STEPS = 2
@@ -86,7 +86,7 @@ def trace_workload(
     device_kind: DeviceKind = "cpu",
     cublas_workspace_bytes: int = 0,
 ) -> Trace:
-    """Trace a workload's model, its first two training steps and an evaluation on the validation split.
+    """Trace a workload's model, its first two training steps and its evaluations, as in ``training.rehearse``.
 
     On a GPU, what the host does (building the model, drawing batches) takes no memory there, but the model and each
     batch do.
@@ -96,7 +96,8 @@ def trace_workload(
         config: a complete configuration.
         data: what ``workload.load_data`` returned.
         device_kind: where the step is to run.
-        cublas_workspace_bytes: taken at the first matrix product on a GPU, and kept; 0 on the CPU.
+        cublas_workspace_bytes: taken at the first matrix product of the forward pass and of the backward pass on a
+            GPU, each of which has a handle of its own, and kept; 0 on the CPU.
 
     Raises:
         Untraceable: the step cannot be followed.
@@ -107,12 +108,8 @@ def trace_workload(
         _mark_model(recorder, model)
         optimizer = build_optimizer(model, config)
         _watch(recorder, optimizer)
-        model.train()
-        losses = []
-        for batch in islice(_batches(recorder, representative_batches(workload, config, data), device_kind), STEPS):
-            losses.append(train_step(workload, model, optimizer, batch))
-        float(torch.stack(losses).mean())
-        evaluate(workload, model, data, "validation")
+        batches = _batches(recorder, representative_batches(workload, config, data), device_kind)
+        rehearse(workload, model, optimizer, batches, data, keep=partial(_keep, recorder, device_kind))
     return Trace(tuple(recorder.events), recorder.categories)
 
 
@@ -127,7 +124,8 @@ def trace_step(
     Args:
         make: returns the model, its optimizer (None: no step is taken) and a function that returns a batch's loss.
         device_kind: where the step is to run.
-        cublas_workspace_bytes: taken at the first matrix product on a GPU, and kept; 0 on the CPU.
+        cublas_workspace_bytes: taken at the first matrix product of the forward pass and of the backward pass on a
+            GPU, each of which has a handle of its own, and kept; 0 on the CPU.
 
     Raises:
         Untraceable: the step cannot be followed.
@@ -222,6 +220,18 @@ def _batches(recorder: Recorder, batches: Any, device_kind: DeviceKind) -> Itera
         mark_all(recorder, batch, "data")
         yield batch
         del batch
+
+
+def _keep(recorder: Recorder, device_kind: DeviceKind, model: nn.Module) -> dict[str, Tensor]:
+    """The copy of the best weights, which is on the host."""
+    with paused(recorder, device_kind == "cuda"):
+        weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
+    if device_kind == "cuda":
+        for value in weights.values():
+            recorder.ignore(value)
+    else:
+        mark_all(recorder, weights.values(), "data")
+    return weights
 
 
 def _prefer_foreach(optimizer: torch.optim.Optimizer) -> None:

@@ -122,7 +122,8 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Args:
         recorder: where to.
         device_kind: the device that the step is meant for.
-        cublas_workspace_bytes: taken at the first matrix product, and kept.
+        cublas_workspace_bytes: taken at the first matrix product of each thread, and kept: the backward pass runs in
+            a thread of its own on a GPU, and cuBLAS has a handle and a workspace for each.
     """
 
     def __init__(self, recorder: Recorder, device_kind: DeviceKind, cublas_workspace_bytes: int) -> None:
@@ -132,6 +133,7 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.inside = False  # an operator is being run
         self._device_kind = device_kind
         self._cublas_workspace_bytes = cublas_workspace_bytes
+        self._cublas_handles: set[bool] = set()  # whether of the backward pass
         # A kernel without a fake one would be run for real, on real zeros of full size.
         self._fake = FakeTensorMode(allow_fallback_kernels=False)
         self._bases: dict[tuple[int, torch.dtype], tuple[Tensor, Any]] = {}
@@ -247,8 +249,10 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _record(self, operator: _Operator, args: tuple[Any, ...], out: Any) -> None:
         recorder = self.recorder
         if self._cublas_workspace_bytes and operator.is_gemm and not recorder.paused:
-            recorder.allocate(self._cublas_workspace_bytes, "workspace")
-            self._cublas_workspace_bytes = 0
+            backward = torch._C._current_graph_task_id() >= 0
+            if backward not in self._cublas_handles:
+                self._cublas_handles.add(backward)
+                recorder.allocate(self._cublas_workspace_bytes, "workspace")
         if isinstance(out, Tensor):
             if operator.is_loss and out.dim() == 0 and not recorder.paused:
                 recorder.made(out, args[0].numel() * args[0].element_size())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 def estimates_text(listed: Sequence[tuple[str, MemoryEstimate]]) -> str:
     """What each configuration will need, and of what that is made, as a table in GB.
 
-    The need is context + reserved · (1 + margin), reserved being all the parts but the context.
+    The need is context + headroom + reserved · (1 + margin), reserved being all the parts but the context.
 
     Args:
         listed: name and estimate of each configuration.
@@ -32,21 +33,21 @@ def estimates_text(listed: Sequence[tuple[str, MemoryEstimate]]) -> str:
 
     table = Table(box=None, pad_edge=False)
     parts = [part for part in listed[0][1].parts() if any(guess.parts()[part] for _, guess in listed)]
-    for head in ("name", *parts, "reserved", "margin", "need", "interval", "method"):
+    for head in ("name", *parts, "reserved", "margin", "headroom", "need", "interval", "method"):
         table.add_column(head, justify="left" if head in ("name", "method") else "right")
     for name, guess in listed:
         need = need_bytes(guess)
         sizes = [guess.parts()[part] for part in parts] + [guess.reserved_bytes]
-        row = [*(f"{size / GB:.3f}" for size in sizes), f"{guess.margin:.1%}"]
+        row = [*(f"{size / GB:.3f}" for size in sizes), f"{guess.margin:.0%}", f"{guess.headroom_bytes / GB:.3f}"]
         row += [f"{need / GB:.3f}", f"{(2 * guess.total_bytes - need) / GB:.3f} to {need / GB:.3f}"]
         table.add_row(Text(name), *row, Text(guess.method + (f" ({guess.note})" if guess.note else "")))
     console = Console(width=WIDE, highlight=False)
     with console.capture() as capture:
         console.print(table)
     text = "\n".join(line.rstrip() for line in capture.get().splitlines())
-    return (
-        text
-        + "\nGB (2**30 bytes) of what lives at the peak; a trial is given need = context + reserved · (1 + margin)"
+    return text + (
+        "\nGB (2**30 bytes) of what lives at the peak; a trial is given its need = context + headroom + reserved · "
+        "(1 + margin)"
     )
 
 
@@ -92,6 +93,8 @@ def plan_text(plan: Plan, requests: Sequence[Request], data: str) -> str:
     lines = [f"{'data':<10} {data}"] if data else []
     lines.append(f"{'trials':<10} {len(requests)}")
     lines.append(f"{'footprint':<10} {_footprint(plan, largest.estimate, largest.trial.name)}")
+    notes = Counter((request.estimate.method, request.estimate.note) for request in requests if request.estimate.note)
+    lines += [f"{'':<10} {count} of them {method}, as {note}" for (method, note), count in notes.items()]
     for device, budget, slots, fraction in zip(plan.devices, plan.budgets, plan.slots, plan.fractions, strict=True):
         fit = round(1 / fraction) if fraction else 0
         lines += [
@@ -112,8 +115,8 @@ def _footprint(plan: Plan, largest: MemoryEstimate, name: str) -> str:
         return f"{need}, as given"
     sum_ = f" = {largest.context_bytes / GB:.2f} context + {largest.reserved_bytes / GB:.2f}"
     sum_ += f" + {largest.margin:.0%} margin" if largest.margin else ""
-    note = f"; {largest.note}" if largest.note else ""
-    return f"{need}{sum_} of {name}, the largest ({largest.method}{note})"
+    sum_ += f" + {largest.headroom_bytes / GB:.2f} for errors" if largest.headroom_bytes else ""
+    return f"{need}{sum_} of {name}, the largest ({largest.method})"
 
 
 def results_table(rows: Sequence[Row], metric: str) -> Table:
