@@ -22,9 +22,9 @@ METHODS: tuple[str, ...] = get_args(Method)
 CONTEXT_BYTES = {"cuda": 500 * MB, "cpu": 420 * MB}
 # What a process needs beyond a trace that has not been compared with measured peaks.
 UNCALIBRATED_MARGIN = calibration.UNCALIBRATED_MARGIN
-# The C library's heap keeps much of what tensors free: a CPU process was seen to hold two to three times the tensors'
-# peak, GraphSAGE of 256 channels three. Until a calibration knows it better.
-HEAP_SLACK = 2.0
+# The C library's heap keeps much of what tensors free: a CPU process was seen to hold about twice the tensors'
+# peak. Until a calibration knows it better.
+HEAP_SLACK = 1.0
 # cuBLAS takes a workspace for each handle and stream at its first product. Bytes of one, by torch's defaults: 32 MiB
 # on Hopper, 8.125 MiB before.
 CUBLAS_WORKSPACE_BYTES = 8_519_680
