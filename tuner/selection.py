@@ -42,6 +42,7 @@ def choose(
     chosen = select(load_configurations(path, found.hyperparameters), only=only, limit=limit)
     if overrides:
         values = dict(_override(text) for text in overrides)
+        configurations([values], found.hyperparameters, source="--set")  # a fault is told once, not for each
         listed = [{**each.values, **values, "name": each.name} for each in chosen]
         chosen = configurations(listed, found.hyperparameters, source="--set")
     return found, chosen, path.stem

@@ -50,14 +50,14 @@ def load_configurations(path: Path, schema: Schema) -> list[Configuration]:
     """
     content = _parse(path)
     if not isinstance(content, Mapping):
-        raise InputError(f"{path}: expected a mapping with 'configurations:' or 'grid:', not a {_kind(content)}")
+        raise InputError(f"{path}: expected a mapping with 'configurations:' or 'grid:', not {_kind(content)}")
     unknown = [str(key) for key in content if key not in FILE_KEYS]
     if unknown or ("configurations" in content) == ("grid" in content):
         got = ", ".join(map(str, content)) or "nothing"
         raise InputError(f"{path}: expected either 'configurations' or 'grid', and optionally 'defaults'; got {got}")
     defaults = content.get("defaults") or {}
     if not isinstance(defaults, Mapping):
-        raise InputError(f"{path}: 'defaults' must be a mapping, not a {_kind(defaults)}")
+        raise InputError(f"{path}: 'defaults' must be a mapping, not {_kind(defaults)}")
     listed = _grid(content["grid"], path) if "grid" in content else content["configurations"]
     return configurations(listed, schema, defaults=defaults, source=str(path))
 
@@ -79,7 +79,7 @@ def configurations(
             configurations of one name; every fault is in the one message.
     """
     if isinstance(listed, (str, Mapping)) or not isinstance(listed, Iterable):
-        raise InputError(f"{source}: expected a list of configurations, not a {_kind(listed)}")
+        raise InputError(f"{source}: expected a list of configurations, not {_kind(listed)}")
     entries = list(listed)
     if not entries:
         raise InputError(f"{source}: the list of configurations is empty; give at least one")
@@ -87,7 +87,7 @@ def configurations(
     found = []
     for number, entry in enumerate(entries, 1):
         if not isinstance(entry, Mapping):
-            faults.append(f"configuration {number}: expected a mapping, not a {_kind(entry)}")
+            faults.append(f"configuration {number}: expected a mapping, not {_kind(entry)}")
             continue
         given = {key: value for key, value in entry.items() if key != "name"}
         name = str(entry.get("name") or _name(given))
@@ -96,7 +96,7 @@ def configurations(
     repeated = [name for name, count in Counter(name for name, _ in found).items() if count > 1]
     faults += [f"{name}: this name is used more than once" for name in repeated]
     if faults:
-        raise InputError(f"{source}: " + "; ".join(faults))
+        raise InputError(f"{source}: " + "; ".join(dict.fromkeys(faults)))
     return [Configuration(name, complete(values, schema)) for name, values in found]
 
 
@@ -201,7 +201,15 @@ def _name(values: Mapping[Any, Any]) -> str:
 
 
 def _kind(value: object) -> str:
-    return {type(None): "blank", dict: "mapping", list: "list", str: "text"}.get(type(value), type(value).__name__)
+    words = {
+        type(None): "nothing",
+        dict: "a mapping",
+        list: "a list",
+        str: "text",
+        int: "a number",
+        float: "a number",
+    }
+    return words.get(type(value), f"a {type(value).__name__}")
 
 
 def _reason(error: Exception) -> str:

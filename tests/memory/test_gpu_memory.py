@@ -24,19 +24,17 @@ from memory_models import MODELS, WORKLOAD, Step, parse_sizes, percentile, read_
 
 from tuner.memory import calibration  # noqa: E402
 from tuner.memory.allocator import events_from_trace, replay  # noqa: E402
-from tuner.memory.estimate import to_estimate  # noqa: E402
-from tuner.trial import MB, MemoryEstimate  # noqa: E402
+from tuner.memory.estimate import cublas_workspace_bytes, to_estimate  # noqa: E402
+from tuner.trial import MB, Device, MemoryEstimate  # noqa: E402
 
 TABLE = ROOT / "tests/data/gpu_memory.csv"
 SNAPSHOT = TABLE.with_name(script.SNAPSHOT)
 MOST_MEDIAN, MOST_PERCENTILE, MOST_MEDIAN_CALIBRATED = 0.03, 0.08, 0.015
-HOPPER = 9.0
-WORKSPACE_BYTES, WORKSPACE_BYTES_HOPPER = 8_519_680, 32 * MB  # CUDABlas's default, by compute capability
 
 
 def estimate(row: Measured) -> MemoryEstimate:
     """What the tracer expects of the step that a row measured."""
-    workspace = WORKSPACE_BYTES_HOPPER if float(row.capability) >= HOPPER else WORKSPACE_BYTES
+    workspace = cublas_workspace_bytes(Device("", "cuda", 0, row.gpu, 0, 0, cores=1))
     step = Step(row.name, row.model, parse_sizes(row.sizes))
     return to_estimate(trace(step, "cuda", cublas_workspace_bytes=workspace), "cuda")
 
@@ -103,7 +101,11 @@ def made_up(count: int = 8) -> tuple[list[Measured], list[MemoryEstimate]]:
         raw = MemoryEstimate("traced", parameter_bytes=50 * MB, activation_bytes=100 * k * MB, context_bytes=500 * MB)
         peak = raw.parameter_bytes + 64 * MB + raw.activation_bytes * 11 // 10
         sizes = f"width={k} block=sdpa"
-        rows.append(Measured(f"step-{k}", "mlp", sizes, "a GPU", "9.0", "1.2", "2.11.0", peak - MB, peak, 400 * MB))
+        rows.append(
+            Measured(
+                f"step-{k}", "mlp", sizes, "NVIDIA H100 80GB HBM3", "9.0", "1.2", "2.11.0", peak - MB, peak, 400 * MB
+            )
+        )
         estimates.append(raw)
     return rows, estimates
 
@@ -176,5 +178,5 @@ def test_the_list_has_steps_of_every_model() -> None:
 def test_the_first_step_of_each_model_is_estimated_for_a_gpu(model: str) -> None:
     step = next(step for step in read_steps() if step.model == model)
     sizes = " ".join(f"{key}={value}" for key, value in step.sizes.items())
-    row = Measured(step.name, model, sizes, "a GPU", "9.0", "1.2", "2.11.0", 0, 0, 0)
-    assert estimate(row).reserved_bytes > WORKSPACE_BYTES_HOPPER
+    row = Measured(step.name, model, sizes, "NVIDIA H100 80GB HBM3", "9.0", "1.2", "2.11.0", 0, 0, 0)
+    assert estimate(row).reserved_bytes > 2 * 32 * MB
