@@ -7,7 +7,9 @@ import json
 import os
 import pty
 import re
+import select
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -83,6 +85,8 @@ def test_ctrl_c_on_a_terminal_keeps_the_finished_and_leaves_no_process(folder: P
         os.execve(sys.executable, [*COMMAND, *arguments], {**os.environ, "TERM": "xterm", "COLUMNS": "150"})
     output, pressed, deadline = "", False, time.monotonic() + 90
     while time.monotonic() < deadline:
+        if not select.select([terminal], [], [], 1)[0]:
+            continue
         try:
             output += os.read(terminal, 65536).decode(errors="replace")
         except OSError:  # the terminal's other end is closed: the command has ended
@@ -90,6 +94,8 @@ def test_ctrl_c_on_a_terminal_keeps_the_finished_and_leaves_no_process(folder: P
         if not pressed and "1/2 done, 1 running" in output and re.search(r"long .*/99999", output):
             pressed = True
             os.write(terminal, b"\x03")
+    if time.monotonic() >= deadline:
+        os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     os.close(terminal)
     assert os.waitstatus_to_exitcode(status) == 130, output

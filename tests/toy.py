@@ -66,3 +66,12 @@ class Fatal(Toy):
         if fault == 2:
             raise SystemExit(3)
         return super().loss(model, batch)
+
+
+class Sharing(Toy):
+    """Its metric is 0 if its data is a read-only view of memory that somebody else owns, and 1 if it is a copy."""
+
+    name: ClassVar[str] = "sharing"
+
+    def evaluate(self, model: nn.Module, data: Any, split: Split) -> dict[str, float]:
+        return {"loss": float(data["array"].flags.writeable or data["array"].flags.owndata)}

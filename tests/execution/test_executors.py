@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from torch import nn
 
-from tests.toy import Fatal, Toy
+from tests.toy import Fatal, Sharing, Toy
 from tuner.execution.in_process import InProcessExecutor
 from tuner.execution.loop import Executor
 from tuner.execution.ray_executor import RayExecutor, _bundles
@@ -20,11 +22,11 @@ from tuner.trial import GB, Device
 EXECUTORS = [InProcessExecutor, pytest.param(RayExecutor, marks=pytest.mark.ray)]
 
 
-def study(workload: Toy, executor: Executor, folder: Path, faults: list[int]) -> StudyResult:
+def study(workload: Toy, executor: Executor, folder: Path, faults: list[int], data: Any = None) -> StudyResult:
     listed = [{"name": f"{number}", "fault": fault} for number, fault in enumerate(faults)]
     return run_study(
         workload,
-        lambda: None,
+        lambda: data,
         configurations(listed, workload.hyperparameters),
         Settings(output=str(folder), device="cpu", model_memory_gb=0.1, gpu_memory_buffer_gb=0, max_workers=1),
         label="test",
@@ -58,6 +60,14 @@ def test_a_worker_that_dies_or_breaks_fails_its_trial_alone(tmp_path: Path) -> N
     for name in ("0", "2"):
         assert by_name[name]["error"].startswith("the worker was lost: ")
         assert "\x1b" not in by_name[name]["error"]
+
+
+@pytest.mark.ray
+def test_workers_see_the_drivers_data_without_a_copy(tmp_path: Path) -> None:
+    data = {"array": np.ones(1_000_000)}
+    assert Sharing().evaluate(nn.Identity(), data, "test") == {"loss": 1.0}
+    (row,) = study(Sharing(), RayExecutor(), tmp_path / "out", [0], data).rows
+    assert (row["status"], row["val_loss"]) == ("completed", 0.0)
 
 
 def test_only_devices_that_are_used_are_reserved_and_never_more_cores_than_there_are(gpu_16gb: Device) -> None:
