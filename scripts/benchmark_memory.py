@@ -29,7 +29,6 @@ from memory_models import (
     OPTIMIZER_STEPS,
     WORKLOAD,
     Step,
-    all_batches,
     build,
     optimizer_of,
     percentile,
@@ -43,7 +42,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.distributed._tools.mem_tracker import MemTracker
 
 from tuner.memory.static import estimate_static
-from tuner.training import build_optimizer, train_step
+from tuner.training import build_optimizer, representative_batches, train_step
 from tuner.trial import MB
 
 METHODS = ("traced", "static", "MemTracker")
@@ -151,7 +150,7 @@ def _fake_workload(step: Step, mode: FakeTensorMode) -> Tracked:
     workload, config, data = workload_parts(step)
     with unset_fake_temporarily():
         model = workload.build_model(config, data)
-        batches = list(islice(all_batches(workload, config, data), OPTIMIZER_STEPS))
+        batches = list(islice(representative_batches(workload, config, data), OPTIMIZER_STEPS))
         for module in model.modules():
             for tensors in (module._parameters, module._buffers):
                 tensors.update(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -27,7 +27,7 @@ from tuner.workloads import find_workload
 if TYPE_CHECKING:
     from tuner.datasets.ratings import RatingData
     from tuner.memory.trace import Trace
-    from tuner.workloads.base import Batch, Config, Workload
+    from tuner.workloads.base import Config, Workload
 
 STEPS_FILE = Path(__file__).with_name("memory_steps.csv")
 OPTIMIZER_STEPS = 2  # the second has the optimizer's state, which the first one makes
@@ -91,12 +91,6 @@ def _run_workload(workload: Workload, config: Config, data: Any, device: str) ->
     model = workload.build_model(config, data).to(device)
     batches = (to_device(batch, device) for batch in representative_batches(workload, config, data))
     rehearse(workload, model, build_optimizer(model, config), batches, data)
-
-
-def all_batches(workload: Workload, config: Config, data: Any) -> Iterator[Batch]:
-    """One epoch after another: where one batch holds all ratings, the second step is in the second epoch."""
-    while True:
-        yield from workload.batches(config, data)
 
 
 def trace(step: Step, device_kind: Literal["cpu", "cuda"], cublas_workspace_bytes: int = 0) -> Trace:

@@ -43,7 +43,7 @@ ALLOWED = {
         "recorder",
     },
     "selection": {"space", "workloads"},
-    "estimation": {"devices", "memory", "placement", "selection", "settings", "study"},
+    "estimation": {"devices", "memory", "placement", "results", "selection", "settings", "study"},
     "api": {"devices", "space", "memory", "selection", "settings", "study", "workloads", "datasets", "results"},
     "cli": {"api", "estimation", "results", "report"},
     "__main__": {"cli"},

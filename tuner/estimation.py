@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.devices import DeviceChoice, detect_devices
 from tuner.errors import InputError
-from tuner.memory import calibration as calibrations
-from tuner.memory.estimate import Method, correct, cublas_workspace_bytes, estimate_all, to_estimate
-from tuner.placement import need_bytes
+from tuner.memory.estimate import Method, calibrated, cublas_workspace_bytes, estimate_all, to_estimate
+from tuner.placement import low_bytes, need_bytes
+from tuner.results import Row
 from tuner.selection import DEFAULT_MODE, choose
 from tuner.settings import Settings
-from tuner.study import StudyResult, run_study
+from tuner.study import run_study
 from tuner.trial import GB, Device, MemoryEstimate
 
 if TYPE_CHECKING:
@@ -87,9 +87,9 @@ def estimate(
         method=memory_estimation,
         expandable_segments=expandable_segments,
     )
-    key = calibrations.key(found.name, target.name, expandable_segments)
-    known = calibrations.load(key) if calibration else None
-    return [(each.name, correct(guess, known)) for each, guess in zip(chosen, raw, strict=True)]
+    if calibration:
+        raw = calibrated(raw, found.name, target.name, expandable_segments)
+    return [(each.name, guess) for each, guess in zip(chosen, raw, strict=True)]
 
 
 def calibrate(
@@ -139,22 +139,23 @@ def calibrate(
         settings = replace(settings, output=str(Path(folder) / "study"))
         load = partial(found.load_data, data, seed)
         result = run_study(found, load, chosen, settings, label=label, command="tune calibrate")
-    name = result.plan.devices[0].name
-    known = calibrations.load(calibrations.key(found.name, name, expandable_segments))
-    return _before_and_after(result, known)
+    rows = sorted(result.rows, key=lambda row: row["trial_id"])
+    before = [result.estimates[row["trial_id"]] for row in rows]
+    after = calibrated(before, found.name, result.plan.devices[0].name, expandable_segments)
+    return _before_and_after(rows, before, after)
 
 
-def _before_and_after(result: StudyResult, known: calibrations.Calibration | None) -> pd.DataFrame:
+def _before_and_after(
+    rows: Sequence[Row], before: Sequence[MemoryEstimate], after: Sequence[MemoryEstimate]
+) -> pd.DataFrame:
     import pandas as pd
 
-    rows = sorted(result.rows, key=lambda row: row["trial_id"])
-    after = [correct(result.estimates[row["trial_id"]], known) for row in rows]
     return pd.DataFrame(
         {
             "name": [row["name"] for row in rows],
             "status": [row["status"] for row in rows],
             "peak_memory_gb": [row["peak_memory_gb"] for row in rows],
-            "before_gb": [round(result.estimates[row["trial_id"]].total_bytes / GB, 4) for row in rows],
+            "before_gb": [round(estimate.total_bytes / GB, 4) for estimate in before],
             "after_gb": [round(estimate.total_bytes / GB, 4) for estimate in after],
             "need_gb": [round(need_bytes(estimate) / GB, 4) for estimate in after],
         }
@@ -173,11 +174,9 @@ def _device(choice: DeviceChoice) -> Device:
 
 def to_record(name: str, guess: MemoryEstimate) -> dict[str, Any]:
     """An estimate as plain values, in GB: its parts, total, margin, need and the interval that these span."""
-    need = need_bytes(guess)
-    low = 2 * guess.total_bytes - need
     sizes = {f"{part}_gb": size for part, size in guess.parts().items()}
     sizes |= {"reserved_gb": guess.reserved_bytes, "estimated_memory_gb": guess.total_bytes}
-    sizes |= {"headroom_gb": guess.headroom_bytes, "low_gb": low, "need_gb": need}
+    sizes |= {"headroom_gb": guess.headroom_bytes, "low_gb": low_bytes(guess), "need_gb": need_bytes(guess)}
     return {
         "name": name,
         **{key: round(size / GB, 4) for key, size in sizes.items()},

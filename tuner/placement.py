@@ -54,6 +54,11 @@ def need_bytes(estimate: MemoryEstimate) -> int:
     return fixed + math.ceil(estimate.reserved_bytes * (1 + estimate.margin))
 
 
+def low_bytes(estimate: MemoryEstimate) -> int:
+    """The other end of an estimate's interval: as far below its total as its need is above."""
+    return 2 * estimate.total_bytes - need_bytes(estimate)
+
+
 def plan_uniform(
     devices: Sequence[Device],
     footprint_bytes: int,

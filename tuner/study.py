@@ -18,7 +18,7 @@ from tuner.errors import InputError, TunerError
 from tuner.execution.loop import Executor, run_trials
 from tuner.interrupts import Interrupt, orderly
 from tuner.memory import calibration
-from tuner.memory.estimate import correct, estimate_all
+from tuner.memory.estimate import calibrated, estimate_all
 from tuner.placement import Plan, need_bytes, place, plan_uniform
 from tuner.recorder import Recorder
 from tuner.report.progress import Progress
@@ -157,9 +157,7 @@ def make_requests(
         settings: seed, and whether to calibrate.
     """
     if settings.auto_memory and settings.calibration:
-        key = calibration.key(workload.name, device.name, settings.expandable_segments)
-        known = calibration.load(key)
-        estimates = [correct(estimate, known) for estimate in estimates]
+        estimates = calibrated(estimates, workload.name, device.name, settings.expandable_segments)
     need = max(need_bytes(estimate) for estimate in estimates)
     width = max(3, len(str(len(configurations))))
     return [

@@ -20,8 +20,6 @@ METHODS: tuple[str, ...] = get_args(Method)
 # Until a calibration says better. CUDA: 200 to 723 MiB were seen, by driver, GPU and lazy loading. CPU: trials with
 # a few MB of tensors peaked at 380 to 430 MB, 320 of which a Ray worker has before its first.
 CONTEXT_BYTES = {"cuda": 500 * MB, "cpu": 420 * MB}
-# What a process needs beyond a trace that has not been compared with measured peaks.
-UNCALIBRATED_MARGIN = calibration.UNCALIBRATED_MARGIN
 # The C library's heap keeps much of what tensors free: a CPU process was seen to hold about twice the tensors'
 # peak. Until a calibration knows it better.
 HEAP_SLACK = 1.0
@@ -90,9 +88,16 @@ def estimate(
     raise InputError(f"the footprint cannot be estimated: {'; '.join(reasons)}")
 
 
-def correct(raw: MemoryEstimate, known: calibration.Calibration | None) -> MemoryEstimate:
-    """Applies a calibration to a traced estimate; other methods are what they are."""
-    return calibration.apply(raw, known) if known and raw.method == "traced" else raw
+def calibrated(
+    estimates: Sequence[MemoryEstimate], workload: str, device: str, expandable_segments: bool
+) -> list[MemoryEstimate]:
+    """The estimates, corrected by what trials of this workload took on this device; only traced ones are.
+
+    Raises:
+        InputError: the calibration file is damaged.
+    """
+    known = calibration.load(calibration.key(workload, device, expandable_segments))
+    return [calibration.apply(each, known) if known and each.method == "traced" else each for each in estimates]
 
 
 def _key(config: Config) -> tuple[tuple[str, Any], ...]:
@@ -143,7 +148,7 @@ def to_estimate(
         fragmentation_bytes=reserved - allocated,
         heap_bytes=round(allocated * HEAP_SLACK) if device_kind == "cpu" else 0,
         context_bytes=CONTEXT_BYTES[device_kind],
-        margin=UNCALIBRATED_MARGIN,
+        margin=calibration.UNCALIBRATED_MARGIN,
     )
 
 
@@ -153,4 +158,4 @@ def _measured(
     from tuner.memory.measure import measure
 
     measurement = measure(workload, config, data, device, expandable_segments)
-    return replace(measurement.to_estimate(), margin=UNCALIBRATED_MARGIN)
+    return replace(measurement.to_estimate(), margin=calibration.UNCALIBRATED_MARGIN)

@@ -29,7 +29,7 @@ def estimates_text(listed: Sequence[tuple[str, MemoryEstimate]]) -> str:
     from rich.table import Table
     from rich.text import Text
 
-    from tuner.placement import need_bytes
+    from tuner.placement import low_bytes, need_bytes
 
     table = Table(box=None, pad_edge=False)
     parts = [part for part in listed[0][1].parts() if any(guess.parts()[part] for _, guess in listed)]
@@ -39,7 +39,7 @@ def estimates_text(listed: Sequence[tuple[str, MemoryEstimate]]) -> str:
         need = need_bytes(guess)
         sizes = [guess.parts()[part] for part in parts] + [guess.reserved_bytes]
         row = [*(f"{size / GB:.3f}" for size in sizes), f"{guess.margin:.0%}", f"{guess.headroom_bytes / GB:.3f}"]
-        row += [f"{need / GB:.3f}", f"{(2 * guess.total_bytes - need) / GB:.3f} to {need / GB:.3f}"]
+        row += [f"{need / GB:.3f}", f"{low_bytes(guess) / GB:.3f} to {need / GB:.3f}"]
         table.add_row(Text(name), *row, Text(guess.method + (f" ({guess.note})" if guess.note else "")))
     console = Console(width=WIDE, highlight=False)
     with console.capture() as capture:
@@ -120,7 +120,7 @@ def _footprint(plan: Plan, largest: MemoryEstimate, name: str) -> str:
 
 
 def results_table(rows: Sequence[Row], metric: str) -> Table:
-    """The trials, best first; those without a metric follow with their reason."""
+    """The trials in the order given, with their reason where they have no metric."""
     from rich.table import Table
     from rich.text import Text
 
@@ -130,7 +130,7 @@ def results_table(rows: Sequence[Row], metric: str) -> Table:
     heads = ("name", "status", *metrics, "epochs", "seconds", "share", "estimated", "peak", *error)
     for head in heads:
         table.add_column(head, justify="left" if head in ("name", "status", "error") else "right")
-    for row in by_metric(rows, metric):
+    for row in rows:
         table.add_row(
             Text(row["name"]),
             row["status"],
