@@ -48,7 +48,7 @@ def test_a_study_ends_with_a_table_a_csv_and_a_command_that_repeats_the_best(fol
     run = tune("--config", config, "--data", str(folder), "--auto-memory", "--output", "out", cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     assert run.stderr == ""
-    assert " of d, the largest (traced)" in run.stdout
+    assert ", the largest (traced)" in run.stdout
     assert [line[:5] for line in run.stdout.splitlines() if line.startswith("[")] == ["[1/3]", "[2/3]", "[3/3]"]
     results = pd.read_csv(tmp_path / "out" / "results.csv")
     assert results.status.tolist() == ["completed"] * 3
@@ -121,6 +121,10 @@ def test_ctrl_c_on_a_terminal_keeps_the_finished_and_leaves_no_process(folder: P
         (["estimate", "--set", "hidden_dim"], "--set hidden_dim: expected KEY=VALUE"),
         (["estimate", "--set", "width=3"], "unknown key 'width'"),
         (["estimate", "--json", "--csv"], "leave one of them out"),
+        (["plan", "--gpus", "2"], "say how much memory each has"),
+        (["--resume", "nowhere"], "--resume nowhere: there is no such folder"),
+        (["--resume", ".", "--output", "x"], "--resume .: holds no study.json"),
+        (["--address", "127.0.0.1:1"], "--address 127.0.0.1:1: nothing listens there"),
         (["fly"], "unexpected extra argument (fly)"),
     ],
 )
@@ -151,7 +155,7 @@ def test_a_dry_run_prints_the_plan_and_stops(folder: Path, tmp_path: Path) -> No
     for text in (
         "8\n",
         "ml-small: 40 users, 60 items; 760 ratings to train on",
-        " of 256x4, the largest (traced)",
+        ", the largest (traced)",
         "2.0 GB buffer",
         "fit by memory",
         "bounded by",

@@ -61,7 +61,7 @@ def study(folder: Path, *listed: dict[str, Any], executor: type = InProcessExecu
         Toy(),
         lambda: None,
         configurations(listed, Toy.hyperparameters),
-        Settings(output=str(folder), device="cpu", gpu_memory_buffer_gb=0, **defaults | settings),
+        Settings(**{"output": str(folder), "device": "cpu", "gpu_memory_buffer_gb": 0, **defaults, **settings}),
         label="test",
         command="a test",
         again=lambda best, folder, plan: f"again {best['name']}",
@@ -87,7 +87,7 @@ def test_a_trial_that_fails_leaves_its_reason_and_the_others_alone(tmp_path: Pat
         "3": "diverged",
     }
     errors = {row["name"]: row["error"] for row in result.rows}
-    assert errors["1"] == "ValueError: no such thing"
+    assert errors["1"] == "first step: ValueError: no such thing"
     assert result.exit_code == 1
     assert "in loss" in (tmp_path / "out" / "tracebacks.log").read_text()
 
@@ -136,7 +136,7 @@ def test_signals_do_again_what_they_did_before_a_study(tmp_path: Path) -> None:
 
 
 def test_texts_with_brackets_are_printed_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    study(tmp_path / "out", {"name": "[bold]a[/x]", "fault": 2})
+    study(tmp_path / "out", {"name": "[bold]a[/x]", "fault": 2}, max_attempts=1)
     printed = capsys.readouterr().out
     assert printed.count("[bold]a[/x]") >= 2
     assert printed.count("[enforce fail]") == 2
@@ -163,6 +163,68 @@ def test_what_trials_took_corrects_the_next_studys_estimates(tmp_path: Path) -> 
     assert apart.plan.footprint_bytes == first.plan.footprint_bytes != second.plan.footprint_bytes
 
 
+def test_a_trial_that_runs_out_of_memory_has_a_line_for_each_attempt_and_one_row(tmp_path: Path) -> None:
+    result = study(tmp_path / "out", {"name": "a", "fault": 2}, {"name": "b"}, device_memory_gb=0.2)
+    lines = [row for row in journal(tmp_path / "out") if row["name"] == "a"]
+    assert [(row["attempts"], row["status"], round(row["limit_gb"], 3)) for row in lines] == [
+        (1, "out_of_memory", 0.1),
+        (2, "out_of_memory", 0.2),  # this process holds more than 0.1 · 1.5: at least what was reached
+    ]
+    assert [(row["name"], row["status"], row["attempts"]) for row in result.rows] == [
+        ("b", "completed", 1),
+        ("a", "out_of_memory", 2),
+    ]
+
+
+def test_other_errors_are_tried_again_as_often_as_asked(tmp_path: Path) -> None:
+    assert study(tmp_path / "once", {"fault": 1}).rows[0]["attempts"] == 1
+    assert study(tmp_path / "thrice", {"fault": 1}, max_failures=2).rows[0]["attempts"] == 3
+
+
+def interrupted(folder: Path) -> list[dict[str, Any]]:
+    listed = [{"name": name, "lr": lr} for name, lr in zip("abcd", (0.1, 0.01, 0.001, 0.2), strict=True)]
+    with pytest.raises(KeyboardInterrupt):
+        study(folder, *listed, executor=Interrupted, max_workers=1)
+    return listed
+
+
+def test_a_resumed_study_ends_as_if_it_had_not_been_interrupted(tmp_path: Path) -> None:
+    listed = interrupted(tmp_path / "out")
+    before = journal(tmp_path / "out")
+    result = study(tmp_path / "out", *listed, resume=str(tmp_path / "out"), output=None, max_workers=1)
+    alone = study(tmp_path / "alone", *listed, max_workers=1)
+    same = ("name", "status", "epochs", "val_loss", "test_loss", "train_loss", "best_epoch")
+    assert [[row[key] for key in same] for row in result.rows] == [[row[key] for key in same] for row in alone.rows]
+    assert journal(tmp_path / "out")[: len(before)] == before
+    assert [row["name"] for row in journal(tmp_path / "out") if row["status"] == "completed"] == list("abcd")
+
+
+def test_a_study_of_which_nothing_is_left_runs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study(tmp_path / "out", {"name": "a"})
+    before = journal(tmp_path / "out")
+    result = study(tmp_path / "out", {"name": "a"}, resume=str(tmp_path / "out"), output=None)
+    assert "nothing is left to do" in capsys.readouterr().out
+    assert ([row["name"] for row in result.rows], journal(tmp_path / "out")) == (["a"], before)
+
+
+@pytest.mark.parametrize(
+    ("listed", "settings", "message"),
+    [
+        ([{"name": "z"}], {}, "its configurations are others"),
+        (None, {"seed": 5}, "its seed is 0, not 5"),
+        (None, {"resume": "nowhere"}, "--resume nowhere: there is no such folder"),
+    ],
+)
+def test_a_study_of_something_else_is_not_gone_on_with(
+    tmp_path: Path, listed: list[dict[str, Any]] | None, settings: dict[str, Any], message: str
+) -> None:
+    given = interrupted(tmp_path / "out")
+    before = (tmp_path / "out" / "attempts.jsonl").read_bytes()
+    with pytest.raises(InputError, match=message):
+        study(tmp_path, *(listed or given), output=None, **{"resume": str(tmp_path / "out"), **settings})
+    assert (tmp_path / "out" / "attempts.jsonl").read_bytes() == before
+
+
 def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = study(tmp_path / "out", {"name": "a"}, dry_run=True)
     assert (result.rows, result.folder) == ([], None)
@@ -175,12 +237,19 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
     [
         ({"model_memory_gb": 0}, "--model-memory-gb 0: must be more than 0"),
         ({"model_memory_gb": float("nan")}, "--model-memory-gb nan"),
-        ({"gpu_memory_buffer_gb": -1}, "--gpu-memory-buffer-gb -1: must be 0 or more"),
+        ({"gpu_memory_buffer_gb": -1}, "--gpu-memory-buffer-gb -1: must be at least 0"),
         ({"max_workers": 0}, "--max-workers 0: must be at least 1"),
         ({"threads": 0}, "--threads 0"),
         ({"epochs": 0}, "--epochs 0"),
         ({"seed": -1}, "--seed -1"),
         ({"auto_memory": True, "model_memory_gb": 2.0}, "leave one of them out"),
+        ({"device_memory_gb": 0}, "--device-memory-gb 0: must be more than 0"),
+        ({"retry_growth": 1}, "--retry-growth 1: must be more than 1"),
+        ({"backoff": -1}, "--backoff -1"),
+        ({"max_attempts": 0}, "--max-attempts 0"),
+        ({"packing": "dense"}, "--packing dense: choose one of uniform, per-trial"),
+        ({"on_oom": "cry"}, "--on-oom cry: choose one of grow, accumulate, fail"),
+        ({"output": "a", "resume": "b"}, "--output and --resume were both given"),
         ({"memory_estimation": "traced"}, "has no effect without --auto-memory"),
         ({"output": str(Path(__file__).parent)}, "the folder is not empty"),
         ({"output": f"{__file__}/out"}, "cannot be written: .*test_study.py is not a folder"),

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tuner.api import load_best, run, tune_hyperparameters_parallel
     from tuner.errors import DataError, ExecutionError, InputError, TunerError
     from tuner.estimation import calibrate, estimate
+    from tuner.forecast import plan
     from tuner.memory.static import auto_estimate_memory_from_configs, estimate_model_memory
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "estimate",
     "estimate_model_memory",
     "load_best",
+    "plan",
     "run",
     "tune_hyperparameters_parallel",
 ]
@@ -32,6 +34,7 @@ _MODULES = {
     "tuner.api": ("load_best", "run", "tune_hyperparameters_parallel"),
     "tuner.errors": ("DataError", "ExecutionError", "InputError", "TunerError"),
     "tuner.estimation": ("calibrate", "estimate"),
+    "tuner.forecast": ("plan",),
     "tuner.memory.static": ("auto_estimate_memory_from_configs", "estimate_model_memory"),
 }
 

@@ -14,15 +14,22 @@ from typing import TYPE_CHECKING, Any
 from tuner.devices import DeviceChoice
 from tuner.errors import InputError
 from tuner.memory.estimate import Method
+from tuner.placement import Packing
+from tuner.results import read_study
+from tuner.resume import merged_options
+from tuner.retry import OnOom
 from tuner.selection import DEFAULT_MODE, choose
 from tuner.settings import Settings
 from tuner.space import configurations as parse_configurations
 from tuner.study import StudyResult, run_study
+from tuner.trial import Configuration
 from tuner.workloads import find_workload
 
 if TYPE_CHECKING:
     import pandas as pd
     from torch import nn
+
+    from tuner.workloads.base import Workload
 
 
 def run(
@@ -30,17 +37,30 @@ def run(
     workload: str = "graphsage",
     mode: str = DEFAULT_MODE,
     config: str | None = None,
+    overrides: Sequence[str] = (),
     data: str = "synthetic",
     only: str | None = None,
     limit: int | None = None,
     auto_memory: bool = False,
     model_memory_gb: float = 1.5,
+    packing: Packing | None = None,
     gpu_memory_buffer_gb: float = 2.0,
+    device_memory_gb: float | None = None,
+    caps: bool = True,
     max_workers: int | None = None,
     threads: int | None = None,
     epochs: int | None = None,
     seed: int = 0,
+    max_attempts: int = 4,
+    retry_growth: float = 1.5,
+    backoff: float = 5.0,
+    backoff_max: float = 300.0,
+    on_oom: OnOom = "grow",
+    max_failures: int = 0,
+    checkpoint_seconds: float = 60.0,
     output: str | None = None,
+    resume: str | None = None,
+    address: str | None = None,
     device: DeviceChoice = "auto",
     memory_estimation: Method = "auto",
     calibration: bool = True,
@@ -53,17 +73,31 @@ def run(
         workload: what to train: "graphsage".
         mode: a named list of configurations: "quick", "architecture", "learning", "regularization" or "full".
         config: a file of your own instead of a mode: ``configurations:`` or ``grid:`` in YAML, TOML or JSON.
+        overrides: ``"key=value"`` texts that replace values of every configuration.
         data: "synthetic", "ml-100k" (downloaded once), or a folder.
         only: run just the configuration of this name.
         limit: run just the first so many.
-        auto_memory: estimate every configuration's footprint and give each trial what the largest needs.
+        auto_memory: estimate every configuration's footprint.
         model_memory_gb: what each trial is given without ``auto_memory``, in GB (2**30 bytes).
+        packing: "per-trial" gives each trial what it needs (the default with ``auto_memory``), "uniform" gives all
+            what the largest needs.
         gpu_memory_buffer_gb: memory to leave alone on each device, in GB.
+        device_memory_gb: use no more of each device than if it had this much, in GB.
+        caps: end a trial that outgrows its share, alone, before it takes its neighbours'.
         max_workers: at most so many trials at once.
         threads: CPU threads for each trial; by default the cores are divided between the workers.
         epochs: replaces every configuration's number of epochs.
         seed: seed of the validation split, weights, batches and dropout.
+        max_attempts: a trial may run out of memory so many times.
+        retry_growth: what a trial's share is multiplied by after that.
+        backoff: the first retry waits about so many seconds while other trials run, each further one twice as long.
+        backoff_max: but none longer than this, in seconds.
+        on_oom: "grow" up to the whole device; "accumulate" then halves the micro-batch; "fail" does not retry.
+        max_failures: so many times a trial that raised another exception is tried again.
+        checkpoint_seconds: how often a running trial keeps a checkpoint, at the end of an epoch.
         output: the study's folder, new or empty; by default a new one under ``results/``.
+        resume: the folder of a study to go on with: it keeps its options, but for those given here.
+        address: a Ray cluster to join: "auto" or "HOST:PORT"; by default a local Ray is started.
         device: "cuda", "cpu", or "auto" for GPUs where there are any.
         memory_estimation: how ``auto_memory`` estimates: "static", "traced", "measured", or "auto" for traced
             where a step can be followed.
@@ -73,19 +107,38 @@ def run(
 
     Raises:
         InputError: something given cannot be used; nothing has been written.
-        ExecutionError: Ray does not start, or the folder can no longer be written.
+        ExecutionError: Ray does not start, the folder can no longer be written, or every device is lost.
     """
     options = dict(locals())
-    found, chosen, label = choose(workload, mode, config, only, limit)
+    study: Mapping[str, Any] = {}
+    if resume:
+        study = read_study(Path(resume))
+        options = merged_options(study, options, _defaults(), resume)
+    found, chosen, label = _choice(options, study)
     return run_study(
         found,
-        lambda: found.load_data(data, seed),
+        lambda: found.load_data(options["data"], options["seed"]),
         chosen,
-        Settings(**{name: options[name] for name in Settings.__dataclass_fields__}),
+        _settings(options),
         label=label,
         command=shlex.join(["tune", *_arguments(options)]),
+        options=options,
         again=lambda best, _, plan: _again(options, best["name"], plan.threads),
     )
+
+
+def _choice(options: Mapping[str, Any], study: Mapping[str, Any]) -> tuple[Workload, list[Configuration], str]:
+    """The workload, its configurations and what their list is called; those of a study, if none are asked for."""
+    names = ("workload", "mode", "config", "only", "limit", "overrides")
+    selection = {name: options[name] for name in names}
+    if study and all(value == study["options"].get(name) for name, value in selection.items()):
+        found = find_workload(options["workload"])
+        return found, parse_configurations(study["configurations"], found.hyperparameters), options["mode"]
+    return choose(**selection)
+
+
+def _settings(options: Mapping[str, Any]) -> Settings:
+    return Settings(**{name: options[name] for name in Settings.__dataclass_fields__ if name in options})
 
 
 def tune_hyperparameters_parallel(
@@ -99,10 +152,22 @@ def tune_hyperparameters_parallel(
     max_workers: int | None = None,
     *,
     auto_memory: bool = False,
+    packing: Packing | None = None,
+    device_memory_gb: float | None = None,
+    caps: bool = True,
     threads: int | None = None,
     epochs: int | None = None,
     seed: int = 0,
+    max_attempts: int = 4,
+    retry_growth: float = 1.5,
+    backoff: float = 5.0,
+    backoff_max: float = 300.0,
+    on_oom: OnOom = "grow",
+    max_failures: int = 0,
+    checkpoint_seconds: float = 60.0,
     output: str | None = None,
+    resume: str | None = None,
+    address: str | None = None,
     device: DeviceChoice = "auto",
     memory_estimation: Method = "auto",
     calibration: bool = True,
@@ -120,12 +185,24 @@ def tune_hyperparameters_parallel(
         model_memory_gb: what each trial is given, in GB (2**30 bytes).
         gpu_memory_buffer_gb: memory to leave alone on each device, in GB.
         max_workers: at most so many trials at once.
-        auto_memory: estimate the footprints, and give each trial what the largest needs, instead of
-            ``model_memory_gb``.
+        auto_memory: estimate every configuration's footprint instead of ``model_memory_gb``.
+        packing: "per-trial" gives each trial what it needs (the default with ``auto_memory``), "uniform" gives all
+            what the largest needs.
+        device_memory_gb: use no more of each device than if it had this much, in GB.
+        caps: end a trial that outgrows its share, alone, before it takes its neighbours'.
         threads: CPU threads for each trial; by default the cores are divided between the workers.
         epochs: replaces every configuration's number of epochs.
         seed: seed of the validation split, weights, batches and dropout.
+        max_attempts: a trial may run out of memory so many times.
+        retry_growth: what a trial's share is multiplied by after that.
+        backoff: the first retry waits about so many seconds while other trials run, each further one twice as long.
+        backoff_max: but none longer than this, in seconds.
+        on_oom: "grow" up to the whole device; "accumulate" then halves the micro-batch; "fail" does not retry.
+        max_failures: so many times a trial that raised another exception is tried again.
+        checkpoint_seconds: how often a running trial keeps a checkpoint, at the end of an epoch.
         output: the study's folder, new or empty; by default a new one under ``results/``.
+        resume: the folder of a study of the same data and configurations to go on with.
+        address: a Ray cluster to join: "auto" or "HOST:PORT"; by default a local Ray is started.
         device: "cuda", "cpu", or "auto" for GPUs where there are any.
         memory_estimation: how ``auto_memory`` estimates: "static", "traced", "measured" or "auto".
         calibration: correct estimates by what earlier trials on this device needed, and keep what these need.
@@ -139,29 +216,16 @@ def tune_hyperparameters_parallel(
         InputError: something given cannot be used; nothing has been written.
         ExecutionError: Ray does not start, or the folder can no longer be written.
     """
+    options = dict(locals())
     from tuner.datasets.ratings import from_tables
 
     workload = find_workload("graphsage")
     chosen = parse_configurations(configurations, workload.hyperparameters)
-    settings = Settings(
-        auto_memory=auto_memory,
-        model_memory_gb=model_memory_gb,
-        gpu_memory_buffer_gb=gpu_memory_buffer_gb,
-        max_workers=max_workers,
-        threads=threads,
-        epochs=epochs,
-        seed=seed,
-        output=output,
-        device=device,
-        memory_estimation=memory_estimation,
-        calibration=calibration,
-        expandable_segments=expandable_segments,
-    )
     result = run_study(
         workload,
         lambda: from_tables(trainset, testset, user_features, item_features, seed=seed),
         chosen,
-        settings,
+        _settings(options),
         label="notebook",
         command="tune_hyperparameters_parallel()",
         again=lambda _, folder, __: f"tuner.load_best({str(folder)!r})",
@@ -203,19 +267,27 @@ def _again(options: Mapping[str, Any], name: str, threads: int) -> str:
 
     The number of threads is part of it, since the last digits of a sum depend on that.
     """
-    chosen_anew = {"only": name, "limit": None, "output": None, "threads": threads, "max_workers": None}
+    anew = {"only": name, "limit": None, "output": None, "resume": None, "threads": threads, "max_workers": None}
     python = min(sys.executable, os.path.relpath(sys.executable), key=len)
-    return f"{python} -m tuner {shlex.join(_arguments({**options, **chosen_anew}))}"
+    return f"{python} -m tuner {shlex.join(_arguments({**options, **anew}))}"
 
 
 def _arguments(options: Mapping[str, Any]) -> list[str]:
     """The command-line arguments of a run: every option that has not its default."""
-    defaults = {name: parameter.default for name, parameter in inspect.signature(run).parameters.items()}
+    defaults = _defaults()
     arguments: list[str] = []
     for name, value in options.items():
         flag = name.replace("_", "-")
-        if value is False and defaults[name] is True:
+        if value == defaults[name]:
+            continue
+        if value is False:
             arguments.append(f"--no-{flag}")
-        elif value != defaults[name]:
+        elif name == "overrides":
+            arguments += [word for text in value for word in ("--set", text)]
+        else:
             arguments += [f"--{flag}"] + ([] if value is True else [str(value)])
     return arguments
+
+
+def _defaults() -> dict[str, Any]:
+    return {name: parameter.default for name, parameter in inspect.signature(run).parameters.items()}

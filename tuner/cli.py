@@ -38,9 +38,7 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
     ),
     "only": click.option("--only", metavar="NAME", help="Just this configuration."),
     "limit": click.option("--limit", type=int, metavar="N", help="Just the first N configurations."),
-    "auto_memory": click.option(
-        "--auto-memory", is_flag=True, help="Estimate the footprints; each trial gets the largest."
-    ),
+    "auto_memory": click.option("--auto-memory", is_flag=True, help="Estimate what each configuration needs."),
     "model_memory_gb": click.option(
         "--model-memory-gb",
         type=float,
@@ -56,6 +54,73 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
         show_default=True,
         metavar="GB",
         help="Memory to leave alone on each device.",
+    ),
+    "packing": click.option(
+        "--packing",
+        type=click.Choice(["per-trial", "uniform"]),
+        help="Give each trial what it needs, or what the largest needs.  [default: per-trial with --auto-memory]",
+    ),
+    "device_memory_gb": click.option(
+        "--device-memory-gb", type=float, metavar="GB", help="Use each device as if it had no more than this."
+    ),
+    "caps": click.option(
+        "--caps/--no-caps", default=True, help="End a trial that outgrows its share before it takes its neighbours'."
+    ),
+    "max_attempts": click.option(
+        "--max-attempts",
+        type=int,
+        default=4,
+        show_default=True,
+        metavar="N",
+        help="How many times a trial may run out of memory.",
+    ),
+    "retry_growth": click.option(
+        "--retry-growth",
+        type=float,
+        default=1.5,
+        show_default=True,
+        metavar="FACTOR",
+        help="What a trial's share is multiplied by after that.",
+    ),
+    "backoff": click.option(
+        "--backoff",
+        type=float,
+        default=5.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="Wait of the first retry while other trials run; each further one is twice as long.",
+    ),
+    "backoff_max": click.option(
+        "--backoff-max", type=float, default=300.0, show_default=True, metavar="SECONDS", help="The longest wait."
+    ),
+    "on_oom": click.option(
+        "--on-oom",
+        type=click.Choice(["grow", "accumulate", "fail"]),
+        default="grow",
+        show_default=True,
+        help="Out of memory: grow the share; halve the micro-batch where a whole device is not enough; or give up.",
+    ),
+    "max_failures": click.option(
+        "--max-failures",
+        type=int,
+        default=0,
+        show_default=True,
+        metavar="N",
+        help="How many times a trial that raised another error is tried again.",
+    ),
+    "checkpoint_seconds": click.option(
+        "--checkpoint-seconds",
+        type=float,
+        default=60.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="How often a running trial keeps a checkpoint.",
+    ),
+    "resume": click.option(
+        "--resume", metavar="DIR", help="Go on with the study in this folder, with its options but those given."
+    ),
+    "address": click.option(
+        "--address", metavar="auto|HOST:PORT", help="Join this Ray cluster.  [default: a Ray of its own]"
     ),
     "max_workers": click.option("--max-workers", type=int, metavar="N", help="At most N trials at once."),
     "threads": click.option(
@@ -96,6 +161,13 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
         "--expandable-segments", is_flag=True, help="Use PyTorch's CUDA allocator option of that name."
     ),
     "dry_run": click.option("--dry-run", is_flag=True, help="Stop after the plan."),
+    "gpus": click.option(
+        "--gpus", type=int, metavar="N", help="Plan for N GPUs of --device-memory-gb each, which need not be there."
+    ),
+    "like": click.option(
+        "--like", metavar="DIR", help="The folder of a study whose trials tell how long an epoch takes."
+    ),
+    "as_json": click.option("--json", "as_json", is_flag=True, help="Print JSON."),
     "debug": click.option("--debug", is_flag=True, help="Show the traceback of an error."),
 }
 
@@ -139,9 +211,11 @@ def cli() -> None:
 
 
 @cli.command()
-@options("workload", "mode", "config", "data", "only", "limit")
-@options("auto_memory", "model_memory_gb", "gpu_memory_buffer_gb", "max_workers", "threads", "epochs", "seed")
-@options("output", "device", "memory_estimation", "calibration", "expandable_segments", "dry_run", "debug")
+@options("workload", "mode", "config", "overrides", "data", "only", "limit", "auto_memory", "model_memory_gb")
+@options("packing", "gpu_memory_buffer_gb", "device_memory_gb", "caps", "max_workers", "threads", "epochs", "seed")
+@options("max_attempts", "retry_growth", "backoff", "backoff_max", "on_oom", "max_failures", "checkpoint_seconds")
+@options("output", "resume", "address", "device", "memory_estimation", "calibration", "expandable_segments")
+@options("dry_run", "debug")
 @click.pass_context
 def run(ctx: click.Context, /, debug: bool, **chosen: Any) -> None:
     """Tune a workload and leave a CSV of results."""
@@ -153,7 +227,7 @@ def run(ctx: click.Context, /, debug: bool, **chosen: Any) -> None:
 @cli.command()
 @options("workload", "mode", "config", "overrides", "data", "only", "limit", "seed")
 @options("device", "memory_estimation", "calibration", "expandable_segments")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@options("as_json")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @options("debug")
 def estimate(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
@@ -173,6 +247,23 @@ def estimate(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
         from tuner.report.tables import estimates_text
 
         click.echo(estimates_text(found))
+
+
+@cli.command()
+@options("workload", "mode", "config", "overrides", "data", "only", "limit", "auto_memory", "model_memory_gb")
+@options("packing", "gpu_memory_buffer_gb", "device_memory_gb", "max_workers", "threads", "epochs", "seed")
+@options("device", "gpus", "memory_estimation", "calibration", "expandable_segments", "like", "as_json", "debug")
+def plan(debug: bool, as_json: bool, **chosen: Any) -> None:
+    """Show how a study would be packed and how long it would take, without running it."""
+    from tuner import forecast
+
+    found = forecast.plan(**chosen)
+    if as_json:
+        click.echo(json.dumps(forecast.to_record(found), indent=2))
+    else:
+        from tuner.report.forecast import forecast_text
+
+        click.echo(forecast_text(found))
 
 
 @cli.command()

@@ -129,6 +129,7 @@ def calibrate(
         auto_memory=True,
         max_workers=1,
         threads=1,
+        caps=False,  # what it takes is the question
         epochs=1,
         seed=seed,
         device=device,

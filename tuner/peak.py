@@ -12,6 +12,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 from tuner.trial import Device
 
@@ -25,6 +26,8 @@ class PeakMeter:
 
     Attributes:
         context_bytes: resident bytes after the worker's imports, or its CUDA context.
+        base_bytes: where a CPU trial's cap begins, from ``start`` on: the private writable address space of its
+            process, less what earlier trials have left in it. 0 on CUDA, and where the system does not tell.
     """
 
     def __init__(self, device: Device, warm_up: Callable[[], None]) -> None:
@@ -39,7 +42,10 @@ class PeakMeter:
             self.context_bytes = _make_cuda_context(device, warm_up)
         else:
             warm_up()
-            self.context_bytes = _resident_bytes("VmRSS") or 0
+            _return_free_heap()
+            self.context_bytes = _status_bytes("VmRSS") or 0
+        self._held_bytes = self._holds_bytes()
+        self.base_bytes = 0
         self._before_bytes = 0
         self._stale_peak_bytes: int | None = None
 
@@ -51,13 +57,27 @@ class PeakMeter:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         elif STATUS.exists():
-            _return_free_heap()
-            self._before_bytes = _resident_bytes("VmRSS") or 0
+            # Address space as it is now, as the threads that Ray starts late take 8 MiB of it each, and no memory.
+            self.base_bytes = (_status_bytes("VmData") or 0) - self.left_bytes()
+            self._before_bytes = _status_bytes("VmRSS") or 0
             try:
                 CLEAR_REFS.write_text(RESET_PEAK)
                 self._stale_peak_bytes = None
             except OSError:  # a kernel or container that does not allow it
-                self._stale_peak_bytes = _resident_bytes("VmHWM")
+                self._stale_peak_bytes = _status_bytes("VmHWM")
+
+    def left_bytes(self) -> int:
+        """What trials have left behind: what the worker holds beyond its base when what is free has been given back.
+
+        On the CPU that is its own resident memory and the free heap that it can fill without asking for more.
+        """
+        if self._cuda:
+            import torch
+
+            torch.cuda.empty_cache()
+        else:
+            _return_free_heap()
+        return max(0, self._holds_bytes() - self._held_bytes)
 
     def peak_bytes(self) -> int | None:
         """The most that was taken since ``start``; None where the system does not tell (no /proc, an old peak)."""
@@ -65,11 +85,18 @@ class PeakMeter:
             import torch
 
             return int(torch.cuda.max_memory_reserved()) + self.context_bytes
-        peak = _resident_bytes("VmHWM")
+        peak = _status_bytes("VmHWM")
         if peak is None or peak == self._stale_peak_bytes:
             return None
         # What earlier trials of a warm worker have left resident is part of its base by now.
         return max(0, peak - self._before_bytes) + max(self.context_bytes, self._before_bytes)
+
+    def _holds_bytes(self) -> int:
+        if self._cuda:
+            import torch
+
+            return int(torch.cuda.memory_allocated())
+        return (_status_bytes("RssAnon") or 0) + (_status_bytes("VmSwap") or 0) + _free_heap_bytes()
 
 
 def _return_free_heap() -> None:
@@ -79,8 +106,35 @@ def _return_free_heap() -> None:
         libc.malloc_trim(0)
 
 
-def _resident_bytes(field: str) -> int | None:
-    """A field of /proc/self/status in bytes: ``VmRSS`` now, ``VmHWM`` at the peak; None without /proc."""
+# What mallinfo(3) returns, in its order.
+MALLINFO = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
+
+
+class _Mallinfo2(ctypes.Structure):
+    _fields_: ClassVar = [(name, ctypes.c_size_t) for name in MALLINFO]
+
+
+class _Mallinfo(ctypes.Structure):  # before glibc 2.33
+    _fields_: ClassVar = [(name, ctypes.c_uint) for name in MALLINFO]
+
+
+def _free_heap_bytes() -> int:
+    """What the C library's heap holds of memory that is free, in bytes; 0 where it does not tell."""
+    libc = ctypes.CDLL(None)
+    for name, structure in (("mallinfo2", _Mallinfo2), ("mallinfo", _Mallinfo)):
+        if hasattr(libc, name):
+            ask = libc[name]
+            ask.restype = structure
+            return int(ask().fordblks)
+    return 0
+
+
+def _status_bytes(field: str) -> int | None:
+    """A field of /proc/self/status in bytes; None without /proc.
+
+    ``VmRSS`` is resident now, ``VmHWM`` was at the peak, ``RssAnon`` is the process's own; ``VmData`` is private and
+    writable, resident or not.
+    """
     try:
         lines = STATUS.read_text().splitlines()
     except OSError:

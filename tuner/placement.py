@@ -1,4 +1,4 @@
-"""Which trial gets which share of which device. Pure functions, asked again at every event of a study.
+"""Which trial gets which share of which device: decisions without side effects, the same in a study and in a plan.
 
 All safety is added here and nowhere else: a device's budget leaves the buffer alone and is never more than what
 is free, and a trial's need is its context and its tensors with the estimate's margin. Bytes are the account; the
@@ -7,28 +7,38 @@ fraction only mirrors them for Ray.
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from bisect import bisect_right, insort
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate, count
 from typing import Literal
 
 from tuner.errors import InputError
 from tuner.trial import GB, Device, MemoryEstimate, Placement, Request
 
 Bound = Literal["memory", "CPU cores", "--max-workers", "number of trials"]
+Packing = Literal["uniform", "per-trial"]
+# Peaks correct the needs of waiting trials: with per-trial packing so many times more workers may find room by that.
+ROOM = 2
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How many trials share the devices, all of them with one footprint.
+    """How trials share the devices.
 
     Attributes:
         devices: where trials run.
         buffer_bytes: what is left alone on each device.
         budgets: what each device's trials divide between them: min(total - buffer, free), in bytes.
-        footprint_bytes: what every trial is given.
-        slots: how many trials each device runs at once.
-        fractions: each trial's share of its device's budget, 1 / ⌊budget / footprint⌋.
+        packing: "uniform" gives every trial the largest one's need, "per-trial" each its own.
+        footprint_bytes: the largest trial's need.
+        fits: how many of the largest footprint fit on each device: ⌊budget / footprint⌋.
+        expected: the most trials that each device runs at once, if the needs are what they are taken to be.
+        slots: the same, however small their needs turn out to be.
         threads: CPU threads of each trial.
         bound: what keeps the number of workers from being larger.
     """
@@ -36,16 +46,28 @@ class Plan:
     devices: tuple[Device, ...]
     buffer_bytes: int
     budgets: tuple[int, ...]
+    packing: Packing
     footprint_bytes: int
+    fits: tuple[int, ...]
+    expected: tuple[int, ...]
     slots: tuple[int, ...]
-    fractions: tuple[float, ...]
     threads: int
     bound: Bound
 
     @property
     def workers(self) -> int:
-        """Trials that run at once, over all devices."""
-        return sum(self.slots)
+        """The most trials that run at once, over all devices, if the needs are what they are taken to be."""
+        return sum(self.expected)
+
+    @property
+    def guaranteed(self) -> int:
+        """Trials that run at once whichever they are: as many of the largest footprint as fit, within the slots."""
+        return sum(min(fit, most) for fit, most in zip(self.fits, self.expected, strict=True))
+
+    @property
+    def largest_budget(self) -> int:
+        """What a trial can be given at most: the whole of the roomiest device that is used, in bytes."""
+        return max(budget for budget, slots in zip(self.budgets, self.slots, strict=True) if slots)
 
 
 def need_bytes(estimate: MemoryEstimate) -> int:
@@ -59,95 +81,257 @@ def low_bytes(estimate: MemoryEstimate) -> int:
     return 2 * estimate.total_bytes - need_bytes(estimate)
 
 
-def plan_uniform(
+def budget_bytes(device: Device, buffer_bytes: int) -> int:
+    """What a device's trials divide between them: min(total - buffer, free), in bytes; not below 0."""
+    return max(0, min(device.total_bytes - buffer_bytes, device.free_bytes))
+
+
+def make_plan(
     devices: Sequence[Device],
-    footprint_bytes: int,
+    needs: Sequence[int],
     *,
+    packing: Packing,
     buffer_bytes: int,
-    trials: int,
     max_workers: int | None = None,
     threads: int | None = None,
 ) -> Plan:
-    """Plans one footprint for all trials: ⌊(total - buffer) / footprint⌋ of them on each device.
+    """Plans a study: how many trials each device runs at once, at least and at most, and what bounds that.
 
     Args:
         devices: where trials can run.
-        footprint_bytes: what the largest trial needs.
+        needs: what each trial needs, in bytes, in any order.
+        packing: "uniform" gives every trial the largest need, "per-trial" each its own.
         buffer_bytes: what to leave alone on each device.
-        trials: how many there are; devices are not filled more densely than that takes.
         max_workers: an upper bound by the user.
         threads: CPU threads for each trial; by default the cores are divided between the workers.
 
     Raises:
-        InputError: no device can hold a single trial.
+        InputError: no device can hold the largest trial.
     """
-    budgets = tuple(min(device.total_bytes - buffer_bytes, device.free_bytes) for device in devices)
-    by_memory = [max(0, budget // footprint_bytes) for budget in budgets]
-    if not any(by_memory):
-        raise InputError(_does_not_fit(devices, budgets, footprint_bytes, buffer_bytes))
-    by_cores = [min(fit, device.cores) for fit, device in zip(by_memory, devices, strict=True)]
+    footprint = max(needs)
+    budgets = tuple(budget_bytes(device, buffer_bytes) for device in devices)
+    fits = tuple(budget // footprint for budget in budgets)
+    if not any(fits):
+        raise InputError(_does_not_fit(devices, budgets, footprint, buffer_bytes))
+    by_memory = fits if packing == "uniform" else _most_that_fit(budgets, needs)
     limits: list[tuple[int, Bound]] = [
         (sum(by_memory), "memory"),
-        (sum(by_cores), "CPU cores"),
+        (sum(_within_cores(by_memory, devices)), "CPU cores"),
         (max_workers or sum(by_memory), "--max-workers"),
-        (trials, "number of trials"),
+        (len(needs), "number of trials"),
     ]
     workers, bound = min(limits, key=lambda limit: limit[0])
-    slots = _spread(workers, by_cores)
+    room = _within_cores([(1 if packing == "uniform" else ROOM) * fit for fit in by_memory], devices)
+    slots = _spread(min(max_workers or len(needs), len(needs), sum(room)), room, budgets)
     return Plan(
         devices=tuple(devices),
         buffer_bytes=buffer_bytes,
         budgets=budgets,
-        footprint_bytes=footprint_bytes,
+        packing=packing,
+        footprint_bytes=footprint,
+        fits=fits,
+        expected=_spread(workers, _within_cores(by_memory, devices), budgets),
         slots=slots,
-        fractions=tuple(1 / fit if fit else 0.0 for fit in by_memory),
         threads=threads or _threads(devices, slots),
         bound=bound,
     )
 
 
-def place(waiting: Sequence[Request], running: Sequence[Placement], plan: Plan) -> list[Placement]:
-    """The waiting trials that can start now, largest first, each on the emptiest device that has room for it.
+class Packer:
+    """The accounts of a plan's devices, and the trials that wait: says which of them start where, largest first.
 
-    Args:
-        waiting: trials without a place.
-        running: those that have one.
-        plan: the devices' budgets and how many trials each may run at once.
+    The largest trial that the emptiest device has room for goes there, again and again: so trials spread over the
+    devices and are never packed more densely than their number takes, and small ones fill what large ones leave.
     """
-    free = list(plan.budgets)
-    slots = list(plan.slots)
-    for placement in running:
-        index = plan.devices.index(placement.device)
-        free[index] -= placement.limit_bytes
-        slots[index] -= 1
-    placed = []
-    for request in sorted(waiting, key=lambda request: -request.estimate.total_bytes):
-        room = [i for i, space in enumerate(free) if slots[i] > 0 and space >= request.need_bytes]
-        if not room:
-            break
-        index = max(room, key=lambda i: free[i])
-        free[index] -= request.need_bytes
-        slots[index] -= 1
-        placed.append(
-            Placement(
+
+    def __init__(self, plan: Plan) -> None:
+        """Begins with every device empty and nothing waiting."""
+        self._plan = plan
+        self._free = list(plan.budgets)
+        self._slots = list(plan.slots)
+        self._index = {device: index for index, device in enumerate(plan.devices)}
+        self._lost: set[int] = set()
+        self._emptiest = [
+            (-free, index) for index, free in enumerate(self._free)
+        ]  # a heap; stale entries are skipped
+        heapq.heapify(self._emptiest)
+        self._order = count()
+        self._waiting: list[tuple[int, int, Request]] = []  # by need, and then the latest first
+
+    @property
+    def waiting(self) -> int:
+        """How many trials wait."""
+        return len(self._waiting)
+
+    @property
+    def largest_bytes(self) -> int:
+        """What a trial can be given at most: the whole of the roomiest device that is left; 0 without any."""
+        budgets = enumerate(self._plan.budgets)
+        return max((b for i, b in budgets if self._plan.slots[i] and i not in self._lost), default=0)
+
+    def wait(self, requests: Iterable[Request]) -> None:
+        """Puts trials into the queue; one that needs more than any device has waits for a whole one."""
+        largest = self.largest_bytes
+        for request in requests:
+            insort(self._waiting, (min(self._need(request), largest), -next(self._order), request))
+
+    def revise(self, correct: Callable[[Request], Request]) -> None:
+        """Replaces the trials that wait by what ``correct`` makes of them: their needs are known better now."""
+        requests = [request for _, _, request in sorted(self._waiting, key=lambda entry: -entry[1])]
+        self._waiting = []
+        self.wait(correct(request) for request in requests)
+
+    def place(self) -> list[tuple[Request, Placement]]:
+        """The trials that start now, each with its place; they leave the queue, and their memory is taken."""
+        placed = []
+        while self._waiting and (index := self._emptiest_device()) is not None:
+            position = bisect_right(self._waiting, self._free[index], key=lambda entry: entry[0]) - 1
+            if position < 0:
+                break
+            need, _, request = self._waiting.pop(position)
+            self._change(index, -need, -1)
+            placement = Placement(
                 trial=request.trial,
                 estimate=request.estimate,
-                device=plan.devices[index],
-                fraction=plan.fractions[index],
-                limit_bytes=request.need_bytes,
-                threads=plan.threads,
+                device=self._plan.devices[index],
+                fraction=self._fraction(index, need),
+                limit_bytes=need,
+                threads=self._plan.threads,
             )
-        )
-    return placed
+            placed.append((request, placement))
+        return placed
+
+    def release(self, placement: Placement) -> None:
+        """Takes back the place of a trial that has ended."""
+        self._change(self._index[placement.device], placement.limit_bytes, 1)
+
+    def remove(self, device: Device) -> None:
+        """Takes a device out: nothing is placed on it any more."""
+        self._lost.add(self._index[device])
+        self.revise(lambda request: request)
+
+    def _need(self, request: Request) -> int:
+        """What a trial is given. Uniform packing gives all the same, but more to one that ran out of it."""
+        return max(request.need_bytes, self._plan.footprint_bytes if self._plan.packing == "uniform" else 0)
+
+    def _fraction(self, index: int, need: int) -> float:
+        if self._plan.packing == "uniform" and need == self._plan.footprint_bytes:
+            return 1 / self._plan.fits[index]
+        return need / self._plan.budgets[index]
+
+    def _emptiest_device(self) -> int | None:
+        """The device with the most room among those with a slot left."""
+        while self._emptiest:
+            free, index = self._emptiest[0]
+            if -free == self._free[index] and self._slots[index] > 0 and index not in self._lost:
+                return index
+            heapq.heappop(self._emptiest)
+        return None
+
+    def _change(self, index: int, memory: int, slots: int) -> None:
+        self._free[index] += memory
+        self._slots[index] += slots
+        heapq.heappush(self._emptiest, (-self._free[index], index))
 
 
-def _spread(workers: int, capacity: Sequence[int]) -> tuple[int, ...]:
-    """Deals workers out to devices in turn, none above its capacity."""
+@dataclass(frozen=True)
+class Schedule:
+    """A study as it would run.
+
+    Attributes:
+        placements: each trial's place with the seconds at which it starts and ends, in the order of the starts.
+        seconds: when the last one ends.
+    """
+
+    placements: tuple[tuple[Placement, float, float], ...]
+    seconds: float
+
+    @cached_property
+    def by_device(self) -> dict[Device, list[tuple[Placement, float, float]]]:
+        """The placements on each device."""
+        found: dict[Device, list[tuple[Placement, float, float]]] = defaultdict(list)
+        for entry in self.placements:
+            found[entry[0].device].append(entry)
+        return found
+
+    def trials_on(self, device: Device) -> int:
+        """How many trials the device runs in all."""
+        return len(self.by_device[device])
+
+    def most_at_once(self, device: Device) -> int:
+        """The most trials that the device runs at once."""
+        here = self.by_device[device]
+        changes = [(start, 1) for _, start, _ in here] + [(end, -1) for _, _, end in here]
+        return max(accumulate(step for _, step in sorted(changes)), default=0)
+
+    def busy(self, device: Device, budget_bytes: int) -> float:
+        """The share of the device's memory and of the study's time that trials take, from 0 to 1."""
+        taken = sum(placement.limit_bytes * (end - start) for placement, start, end in self.by_device[device])
+        return taken / (budget_bytes * self.seconds) if budget_bytes else 0.0
+
+
+def simulate(requests: Sequence[Request], plan: Plan, seconds: Callable[[Request], float]) -> Schedule:
+    """Runs a study on paper, with the same decisions as a real one.
+
+    Args:
+        requests: all trials.
+        plan: the devices and what they may hold.
+        seconds: how long each trial takes; above 0.
+    """
+    packer = Packer(plan)
+    packer.wait(requests)
+    duration = {request.trial.trial_id: seconds(request) for request in requests}
+    running: list[tuple[float, int, Placement]] = []
+    placements: list[tuple[Placement, float, float]] = []
+    now = 0.0
+    while packer.waiting or running:
+        for _, placement in packer.place():
+            end = now + duration[placement.trial.trial_id]
+            placements.append((placement, now, end))
+            heapq.heappush(running, (end, len(placements), placement))
+        now, _, ended = heapq.heappop(running)
+        packer.release(ended)
+        while running and running[0][0] <= now:
+            packer.release(heapq.heappop(running)[2])
+    return Schedule(tuple(placements), now)
+
+
+def shortest_possible(requests: Sequence[Request], plan: Plan, seconds: Callable[[Request], float]) -> float:
+    """A time that no schedule of these trials can beat: memory · time over all memory, or the longest trial."""
+    area = sum(request.need_bytes * seconds(request) for request in requests)
+    return max(area / sum(plan.budgets), max(seconds(request) for request in requests))
+
+
+def limited(device: Device, total_bytes: int) -> Device:
+    """The device as if it had no more memory than this, in bytes."""
+    total = min(device.total_bytes, total_bytes)
+    return replace(device, total_bytes=total, free_bytes=min(device.free_bytes, total))
+
+
+def _within_cores(trials: Sequence[int], devices: Sequence[Device]) -> list[int]:
+    """So many trials on each device, but no more than it has cores; where these are not known they are enough."""
+    return [min(most, device.cores or most) for most, device in zip(trials, devices, strict=True)]
+
+
+def _most_that_fit(budgets: Sequence[int], needs: Sequence[int]) -> tuple[int, ...]:
+    """How many of the smallest trials fit on each device at once."""
+    sums = list(accumulate(sorted(needs)))
+    return tuple(bisect_right(sums, budget) for budget in budgets)
+
+
+def _spread(workers: int, capacity: Sequence[int], budgets: Sequence[int]) -> tuple[int, ...]:
+    """Deals workers out to devices, each time to the one that is used the least of its capacity; the roomiest first.
+
+    So the device that alone can hold the largest trials always has a worker.
+    """
     slots = [0] * len(capacity)
-    while workers > 0:
-        index = min((i for i, most in enumerate(capacity) if slots[i] < most), key=lambda i: slots[i])
+    used = [(0.0, -budgets[index], index) for index, most in enumerate(capacity) if most]
+    heapq.heapify(used)
+    for _ in range(workers):
+        _, budget, index = heapq.heappop(used)
         slots[index] += 1
-        workers -= 1
+        if slots[index] < capacity[index]:
+            heapq.heappush(used, (slots[index] / capacity[index], budget, index))
     return tuple(slots)
 
 
@@ -160,7 +344,7 @@ def _does_not_fit(devices: Sequence[Device], budgets: Sequence[int], footprint: 
     index = max(range(len(devices)), key=lambda i: budgets[i])
     device = devices[index]
     return (
-        f"a trial needs {footprint / GB:.2f} GB, but {device.label} has {max(0, budgets[index]) / GB:.2f} GB for "
+        f"a trial needs {footprint / GB:.2f} GB, but {device.label} has {budgets[index] / GB:.2f} GB for "
         f"trials ({device.total_bytes / GB:.2f} GB in all, {device.free_bytes / GB:.2f} GB free, buffer "
         f"{buffer_bytes / GB:.2f} GB)"
     )

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from tuner.execution.loop import Weights
 from tuner.report.progress import Progress
 from tuner.results import StudyFolder
-from tuner.trial import EpochReport, Outcome, Placement, Request
+from tuner.retry import Retry
+from tuner.trial import DeviceLost, EpochReport, Outcome, Placement, Request
 
 
 class Recorder:
@@ -20,7 +21,7 @@ class Recorder:
         Args:
             folder: where rows are written.
             progress: where they are shown.
-            requests: all trials of the study.
+            requests: all trials that are to run.
         """
         self._folder = folder
         self._progress = progress
@@ -38,11 +39,21 @@ class Recorder:
         self._reports[report.trial_id] = report
         self._progress.reported(report)
 
-    def finished(self, outcome: Outcome, weights: Weights) -> None:
-        """A trial has ended."""
-        request = self._unfinished.pop(outcome.trial.trial_id)
-        self._folder.record(outcome, request.estimate, weights)
-        self._progress.finished(outcome)
+    def finished(self, outcome: Outcome, weights: Weights, retry: Retry | None) -> None:
+        """An attempt has ended, with another to follow or for good."""
+        trial_id = outcome.trial.trial_id
+        request = self._unfinished.pop(trial_id)
+        self._placements.pop(trial_id, None)
+        self._reports.pop(trial_id, None)
+        if retry:
+            self._unfinished[trial_id] = retry.request
+        estimate = outcome.placement.estimate if outcome.placement else request.estimate
+        self._folder.record(outcome, estimate, weights)
+        self._progress.finished(outcome, retry)
+
+    def device_lost(self, event: DeviceLost) -> None:
+        """A device is gone; its trials wait again."""
+        self._progress.device_lost(event)
 
     def close(self, cause: str) -> None:
         """Gives every trial that has not ended a row with status ``interrupted``, and closes the folder.
@@ -50,10 +61,12 @@ class Recorder:
         Args:
             cause: why the study ended before they did, in a word or two.
         """
-        for request in self._unfinished.values():
-            self._folder.record(self._unfinished_outcome(request, cause), request.estimate, bytes)
-        self._unfinished.clear()
-        self._folder.close()
+        try:
+            for request in self._unfinished.values():
+                self._folder.record(self._unfinished_outcome(request, cause), request.estimate, bytes)
+            self._unfinished.clear()
+        finally:
+            self._folder.close()
 
     def _unfinished_outcome(self, request: Request, cause: str) -> Outcome:
         trial_id = request.trial.trial_id
@@ -62,7 +75,7 @@ class Recorder:
         placement, began = self._placements[trial_id]
         report = self._reports.get(trial_id, EpochReport(trial_id, 0, 0))
         return Outcome(
-            request.trial,
+            placement.trial,
             "interrupted",
             placement,
             metrics=report.metrics,

@@ -1,33 +1,40 @@
 """What a study leaves: a journal of attempts, a CSV with a row for each configuration, and the best weights.
 
 results/<time>-<workload>-<mode>/
-    attempts.jsonl    one line an attempt, the moment it ends: the truth
-    results.csv       one row a configuration, rewritten as a whole
-    study.json        command, versions, seed, devices, plan
-    best.pt           the best trial's weights and configuration
-    tracebacks.log    the full text of errors, if there were any
+    attempts.jsonl            one line an attempt, the moment it ends: the truth
+    attempts.jsonl.corrupt    what a kill left of a line, if it did
+    results.csv               one row a configuration, rewritten as a whole
+    study.json                command, versions, seed, devices, plan
+    best.pt                   the best trial's weights and configuration
+    checkpoints/              <trial_id>.pt of trials that have not ended for good
+    tracebacks.log            the full text of errors, if there were any
 """
 
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import math
-import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
 
+from tuner import journal
 from tuner.errors import ExecutionError, InputError
-from tuner.trial import GB, MemoryEstimate, Outcome
+from tuner.journal import PARTIAL, Journal
+from tuner.journal import Row as Row
+from tuner.trial import GB, MemoryEstimate, Outcome, Status
 
 ATTEMPTS = "attempts.jsonl"
 RESULTS = "results.csv"
 STUDY = "study.json"
 BEST = "best.pt"
+CHECKPOINTS = "checkpoints"
 TRACEBACKS = "tracebacks.log"
 
 BEFORE_METRICS = ("trial_id", "workload", "name", "seed", "status", "attempts")
@@ -40,15 +47,29 @@ AFTER_METRICS = (
     "peak_memory_gb",
     "error",
 )
-CSV_SECONDS = 1.0  # at most so often is the table rewritten while trials end; the journal has every line at once
-Row = dict[str, Any]
+JOURNAL_ONLY = ("limit_gb", "lost")  # what going on with a study is decided by; not in the table
+ENDED: tuple[Status, ...] = ("completed", "pruned", "diverged")  # such a trial never runs again
+NOT_KEPT = "weights not kept"
+# The journal has every line at once. The table is rewritten when so many seconds have passed, and so many times as
+# long as the last time took: it takes longer with every trial.
+CSV_SECONDS = 1.0
+CSV_PATIENCE = 10
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class StudyFolder:
-    """Writes a study's folder; everything in it can be read at any moment."""
+    """Writes a study's folder, alone; everything in it can be read at any moment, also after a kill.
+
+    Attributes:
+        path: the folder.
+        notes: what was found damaged when the study was gone on with, a line each.
+    """
+
+    path: Path
+    notes: list[str]
 
     def __init__(self, path: Path, metric: str, *, new: bool = False) -> None:
-        """Makes the folder.
+        """Makes the folder, and keeps other runs out of it until it is closed or the process ends.
 
         Args:
             path: the folder; its parents are made too.
@@ -56,48 +77,96 @@ class StudyFolder:
             new: raise FileExistsError if it exists.
 
         Raises:
-            InputError: the folder exists and holds files, or cannot be written.
+            InputError: the folder exists and holds files, another run is writing there, or it cannot be written.
         """
-        self.path = path
-        self._metric = metric
-        self._rows: dict[str, Row] = {}
-        self._best: float = math.inf
-        self._written = 0.0
         try:
             path.mkdir(parents=True, exist_ok=not new)
-            if any(path.iterdir()):
-                raise InputError(f"--output {path}: the folder is not empty; give a new one")
-            self._journal = (path / ATTEMPTS).open("a", encoding="utf-8")
+            check_empty(path)
+            attempts = Journal(path / ATTEMPTS)
         except OSError as error:
             if new and isinstance(error, FileExistsError):
                 raise
-            raise InputError(f"--output {path}: cannot be written: {error.strerror}") from error
+            raise _refusal("--output", path, error) from error
+        self._begin(path, metric, attempts)
+        try:
+            check_empty(path)  # again: another run may have come and gone before the lock was ours
+        except BaseException:
+            attempts.close()
+            raise
+
+    @classmethod
+    def resume(cls, path: Path, metric: str) -> Self:
+        """Opens the folder of a study that was broken off, and keeps other runs out of it.
+
+        What a kill left half done is finished or removed, and the table is written again from the journal.
+
+        Args:
+            path: the folder.
+            metric: as for a new one.
+
+        Raises:
+            InputError: it holds no study, another run is writing there, or it cannot be written.
+        """
+        read_study(path)
+        folder = cls.__new__(cls)
+        try:
+            folder._begin(path, metric, Journal(path / ATTEMPTS))
+            try:
+                folder._tidy()
+            except BaseException:
+                folder._journal.close()
+                raise
+        except OSError as error:
+            raise _refusal("--resume", path, error) from error
+        return folder
+
+    def _begin(self, path: Path, metric: str, attempts: Journal) -> None:
+        self.path = path
+        self.notes = []
+        self._metric = metric
+        self._journal = attempts
+        self._rows = {row["trial_id"]: row for row in attempts.rows}
+        best = self._best_row()
+        self._best: float = best[metric] if best else math.inf
+        self._csv_due = 0.0
+
+    def _tidy(self) -> None:
+        """Brings everything else to where the journal is."""
+        self.notes = self._journal.mend()
+        best = self._best_row()
+        for path in (*self.path.glob(f"*{PARTIAL}"), *self.path.glob(f"{CHECKPOINTS}/*{PARTIAL}")):
+            path.unlink()
+        for staged in self.path.glob(f"{BEST}.*"):
+            if best and staged == self._staged(best):
+                journal.move(staged, self.path / BEST)
+            else:
+                staged.unlink()
+        for row in self._rows.values():
+            self._drop_checkpoint(row)
+        self._write_csv()
 
     def record(self, outcome: Outcome, estimate: MemoryEstimate, weights: Callable[[], bytes]) -> None:
-        """Keeps how an attempt ended: the weights if it is the best so far, then its line, then the table.
+        """Keeps how an attempt ended: its line, the weights if it is the best so far, then the table.
 
-        The weights come first so that a finished trial never lacks them. If they cannot be had or written, the trial
-        is recorded all the same, and its row says so.
+        The weights are on disk before the line, so that a finished trial never lacks them, and get their name after
+        it, so that they are never those of a trial without a line. If they cannot be had or written, the trial is
+        recorded all the same, and its row says so.
 
         Raises:
             ExecutionError: the disk is full, or the folder can no longer be written.
         """
         row = to_row(outcome, estimate)
         with self._writing():
-            if row["status"] == "completed" and row[self._metric] < self._best:
-                try:
-                    _replace(self.path / BEST, weights())
-                    self._best = row[self._metric]
-                except Exception as error:  # whatever it is, the result itself is not lost for it
-                    row["error"] = f"weights not kept: {' '.join(str(error).split())[:200]}"
-            if outcome.traceback:
-                with (self.path / TRACEBACKS).open("a", encoding="utf-8") as log:
-                    log.write(f"== {outcome.trial.trial_id} {outcome.trial.name}\n{outcome.traceback}\n")
-            self._journal.write(json.dumps(row) + "\n")
-            self._journal.flush()
-            os.fsync(self._journal.fileno())
-            self._rows[outcome.trial.trial_id] = row
-            if time.monotonic() - self._written > CSV_SECONDS:
+            staged = self._stage(row, weights)
+            try:
+                self._log(outcome)
+            finally:  # the line counts for more than the text behind it
+                self._append(row, staged)
+            if staged:
+                journal.move(staged, self.path / BEST)
+                self._best = row[self._metric]
+            self._drop_checkpoint(row)
+            if time.monotonic() >= self._csv_due:
                 self._write_csv()
 
     def describe(self, study: Mapping[str, Any]) -> None:
@@ -107,24 +176,90 @@ class StudyFolder:
             ExecutionError: it cannot be written.
         """
         with self._writing():
-            _replace(self.path / STUDY, (json.dumps(study, indent=2) + "\n").encode())
+            journal.replace_file(self.path / STUDY, (json.dumps(study, indent=2) + "\n").encode())
+
+    def attempts(self) -> list[Row]:
+        """Every line of the journal in order, also those of earlier runs."""
+        return list(self._journal.rows)
 
     def rows(self) -> list[Row]:
-        """One row for each configuration that has ended, in the order of the configurations."""
+        """The latest attempt of each configuration that has ended once, in the order of the configurations."""
         return [self._rows[trial_id] for trial_id in sorted(self._rows)]
 
+    @property
+    def checkpoints(self) -> Path:
+        """Where trials keep checkpoints, as ``<trial_id>.pt``; made when it is first asked for.
+
+        Raises:
+            ExecutionError: it cannot be made.
+        """
+        path = self.path / CHECKPOINTS
+        with self._writing():
+            path.mkdir(exist_ok=True)
+        return path
+
     def close(self) -> None:
-        """Writes the table a last time and closes the journal.
+        """Writes the table a last time and lets other runs into the folder; once is enough.
 
         Raises:
             ExecutionError: the disk is full, or the folder can no longer be written.
         """
+        if self._journal.closed:
+            return
         with self._writing(), closing(self._journal):
             self._write_csv()
 
+    def _stage(self, row: Row, weights: Callable[[], bytes]) -> Path | None:
+        """Writes the weights beside the best ones if these are better; None if not, or if it cannot be done."""
+        value = row.get(self._metric)
+        if row["status"] != "completed" or value is None or value >= self._best:
+            return None
+        staged = self._staged(row)
+        try:
+            journal.write_file(staged, weights())
+        except Exception as error:  # whatever it is, the result itself is not lost for it
+            row["error"] = f"{NOT_KEPT}: {' '.join(str(error).split())[:200]}"
+            return None
+        return staged
+
+    def _staged(self, row: Row) -> Path:
+        return self.path / f"{BEST}.{row['trial_id']}"
+
+    def _log(self, outcome: Outcome) -> None:
+        if outcome.traceback:
+            text = f"== {outcome.trial.trial_id} {outcome.trial.name}\n{outcome.traceback}\n"
+            journal.append_file(self.path / TRACEBACKS, text.encode(errors="replace"))
+
+    def _append(self, row: Row, staged: Path | None) -> None:
+        try:
+            self._journal.append(row)
+        except OSError:
+            if staged:
+                with suppress(OSError):
+                    staged.unlink()
+            raise
+        self._rows[row["trial_id"]] = row
+
+    def _best_row(self) -> Row | None:
+        """The first of the best trials whose weights were kept."""
+        kept = [
+            row
+            for row in self._journal.rows
+            if row["status"] == "completed"
+            and row.get(self._metric) is not None
+            and not str(row.get("error")).startswith(NOT_KEPT)
+        ]
+        return min(kept, key=lambda row: float(row[self._metric]), default=None)
+
+    def _drop_checkpoint(self, row: Row) -> None:
+        if row["status"] in ENDED:
+            (self.path / CHECKPOINTS / f"{row['trial_id']}.pt").unlink(missing_ok=True)
+
     def _write_csv(self) -> None:
-        _replace(self.path / RESULTS, to_csv(self.rows()).encode())
-        self._written = time.monotonic()
+        began = time.monotonic()
+        journal.replace_file(self.path / RESULTS, to_csv(self.rows()).encode())
+        ended = time.monotonic()
+        self._csv_due = ended + max(CSV_SECONDS, CSV_PATIENCE * (ended - began))
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -134,8 +269,50 @@ class StudyFolder:
             raise ExecutionError(f"{self.path} can no longer be written: {error.strerror}") from error
 
 
+def read_study(path: Path, option: str = "--resume") -> dict[str, Any]:
+    """What ``study.json`` says of a study.
+
+    Args:
+        path: the study's folder.
+        option: by which the user named it, for messages.
+
+    Raises:
+        InputError: the folder is not there, or it is not a study's.
+    """
+    try:
+        study = json.loads((path / STUDY).read_bytes())
+    except (FileNotFoundError, NotADirectoryError) as error:
+        what = f"holds no {STUDY}" if path.is_dir() else "there is no such folder"
+        raise InputError(f"{option} {path}: {what}; give the folder of a study") from error
+    except OSError as error:
+        raise InputError(f"{option} {path}: {STUDY} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise InputError(f"{option} {path}: {STUDY} is damaged ({error}); start a new study") from error
+    if not isinstance(study, dict) or "workload" not in study:
+        raise InputError(f"{option} {path}: its {STUDY} is not tuner's; give the folder of a study")
+    return study
+
+
+def check_empty(path: Path) -> None:
+    """Refuses a folder with anything in it but what a kill leaves of a study that had hardly begun."""
+    for found in path.iterdir():
+        if found.name == f"{STUDY}{PARTIAL}" or (found.name == ATTEMPTS and found.stat().st_size == 0):
+            continue
+        raise InputError(f"--output {path}: the folder is not empty; give a new one")
+
+
+def _refusal(option: str, path: Path, error: OSError) -> InputError:
+    if isinstance(error, BlockingIOError):
+        return InputError(f"{option} {path}: another run is writing there: wait for it or end it")
+    if error.errno in NO_LOCKS:
+        return InputError(f"{option} {path}: its file system has no locks; give a folder on another one")
+    return InputError(
+        f"{option} {path}: cannot be written: {error.strerror}; make it writable or give another folder"
+    )
+
+
 def to_row(outcome: Outcome, estimate: MemoryEstimate) -> Row:
-    """An attempt in the words of the CSV; seconds, GB of 2**30 bytes, and None where nothing is known."""
+    """An attempt as its line in the journal says it; seconds, GB of 2**30 bytes, and None where nothing is known."""
     trial, placement = outcome.trial, outcome.placement
     return {
         "trial_id": trial.trial_id,
@@ -152,8 +329,11 @@ def to_row(outcome: Outcome, estimate: MemoryEstimate) -> Row:
         "gpu_fraction": math.floor(placement.fraction * 1e6) / 1e6 if placement else None,
         "estimated_memory_gb": round(estimate.total_bytes / GB, 4),
         "peak_memory_gb": None if outcome.peak_bytes is None else round(outcome.peak_bytes / GB, 4),
-        "error": outcome.error,
-        **{f"config/{key}": value for key, value in trial.config.items()},
+        "error": f"{outcome.phase}: {outcome.error}" if outcome.phase and outcome.error else outcome.error,
+        # Not rounded: what a retry is given when the study is gone on with is what it would have been given before.
+        "limit_gb": placement.limit_bytes / GB if placement else None,
+        "lost": outcome.lost,
+        **{sys.intern(f"config/{key}"): value for key, value in trial.config.items()},
     }
 
 
@@ -161,7 +341,7 @@ def columns(rows: Iterable[Row]) -> list[str]:
     """The CSV's columns in their order: fixed ones, metrics, fixed ones, then the configuration's keys."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
     config = [key for key in keys if key.startswith("config/")]
-    metrics = [key for key in keys if key not in (*BEFORE_METRICS, *AFTER_METRICS, *config)]
+    metrics = [key for key in keys if key not in (*BEFORE_METRICS, *AFTER_METRICS, *JOURNAL_ONLY, *config)]
     return [*BEFORE_METRICS, *metrics, *AFTER_METRICS, *config]
 
 
@@ -173,17 +353,8 @@ def to_csv(rows: Sequence[Row]) -> str:
 def write_rows(rows: Sequence[Row], names: Sequence[str] | None = None) -> str:
     """Any rows as CSV text, with these columns or those of the first row."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, names or list(rows[0]), restval="", lineterminator="\n")
+    others: Literal["ignore", "raise"] = "ignore" if names else "raise"
+    writer = csv.DictWriter(text, names or list(rows[0]), restval="", extrasaction=others, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Writes a file as a whole: readers see the old content or the new one, never a part."""
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)

@@ -5,10 +5,31 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 from tuner.devices import DeviceChoice
 from tuner.errors import InputError
 from tuner.memory.estimate import Method
+from tuner.placement import Packing
+from tuner.results import check_empty
+from tuner.retry import OnOom, RetryPolicy
+
+# The smallest value of each option that is a number, and whether it is allowed itself; a NaN never is.
+LOWEST: dict[str, tuple[float, bool]] = {
+    "model_memory_gb": (0, False),
+    "gpu_memory_buffer_gb": (0, True),
+    "device_memory_gb": (0, False),
+    "seed": (0, True),
+    "max_workers": (1, True),
+    "threads": (1, True),
+    "epochs": (1, True),
+    "max_attempts": (1, True),
+    "retry_growth": (1, False),
+    "backoff": (0, True),
+    "backoff_max": (0, True),
+    "max_failures": (0, True),
+    "checkpoint_seconds": (0, True),
+}
 
 
 @dataclass(frozen=True)
@@ -16,14 +37,27 @@ class Settings:
     """The options of a study.
 
     Attributes:
-        auto_memory: estimate every configuration and give each trial what the largest needs.
+        auto_memory: estimate what every configuration needs.
         model_memory_gb: what each trial is given otherwise, in GB.
+        packing: "per-trial" gives each trial what it needs, "uniform" what the largest needs; None chooses the first
+            with ``auto_memory``, else the second.
         gpu_memory_buffer_gb: what is left alone on each device, in GB.
+        device_memory_gb: use no more of a device than if it had this much, in GB.
+        caps: end a trial that outgrows its share, alone, before it takes its neighbours'.
         max_workers: at most so many trials at once.
         threads: CPU threads for each trial; None divides the cores between the workers.
         epochs: replaces every configuration's number of epochs.
         seed: seed of the validation split, weights, batches and dropout.
+        max_attempts: a trial may run out of memory so many times.
+        retry_growth: what a trial's share is multiplied by after that.
+        backoff: the first retry waits about so many seconds while other trials run, each further one twice as long.
+        backoff_max: but none longer than this.
+        on_oom: "grow", "accumulate" (halve the micro-batch where a whole device is not enough) or "fail".
+        max_failures: so many times a trial that raised another exception is tried again.
+        checkpoint_seconds: how often a running trial keeps a checkpoint, at the end of an epoch.
         output: the study's folder; None makes one under ``results/``.
+        resume: the folder of a study to go on with.
+        address: a Ray cluster to join: "auto" or "HOST:PORT"; None starts a local Ray.
         device: "auto", "cpu" or "cuda".
         memory_estimation: how ``auto_memory`` estimates: "static", "traced", "measured" or "auto".
         calibration: correct estimates by what earlier trials needed, and keep what these need for later ones.
@@ -33,12 +67,24 @@ class Settings:
 
     auto_memory: bool = False
     model_memory_gb: float = 1.5
+    packing: Packing | None = None
     gpu_memory_buffer_gb: float = 2.0
+    device_memory_gb: float | None = None
+    caps: bool = True
     max_workers: int | None = None
     threads: int | None = None
     epochs: int | None = None
     seed: int = 0
+    max_attempts: int = 4
+    retry_growth: float = 1.5
+    backoff: float = 5.0
+    backoff_max: float = 300.0
+    on_oom: OnOom = "grow"
+    max_failures: int = 0
+    checkpoint_seconds: float = 60.0
     output: str | None = None
+    resume: str | None = None
+    address: str | None = None
     device: DeviceChoice = "auto"
     memory_estimation: Method = "auto"
     calibration: bool = True
@@ -51,29 +97,47 @@ class Settings:
         Raises:
             InputError: a number makes no sense, two options exclude each other, or ``output`` cannot be written.
         """
-        if not self.model_memory_gb > 0:
-            raise InputError(f"--model-memory-gb {self.model_memory_gb:g}: must be more than 0")
+        for option, (low, inclusive) in LOWEST.items():
+            value = getattr(self, option)
+            if value is not None and not (value >= low if inclusive else value > low):
+                must = f"at least {low:g}" if inclusive else f"more than {low:g}"
+                raise InputError(f"--{option.replace('_', '-')} {value:g}: must be {must}")
         if self.auto_memory and self.model_memory_gb != type(self).model_memory_gb:
             raise InputError("--auto-memory and --model-memory-gb were both given: leave one of them out")
         if self.memory_estimation != "auto" and not self.auto_memory:
             raise InputError(f"--memory-estimation {self.memory_estimation}: has no effect without --auto-memory")
-        if not self.gpu_memory_buffer_gb >= 0:
-            raise InputError(f"--gpu-memory-buffer-gb {self.gpu_memory_buffer_gb:g}: must be 0 or more")
-        if self.seed < 0:
-            raise InputError(f"--seed {self.seed}: must be 0 or more")
-        for option in ("max_workers", "threads", "epochs"):
+        for option, choices in (("packing", get_args(Packing)), ("on_oom", get_args(OnOom))):
             value = getattr(self, option)
-            if value is not None and value < 1:
-                raise InputError(f"--{option.replace('_', '-')} {value}: must be at least 1")
+            if value is not None and value not in choices:
+                raise InputError(f"--{option.replace('_', '-')} {value}: choose one of {', '.join(choices)}")
+        if self.output and self.resume:
+            raise InputError("--output and --resume were both given: a resumed study stays in its folder")
         if self.output:
             _check_output(Path(self.output))
+
+    @property
+    def packing_used(self) -> Packing:
+        """The packing that was asked for, or the one that goes with the estimates."""
+        return self.packing or ("per-trial" if self.auto_memory else "uniform")
+
+    @property
+    def retry_policy(self) -> RetryPolicy:
+        """What the options say about retries."""
+        return RetryPolicy(
+            max_attempts=self.max_attempts,
+            growth=self.retry_growth,
+            backoff_seconds=self.backoff,
+            backoff_max_seconds=self.backoff_max,
+            on_oom=self.on_oom,
+            max_failures=self.max_failures,
+        )
 
 
 def _check_output(path: Path) -> None:
     """Refuses a folder that has files, or that cannot be made; makes nothing."""
     try:
-        if path.is_dir() and any(path.iterdir()):
-            raise InputError(f"--output {path}: the folder is not empty; give a new one")
+        if path.is_dir():
+            check_empty(path)
     except OSError as error:
         raise InputError(f"--output {path}: cannot be read: {error.strerror}") from error
     existing = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())

@@ -8,18 +8,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from importlib import metadata
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any
 
-from tuner.devices import detect_devices
 from tuner.errors import InputError, TunerError
-from tuner.execution.loop import Executor, run_trials
+from tuner.execution.loop import Correction, Decisions, Executor, run_trials
 from tuner.interrupts import Interrupt, orderly
+from tuner.journal import read_attempts
 from tuner.memory import calibration
-from tuner.memory.estimate import calibrated, estimate_all
-from tuner.placement import Plan, need_bytes, place, plan_uniform
+from tuner.memory.feedback import Feedback
+from tuner.placement import Packer, Plan, need_bytes
+from tuner.planning import Estimates, calibration_key, estimate_requests, plan_requests, usable, with_epochs
 from tuner.recorder import Recorder
 from tuner.report.progress import Progress
 from tuner.report.tables import (
@@ -30,9 +31,11 @@ from tuner.report.tables import (
     plan_text,
     results_table,
 )
-from tuner.results import RESULTS, Row, StudyFolder
+from tuner.results import ATTEMPTS, RESULTS, Row, StudyFolder, read_study
+from tuner.resume import check_same, description, remaining, to_ending
+from tuner.retry import Retry, next_attempt
 from tuner.settings import Settings
-from tuner.trial import GB, SUCCESSFUL, Configuration, Device, MemoryEstimate, Request, Trial
+from tuner.trial import ACCUMULATION, GB, SUCCESSFUL, Configuration, Device, MemoryEstimate, Outcome, Request
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,6 +84,7 @@ def run_study(
     *,
     label: str,
     command: str,
+    options: Mapping[str, Any] | None = None,
     again: Again | None = None,
     executor: Executor | None = None,
 ) -> StudyResult:
@@ -93,6 +97,7 @@ def run_study(
         settings: how.
         label: ends the default folder's name: the mode.
         command: what the user called, for ``study.json``.
+        options: the options of ``tune run`` that make this study, with which ``--resume`` makes it again.
         again: from the best row, the folder and the plan, how to have that trial again; None prints no end.
         executor: what runs the trials; Ray by default.
 
@@ -103,33 +108,36 @@ def run_study(
     """
     settings.check()
     console = make_console()
-    configurations = _with_epochs(configurations, workload, settings.epochs)
+    configurations = with_epochs(configurations, workload, settings.epochs)
     data = load_data()
-    devices = detect_devices(settings.device)
+    described = description(workload.name, data, configurations, settings.seed)
+    attempts = _earlier_attempts(settings, described)
     executor = executor or _ray(settings)
     interrupt = Interrupt()
     with orderly(interrupt), closing(executor):
+        devices = usable(executor.devices(settings.device), settings)
         if settings.auto_memory and not settings.dry_run:
             executor.prepare(devices)  # starting Ray and estimating take seconds, so they overlap
-        estimates = _estimates(workload, data, configurations, devices[0], settings)
-        requests = make_requests(workload, configurations, estimates, devices[0], settings)
-        plan = _plan(devices, requests, settings)
+        estimates = estimate_requests(workload, data, configurations, devices, settings)
+        plan, requests = _plan(workload, estimates.requests, attempts, devices, settings)
         about = workload.describe(data)
         console.print(plan_text(plan, requests, about), markup=False, soft_wrap=True)
-        by_id = {request.trial.trial_id: raw for request, raw in zip(requests, estimates, strict=True)}
         interrupt.check()
         if settings.dry_run:
-            text = estimates_text([(request.trial.name, request.estimate) for request in requests])
-            console.print(text, markup=False, soft_wrap=True)
-            return StudyResult(plan, by_id)
-        folder = _make_folder(settings, workload, label)
-        folder.describe(_description(command, about, configurations, settings, plan))
-        broken: BaseException | None = None
-        try:
-            _execute(workload, data, requests, plan, executor, folder, console, interrupt)
-        except KeyboardInterrupt as error:
-            broken = error
-        result = StudyResult(plan, by_id, by_metric(folder.rows(), workload.metric), folder.path)
+            if requests:
+                text = estimates_text([(request.trial.name, request.estimate) for request in requests])
+                console.print(text, markup=False, soft_wrap=True)
+            return StudyResult(plan, estimates.raw)
+        folder = _open_folder(settings, workload, label, len(attempts), console)
+        with closing(folder):
+            if not settings.resume:
+                folder.describe({**described, **_description(command, options, about, settings, plan)})
+            broken: BaseException | None = None
+            try:
+                _execute(workload, data, requests, estimates, plan, executor, folder, console, settings, interrupt)
+            except KeyboardInterrupt as error:
+                broken = error
+        result = StudyResult(plan, estimates.raw, by_metric(folder.rows(), workload.metric), folder.path)
         if settings.auto_memory and settings.calibration:
             _learn(console, workload, result, settings)
         if again:
@@ -140,54 +148,63 @@ def run_study(
     return result
 
 
-def make_requests(
-    workload: Workload,
-    configurations: Sequence[Configuration],
-    estimates: Sequence[MemoryEstimate],
-    device: Device,
-    settings: Settings,
-) -> list[Request]:
-    """A request for each configuration: its own estimate, and the largest one's need set aside for each.
+def _earlier_attempts(settings: Settings, described: Mapping[str, Any]) -> list[Row]:
+    """The journal of the study that is gone on with; empty for a new one.
 
-    Args:
-        workload: what they train.
-        configurations: what to try.
-        estimates: theirs, before calibration.
-        device: whose calibration is used.
-        settings: seed, and whether to calibrate.
+    Raises:
+        InputError: there is none, or it is of something else.
     """
-    if settings.auto_memory and settings.calibration:
-        estimates = calibrated(estimates, workload.name, device.name, settings.expandable_segments)
-    need = max(need_bytes(estimate) for estimate in estimates)
-    width = max(3, len(str(len(configurations))))
-    return [
-        Request(
-            Trial(f"t{number:0{width}d}", workload.name, configuration.name, configuration.values, settings.seed),
-            estimate,
-            need,
-        )
-        for number, (configuration, estimate) in enumerate(zip(configurations, estimates, strict=True), 1)
-    ]
+    if not settings.resume:
+        return []
+    check_same(read_study(Path(settings.resume)), described, settings.resume)
+    return read_attempts(Path(settings.resume) / ATTEMPTS)[0]
+
+
+def _plan(
+    workload: Workload,
+    requests: Sequence[Request],
+    attempts: Sequence[Row],
+    devices: Sequence[Device],
+    settings: Settings,
+) -> tuple[Plan, list[Request]]:
+    """The plan for the trials that are left, and these; a finished study is planned as a whole, to run nothing."""
+    plan, served = plan_requests(workload, requests, devices, settings)
+    if not attempts:
+        return plan, served
+    left = remaining(
+        served,
+        attempts,
+        settings.retry_policy,
+        whole_bytes=plan.largest_budget,
+        accumulated=workload.accumulated,
+    )
+    return (plan_requests(workload, left, devices, settings)[0] if left else plan), left
 
 
 def _execute(
     workload: Workload,
     data: Any,
     requests: Sequence[Request],
+    estimates: Estimates,
     plan: Plan,
     executor: Executor,
     folder: StudyFolder,
     console: Console,
+    settings: Settings,
     interrupt: Interrupt,
 ) -> None:
     """Runs the trials; whatever happens, every one of them has a row in the end."""
     epochs = sum(request.trial.config["epochs"] for request in requests)
     progress = Progress(console, len(requests), epochs, workload.metric, sum(plan.budgets))
     recorder = Recorder(folder, progress, requests)
+    feedback = _feedback(estimates, folder)
+    decisions = _decisions(workload, feedback, settings)
     try:
         with progress:
-            executor.open(workload, data, plan)
-            run_trials(requests, partial(place, plan=plan), executor, recorder, interrupt)
+            if requests:
+                executor.open(workload, data, plan, folder.checkpoints)
+            corrected = map(feedback.correct, requests)
+            run_trials(corrected, Packer(plan), executor, recorder, decisions, interrupt)
     except BaseException as error:
         cause = "interrupted" if isinstance(error, KeyboardInterrupt) else "the study broke off"
         with suppress(TunerError):  # that the rows cannot be written either would hide why
@@ -196,47 +213,57 @@ def _execute(
     recorder.close("")
 
 
-def _estimates(
-    workload: Workload, data: Any, configurations: Sequence[Configuration], device: Device, settings: Settings
-) -> list[MemoryEstimate]:
-    """What each configuration will need, before calibration: estimated, or as given."""
-    if not settings.auto_memory:
-        return [MemoryEstimate("given", context_bytes=int(settings.model_memory_gb * GB))] * len(configurations)
-    method, expandable = settings.memory_estimation, settings.expandable_segments
-    return estimate_all(workload, configurations, data, device, method=method, expandable_segments=expandable)
+def _feedback(estimates: Estimates, folder: StudyFolder) -> Feedback:
+    """What is known of the trials' memory; the attempts of a study that is gone on with have told some already."""
+    feedback = Feedback(estimates.raw, estimates.known, need_bytes)
+    trials = {request.trial.trial_id: request.trial for request in estimates.requests}
+    for row in folder.attempts():
+        if f"config/{ACCUMULATION}" not in row and row["trial_id"] in trials:
+            feedback.learn(trials[row["trial_id"]], to_ending(row))
+    return feedback
 
 
-def _plan(devices: Sequence[Device], requests: Sequence[Request], settings: Settings) -> Plan:
-    largest = max(requests, key=lambda request: request.estimate.total_bytes)
-    try:
-        return plan_uniform(
-            devices,
-            largest.need_bytes,
-            buffer_bytes=int(settings.gpu_memory_buffer_gb * GB),
-            trials=len(requests),
-            max_workers=settings.max_workers,
-            threads=settings.threads,
+def _decisions(workload: Workload, feedback: Feedback, settings: Settings) -> Decisions:
+    """What follows an attempt, and what it tells of the trials that wait."""
+    policy = settings.retry_policy
+    jitter = Random(settings.seed)
+
+    def try_again(request: Request, outcome: Outcome, whole_bytes: int) -> Retry | None:
+        return next_attempt(
+            request,
+            outcome.ending,
+            policy,
+            whole_bytes=whole_bytes,
+            accumulated=workload.accumulated,
+            random=jitter.random,
         )
-    except InputError as error:
-        remedy = "leave out the largest configurations" if settings.auto_memory else "lower --model-memory-gb"
-        whose = f"{largest.trial.name}: " if settings.auto_memory else ""
-        raise InputError(f"{whose}{error}: lower --gpu-memory-buffer-gb, {remedy}, or use a larger device") from error
+
+    def learn(outcome: Outcome) -> Correction | None:
+        return feedback.correct if feedback.learn(outcome.trial, outcome.ending) else None
+
+    return Decisions(try_again, learn)
 
 
 def _ray(settings: Settings) -> Executor:
     from tuner.execution.ray_executor import RayExecutor
 
-    return RayExecutor(expandable_segments=settings.expandable_segments)
+    return RayExecutor(
+        expandable_segments=settings.expandable_segments,
+        address=settings.address,
+        caps=settings.caps,
+        checkpoint_seconds=settings.checkpoint_seconds,
+    )
 
 
 def _learn(console: Console, workload: Workload, result: StudyResult, settings: Settings) -> None:
     """Keeps what completed trials took, so that the next study on this machine estimates and packs better."""
-    names = {device.label: device.name for device in result.plan.devices}
+    devices = {device.label: device for device in result.plan.devices}
     samples: dict[str, list[calibration.Sample]] = {}
     for row in result.rows:
         estimate = result.estimates[row["trial_id"]]
-        if row["status"] == "completed" and row["peak_memory_gb"] and estimate.method == "traced":
-            key = calibration.key(workload.name, names[row["device"]], settings.expandable_segments)
+        as_estimated = estimate.method == "traced" and f"config/{ACCUMULATION}" not in row
+        if row["status"] == "completed" and row["peak_memory_gb"] and as_estimated and row["device"] in devices:
+            key = calibration_key(workload, devices[row["device"]], settings)
             samples.setdefault(key, []).append(calibration.to_sample(estimate, int(row["peak_memory_gb"] * GB)))
     try:
         for key, measured in samples.items():
@@ -245,19 +272,16 @@ def _learn(console: Console, workload: Workload, result: StudyResult, settings: 
         console.print(f"not calibrated: {error}", markup=False, soft_wrap=True)
 
 
-def _with_epochs(
-    configurations: Sequence[Configuration], workload: Workload, epochs: int | None
-) -> list[Configuration]:
-    if epochs is None:
-        return list(configurations)
-    most = workload.hyperparameters["epochs"].high
-    if epochs > most:
-        raise InputError(f"--epochs {epochs}: must be at most {most:g}")
-    return [Configuration(each.name, {**each.values, "epochs": epochs}) for each in configurations]
-
-
-def _make_folder(settings: Settings, workload: Workload, label: str) -> StudyFolder:
-    """The folder that was asked for, or a new one under ``results/`` that no other study has."""
+def _open_folder(settings: Settings, workload: Workload, label: str, attempts: int, console: Console) -> StudyFolder:
+    """The folder that was asked for, that of the study that is gone on with, or a new one that no other study has."""
+    if settings.resume:
+        folder = StudyFolder.resume(Path(settings.resume), workload.metric)
+        if len(folder.attempts()) != attempts:  # it was not locked when they were read
+            folder.close()
+            raise InputError(f"--resume {settings.resume}: another run has just written there; look at it again")
+        for note in folder.notes:
+            console.print(note, markup=False, soft_wrap=True)
+        return folder
     if settings.output:
         return StudyFolder(Path(settings.output), workload.metric)
     base = Path("results") / f"{time.strftime('%Y%m%d-%H%M%S')}-{workload.name}-{label}"
@@ -271,16 +295,16 @@ def _make_folder(settings: Settings, workload: Workload, label: str) -> StudyFol
 
 
 def _description(
-    command: str, data: str, configurations: Sequence[Configuration], settings: Settings, plan: Plan
+    command: str, options: Mapping[str, Any] | None, data: str, settings: Settings, plan: Plan
 ) -> dict[str, Any]:
-    """What ``study.json`` holds."""
+    """What ``study.json`` holds, beside what makes the study the one that it is."""
     packages = ("torch", "ray", "numpy")
     return {
         "command": command,
+        "options": options,
         "data": data,
         "settings": dataclasses.asdict(settings),
         "plan": {**dataclasses.asdict(plan), "workers": plan.workers},
-        "configurations": [{"name": each.name, **each.values} for each in configurations],
         "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}},
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
@@ -290,7 +314,7 @@ def _print_end(console: Console, result: StudyResult, metric: str, again: Again,
     """The table, how good the estimates were, where the CSV is, and how to have the best trial again."""
     assert result.folder is not None
     console.print(results_table(result.rows, metric))
-    lines = [estimate_accuracy(result.rows, result.plan.footprint_bytes)] if settings.auto_memory else []
+    lines = [estimate_accuracy(result.rows)] if settings.auto_memory else []
     lines.append(f"results: {result.folder / RESULTS}")
     best = next((row for row in result.rows if row["status"] == "completed"), None)
     if best:

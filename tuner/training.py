@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -11,13 +12,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tuner.checkpoints import Checkpoint, Progress
 from tuner.errors import TunerError
-from tuner.trial import EpochReport, Trial
+from tuner.trial import ACCUMULATION, EpochReport, Phase, Trial
 from tuner.workloads.base import Batch, Config, Workload
+
+# An epoch's mean loss that is so many times the first step's, where the model had learned nothing, has exploded: of a
+# squared error, a prediction a thousand times as wrong as an untrained model's. It must be that much: with one step
+# an epoch, wide models were seen at 80,000 times their first loss and came down again. Losses that begin near 0 or
+# below it are measured as if they began at 1.
+EXPLOSION = 1e6
+# Enough for the intra-op threads to start: a layer so wide, and so many samples.
+WARM_UP_SIZE = 512
 
 
 class Diverged(TunerError):
-    """The training loss is no longer a finite number."""
+    """The training loss is no longer a finite number, or has exploded."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +43,9 @@ class Fit:
     weights: dict[str, Tensor]
 
 
-def fit(workload: Workload, trial: Trial, data: Any, device: str) -> Iterator[EpochReport | Fit]:
+def fit(
+    workload: Workload, trial: Trial, data: Any, device: str, checkpoint: Checkpoint | None = None
+) -> Generator[EpochReport | Fit, None, None]:
     """Trains one configuration; yields a report as training begins and after every epoch, and at last a ``Fit``.
 
     The learning rate falls linearly from epoch to epoch, towards 0 after the last.
@@ -43,35 +55,79 @@ def fit(workload: Workload, trial: Trial, data: Any, device: str) -> Iterator[Ep
 
     Args:
         workload: what to train.
-        trial: its complete configuration, and the seed of weights, batches and dropout.
+        trial: its complete configuration, and the seed of weights, batches and dropout. With ``accumulation`` in the
+            configuration every step's batch is taken in so many micro-batches.
         data: what ``workload.load_data`` returned.
         device: a torch device, such as "cpu" or "cuda:0".
+        checkpoint: where to go on from, if there is something, and to keep what has been reached.
 
     Raises:
-        Diverged: an epoch's mean loss is not finite.
+        Diverged: an epoch's mean loss is not finite, or ``EXPLOSION`` times that of the first step.
+        Exception: what the workload or torch raises; ``phase_of`` tells what was being done.
     """
+    epochs = trial.config["epochs"]
+    with _phases() as enter:
+        model, optimizer, progress = _begin(workload, trial, data, device, checkpoint)
+        yield EpochReport(trial.trial_id, progress.epoch, epochs)
+        enter("first step")
+        for epoch in range(progress.epoch + 1, epochs + 1):
+            set_learning_rate(optimizer, trial.config["lr"] * (1 - (epoch - 1) / epochs))
+            loss, first = train_epoch(workload, model, optimizer, trial.config, data, device, enter)
+            progress.first_loss = first if progress.first_loss is None else progress.first_loss
+            _check(loss, progress.first_loss, epoch)
+            enter("evaluation")
+            metrics = {"train_loss": loss, **evaluate(workload, model, data, "validation")}
+            if metrics[workload.metric] < progress.best.get(workload.metric, math.inf):
+                progress.best = {**metrics, "best_epoch": epoch}
+                progress.weights = snapshot(model)
+            progress.epoch = epoch
+            if checkpoint:
+                checkpoint.save_if_due(model, optimizer, progress)
+            enter("training")
+            yield EpochReport(trial.trial_id, epoch, epochs, metrics)
+        enter("evaluation")
+        if not progress.weights:
+            raise Diverged(f"{workload.metric} was never a finite number: lower lr")
+        model.load_state_dict(progress.weights)
+        yield Fit(progress.best | evaluate(workload, model, data, "test"), progress.weights)
+
+
+def phase_of(error: BaseException) -> Phase:
+    """What ``fit`` was doing when it raised this; empty if it was not ``fit`` that did."""
+    phase: Phase = getattr(error, "tuner_phase", "")
+    return phase
+
+
+@contextmanager
+def _phases() -> Iterator[Callable[[Phase], None]]:
+    """A block that says what it is doing, from "start" on; an exception carries the last word out of it."""
+    entered: list[Phase] = ["start"]
+    try:
+        yield entered.append
+    except Exception as error:
+        error.tuner_phase = entered[-1]  # type: ignore[attr-defined]
+        raise
+
+
+def _begin(
+    workload: Workload, trial: Trial, data: Any, device: str, checkpoint: Checkpoint | None
+) -> tuple[nn.Module, torch.optim.Optimizer, Progress]:
+    """The model and its optimizer, new, or as a checkpoint that can be used has them."""
     torch.manual_seed(trial.seed)
     model = workload.build_model(trial.config, data).to(device)
     optimizer = build_optimizer(model, trial.config)
-    epochs = trial.config["epochs"]
-    best: dict[str, float] = {workload.metric: math.inf}
-    weights: dict[str, Tensor] = {}
-    yield EpochReport(trial.trial_id, 0, epochs)
-    for epoch in range(1, epochs + 1):
-        set_learning_rate(optimizer, trial.config["lr"] * (1 - (epoch - 1) / epochs))
-        loss = train_epoch(workload, model, optimizer, trial.config, data, device)
-        if not math.isfinite(loss):
-            raise Diverged(f"the training loss became {loss} in epoch {epoch}: lower lr")
-        metrics = {"train_loss": loss, **evaluate(workload, model, data, "validation")}
-        if metrics[workload.metric] < best[workload.metric]:
-            best = {**metrics, "best_epoch": epoch}
-            weights = snapshot(model)
-        yield EpochReport(trial.trial_id, epoch, epochs, metrics)
-    if not weights:
-        raise Diverged(f"{workload.metric} was never a finite number: lower lr")
-    model.load_state_dict(weights)
-    best |= evaluate(workload, model, data, "test")
-    yield Fit(best, weights)
+    progress = checkpoint.restore(model, optimizer) if checkpoint else Progress()
+    if progress is None:  # they may be half restored
+        del model, optimizer
+        return _begin(workload, trial, data, device, None)
+    return model, optimizer, progress
+
+
+def _check(loss: float, first: float, epoch: int) -> None:
+    if not math.isfinite(loss):
+        raise Diverged(f"the training loss became {loss} in epoch {epoch}: lower lr")
+    if loss > EXPLOSION * max(1.0, abs(first)):
+        raise Diverged(f"the training loss rose from {first:.3g} to {loss:.3g} in epoch {epoch}: lower lr")
 
 
 def rehearse(
@@ -81,6 +137,7 @@ def rehearse(
     batches: Iterator[Batch],
     data: Any,
     *,
+    accumulation: int = 1,
     keep: Callable[[nn.Module], dict[str, Tensor]] | None = None,
 ) -> None:
     """What ``fit`` does to memory, in short: two epochs of one step each, and the test at the end.
@@ -94,12 +151,13 @@ def rehearse(
         optimizer: of its parameters.
         batches: on the device, from ``representative_batches``.
         data: what ``workload.load_data`` returned.
+        accumulation: micro-batches in a step; of more than two the second is like all further ones.
         keep: in place of ``snapshot``.
     """
     weights: dict[str, Tensor] = {}
-    for batch in islice(batches, 2):
+    for _ in range(2):
         model.train()
-        float(train_step(workload, model, optimizer, batch))
+        float(train_step(workload, model, optimizer, *islice(batches, min(accumulation, 2))))
         evaluate(workload, model, data, "validation")
         weights = (keep or snapshot)(model)
     model.load_state_dict(weights)
@@ -129,33 +187,77 @@ def train_epoch(
     config: Config,
     data: Any,
     device: str,
-) -> float:
-    """One pass over the training batches; returns the mean loss of its steps, read from the device once."""
+    enter: Callable[[Phase], None],
+) -> tuple[float, float]:
+    """One pass over the training batches; ``enter`` is told "training" after each step.
+
+    Returns:
+        The mean loss of its steps and the loss of the first, read from the device once.
+    """
     model.train()
-    losses = [
-        train_step(workload, model, optimizer, to_device(batch, device)) for batch in workload.batches(config, data)
-    ]
-    return float(torch.stack(losses).mean())
+    losses = []
+    batches = iter(workload.batches(workload.micro_batch(config), data))
+    while group := list(islice(batches, config.get(ACCUMULATION, 1))):
+        losses.append(train_step(workload, model, optimizer, *group, device=device))
+        enter("training")
+    stacked = torch.stack(losses)
+    mean, first = torch.stack([stacked.mean(), stacked[0]]).tolist()
+    return mean, first
 
 
 def representative_batches(workload: Workload, config: Config, data: Any) -> Iterator[Batch]:
-    """Batches to judge memory by: on and on, as an epoch may be a single one, and the largest of an epoch first.
+    """Batches, or micro-batches, to judge memory by: on and on, and the largest of an epoch first.
 
     Only where a workload says that its batches vary is an epoch drawn to find the largest.
     """
+    config = workload.micro_batch(config)
     if workload.batches_vary:
         yield max(workload.batches(config, data), key=lambda batch: sum(part.nbytes for part in batch))
     while True:
         yield from workload.batches(config, data)
 
 
-def train_step(workload: Workload, model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> Tensor:
-    """Forward, backward and an optimizer step on one batch; returns the loss, a scalar on the device."""
+def train_step(
+    workload: Workload,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *batches: Batch,
+    device: str | None = None,
+) -> Tensor:
+    """Forward, backward and an optimizer step on one batch, or on one that comes in several micro-batches.
+
+    Args:
+        workload: whose loss.
+        model: on its device.
+        optimizer: of its parameters.
+        batches: one, or the micro-batches, whose gradients and losses count by their samples.
+        device: where to take each of them first; None where they are there already.
+
+    Returns:
+        The loss, a scalar on the device.
+    """
     optimizer.zero_grad(set_to_none=True)
-    loss = workload.loss(model, batch)
-    loss.backward()  # type: ignore[no-untyped-call]
+    shares = _shares(workload, batches)
+    total: Tensor | None = None
+    for batch, share in zip(batches, shares, strict=True):
+        batch = to_device(batch, device) if device else batch
+        loss = workload.loss(model, batch)
+        loss = loss if share == 1 else loss * share
+        loss.backward()  # type: ignore[no-untyped-call]
+        # Only the number is kept: mse_loss keeps a buffer of the batch's size behind its scalar.
+        total = loss.detach().clone() if total is None else total + loss.detach()
+        del loss
     optimizer.step()
-    return loss.detach().clone()  # mse_loss keeps a buffer of the batch's size behind its scalar
+    assert total is not None
+    return total
+
+
+def _shares(workload: Workload, batches: Sequence[Batch]) -> list[float]:
+    """The share that each has of all their samples."""
+    if len(batches) == 1:
+        return [1.0]
+    counts = [workload.count(batch) for batch in batches]
+    return [count / sum(counts) for count in counts]
 
 
 def evaluate(workload: Workload, model: nn.Module, data: Any, split: str) -> dict[str, float]:
@@ -171,9 +273,36 @@ def to_device(batch: Batch, device: str) -> Batch:
     return batch if device == "cpu" else tuple(part.to(device, non_blocking=True) for part in batch)
 
 
-def warm_up(device: str) -> None:
-    """Takes an optimizer step, so that what torch loads late belongs to a process's base and not to a trial."""
-    model = nn.Linear(1, 1).to(device)
+def warm_up(device: str, threads: int | None = None, workload: Workload | None = None, data: Any = None) -> None:
+    """Takes a few steps, so that what is loaded or started late belongs to a process's base and not to a trial.
+
+    Without a workload's own steps its imports would come under a trial's cap, where they must not fail half-way, and
+    lie at the end of the heap that the trial leaves, which could not shrink any more.
+
+    Args:
+        device: a torch device.
+        threads: for the process's CPU operations, from now on; their stacks count as its memory. None leaves them.
+        workload: its smallest configuration is rehearsed too; whatever that raises, its trials will raise and tell.
+        data: what ``workload.load_data`` returned.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
+    model = nn.Linear(WARM_UP_SIZE, WARM_UP_SIZE).to(device)
     optimizer = build_optimizer(model, {"lr": 0.1, "weight_decay": 0.0})
-    model(torch.ones(1, 1, device=device)).sum().backward()
+    model(torch.ones(WARM_UP_SIZE, WARM_UP_SIZE, device=device)).relu().sum().backward()
     optimizer.step()
+    if workload is not None:
+        with suppress(Exception):
+            _rehearse_smallest(workload, data, device)
+
+
+def _rehearse_smallest(workload: Workload, data: Any, device: str) -> None:
+    # Whole numbers are mostly sizes. But the smallest batch would make an epoch of a hundred thousand.
+    config = {
+        name: kind.low if isinstance(kind.default, int) and name != workload.memory_scales_with else kind.default
+        for name, kind in workload.hyperparameters.items()
+    }
+    model = workload.build_model(config, data).to(device)
+    two_epochs = (batch for _ in range(2) for batch in workload.batches(config, data))
+    batches = (to_device(batch, device) for batch in two_epochs)
+    rehearse(workload, model, build_optimizer(model, config), batches, data)

@@ -16,6 +16,10 @@ GB = 2**30
 MB = 2**20
 
 Status = Literal["completed", "pruned", "out_of_memory", "diverged", "failed", "interrupted"]
+Phase = Literal["", "start", "first step", "training", "evaluation"]
+Lost = Literal["", "worker", "node"]
+# Micro-batches in an optimizer step: a key of a configuration where it is more than one.
+ACCUMULATION = "accumulation"
 SUCCESSFUL: tuple[Status, ...] = ("completed", "pruned")
 
 
@@ -24,14 +28,15 @@ class Device:
     """A piece of memory that trials share: one GPU, or one machine's RAM.
 
     Attributes:
-        node_id: the machine that holds it; empty for the machine that tuner runs on.
+        node_id: Ray's name for the node that holds it; empty for the machine that tuner runs on.
         kind: "cuda", or "cpu" for a machine's RAM.
         index: the GPU's ordinal as its own machine counts it; 0 for RAM.
         name: what its maker calls it.
         total_bytes: all of its memory, or what the process's cgroup may use of it.
         free_bytes: what nobody holds at the moment of asking.
-        cores: CPU cores that its trials may use between them.
+        cores: CPU cores that its trials may use between them; 0 where they are not known.
         uuid: the GPU's own name, by which a process is pinned to it; empty for RAM.
+        host: what people call the node; empty for the machine that tuner runs on.
     """
 
     node_id: str
@@ -42,11 +47,13 @@ class Device:
     free_bytes: int
     cores: int
     uuid: str = ""
+    host: str = ""
 
     @property
     def label(self) -> str:
-        """How results name it: ``cuda:0``, or ``cpu``."""
-        return f"cuda:{self.index}" if self.kind == "cuda" else "cpu"
+        """How results name it: ``cuda:0`` or ``cpu``, on another node ``10.0.0.2/cuda:0``."""
+        own = f"cuda:{self.index}" if self.kind == "cuda" else "cpu"
+        return f"{self.host}/{own}" if self.host else own
 
 
 @dataclass(frozen=True)
@@ -134,12 +141,29 @@ class MemoryEstimate:
 
 
 @dataclass(frozen=True)
+class History:
+    """How often a trial's attempts have ended in each of the ways after which it may be tried again."""
+
+    out_of_memory: int = 0
+    lost_workers: int = 0
+    failures: int = 0
+
+
+@dataclass(frozen=True)
 class Request:
-    """A trial that waits for a place, with what it is expected to use and what is set aside for it."""
+    """A trial that waits for a place.
+
+    Attributes:
+        trial: what to train.
+        estimate: what it is expected to use.
+        need_bytes: what is set aside for it, context included.
+        history: what became of its attempts so far.
+    """
 
     trial: Trial
     estimate: MemoryEstimate
     need_bytes: int
+    history: History = History()
 
 
 @dataclass(frozen=True)
@@ -151,7 +175,7 @@ class Placement:
         estimate: what it is expected to use.
         device: where it runs.
         fraction: its share of what the device's trials divide between them (0 to 1]; mirrors ``limit_bytes``.
-        limit_bytes: the memory set aside for it, context included.
+        limit_bytes: the memory set aside for it, context included; less the worker's context it is the trial's cap.
         threads: CPU threads that it computes with.
     """
 
@@ -174,6 +198,14 @@ class EpochReport:
 
 
 @dataclass(frozen=True)
+class DeviceLost:
+    """A device is gone, with its node: nothing can be placed on it any more."""
+
+    device: Device
+    reason: str
+
+
+@dataclass(frozen=True)
 class Outcome:
     """How an attempt ended.
 
@@ -187,6 +219,9 @@ class Outcome:
         peak_bytes: the most that its process took from its device; None where it could not be measured.
         error: one line that says why it is not completed; empty otherwise.
         traceback: the full text behind ``error``, for the study's folder.
+        phase: what it was doing when it failed: "start", "first step", "training" or "evaluation"; else empty.
+        lost: what died under it, through no exception of its own: its worker, or the whole node; else empty.
+        reusable: whether its worker is as clean as before the trial, so that another may run in it.
     """
 
     trial: Trial
@@ -198,6 +233,32 @@ class Outcome:
     peak_bytes: int | None = None
     error: str = ""
     traceback: str = ""
+    phase: Phase = ""
+    lost: Lost = ""
+    reusable: bool = True
+
+    @property
+    def ending(self) -> Ending:
+        """What decisions are made by."""
+        limit = self.placement.limit_bytes if self.placement else 0
+        return Ending(self.status, self.lost, limit, self.peak_bytes)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How an attempt ended, as far as decisions go: of an ``Outcome``, or of a line in a journal.
+
+    Attributes:
+        status: as in ``Outcome``.
+        lost: as in ``Outcome``.
+        limit_bytes: what the attempt was given; 0 if it had no place.
+        peak_bytes: the most that its process was seen to take; None where that is not known.
+    """
+
+    status: Status
+    lost: Lost = ""
+    limit_bytes: int = 0
+    peak_bytes: int | None = None
 
 
 @dataclass(frozen=True)

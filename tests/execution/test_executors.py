@@ -13,11 +13,9 @@ from torch import nn
 from tests.toy import Fatal, Sharing, Toy
 from tuner.execution.in_process import InProcessExecutor
 from tuner.execution.loop import Executor
-from tuner.execution.ray_executor import RayExecutor, _bundles
-from tuner.placement import plan_uniform
+from tuner.execution.ray_executor import RayExecutor
 from tuner.space import configurations
 from tuner.study import Settings, StudyResult, run_study
-from tuner.trial import GB, Device
 
 EXECUTORS = [InProcessExecutor, pytest.param(RayExecutor, marks=pytest.mark.ray)]
 
@@ -28,7 +26,14 @@ def study(workload: Toy, executor: Executor, folder: Path, faults: list[int], da
         workload,
         lambda: data,
         configurations(listed, workload.hyperparameters),
-        Settings(output=str(folder), device="cpu", model_memory_gb=0.1, gpu_memory_buffer_gb=0, max_workers=1),
+        Settings(
+            output=str(folder),
+            device="cpu",
+            model_memory_gb=0.7,
+            gpu_memory_buffer_gb=0,
+            max_workers=1,
+            on_oom="fail",
+        ),
         label="test",
         command="a test",
         executor=executor,
@@ -47,7 +52,7 @@ def test_trials_end_with_their_status_metrics_and_weights(make: Callable[[], Exe
         "completed",
     ]
     assert by_name["0"]["val_loss"] == by_name["4"]["val_loss"], "a worker's past has no influence"
-    assert by_name["1"]["error"] == "ValueError: no such thing"
+    assert by_name["1"]["error"] == "first step: ValueError: no such thing"
     assert by_name["0"]["peak_memory_gb"] > 0.05
     assert (tmp_path / "out" / "best.pt").stat().st_size > 0
 
@@ -58,7 +63,7 @@ def test_a_worker_that_dies_or_breaks_fails_its_trial_alone(tmp_path: Path) -> N
     by_name = {row["name"]: row for row in result.rows}
     assert [by_name[f"{n}"]["status"] for n in range(4)] == ["failed", "completed", "failed", "completed"]
     for name in ("0", "2"):
-        assert by_name[name]["error"].startswith("the worker was lost: ")
+        assert "the worker was lost: " in by_name[name]["error"]
         assert "\x1b" not in by_name[name]["error"]
 
 
@@ -68,12 +73,6 @@ def test_workers_see_the_drivers_data_without_a_copy(tmp_path: Path) -> None:
     assert Sharing().evaluate(nn.Identity(), data, "test") == {"loss": 1.0}
     (row,) = study(Sharing(), RayExecutor(), tmp_path / "out", [0], data).rows
     assert (row["status"], row["val_loss"]) == ("completed", 0.0)
-
-
-def test_only_devices_that_are_used_are_reserved_and_never_more_cores_than_there_are(gpu_16gb: Device) -> None:
-    other = Device("", "cuda", 1, "a GPU", 16 * GB, 16 * GB, cores=16)
-    plan = plan_uniform([gpu_16gb, other], 7 * GB, buffer_bytes=2 * GB, trials=1, threads=99)
-    assert _bundles(plan, "10.0.0.1", 0) == {gpu_16gb: {"CPU": 16.0, "GPU": 1.0, "node:10.0.0.1": 0.001}}
 
 
 @pytest.fixture(autouse=True)

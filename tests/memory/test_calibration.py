@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tuner.errors import InputError
-from tuner.memory.calibration import Calibration, Sample, apply, fit, key, load, record, to_sample
+from tuner.memory.calibration import Calibration, Sample, apply, fit, key, load, record, to_sample, with_headroom
 from tuner.placement import need_bytes
 from tuner.trial import GB, MB, MemoryEstimate
 
@@ -85,6 +85,14 @@ def test_only_activations_context_and_margin_are_corrected() -> None:
     assert (corrected.activation_bytes, corrected.context_bytes) == (600 * MB, 2 * GB)
     assert corrected.method == "traced, calibrated"
     assert need_bytes(corrected) == 2 * GB + 30 * MB + -(-700 * MB * 102 // 100)
+
+
+@pytest.mark.parametrize(("activation_mb", "headroom_mb"), [(10, 43), (400, 36)])
+def test_the_headroom_of_a_cpu_trial_stays(activation_mb: int, headroom_mb: int) -> None:
+    raw = with_headroom(MemoryEstimate("traced", activation_bytes=activation_mb * MB, heap_bytes=9 * MB, margin=0.1))
+    corrected = apply(raw, Calibration(300 * MB, 2.0, 0, largest_bytes=GB, samples=9))
+    assert corrected.headroom_bytes // MB == headroom_mb
+    assert apply(raw, Calibration(300 * MB, 2.0, 70 * MB, largest_bytes=GB, samples=9)).headroom_bytes == 70 * MB
 
 
 def test_what_is_recorded_comes_back_under_its_own_key_only(tmp_path: Path) -> None:

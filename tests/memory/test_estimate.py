@@ -66,9 +66,45 @@ class Varying(Toy):
             yield x, 2 * x
 
 
+class Enormous(Varying):
+    """So large that its tensors are mapped, each by itself."""
+
+    name: ClassVar[str] = "enormous"
+
+    def batches(self, config: Any, data: Any) -> Iterator[Batch]:
+        x = torch.randn(5_000_000, 1)
+        yield x, 2 * x
+
+
 def test_the_largest_batch_of_an_epoch_decides() -> None:
     found = estimate(Varying(), complete({}, Toy.hyperparameters), None, CPU, "traced")
     assert found.data_bytes >= 2 * 500_000 * 4
+
+
+def test_micro_batches_take_less_and_their_gradients_stay_meanwhile(ratings: RatingData) -> None:
+    whole = config(hidden_dim=256, batch_size=800, dropout=0.0)
+    half = GraphSAGE().accumulated(whole)
+    assert half is not None
+    first, second = (estimate(GraphSAGE(), each, ratings, CPU, "traced") for each in (whole, half))
+    assert second.activation_bytes < first.activation_bytes
+    assert second.gradient_bytes == second.parameter_bytes
+
+
+def test_only_tensors_that_the_heap_holds_leave_gaps_in_it(ratings: RatingData) -> None:
+    narrow = estimate(GraphSAGE(), config(), ratings, CPU, "traced")
+    assert narrow.heap_bytes == pytest.approx((narrow.reserved_bytes - narrow.heap_bytes) / 2, rel=0.01)
+    large = estimate(Varying(), complete({}, Toy.hyperparameters), None, CPU, "traced")
+    larger = estimate(Enormous(), complete({}, Toy.hyperparameters), None, CPU, "traced")
+    assert larger.heap_bytes < large.heap_bytes < larger.data_bytes
+
+
+@pytest.mark.parametrize(("hidden_dim", "headroom_mb"), [(64, None), (4096, 32)])
+def test_on_the_cpu_a_need_has_room_for_what_is_no_tensor(
+    ratings: RatingData, hidden_dim: int, headroom_mb: int | None
+) -> None:
+    found = estimate(GraphSAGE(), config(hidden_dim=hidden_dim), ratings, CPU, "traced")
+    beyond = need_bytes(found) - found.context_bytes
+    assert beyond == 64 * MB if headroom_mb is None else found.headroom_bytes == headroom_mb * MB
 
 
 def test_on_cuda_what_the_allocator_reserves_is_counted(ratings: RatingData, gpu_16gb: Device) -> None:

@@ -317,17 +317,19 @@ def test_the_peak_is_the_profilers(name: str) -> None:
     check_against_profiler(STEPS[name])
 
 
-@pytest.mark.parametrize(("hidden", "layers", "batch"), [(16, 1, 64), (64, 2, 512), (128, 3, 20_000)])
-def test_graphsages_peak_is_the_profilers(hidden: int, layers: int, batch: int) -> None:
+@pytest.mark.parametrize(
+    ("hidden", "layers", "batch", "accumulation"),
+    [(16, 1, 64, 1), (64, 2, 512, 1), (128, 3, 20_000, 1), (128, 3, 8_000, 4)],
+)
+def test_graphsages_peak_is_the_profilers(hidden: int, layers: int, batch: int, accumulation: int) -> None:
     data, workload = synthetic_ratings(200, 300, 10_000), GraphSAGE()
     config: dict[str, Any] = {name: value.default for name, value in workload.hyperparameters.items()}
-    config |= {"hidden_dim": hidden, "num_layers": layers, "batch_size": batch}
+    config |= {"hidden_dim": hidden, "num_layers": layers, "batch_size": batch, "accumulation": accumulation}
 
     def run() -> None:
         model = workload.build_model(config, data)
-        rehearse(
-            workload, model, build_optimizer(model, config), representative_batches(workload, config, data), data
-        )
+        optimizer, batches = build_optimizer(model, config), representative_batches(workload, config, data)
+        rehearse(workload, model, optimizer, batches, data, accumulation=accumulation)
 
     run()
     real, traced = profiled_peak(run), trace_workload(workload, config, data).peak_bytes()

@@ -1,72 +1,95 @@
-"""Ray for one study: started in the background while the study is planned, and ended with it."""
+"""A connection to Ray for one study; and a local Ray, started in the background while the study is planned."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 
-from tuner.errors import ExecutionError
+from tuner.errors import ExecutionError, TunerError
 from tuner.trial import MB, Device
 
 OBJECT_STORE_BYTES = 256 * MB  # enough for the data sets' arrays; /dev/shm is small in many containers
 STOP_SECONDS = 30
+# Ray prints pages about lost workers and nodes into the driver's output; the study has a line on each.
+TOLD_BY_US = (
+    "A worker died or was killed while executing|were killed due to the node running low on memory|"
+    "Raylet is terminated|has been marked dead because the detector"
+)
 
 
-class LocalRay:
-    """A Ray of this study's own, or the one that this process has already joined.
+class Session:
+    """A connection of this process to Ray, made in a thread that lives as long as the connection.
 
-    Starting takes seconds, so it happens in a thread. That thread then waits for the end: Ray's helper processes
-    die with the thread that started them, not with the process.
+    Starting Ray takes seconds in which other things can be done, and its helper processes die with the thread that
+    started them, not with the process.
     """
 
-    def __init__(self, devices: Sequence[Device]) -> None:
-        """Begins to start Ray with these devices, and returns at once."""
+    def __init__(self, connection: AbstractContextManager[bool]) -> None:
+        """Begins to connect, and returns at once.
+
+        Args:
+            connection: entering it connects this process to Ray, and tells whether there was no connection before.
+        """
+        self._connection = connection
         self._error: Exception | None = None
-        self._owned = False
-        self._started = threading.Event()
+        self._connected = threading.Event()
         self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._live, args=(tuple(devices),), daemon=True, name="ray")
+        self.owned = False
+        self._thread = threading.Thread(target=self._live, daemon=True, name="ray")
         self._thread.start()
 
-    def wait(self) -> None:
-        """Waits until Ray is ready.
+    def wait(self, timeout_seconds: float | None = None) -> None:
+        """Waits until the connection is there.
 
         Raises:
-            ExecutionError: it did not start.
+            ExecutionError: it could not be made, or not in time.
+            InputError: it could not be made because of what the user asked for.
         """
-        self._started.wait()
+        if not self._connected.wait(timeout_seconds):
+            self._ending.set()
+            raise ExecutionError(f"Ray did not answer within {timeout_seconds:g} s")
+        if isinstance(self._error, TunerError):
+            raise self._error
         if self._error:
             raise ExecutionError(f"Ray did not start: {' '.join(str(self._error).split())}") from self._error
 
-    def stop(self) -> bool:
-        """Ends Ray and waits for that; a Ray that was not started here is left alone, and False returned."""
+    def stop(self) -> None:
+        """Ends the connection and whatever was started for it, and waits for that; one from before is left alone."""
         self._ending.set()
         self._thread.join(STOP_SECONDS)
-        return self._owned
 
-    def _live(self, devices: tuple[Device, ...]) -> None:
+    def _live(self) -> None:
         try:
-            self._start(devices)
+            with self._connection as self.owned:
+                self._connected.set()
+                self._ending.wait()
         except Exception as error:
             self._error = error
-        self._started.set()
-        self._ending.wait()
-        if self._owned:
-            import ray
+        self._connected.set()
 
-            ray.shutdown()
 
-    def _start(self, devices: tuple[Device, ...]) -> None:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        # Ray's future default; without it, it warns.
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        import ray
+def local_session(devices: Sequence[Device], variables: Mapping[str, str]) -> Session:
+    """A Ray of this study's own with these devices, or the one that this process is connected to.
 
-        if ray.is_initialized():
-            return
-        self._owned = True
-        # Ray listens on every interface, and lets nobody in without the token that it makes for a local cluster.
+    Args:
+        devices: what Ray is to have.
+        variables: for the environment of the workers' processes; a Ray that is there already keeps its own.
+    """
+    return Session(_started(tuple(devices), dict(variables)))
+
+
+@contextmanager
+def _started(devices: tuple[Device, ...], variables: dict[str, str]) -> Iterator[bool]:
+    quiet()
+    import ray
+
+    if ray.is_initialized():
+        yield False
+        return
+    # What Ray starts inherits it: workers that Ray keeps ready can be used, which saves half a second for each.
+    with environment(variables), _loopback():
         ray.init(
             address="local",
             num_cpus=sum(device.cores for device in devices),
@@ -77,3 +100,45 @@ class LocalRay:
             logging_level="ERROR",
             _memory=sum(device.total_bytes for device in devices if device.kind == "cpu") or MB,
         )
+    yield True
+    ray.shutdown()
+
+
+def quiet() -> None:
+    """Sets what keeps Ray from talking, before it is imported."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Ray's future default; without it, it warns.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", TOLD_BY_US)
+
+
+@contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Sets environment variables for as long as the block runs."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _loopback() -> Iterator[None]:
+    """A Ray that is started in this block listens on the loopback address alone.
+
+    That is what Ray does by itself on macOS and Windows; on Linux it takes another address even if it is given
+    127.0.0.1, unless this switch is off (``RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER``, read when Ray is imported).
+    """
+    from ray._private import ray_constants
+
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before

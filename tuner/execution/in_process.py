@@ -2,41 +2,63 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+from tuner.devices import DeviceChoice, detect_devices
 from tuner.execution.loop import Weights
-from tuner.execution.worker import Event, run_trial
+from tuner.execution.worker import Event, TrialOptions, run_trial
 from tuner.peak import PeakMeter
 from tuner.placement import Plan
-from tuner.trial import Device, EpochReport, Outcome, Placement
+from tuner.trial import Device, DeviceLost, EpochReport, Outcome, Placement
 from tuner.workloads.base import Workload
 
 
 class InProcessExecutor:
-    """Runs trials in turn: for tests, for debugging a workload, and where Ray is not wanted."""
+    """Runs trials in turn: for tests, for debugging a workload, and where Ray is not wanted.
 
-    def __init__(self) -> None:
-        """Starts nothing."""
+    Trials are not capped: that would cap whatever else this process does.
+    """
+
+    def __init__(self, *, checkpoint_seconds: float = 60.0) -> None:
+        """Starts nothing.
+
+        Args:
+            checkpoint_seconds: between two of a trial's checkpoints, and before its first.
+        """
+        self._checkpoint_seconds = checkpoint_seconds
         self._queue: deque[Iterator[Event]] = deque()
+
+    def devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
+        """This machine's devices.
+
+        Raises:
+            InputError: GPUs were asked for and there is none.
+        """
+        return detect_devices(choice)
 
     def prepare(self, devices: Sequence[Device]) -> None:
         """Nothing takes long to start."""
 
-    def open(self, workload: Workload, data: Any, plan: Plan) -> None:
-        """Takes the workload and the data that all trials share."""
+    def open(self, workload: Workload, data: Any, plan: Plan, checkpoints: Path | None) -> None:
+        """Takes the workload and the data that all trials share, and the folder for their checkpoints."""
         self._workload = workload
         self._data = data
+        self._options = TrialOptions(caps=False, checkpoints=checkpoints, checkpoint_seconds=self._checkpoint_seconds)
 
     def submit(self, placement: Placement) -> None:
         """Queues a trial."""
-        self._queue.append(
-            run_trial(self._workload, self._data, placement, PeakMeter(placement.device, _already_warm))
-        )
+        meter = PeakMeter(placement.device, _already_warm)
+        self._queue.append(run_trial(self._workload, self._data, placement, meter, self._options))
 
-    def poll(self, timeout_seconds: float) -> list[tuple[EpochReport | Outcome, Weights]]:
-        """The next event of the oldest trial; does not wait, since nothing else happens meanwhile."""
+    def poll(self, timeout_seconds: float) -> list[tuple[EpochReport | Outcome | DeviceLost, Weights]]:
+        """The next event of the oldest trial; without any it waits, as nothing else will happen meanwhile."""
+        if not self._queue:
+            time.sleep(timeout_seconds)
+            return []
         trial = self._queue[0]
         event = next(trial)
         if isinstance(event, Outcome):

@@ -1,179 +1,248 @@
-"""Trials on Ray's core: one placement group with a bundle for each device, and warm workers pinned to them."""
+"""Trials on Ray's core: a placement group for each device, and warm workers that divide it between them."""
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from functools import partial
-from typing import Any
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
 
-from tuner.devices import allocator_environment, pin
+from tuner.caps import worker_environment
+from tuner.devices import DeviceChoice, allocator_environment, detect_devices
 from tuner.errors import ExecutionError
-from tuner.execution.cluster import LocalRay
+from tuner.execution import losses
+from tuner.execution.actor import Worker as Worker
+from tuner.execution.cluster import Session, local_session
+from tuner.execution.inquest import Inquests, Run
+from tuner.execution.joining import joined_session
 from tuner.execution.loop import Weights
-from tuner.execution.worker import Event, run_trial, torch_device
-from tuner.peak import PeakMeter
+from tuner.execution.nodes import NodeWatch, cluster_devices
+from tuner.execution.pool import Pool, make_pools, reserve
+from tuner.execution.worker import TrialOptions
 from tuner.placement import Plan
-from tuner.trial import Device, EpochReport, Outcome, Placement, Status
+from tuner.trial import Device, DeviceLost, EpochReport, Outcome, Placement
 from tuner.workloads.base import Workload
 
-READY_SECONDS = 60
-ANSI = re.compile(r"\x1b\[[0-9;]*m")  # colours in Ray's messages
+EVENT_SECONDS = 30
+WEIGHTS_SECONDS = 60
+START_SECONDS = 300  # torch from a slow network drive takes a while
+
+Told = tuple[EpochReport | Outcome | DeviceLost, Weights]
 
 
 class RayExecutor:
     """Runs placed trials in warm worker processes; each worker keeps its device and its share for life."""
 
-    def __init__(self, *, expandable_segments: bool = False) -> None:
+    worker_class: ClassVar[type[Worker]] = Worker
+
+    def __init__(
+        self,
+        *,
+        expandable_segments: bool = False,
+        address: str | None = None,
+        caps: bool = True,
+        checkpoint_seconds: float = 60.0,
+    ) -> None:
         """Starts nothing yet.
 
         Args:
             expandable_segments: set the CUDA allocator's option of that name in the workers.
+            address: the cluster to join, "HOST:PORT" or "auto"; without one a Ray of this machine's is started, or
+                the one used that this process is connected to.
+            caps: hold each trial to its share of its device.
+            checkpoint_seconds: between two of a trial's checkpoints, and before its first.
         """
-        self._environment = allocator_environment(expandable_segments)
-        self._cluster: LocalRay | None = None
-        self._group: Any = None
-        self._idle: dict[Device, list[Any]] = defaultdict(list)
-        self._workers: list[Any] = []
-        self._running: dict[Any, tuple[Placement, Any]] = {}  # a trial's stream of events → where it runs
+        self._allocator = allocator_environment(expandable_segments)
+        self._address = address
+        self._options = TrialOptions(caps=caps, checkpoint_seconds=checkpoint_seconds)
+        self._session: Session | None = None
+        self._pools: dict[Device, Pool] = {}
+        self._lost: dict[Device, str] = {}
+        self._runs: dict[Any, Run] = {}  # by the trial's stream of events
+        self._spent: list[Run] = []  # their workers are not used again
+        self._told: list[Told] = []  # what the next poll tells
+
+    def devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
+        """This machine's devices, or those of all nodes of the cluster, which is joined for that.
+
+        Raises:
+            InputError: there is none, no Ray at the address, or a node that cannot tell what it has.
+        """
+        if self._address is None:
+            return detect_devices(choice)
+        self._session = self._session or joined_session(self._address)
+        return cluster_devices(choice)
 
     def prepare(self, devices: Sequence[Device]) -> None:
-        """Begins to start a local Ray; uses the one that this process has joined, if there is one."""
-        self._cluster = LocalRay(devices)
+        """Begins to start a local Ray with these devices, unless there is one to be used."""
+        if self._session is None:
+            self._session = local_session(devices, self._environment(devices[0]))
 
-    def open(self, workload: Workload, data: Any, plan: Plan) -> None:
+    def wait(self) -> None:
+        """Waits until Ray is there, after ``prepare``.
+
+        Raises:
+            ExecutionError: it did not start.
+        """
+        assert self._session is not None
+        self._session.wait()
+
+    def open(self, workload: Workload, data: Any, plan: Plan, checkpoints: Path | None) -> None:
         """Waits for Ray, reserves the plan's devices and puts the data into Ray's store.
 
         Raises:
-            ExecutionError: Ray did not start, or has not the CPUs and GPUs that the plan counts on.
+            ExecutionError: Ray did not start, or has not the CPUs, GPUs or memory that the plan counts on.
         """
-        self._cluster = self._cluster or LocalRay(plan.devices)
-        self._cluster.wait()
+        self.prepare(plan.devices)
+        self.wait()
         import ray
 
         self._ray = ray
-        self._plan = plan
-        memory_bytes = int(ray.available_resources().get("memory", 0))
-        self._bundles = _bundles(plan, ray.util.get_node_ip_address(), memory_bytes)
-        self._group = self._reserve()
-        self._shared = (ray.put(workload), ray.put(data))
+        self._actor = ray.remote(self.worker_class)
+        self._watch = NodeWatch()
+        self._nodes = {device: device.node_id or self._watch.own_node for device in plan.devices}
+        memory = {node["NodeID"]: int(node["Resources"].get("memory", 0)) for node in ray.nodes()}
+        options = replace(self._options, checkpoints=checkpoints.absolute() if checkpoints else None)
+        self._shared = (ray.put(workload), ray.put(data), plan.threads, options)
+        self._pools = make_pools(plan, self._nodes, memory, self._make)
+        reserve(list(self._pools.values()))
+        self._inquests = Inquests(self._watch, {pool.node_id for pool in self._pools.values()})
 
     def submit(self, placement: Placement) -> None:
-        """Starts a trial on an idle worker of its device, or on a new one."""
-        idle = self._idle[placement.device]
-        worker = idle.pop() if idle else self._new_worker(placement)
-        stream = worker.run.options(num_returns="streaming").remote(placement)
-        self._running[stream] = (placement, worker)
+        """Starts a trial on an idle worker of its device; on a new one if there is none, or if it is a retry."""
+        pool = self._pools[placement.device]
+        run = Run(placement, pool, None, False, time.monotonic())
+        if placement.device in self._lost:
+            self._tell(run.lost("failed", "node", self._lost[placement.device]))
+        else:
+            self._start(run, new=placement.trial.attempt > 1)
 
-    def poll(self, timeout_seconds: float) -> list[tuple[EpochReport | Outcome, Weights]]:
+    def poll(self, timeout_seconds: float) -> list[Told]:
         """One event of every trial that has one, waiting for the first for at most ``timeout_seconds``."""
-        streams = list(self._running)
-        ready, _ = self._ray.wait(streams, num_returns=1, timeout=timeout_seconds)
-        if ready:
-            ready, _ = self._ray.wait(streams, num_returns=len(streams), timeout=0)
-        return [self._next_event(stream) for stream in ready]
+        for run in self._spent:
+            run.pool.end(run.worker)
+        self._spent = []
+        waited = [*self._runs, *self._inquests.references]
+        if not waited and not self._told:
+            time.sleep(timeout_seconds)
+        for reference in self._ready(waited, 0.0 if self._told else timeout_seconds):
+            if reference in self._runs:
+                self._hear(reference)
+            else:
+                self._tell(self._inquests.answer(reference))
+        self._look()
+        told, self._told = self._told, []
+        return told
 
     def close(self) -> None:
-        """Ends the workers, gives the devices back, and ends Ray if it was started here."""
-        if self._cluster is None or self._cluster.stop():
+        """Ends the workers, gives the devices back, and ends Ray if it was started here, or leaves the cluster."""
+        if self._session is None:
             return
-        for worker in self._workers:
-            self._ray.kill(worker)
-        if self._group is not None:
-            self._ray.util.remove_placement_group(self._group)
+        # A Ray of its own goes with everything in it; and where the head is gone there is nobody to be told.
+        if self._pools and not self._has_own_ray and self._watch.head_answers:
+            for pool in self._pools.values():
+                pool.close()
+        self._runs.clear()
+        self._pools.clear()
+        self._session.stop()
 
-    def _next_event(self, stream: Any) -> tuple[EpochReport | Outcome, Weights]:
-        placement, worker = self._running[stream]
+    @property
+    def _has_own_ray(self) -> bool:
+        return self._session is not None and self._session.owned and self._address is None
+
+    def _environment(self, device: Device) -> dict[str, str]:
+        """Environment variables that the C library or torch reads as a worker's process begins."""
+        return {**worker_environment(device), **self._allocator}
+
+    def _make(self, device: Device, options: Mapping[str, Any]) -> Any:
+        own = {} if self._has_own_ray else {"runtime_env": {"env_vars": self._environment(device)}}
+        workload, data, threads, trial_options = self._shared
+        return self._actor.options(**options, **own).remote(workload, data, device, threads, trial_options)
+
+    def _start(self, run: Run, *, new: bool) -> None:
+        run.worker, run.fresh = run.pool.take(new=new)
+        stream = run.worker.run.options(num_returns="streaming").remote(run.placement)
+        self._runs[stream] = run
+
+    def _ready(self, waited: list[Any], timeout_seconds: float) -> list[Any]:
+        if not waited:
+            return []
+        ready, _ = self._ray.wait(waited, num_returns=1, timeout=timeout_seconds)
+        if ready:
+            ready, _ = self._ray.wait(waited, num_returns=len(waited), timeout=0)
+        return list(ready)
+
+    def _hear(self, stream: Any) -> None:
+        """Takes a trial's next event, or what Ray has in its place."""
+        run = self._runs[stream]
         try:
-            event: Event = self._ray.get(next(stream))
-        except self._ray.exceptions.RayError as error:
-            del self._running[stream]
-            self._ray.kill(worker)  # it may live on after an error of its own, and would keep its share
-            return self._lost(placement, error), bytes
+            event = self._ray.get(next(stream), timeout=EVENT_SECONDS)
+        except Exception as error:  # Ray's own, or whatever comes of unpacking what another machine has packed
+            del self._runs[stream]
+            self._broken(run, error)
+            return
+        run.taken = True
         if isinstance(event, EpochReport):
-            return event, bytes
-        assert isinstance(event, Outcome)
-        del self._running[stream]
-        if event.status in ("failed", "out_of_memory"):
-            # A failed kernel leaves a CUDA context that fails everything after it, and memory that ran out in the
-            # middle of a late import leaves a module half loaded.
-            self._ray.kill(worker)
+            run.report = event
+            self._tell(event)
+        elif isinstance(event, Outcome):
+            del self._runs[stream]
+            if event.reusable:
+                run.pool.give_back(run.worker)
+            else:
+                self._spent.append(run)  # not at once, as its weights are still to be had
+            self._tell(replace(event, placement=run.placement), lambda: self._weights(stream))
+
+    def _broken(self, run: Run, error: Exception) -> None:
+        """Ends a run whose worker is gone; one that a warm worker had not even begun starts again."""
+        died_idle = not run.taken and not run.fresh and not losses.raised(error)
+        if died_idle and run.pool.node_id not in self._watch.died(now=True):
+            run.pool.end(run.worker)
+            self._start(run, new=True)
         else:
-            self._idle[placement.device].append(worker)
-        return event, lambda: self._ray.get(next(stream))
+            self._tell(self._inquests.ask(run, error))
 
-    def _lost(self, placement: Placement, error: Exception) -> Outcome:
-        """The outcome of a trial whose worker died, was killed for its memory, or could not be made."""
-        text = ANSI.sub("", str(error))
-        memory = isinstance(error, self._ray.exceptions.OutOfMemoryError)
-        lines = [line.strip() for line in text.splitlines() if line.strip()] or [type(error).__name__]
-        # Ray quotes an exception of the worker's with its traceback, of which the last line says what it was.
-        reason = lines[-1] if "Traceback" in text else lines[0]
-        status: Status = "out_of_memory" if memory else "failed"
-        return Outcome(placement.trial, status, placement, error=f"the worker was lost: {reason}", traceback=text)
+    def _look(self) -> None:
+        """Tells of nodes that have died, of workers that do not start, and of what will never be known."""
+        for node, reason in self._watch.died().items():
+            self._lose(node, reason)
+        for outcome in self._inquests.overdue():
+            self._tell(outcome)
+        for stream, run in list(self._runs.items()):
+            if not run.taken and time.monotonic() - run.began > START_SECONDS:
+                del self._runs[stream]
+                run.pool.end(run.worker)
+                self._tell(run.lost("failed", "worker", f"its worker did not start within {START_SECONDS} s"))
 
-    def _reserve(self) -> Any:
-        """A placement group with the bundles, in their order."""
-        group = self._ray.util.placement_group(list(self._bundles.values()))
+    def _lose(self, node: str, reason: str) -> None:
+        """Tells that a node's trials and devices are lost, once."""
+        devices = [each for each, where in self._nodes.items() if where == node and each not in self._lost]
+        streams = [stream for stream, run in self._runs.items() if run.pool.node_id == node]
+        runs = [self._runs.pop(stream) for stream in streams] + self._inquests.on_node(node)
+        for run in runs:
+            self._tell(run.lost("failed", "node", reason))
+        for device in devices:
+            self._lost[device] = reason
+            self._tell(DeviceLost(device, reason))
+            if device in self._pools and self._watch.head_answers:
+                self._pools[device].close()
+
+    def _tell(self, event: EpochReport | Outcome | DeviceLost | None, weights: Weights = bytes) -> None:
+        if event is not None:
+            self._told.append((event, weights))
+
+    def _weights(self, stream: Any) -> bytes:
+        """A completed trial's weights.
+
+        Raises:
+            ExecutionError: they are lost with their worker or its node.
+        """
         try:
-            self._ray.get(group.ready(), timeout=READY_SECONDS)
-        except self._ray.exceptions.GetTimeoutError as error:
-            self._ray.util.remove_placement_group(group)
-            available = self._ray.available_resources()
-            raise ExecutionError(
-                f"Ray has {available.get('CPU', 0):g} CPUs and {available.get('GPU', 0):g} GPUs free, not the "
-                f"{list(self._bundles.values())} that the plan counts on: end what else runs on it"
-            ) from error
-        return group
-
-    def _new_worker(self, placement: Placement) -> Any:
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-        bundle = self._bundles[placement.device]
-        slots = self._plan.slots[self._plan.devices.index(placement.device)]
-        index = list(self._bundles).index(placement.device)
-        strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index)
-        share = (
-            {"num_gpus": placement.fraction}
-            if placement.device.kind == "cuda"
-            else {"memory": int(bundle["memory"] * placement.fraction)}
-        )
-        options = {"num_cpus": bundle["CPU"] / slots, "scheduling_strategy": strategy, **share}
-        if self._environment:  # torch reads it when it is imported, which may be before the worker's own first line
-            options["runtime_env"] = {"env_vars": self._environment}
-        worker = self._ray.remote(Worker).options(**options)
-        worker = worker.remote(*self._shared, placement.device)
-        self._workers.append(worker)
-        return worker
-
-
-class Worker:
-    """A warm process that trains one trial after another; it has torch loaded before its first."""
-
-    def __init__(self, workload: Workload, data: Any, device: Device) -> None:
-        """Pins the process to its device. ``data`` comes from Ray's object store without a copy."""
-        pin(device)  # Ray's own choice of a GPU need not be ours
-        from tuner.training import warm_up
-
-        self._workload = workload
-        self._data = data
-        self._meter = PeakMeter(device, partial(warm_up, torch_device(device)))
-
-    def run(self, placement: Placement) -> Iterator[Event]:
-        """Streams a trial's events."""
-        yield from run_trial(self._workload, self._data, placement, self._meter)
-
-
-def _bundles(plan: Plan, node: str, memory_bytes: int) -> dict[Device, dict[str, float]]:
-    """What to reserve of Ray for each device that is used: its GPU, or its memory within ``memory_bytes``, and CPUs.
-
-    Ray's resource for a node (``node:ADDRESS``) keeps the bundles on this machine, whose devices the plan counts on.
-    """
-    bundles = {}
-    for device, slots, budget in zip(plan.devices, plan.slots, plan.budgets, strict=True):
-        share = {"GPU": 1.0} if device.kind == "cuda" else {"memory": float(min(budget, memory_bytes))}
-        if slots:
-            cpus = float(min(slots * plan.threads, device.cores))
-            bundles[device] = {"CPU": cpus, f"node:{node}": 0.001, **share}
-    return bundles
+            ready, _ = self._ray.wait([stream], timeout=WEIGHTS_SECONDS)
+            if not ready:
+                raise ExecutionError(f"the weights did not come within {WEIGHTS_SECONDS} s")
+            content: bytes = self._ray.get(next(stream), timeout=WEIGHTS_SECONDS)
+        except (self._ray.exceptions.RayError, StopIteration) as error:
+            raise ExecutionError(f"the weights are lost: {losses.last_line(str(error))}") from error
+        return content

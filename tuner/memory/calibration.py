@@ -19,7 +19,7 @@ from itertools import combinations
 from pathlib import Path
 
 from tuner.errors import InputError
-from tuner.trial import MemoryEstimate
+from tuner.trial import MB, MemoryEstimate
 
 FILE = "calibration.json"
 KEPT_SAMPLES = 100
@@ -28,6 +28,10 @@ CALIBRATED_MARGIN = 0.02
 # Without a calibration; also with fewer samples than this, and for what is larger than all of them.
 UNCALIBRATED_MARGIN = 0.10
 FEW_SAMPLES = 5
+# What a CPU trial's need has on top of its reserved bytes, so that it does not meet its cap, and what it has above
+# the context at least: 10 to 20 MiB are libraries' and not its tensors', and the worker's earlier trials left gaps.
+HEADROOM_BYTES = 32 * MB
+LEAST_BYTES = 64 * MB
 SLOPES = (0.5, 3.0)  # on the CPU the heap keeps what is freed, so a process may take twice its tensors
 # Theil-Sen takes the slopes between all pairs: only pairs that are far enough apart say something.
 LEAST_SPREAD = 0.05
@@ -89,7 +93,9 @@ def apply(estimate: MemoryEstimate, calibration: Calibration) -> MemoryEstimate:
     """The estimate with the calibration's context, slope and headroom, and a margin that fits what is known.
 
     The margin is 2 %, or the 10 % of no calibration where there are fewer than five samples or the estimate is more
-    than a tenth larger than all of them. The allowance for the heap is dropped, as the slope knows better.
+    than a tenth larger than all of them. The allowance for the heap is dropped, as the slope knows better. An
+    estimate with a headroom keeps at least what ``with_headroom`` gives: with the same configuration the gaps in the
+    heap were seen to differ by half of that allowance.
     """
     scaled = {
         name: round(calibration.slope * getattr(estimate, name))
@@ -106,8 +112,20 @@ def apply(estimate: MemoryEstimate, calibration: Calibration) -> MemoryEstimate:
     )
     beyond = corrected.reserved_bytes > 1.1 * calibration.largest_bytes
     if beyond or calibration.samples < FEW_SAMPLES:
-        return replace(corrected, margin=UNCALIBRATED_MARGIN)
-    return corrected
+        corrected = replace(corrected, margin=UNCALIBRATED_MARGIN)
+    return with_headroom(corrected, estimate.heap_bytes // 2) if estimate.headroom_bytes else corrected
+
+
+def with_headroom(estimate: MemoryEstimate, gaps_bytes: int = 0) -> MemoryEstimate:
+    """The estimate of a CPU trial with a headroom of at least ``HEADROOM_BYTES``, and ``LEAST_BYTES`` in all.
+
+    Args:
+        estimate: any; a headroom that it has stays if it is larger.
+        gaps_bytes: what gaps in the heap differ by from run to run, if the estimate has no allowance for them.
+    """
+    reserved = math.ceil(estimate.reserved_bytes * (1 + estimate.margin))
+    least = max(HEADROOM_BYTES + gaps_bytes, LEAST_BYTES - reserved)
+    return replace(estimate, headroom_bytes=max(estimate.headroom_bytes, least))
 
 
 def to_sample(estimate: MemoryEstimate, peak_bytes: int) -> Sample:
@@ -131,8 +149,17 @@ def load(name: str, folder: Path | None = None) -> Calibration | None:
     Raises:
         InputError: the file is damaged.
     """
-    samples = _read(_path(folder)).get(name)
+    samples = load_samples(name, folder)
     return fit(samples) if samples else None
+
+
+def load_samples(name: str, folder: Path | None = None) -> list[Sample]:
+    """What is kept under a key, the latest last; empty if there is nothing.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    return _read(_path(folder)).get(name, [])
 
 
 def record(name: str, samples: Sequence[Sample], folder: Path | None = None) -> Path:

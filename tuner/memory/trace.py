@@ -22,6 +22,7 @@ from tuner.memory import corrections
 from tuner.memory.allocator import RELEASE, Event
 from tuner.memory.trace_mode import Category, DeviceKind, FunctionMode, Recorder, TraceMode, mark_all, patched, paused
 from tuner.training import build_optimizer, rehearse, representative_batches
+from tuner.trial import ACCUMULATION
 from tuner.workloads.base import Config, Workload
 
 STEPS = 2
@@ -109,7 +110,15 @@ def trace_workload(
         optimizer = build_optimizer(model, config)
         _watch(recorder, optimizer)
         batches = _batches(recorder, representative_batches(workload, config, data), device_kind)
-        rehearse(workload, model, optimizer, batches, data, keep=partial(_keep, recorder, device_kind))
+        rehearse(
+            workload,
+            model,
+            optimizer,
+            batches,
+            data,
+            accumulation=config.get(ACCUMULATION, 1),
+            keep=partial(_keep, recorder, device_kind),
+        )
     return Trace(tuple(recorder.events), recorder.categories)
 
 

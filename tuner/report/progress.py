@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from tuner.trial import GB, EpochReport, Outcome, Placement
+from tuner.retry import Retry
+from tuner.trial import ACCUMULATION, GB, DeviceLost, EpochReport, Outcome, Placement
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -62,23 +63,28 @@ class Progress:
         placement, _ = self._running[report.trial_id]
         self._running[report.trial_id] = (placement, report)
 
-    def finished(self, outcome: Outcome) -> None:
-        """A trial has ended: prints its line."""
+    def finished(self, outcome: Outcome, retry: Retry | None) -> None:
+        """An attempt has ended: prints its line, and what follows if the trial has not ended with it."""
         self._running.pop(outcome.trial.trial_id, None)
-        self._done += 1
-        self._epochs_done += outcome.trial.config.get("epochs", 0)
+        if not retry:
+            self._done += 1
+            self._epochs_done += outcome.trial.config.get("epochs", 0)
         value = outcome.metrics.get(self._metric)
         if value is not None and (self._best is None or value < self._best[0]):
             self._best = (value, outcome.trial.name)
-        said = f"{self._metric} {value:.4f}" if value is not None else outcome.error
+        said = f"{self._metric} {value:.4f}" if value is not None else _reason(outcome)
         peak = "" if outcome.peak_bytes is None else f", peak {outcome.peak_bytes / GB:.2f} GB"
-        self._console.print(
+        self._say(
             f"[{self._done}/{self._trials}] {outcome.trial.name} {outcome.status}: {said} "
-            f"({outcome.epochs} epochs, {outcome.seconds:.1f} s{peak})",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
+            f"({outcome.epochs} epochs, {outcome.seconds:.1f} s{peak}){_what_follows(outcome, retry)}"
         )
+
+    def device_lost(self, event: DeviceLost) -> None:
+        """A device is gone: says so."""
+        self._say(f"{event.device.label} is lost: {event.reason}")
+
+    def _say(self, line: str) -> None:
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _render(self) -> RenderableType:
         """The live table: a head line for the study, then a line for each running trial."""
@@ -117,3 +123,18 @@ class Progress:
             return f"{elapsed:.0f} s so far"
         left = elapsed * (1 - share) / share
         return f"about {left / 60:.0f} min left" if left >= 90 else f"about {left:.0f} s left"
+
+
+def _reason(outcome: Outcome) -> str:
+    return f"{outcome.phase}: {outcome.error}" if outcome.phase else outcome.error
+
+
+def _what_follows(outcome: Outcome, retry: Retry | None) -> str:
+    """What is done after an attempt that did not end well; empty if nothing is."""
+    if not retry:
+        return ""
+    given = f" with {retry.request.need_bytes / GB:.2f} GB" if outcome.status == "out_of_memory" else ""
+    steps = retry.request.trial.config.get(ACCUMULATION)
+    smaller = f" in micro-batches of 1/{steps}" if steps != outcome.trial.config.get(ACCUMULATION) else ""
+    wait = f" in {retry.delay_seconds:.0f} s, or when nothing else runs" if retry.delay_seconds >= 1 else ""
+    return f"; again{given}{smaller}{wait}"

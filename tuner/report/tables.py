@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from tuner.placement import low_bytes, need_bytes
 from tuner.results import Row
 from tuner.trial import GB, MemoryEstimate, Request
 
@@ -29,8 +31,6 @@ def estimates_text(listed: Sequence[tuple[str, MemoryEstimate]]) -> str:
     from rich.table import Table
     from rich.text import Text
 
-    from tuner.placement import low_bytes, need_bytes
-
     table = Table(box=None, pad_edge=False)
     parts = [part for part in listed[0][1].parts() if any(guess.parts()[part] for _, guess in listed)]
     for head in ("name", *parts, "reserved", "margin", "headroom", "need", "interval", "method"):
@@ -51,23 +51,24 @@ def estimates_text(listed: Sequence[tuple[str, MemoryEstimate]]) -> str:
     )
 
 
-def estimate_accuracy(rows: Sequence[Row], given_bytes: int) -> str:
-    """How far the estimates were from the peaks, and who took more than ``given_bytes``; empty without peaks."""
-    measured = [row for row in rows if row["peak_memory_gb"]]
+def estimate_accuracy(rows: Sequence[Row]) -> str:
+    """How far the estimates were from the peaks, and who took more than it was given; empty without peaks."""
+    measured = [row for row in rows if row["peak_memory_gb"] and row["status"] == "completed"]
     if not measured:
         return ""
     errors = [row["estimated_memory_gb"] / row["peak_memory_gb"] - 1 for row in measured]
     worst = max(range(len(errors)), key=lambda i: abs(errors[i]))
     median = statistics.median(abs(error) for error in errors)
     under = sum(error < 0 for error in errors)
-    over = [row["name"] for row in measured if row["peak_memory_gb"] * GB > given_bytes]
-    beyond = f"; more than the {given_bytes / GB:.2f} GB that they were given took: {', '.join(over)}" if over else ""
+    over = [row["name"] for row in measured if row["peak_memory_gb"] > (row.get("limit_gb") or math.inf)]
+    beyond = f"; more than they were given took: {', '.join(over)}" if over else ""
     return (
         f"estimates: off by {median:.1%} at the median, {errors[worst]:+.1%} at worst ({measured[worst]['name']}), "
         f"{under} of {len(errors)} under the peak{beyond}"
     )
 
 
+SHOWN = 8  # so many devices of a plan are shown
 WIDE = 250  # a file or a pipe has no width that a line should be broken at
 
 
@@ -86,37 +87,52 @@ def plan_text(plan: Plan, requests: Sequence[Request], data: str) -> str:
 
     Args:
         plan: the plan.
-        requests: all trials, with their estimates.
+        requests: all trials that are to run, with their estimates.
         data: the data set in a few words.
     """
-    largest = max(requests, key=lambda request: request.estimate.total_bytes)
     lines = [f"{'data':<10} {data}"] if data else []
     lines.append(f"{'trials':<10} {len(requests)}")
-    lines.append(f"{'footprint':<10} {_footprint(plan, largest.estimate, largest.trial.name)}")
+    if not requests:
+        return "\n".join([*lines, "nothing is left to do"])
+    lines.append(f"{'footprint':<10} {_footprint(plan, requests)}")
     notes = Counter((request.estimate.method, request.estimate.note) for request in requests if request.estimate.note)
     lines += [f"{'':<10} {count} of them {method}, as {note}" for (method, note), count in notes.items()]
-    for device, budget, slots, fraction in zip(plan.devices, plan.budgets, plan.slots, plan.fractions, strict=True):
-        fit = round(1 / fraction) if fraction else 0
-        lines += [
-            f"{device.label:<10} {device.name}: {device.total_bytes / GB:.1f} GB in all, "
-            f"{plan.buffer_bytes / GB:.1f} GB buffer, {device.free_bytes / GB:.1f} GB free: "
-            f"{budget / GB:.1f} GB for trials, {device.cores} CPU cores",
-            f"{'':<10} ⌊{budget / GB:.2f} / {plan.footprint_bytes / GB:.2f}⌋ = {fit} fit by memory, "
-            f"{slots} run at once, each with {_share(fraction)} of it",
-        ]
+    for index in range(min(SHOWN, len(plan.devices))):
+        lines += _device_lines(plan, index)
+    if len(plan.devices) > SHOWN:
+        lines.append(f"{'':<10} and {len(plan.devices) - SHOWN} more devices")
     threads = f"{plan.threads} thread{'s' if plan.threads > 1 else ''} each"
-    lines.append(f"{'workers':<10} {plan.workers}, {threads}; bounded by {plan.bound}")
+    least = f"{plan.guaranteed} to " if plan.guaranteed < plan.workers else ""
+    lines.append(f"{'workers':<10} {least}{plan.workers}, {threads}; bounded by {plan.bound}")
     return "\n".join(lines)
 
 
-def _footprint(plan: Plan, largest: MemoryEstimate, name: str) -> str:
-    need = f"{plan.footprint_bytes / GB:.2f} GB a trial"
-    if largest.method == "given":
+def _device_lines(plan: Plan, index: int) -> list[str]:
+    device, budget, fit = plan.devices[index], plan.budgets[index], plan.fits[index]
+    share = f", each with 1/{fit} of it" if plan.packing == "uniform" and fit else ""
+    cores = f", {device.cores} CPU cores" if device.cores else ""
+    return [
+        f"{device.label:<10} {device.name}: {device.total_bytes / GB:.1f} GB in all, {plan.buffer_bytes / GB:.1f} GB "
+        f"buffer, {device.free_bytes / GB:.1f} GB free: {budget / GB:.1f} GB for trials{cores}",
+        f"{'':<10} ⌊{budget / GB:.2f} / {plan.footprint_bytes / GB:.2f}⌋ = {fit} fit by memory, at most "
+        f"{plan.expected[index]} run at once{share}",
+    ]
+
+
+def _footprint(plan: Plan, requests: Sequence[Request]) -> str:
+    largest = max(requests, key=lambda request: request.need_bytes)
+    guess, least = largest.estimate, min(request.need_bytes for request in requests)
+    span = f"{least / GB:.2f} to " if plan.packing == "per-trial" and least < plan.footprint_bytes else ""
+    need = f"{span}{plan.footprint_bytes / GB:.2f} GB a trial"
+    if guess.method == "given":
         return f"{need}, as given"
-    sum_ = f" = {largest.context_bytes / GB:.2f} context + {largest.reserved_bytes / GB:.2f}"
-    sum_ += f" + {largest.margin:.0%} margin" if largest.margin else ""
-    sum_ += f" + {largest.headroom_bytes / GB:.2f} for errors" if largest.headroom_bytes else ""
-    return f"{need}{sum_} of {name}, the largest ({largest.method})"
+    sum_ = f" = {guess.context_bytes / GB:.2f} context + {guess.reserved_bytes / GB:.2f}"
+    sum_ += f" + {guess.margin:.0%} margin" if guess.margin else ""
+    sum_ += f" + {guess.headroom_bytes / GB:.2f} headroom" if guess.headroom_bytes else ""
+    if need_bytes(guess) != plan.footprint_bytes:
+        sum_ += f", given {plan.footprint_bytes / GB:.2f}"
+    each = "; each has what it needs" if span else ""
+    return f"{need}{sum_} of {largest.trial.name}, the largest ({guess.method}){each}"
 
 
 def results_table(rows: Sequence[Row], metric: str) -> Table:
@@ -127,13 +143,15 @@ def results_table(rows: Sequence[Row], metric: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     metrics = [key for key in (metric, metric.replace("val_", "test_")) if any(key in row for row in rows)]
     error = ("error",) if any(row["error"] for row in rows) else ()
-    heads = ("name", "status", *metrics, "epochs", "seconds", "share", "estimated", "peak", *error)
+    tried = ("attempts",) if any(row["attempts"] > 1 for row in rows) else ()
+    heads = ("name", "status", *tried, *metrics, "epochs", "seconds", "share", "estimated", "peak", *error)
     for head in heads:
         table.add_column(head, justify="left" if head in ("name", "status", "error") else "right")
     for row in rows:
         table.add_row(
             Text(row["name"]),
             row["status"],
+            *(str(row[key]) for key in tried),
             *(_number(row.get(key), 4) for key in metrics),
             str(row["epochs"]),
             _number(row["duration_s"], 1),
@@ -148,10 +166,6 @@ def results_table(rows: Sequence[Row], metric: str) -> Table:
 def by_metric(rows: Sequence[Row], metric: str) -> list[Row]:
     """Completed rows with the smallest metric first, then the others."""
     return sorted(rows, key=lambda row: (row["status"] != "completed", row.get(metric) is None, row.get(metric) or 0))
-
-
-def _share(fraction: float) -> str:
-    return f"1/{round(1 / fraction)}" if fraction else "none"
 
 
 def _number(value: Any, digits: int) -> str:

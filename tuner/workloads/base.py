@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tuner.errors import InputError
-from tuner.trial import Hyperparameter
+from tuner.trial import ACCUMULATION, Hyperparameter
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -31,12 +31,15 @@ class Workload(ABC):
         hyperparameters: what a configuration may set; must hold ``epochs``, ``lr`` and ``weight_decay``, which
             the training loop reads.
         batches_vary: whether batches differ in size, other than that the last of an epoch may be smaller.
+        memory_scales_with: the key of a configuration that says how many samples are in a batch, if memory grows with
+            it and ``loss`` is a mean over them: then a step may be taken in several smaller batches.
     """
 
     name: ClassVar[str]
     metric: ClassVar[str]
     hyperparameters: ClassVar[Mapping[str, Hyperparameter]]
     batches_vary: ClassVar[bool] = False
+    memory_scales_with: ClassVar[str | None] = None
 
     @abstractmethod
     def load_data(self, source: str, seed: int) -> Any:
@@ -62,6 +65,24 @@ class Workload(ABC):
     @abstractmethod
     def evaluate(self, model: nn.Module, data: Any, split: Split) -> dict[str, float]:
         """Metrics on the validation or test split, by names without the split's prefix."""
+
+    def count(self, batch: Batch) -> int:
+        """The samples in a batch: by default the length of its first tensor."""
+        return len(batch[0])
+
+    def accumulated(self, config: Config) -> Config | None:
+        """The same training in micro-batches of half the size; None where they cannot be halved."""
+        micro_batches = 2 * config.get(ACCUMULATION, 1)
+        if self.memory_scales_with is None or config[self.memory_scales_with] % micro_batches:
+            return None
+        return {**config, ACCUMULATION: micro_batches}
+
+    def micro_batch(self, config: Config) -> Config:
+        """The configuration by which micro-batches are drawn: the same but for their size."""
+        key = self.memory_scales_with
+        if key is None or config.get(ACCUMULATION, 1) == 1:
+            return config
+        return {**config, key: config[key] // config[ACCUMULATION]}
 
     def describe(self, data: Any) -> str:
         """The data set in a few words, for the plan; optional."""

@@ -29,6 +29,7 @@ class GraphSAGE(Workload):
 
     name: ClassVar[str] = "graphsage"
     metric: ClassVar[str] = "val_rmse"
+    memory_scales_with: ClassVar[str | None] = "batch_size"
     # The defaults were chosen on the validation RMSE of MovieLens-100K.
     hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
         "hidden_dim": Hyperparameter(64, 1, 8192, "channels of embeddings and layers"),

@@ -1,0 +1,191 @@
+"""What a study costs beside its trials, with trials that do nothing but wait.
+
+    sleep    12 trials of 3 s, two at a time: from Ray being ready to the last row, against 18 s (bar 1.12 times)
+    trivial  200 trials that end at once, two at a time: seconds for each, after the workers are warm (bar 0.02 s)
+    mixed    40 trials of 0.3 s with shares of 0.2 to 0.9 on two declared GPUs, against the shortest possible time
+             (bar 2.5 times)
+    memory   how much the driver grows from the 100th to the 1,000th trivial trial (bar 20 MB)
+
+Everything but the trials is real: Ray, its workers, the loop, the journal and the table. Exits with 1 if a bar is
+missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, ClassVar
+
+import psutil
+import torch
+from torch import Tensor, nn
+
+from tuner.devices import ram_device
+from tuner.execution.loop import Decisions, run_trials
+from tuner.execution.ray_executor import RayExecutor, Worker
+from tuner.interrupts import Interrupt
+from tuner.peak import PeakMeter
+from tuner.placement import Packer, Plan, make_plan, shortest_possible
+from tuner.recorder import Recorder
+from tuner.report.progress import Progress
+from tuner.report.tables import make_console
+from tuner.results import StudyFolder
+from tuner.trial import GB, MB, Device, EpochReport, Hyperparameter, MemoryEstimate, Request, Trial
+from tuner.workloads.base import Batch, Config, Split, Workload
+
+
+class Waiting(Workload):
+    """Waits for so many seconds, in one step of one epoch."""
+
+    name: ClassVar[str] = "waiting"
+    metric: ClassVar[str] = "val_loss"
+    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
+        "lr": Hyperparameter(0.1, 0, 10, ""),
+        "weight_decay": Hyperparameter(0.0, 0, 1, ""),
+        "epochs": Hyperparameter(1, 1, 1, ""),
+        "seconds": Hyperparameter(0.0, 0, 100, ""),
+    }
+
+    def load_data(self, source: str, seed: int) -> Any:
+        return None
+
+    def build_model(self, config: Config, data: Any) -> nn.Module:
+        return nn.Linear(1, 1)
+
+    def batches(self, config: Config, data: Any) -> Iterator[Batch]:
+        time.sleep(config["seconds"])
+        yield (torch.ones(1, 1),)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return model(batch[0]).square().mean()
+
+    def evaluate(self, model: nn.Module, data: Any, split: Split) -> dict[str, float]:
+        return {"loss": 1.0}
+
+
+class DeclaredWorker(Worker):
+    """A worker of a GPU that is only declared: it computes on the CPU, and has no context to make."""
+
+    def prepare(self, device: Device, threads: int) -> PeakMeter:
+        self.device = ram_device()
+        return super().prepare(self.device, threads)
+
+
+class DeclaredGpus(RayExecutor):
+    """Ray with GPUs that are only declared."""
+
+    worker_class = DeclaredWorker
+
+
+class Clock(Recorder):
+    """The study's recorder, which also looks at the clock and the driver's memory."""
+
+    first: float | None = None
+    ended = 0
+    resident: dict[int, int]
+
+    def reported(self, report: EpochReport) -> None:
+        self.first = self.first or time.perf_counter()
+        super().reported(report)
+
+    def finished(self, *arguments: Any) -> None:
+        super().finished(*arguments)
+        self.ended += 1
+        if self.ended in (100, 1000):
+            self.resident = {**getattr(self, "resident", {}), self.ended: psutil.Process().memory_info().rss}
+
+
+def requests(seconds: Sequence[float], shares: Sequence[float], device_bytes: int) -> list[Request]:
+    """A trial for each; the footprint is its share of the device."""
+    found = []
+    for number, (wait, share) in enumerate(zip(seconds, shares, strict=True)):
+        config = {"lr": 0.1, "weight_decay": 0.0, "epochs": 1, "seconds": wait}
+        need = int(share * device_bytes)
+        trial = Trial(f"t{number:04d}", "waiting", str(number), config, 0)
+        found.append(Request(trial, MemoryEstimate("given", context_bytes=need), need))
+    return found
+
+
+def run(
+    trials: list[Request], devices: Sequence[Device], executor: RayExecutor, **limits: int
+) -> tuple[Clock, float]:
+    """Runs the trials; returns the clock, and the seconds from Ray being ready to the last row."""
+    plan = make_plan(devices, [each.need_bytes for each in trials], packing="per-trial", buffer_bytes=0, **limits)
+    with tempfile.TemporaryDirectory() as folder, closing(executor):
+        executor.prepare(devices)
+        executor.wait()
+        began = time.perf_counter()
+        study = StudyFolder(Path(folder) / "study", "val_loss")
+        clock = Clock(study, Progress(make_quiet(), len(trials), len(trials), "val_loss", 1), trials)
+        executor.open(Waiting(), None, plan, None)
+        never: Callable[..., None] = lambda *_: None  # noqa: E731
+        run_trials(trials, Packer(plan), executor, clock, Decisions(never, never), Interrupt())
+        clock.close("")
+        assert {row["status"] for row in study.rows()} == {"completed"}, study.rows()[0]["error"]
+        return clock, time.perf_counter() - began
+
+
+def make_quiet() -> Any:
+    console = make_console()
+    console.quiet = True
+    return console
+
+
+def sleep() -> bool:
+    _, took = run(requests([3.0] * 12, [0.2] * 12, 4 * GB), [machine()], RayExecutor(), max_workers=2)
+    return say("sleep", f"{took:.1f} s against 18 s", took / 18, 1.12)
+
+
+def trivial() -> bool:
+    clock, took = run(requests([0.0] * 200, [0.2] * 200, 4 * GB), [machine()], RayExecutor(), max_workers=2)
+    assert clock.first
+    warm = time.perf_counter() - clock.first
+    return say("trivial", f"{warm / 200:.4f} s each ({took:.1f} s in all, with the workers' start)", warm / 200, 0.02)
+
+
+def mixed() -> bool:
+    draw = random.Random(0)
+    shares = [draw.choice([0.2, 0.3, 0.5, 0.7, 0.9]) for _ in range(40)]
+    # Two cores each: with more of them more workers start than the real cores can warm up in the time.
+    gpus = [Device("", "cuda", index, "declared", 16 * GB, 16 * GB, 2, f"GPU-{index}") for index in range(2)]
+    trials = requests([0.3] * 40, shares, 16 * GB)
+    plan: Plan = make_plan(gpus, [each.need_bytes for each in trials], packing="per-trial", buffer_bytes=0)
+    ideal = shortest_possible(trials, plan, lambda _: 0.3)
+    clock, took = run(trials, gpus, DeclaredGpus(caps=False))
+    assert clock.first
+    warm = time.perf_counter() - clock.first
+    text = f"{took:.1f} s against {ideal:.1f} s ({warm:.1f} s from the first trial's start)"
+    return say("mixed", text, took / ideal, 2.5)
+
+
+def memory() -> bool:
+    clock, _ = run(requests([0.0] * 1000, [0.2] * 1000, 4 * GB), [machine()], RayExecutor(), max_workers=2)
+    grown = (clock.resident[1000] - clock.resident[100]) / MB
+    return say("memory", "MB more from the 100th to the 1,000th trial", grown, 20)
+
+
+def machine() -> Device:
+    return Device("", "cpu", 0, "this machine", 4 * GB, 4 * GB, 2)
+
+
+def say(name: str, text: str, figure: float, bar: float) -> bool:
+    print(f"{name:<8} {figure:7.3f} (bar {bar:g}): {text}", flush=True)
+    return figure <= bar
+
+
+def main() -> int:
+    parts = {"sleep": sleep, "trivial": trivial, "mixed": mixed, "memory": memory}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", default=list(parts), choices=[*parts, []], metavar="PART", help="which")
+    met = [parts[name]() for name in parser.parse_args().parts]
+    return 0 if all(met) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,276 @@
+"""Kills the driver of a study with SIGKILL, goes on with the study, and compares with one that was left alone.
+
+    writes   at every write into the study's folder: before it, within it (half of it is written) and after it;
+             in this process' children, without Ray
+    moments  at random moments of the real command, with Ray
+
+After each: the table and the journal can be read, no finished trial is lost or has run twice, and the results, with
+the best weights, are those of the study that was left alone. Exits with 1 at the first difference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+import torch
+import torch._dynamo  # which the first optimizer imports: once here, and not in every child
+
+from tuner import journal, results
+from tuner.datasets.synthetic import synthetic_ratings
+from tuner.execution.in_process import InProcessExecutor
+from tuner.settings import Settings
+from tuner.space import configurations
+from tuner.study import run_study
+from tuner.workloads import find_workload
+
+Stage = Literal["before", "within", "after"]
+STAGES: tuple[Stage, ...] = ("before", "within", "after")
+LISTED = [
+    {"name": "a", "hidden_dim": 4, "lr": 0.001},
+    {"name": "b", "hidden_dim": 4},
+    {"name": "c", "hidden_dim": 8, "num_layers": 3},
+    {"name": "d", "hidden_dim": 8, "epochs": 3},
+]
+SAME = ("status", "epochs", "val_rmse", "test_rmse", "train_loss", "best_epoch")
+COMMAND = [sys.executable, "-m", "tuner"]
+OPTIONS = ["--mode", "architecture", "--limit", "4", "--epochs", "2", "--max-workers", "2", "--threads", "1"]
+
+
+RAY_AGENTS = ("ray::Dashboard", "ray::RuntimeEnv")
+
+
+class Difference(Exception):
+    """What a killed study has lost, doubled or changed."""
+
+
+def study(folder: Path) -> None:
+    """Begins a study in this folder, or goes on with the one there is; its table is written after every trial."""
+    results.CSV_SECONDS = results.CSV_PATIENCE = 0
+    workload = find_workload("graphsage")
+    listed = [{"epochs": 2, "batch_size": 500, **each} for each in LISTED]
+    where = {"resume": str(folder)} if (folder / "study.json").exists() else {"output": str(folder)}
+    run_study(
+        workload,
+        lambda: synthetic_ratings(40, 60, 1000),
+        configurations(listed, workload.hyperparameters),
+        Settings(device="cpu", gpu_memory_buffer_gb=0, max_workers=1, threads=1, checkpoint_seconds=0, **where),
+        label="crash",
+        command="scripts/crash_study",
+        executor=InProcessExecutor(),
+    )
+
+
+def in_child(work: Callable[[], None]) -> int:
+    """Does something in a child of this process, silently; returns the signal that ended it, or 0."""
+    child = os.fork()
+    if child == 0:
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), 1)
+            try:
+                work()
+            except BaseException as error:
+                print(f"{type(error).__name__}: {error}", file=sys.stderr)
+                os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status):
+        raise Difference("the study broke off")
+    return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+
+
+def kill_at(number: int, stage: Stage) -> None:
+    """Has this process killed at its ``number``-th write into the study's folder, counted from 1."""
+    write, move, seen = journal.write_through, journal.move, iter(range(1, sys.maxsize))
+
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def writing(file: Any, content: bytes) -> None:
+        here = next(seen) == number
+        if here and stage == "before":
+            die()
+        if here and stage == "within":
+            write(file, content[: len(content) // 2])
+            die()
+        write(file, content)
+        if here:
+            die()
+
+    def moving(source: Path, target: Path) -> None:
+        here = next(seen) == number
+        if here and stage == "before":
+            die()
+        if here and stage == "within":  # renamed, but the folder is not synchronised
+            source.replace(target)
+            die()
+        move(source, target)
+        if here:
+            die()
+
+    journal.write_through, journal.move = writing, moving
+
+
+def count_writes(folder: Path) -> int:
+    """How often an undisturbed study writes."""
+    counter = folder.with_suffix(".count")
+
+    def counting() -> None:
+        calls = []
+        write, move = journal.write_through, journal.move
+        journal.write_through = lambda file, content: (calls.append(1), write(file, content))[1]
+        journal.move = lambda source, target: (calls.append(1), move(source, target))[1]
+        study(folder)
+        counter.write_text(str(len(calls)))
+
+    in_child(counting)
+    return int(counter.read_text())
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    """The journal, which must be readable, save a last line that a kill has cut off."""
+    try:
+        texts = (folder / "attempts.jsonl").read_text().splitlines(keepends=True)
+    except FileNotFoundError:
+        return []
+    return [json.loads(text) for text in texts if text.endswith("\n")]
+
+
+def table(folder: Path) -> dict[str, dict[str, str]]:
+    """The CSV's rows by name; each must have all its columns."""
+    path = folder / "results.csv"
+    if not path.exists():
+        return {}
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file, strict=True))
+    if any(None in row or None in row.values() for row in rows):
+        raise Difference("the table has a broken row")
+    return {row["name"]: row for row in rows}
+
+
+def finished(folder: Path) -> list[str]:
+    """The trials that the journal says are completed, in its order."""
+    return [line["trial_id"] for line in lines(folder) if line["status"] == "completed"]
+
+
+def check(folder: Path, before: list[str], alone: dict[str, dict[str, str]]) -> None:
+    """Compares a study that was killed and resumed with one that was left alone."""
+    after = finished(folder)
+    if after[: len(before)] != before:
+        raise Difference(f"finished before the kill: {before}, afterwards: {after}")
+    if len(set(after)) != len(after):
+        raise Difference(f"a trial has finished twice: {after}")
+    found = table(folder)
+    for name, row in alone.items():
+        if {key: found[name][key] for key in SAME if key in row} != {key: row[key] for key in SAME if key in row}:
+            raise Difference(f"{name} is {found[name]} and not {row}")
+    best = min(alone.values(), key=lambda row: float(row["val_rmse"]))["name"]
+    kept = torch.load(folder / "best.pt", weights_only=True)["name"]
+    if kept != best or list(folder.glob("*.partial")) or list((folder / "checkpoints").glob("*")):
+        raise Difference(f"best.pt is of {kept}, the best is {best}; or something is left behind")
+
+
+def writes(every: int = 1) -> str:
+    """Kills at every write, or at every so many-th."""
+    with tempfile.TemporaryDirectory() as name:
+        total = count_writes(Path(name) / "alone")
+        alone, kills = table(Path(name) / "alone"), 0
+        for number in range(1, total + 1, every):
+            for stage in STAGES:
+                folder = Path(name) / f"{number}-{stage}"
+                if in_child(lambda: (kill_at(number, stage), study(folder))[1]) != signal.SIGKILL:  # noqa: B023
+                    raise Difference(f"write {number}: the driver was not killed")
+                table(folder)
+                before = finished(folder)
+                in_child(lambda: study(folder))  # noqa: B023
+                try:
+                    check(folder, before, alone)
+                except Difference as error:
+                    raise Difference(f"killed {stage} write {number}: {error}") from error
+                kills += 1
+    return f"{kills} kills at {total} writes"
+
+
+def moments(kills: int, seed: int) -> str:
+    """Kills the real command at random moments."""
+    draw, hits = random.Random(seed), 0
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        began = time.monotonic()
+        subprocess.run([*COMMAND, *OPTIONS, "--output", "alone"], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        whole, alone = time.monotonic() - began, table(folder / "alone")
+        for number in range(kills):
+            out = folder / str(number)
+            process = subprocess.Popen([*COMMAND, *OPTIONS, "--output", out], cwd=folder, stdout=subprocess.DEVNULL)
+            time.sleep(draw.uniform(0, whole))
+            process.kill()
+            hits += process.wait() == -signal.SIGKILL
+            before = finished(out)
+            table(out)
+            left_behind(folder)
+            again = ["--resume", out] if (out / "study.json").exists() else [*OPTIONS, "--output", out]
+            subprocess.run([*COMMAND, *again], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+            check(out, before, alone)
+            print(f"  {number + 1}: {len(before)} finished before the kill", flush=True)
+    return f"{kills} runs, {hits} of them killed before their end"
+
+
+def left_behind(folder: Path, seconds: float = 10.0) -> None:
+    """Waits until no process of a killed study works in its folder any more.
+
+    Agents of Ray's own can outlive a driver that was killed while Ray was starting: they are named and ended.
+    """
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        here = [process for process in psutil.process_iter() if works_in(process, folder)]
+        if not here:
+            return
+        time.sleep(0.2)
+    agents = [process for process in here if process.name().startswith(RAY_AGENTS)]
+    if len(agents) < len(here):
+        raise Difference(f"processes are still there {seconds:.0f} s after their driver was killed: {here}")
+    for process in agents:
+        print(f"  {process.name()} has outlived the driver: ended", flush=True)
+        process.kill()
+
+
+def works_in(process: psutil.Process, folder: Path) -> bool:
+    try:
+        return process.cwd() == str(folder) and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", nargs="?", choices=["writes", "moments"], help="only this part")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="of writes: only every Nth (default 1)")
+    parser.add_argument("--kills", type=int, default=20, metavar="N", help="of moments (default 20)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of moments (default 0)")
+    options = parser.parse_args()
+    torch.set_num_threads(1)  # children are forked
+    try:
+        if options.part in (None, "writes"):
+            print(f"writes: {writes(options.every)}: nothing lost, nothing doubled, results equal", flush=True)
+        if options.part in (None, "moments"):
+            print(f"moments: {moments(options.kills, options.seed)}: nothing lost, nothing doubled, results equal")
+    except Difference as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

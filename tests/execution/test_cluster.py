@@ -1,0 +1,138 @@
+"""Clusters: how one is found and joined, what its nodes tell, and what happens when one of them dies."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ray_trials import Slow, placements
+from tuner.errors import InputError
+from tuner.execution import joining
+from tuner.execution.joining import find_address, joined_session
+from tuner.execution.nodes import oom_kills, within
+from tuner.execution.ray_executor import RayExecutor
+from tuner.placement import make_plan
+from tuner.trial import GB, MB, Device, DeviceLost, EpochReport, Outcome
+
+
+@pytest.fixture(scope="module")
+def three_nodes() -> Iterator[Any]:
+    """A head and two more nodes, all on this machine, that notice within two seconds that one of them has died."""
+    from ray.cluster_utils import Cluster
+
+    node = {"num_cpus": 1, "memory": GB, "object_store_memory": 80 * MB}
+    quick = {"health_check_period_ms": 500, "health_check_failure_threshold": 3}
+    made = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False, "_system_config": quick})
+    for _ in range(2):
+        made.add_node(**node)
+    made.wait_for_nodes()
+    yield made
+    made.shutdown()
+
+
+@pytest.mark.ray
+def test_every_node_tells_what_it_has_within_what_ray_may_give_away(three_nodes: Any) -> None:
+    with closing(RayExecutor(address=three_nodes.address)) as executor:
+        devices = executor.devices("cpu")
+        assert len({device.node_id for device in devices}) == len({device.label for device in devices}) == 3
+        assert all(device.total_bytes == GB and device.cores == 1 for device in devices)
+        with pytest.raises(InputError, match="--device cuda: none of the cluster's 3 nodes has a GPU"):
+            executor.devices("cuda")
+
+
+@pytest.mark.ray
+def test_a_node_that_dies_takes_its_trials_and_its_devices_and_nothing_else(three_nodes: Any) -> None:
+    events: list[Any] = []
+    with closing(RayExecutor(address=three_nodes.address)) as executor:
+        devices = executor.devices("cpu")
+        plan = make_plan(devices, [GB // 2] * 3, packing="uniform", buffer_bytes=0, threads=1)
+        executor.open(Slow(), None, plan, None)
+        placed = placements(plan, 3, epochs=60)
+        for placement in placed:
+            executor.submit(placement)
+        collect(executor, events, lambda: sum(isinstance(event, EpochReport) for event in events) >= 3)
+        dying = three_nodes.list_all_nodes()[-1]
+        lost = next(placement for placement in placed if placement.device.node_id == dying.node_id)
+        three_nodes.remove_node(dying, allow_graceful=False)
+        collect(executor, events, lambda: len(ended(events)) == 3)
+        executor.submit(lost)
+        (late,) = ended([event for event, _ in executor.poll(1)]).values()
+    assert [event.device for event in events if isinstance(event, DeviceLost)] == [lost.device]
+    outcomes = ended(events)
+    assert (outcomes[lost.trial.trial_id].status, outcomes[lost.trial.trial_id].lost) == ("failed", "node")
+    assert sorted(outcome.status for outcome in outcomes.values()) == ["completed", "completed", "failed"]
+    assert (late.lost, late.error) == ("node", "its node died")
+
+
+def collect(executor: RayExecutor, events: list[Any], enough: Callable[[], bool]) -> None:
+    """Polls until there is enough, for at most a minute."""
+    began = time.monotonic()
+    while not enough():
+        assert time.monotonic() - began < 60, events
+        events += [event for event, _ in executor.poll(1)]
+
+
+def ended(events: list[Any]) -> dict[str, Outcome]:
+    return {event.trial.trial_id: event for event in events if isinstance(event, Outcome)}
+
+
+def test_an_address_at_which_nothing_listens_is_told_at_once() -> None:
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{reserved.getsockname()[1]}"
+        with pytest.raises(InputError, match=f"--address {address}: nothing listens there"):
+            joined_session(address)
+
+
+def test_an_address_at_which_something_else_listens_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert joining.PORT_SECONDS + joining.ANSWER_SECONDS < 15
+    monkeypatch.setattr(joining, "ANSWER_SECONDS", 2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        began = time.monotonic()
+        with pytest.raises(InputError, match=f"--address {address}: what listens there does not answer like a Ray"):
+            joined_session(address)
+    assert time.monotonic() - began < 15
+
+
+def test_auto_means_the_environment_and_then_the_last_ray_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(InputError, match=r"--address auto: RAY_ADDRESS is not set, and there is no .*ray_current"):
+        find_address("auto")
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("10.0.0.1:6379\n")
+    assert find_address("auto") == "10.0.0.1:6379"
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.2:6380")
+    assert find_address("auto") == "10.0.0.2:6380"
+
+
+@pytest.mark.parametrize("address", ["", "here", ":6379", "10.0.0.1:", "10.0.0.1:99999", "ray://10.0.0.1:10001"])
+def test_an_address_of_another_form_is_refused(address: str) -> None:
+    with pytest.raises(InputError, match="not of the form HOST:PORT"):
+        find_address(address)
+
+
+def test_a_node_has_no_more_than_ray_may_give_away() -> None:
+    gpus = [Device("", "cuda", index, "a GPU", 16 * GB, 12 * GB, 8, f"GPU-{index}") for index in range(4)]
+    node = {"NodeID": "abc", "Resources": {"CPU": 6.0, "GPU": 2.0, "memory": float(GB)}}
+    assert [(each.uuid, each.cores, each.node_id) for each in within(gpus, node)] == [
+        ("GPU-0", 3, "abc"),
+        ("GPU-1", 3, "abc"),
+    ]
+    (ram,) = within([Device("", "cpu", 0, "a machine", 64 * GB, 32 * GB, 8)], node)
+    assert (ram.total_bytes, ram.free_bytes, ram.cores) == (GB, GB, 6)
+
+
+def test_the_kernels_counter_of_processes_killed_for_memory_is_read(tmp_path: Path) -> None:
+    (tmp_path / "vmstat").write_text("pgfault 12\noom_kill 3\n")
+    assert oom_kills(tmp_path / "vmstat") == 3
+    assert oom_kills(tmp_path / "no such file") == 0

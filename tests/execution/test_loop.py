@@ -1,0 +1,147 @@
+"""The loop with an executor that only pretends: what is tried again, when, and with how much."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tuner.devices import DeviceChoice
+from tuner.errors import ExecutionError
+from tuner.execution.loop import Decisions, Weights, run_trials
+from tuner.interrupts import Interrupt
+from tuner.placement import Packer, Plan, make_plan
+from tuner.retry import Retry, RetryPolicy, next_attempt
+from tuner.trial import GB, Device, DeviceLost, EpochReport, MemoryEstimate, Outcome, Placement, Request, Trial
+from tuner.workloads.base import Workload
+
+Script = Callable[[Placement], Outcome | DeviceLost]
+
+
+class Pretender:
+    """Ends every trial as the script says, one a poll, and keeps what was running beside it."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.running: list[Placement] = []
+        self.beside: list[list[str]] = []
+
+    def devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
+        return ()
+
+    def prepare(self, devices: Sequence[Device]) -> None: ...
+
+    def open(self, workload: Workload, data: Any, plan: Plan, checkpoints: Path | None) -> None: ...
+
+    def submit(self, placement: Placement) -> None:
+        self.running.append(placement)
+
+    def poll(self, timeout_seconds: float) -> list[tuple[EpochReport | Outcome | DeviceLost, Weights]]:
+        self.beside.append([f"{each.trial.name}/{each.trial.attempt}" for each in self.running])
+        placement = self.running.pop(0)
+        event = self.script(placement)
+        if isinstance(event, Outcome):
+            return [(event, bytes)]
+        lost = Outcome(placement.trial, "failed", placement, lost="node")
+        return [(lost, bytes), (event, bytes)]
+
+    def close(self) -> None: ...
+
+
+class Notes:
+    """A listener that writes down how attempts ended."""
+
+    def __init__(self) -> None:
+        self.ended: list[tuple[str, int, str, float]] = []
+
+    def started(self, placement: Placement) -> None: ...
+
+    def reported(self, report: EpochReport) -> None: ...
+
+    def finished(self, outcome: Outcome, weights: Weights, retry: Retry | None) -> None:
+        assert outcome.placement
+        gb = outcome.placement.limit_bytes / GB
+        self.ended.append((outcome.trial.name, outcome.trial.attempt, outcome.status, gb))
+
+    def device_lost(self, event: DeviceLost) -> None: ...
+
+
+def run(executor: Pretender, sizes: dict[str, float], devices: Sequence[Device], **policy: Any) -> Notes:
+    requests = [
+        Request(Trial(name, "toy", name, {}, 0), MemoryEstimate("given", context_bytes=int(gb * GB)), int(gb * GB))
+        for name, gb in sizes.items()
+    ]
+    plan = make_plan(devices, [each.need_bytes for each in requests], packing="per-trial", buffer_bytes=2 * GB)
+    notes = Notes()
+
+    def try_again(request: Request, outcome: Outcome, whole: int) -> Retry | None:
+        rules = RetryPolicy(**policy)
+        no = lambda *_: None  # noqa: E731
+        return next_attempt(request, outcome.ending, rules, whole_bytes=whole, accumulated=no, random=lambda: 1.0)
+
+    run_trials(requests, Packer(plan), executor, notes, Decisions(try_again, lambda _: None), Interrupt())
+    return notes
+
+
+def needs(gb: dict[str, float]) -> Script:
+    """A trial runs out of memory until it has what it really needs."""
+
+    def end(placement: Placement) -> Outcome:
+        enough = placement.limit_bytes >= gb[placement.trial.name] * GB
+        return Outcome(placement.trial, "completed" if enough else "out_of_memory", placement)
+
+    return end
+
+
+def test_a_trial_that_ran_out_has_more_until_it_is_enough(gpu_16gb: Device) -> None:
+    notes = run(Pretender(needs({"a": 8})), {"a": 4}, [gpu_16gb])
+    assert notes.ended == [("a", 1, "out_of_memory", 4), ("a", 2, "out_of_memory", 6), ("a", 3, "completed", 9)]
+
+
+def test_a_trial_for_which_no_device_is_enough_ends_out_of_memory(gpu_16gb: Device) -> None:
+    notes = run(Pretender(needs({"a": 99})), {"a": 10}, [gpu_16gb])
+    assert notes.ended == [("a", 1, "out_of_memory", 10), ("a", 2, "out_of_memory", 14)]
+
+
+def test_a_retry_waits_while_others_run_but_not_when_nothing_else_does(gpu_16gb: Device) -> None:
+    executor = Pretender(needs({"a": 6, "b": 1, "c": 1}))
+    began = time.monotonic()
+    notes = run(executor, {"a": 5, "b": 5, "c": 5}, [gpu_16gb], backoff_seconds=1000, backoff_max_seconds=1000)
+    assert executor.beside[1:] == [["b/1", "c/1"], ["c/1"], ["a/2"]]
+    assert notes.ended[-1] == ("a", 2, "completed", 7.5)
+    assert time.monotonic() - began < 100
+
+
+def test_trials_of_a_node_that_dies_go_back_to_the_queue(gpu_16gb: Device) -> None:
+    other = replace(gpu_16gb, index=1, node_id="other")
+    lost: list[str] = []
+
+    def script(placement: Placement) -> Outcome | DeviceLost:
+        if placement.device == other and not lost:
+            lost.append(placement.trial.name)
+            return DeviceLost(other, "its node died")
+        return Outcome(placement.trial, "completed", placement)
+
+    notes = run(Pretender(script), {"a": 10, "b": 10, "c": 10}, [gpu_16gb, other])
+    assert sorted(name for name, _, status, _ in notes.ended if status == "completed") == ["a", "b", "c"]
+    assert (lost[0], 1, "failed", 10) in notes.ended
+
+
+def test_a_study_without_a_device_left_breaks_off(gpu_16gb: Device) -> None:
+    executor = Pretender(lambda _: DeviceLost(gpu_16gb, "its node died"))
+    with pytest.raises(ExecutionError, match="every device is lost, the last was cuda:0: its node died"):
+        run(executor, {"a": 10}, [gpu_16gb])
+
+
+def test_what_ended_corrects_what_waits(gpu_16gb: Device) -> None:
+    executor = Pretender(needs({}.fromkeys("abc", 1.0)))
+    sizes = {"a": 9.0, "b": 8.0, "c": 7.0}
+    requests = [Request(Trial(n, "toy", n, {}, 0), MemoryEstimate("given"), int(gb * GB)) for n, gb in sizes.items()]
+    plan = make_plan([gpu_16gb], [each.need_bytes for each in requests], packing="per-trial", buffer_bytes=2 * GB)
+    smaller = Decisions(lambda *_: None, lambda _: lambda request: replace(request, need_bytes=GB))
+    run_trials(requests, Packer(plan), executor, Notes(), smaller, Interrupt())
+    assert executor.beside == [["a/1"], ["b/1", "c/1"], ["c/1"]]

@@ -1,0 +1,134 @@
+"""The Ray executor by itself: its workers, how they are lost, and what of that a trial is told."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+
+from tests.ray_trials import Slow, Unpackable, placements, until
+from tests.toy import Toy
+from tuner.devices import ram_device
+from tuner.execution import losses
+from tuner.execution.pool import Pool, make_pools
+from tuner.execution.ray_executor import RayExecutor
+from tuner.placement import Plan, make_plan
+from tuner.trial import GB, Device, EpochReport, Outcome
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[[Toy], tuple[RayExecutor, Plan]]]:
+    """Opens an executor for one worker on this machine."""
+    executor = RayExecutor()
+
+    def open_for(workload: Toy) -> tuple[RayExecutor, Plan]:
+        plan = make_plan([ram_device()], [GB // 2], packing="uniform", buffer_bytes=0, max_workers=1, threads=1)
+        executor.open(workload, None, plan, None)
+        return executor, plan
+
+    yield open_for
+    executor.close()
+
+
+def worker_processes() -> list[psutil.Process]:
+    """This process's Ray workers: those that run a trial, and those that wait for one."""
+    children = psutil.Process().children(recursive=True)
+    return [child for child in children if child.name().startswith("ray::Worker")]
+
+
+@pytest.mark.ray
+def test_a_worker_that_is_killed_ends_its_trial_and_the_next_attempt_has_a_new_one(
+    opened: Callable[[Toy], tuple[RayExecutor, Plan]],
+) -> None:
+    executor, plan = opened(Slow())
+    (first,), (second,) = placements(plan, 1), placements(plan, 1, attempt=2)
+    executor.submit(first)
+    until(executor, EpochReport)
+    (victim,) = worker_processes()
+    victim.send_signal(signal.SIGKILL)
+    outcome = until(executor, Outcome)
+    assert (outcome.status, outcome.lost, outcome.reusable) == ("failed", "worker", False)
+    assert outcome.error.startswith("the worker was lost: ")
+    executor.submit(second)
+    assert until(executor, Outcome).status == "completed"
+    executor.submit(second)
+    warm = {each.pid for each in worker_processes()}
+    assert until(executor, Outcome).status == "completed"
+    assert warm.isdisjoint(each.pid for each in worker_processes()), "a retry has a new worker, too"
+
+
+@pytest.mark.ray
+def test_a_warm_worker_that_dies_unnoticed_costs_the_next_trial_no_attempt(
+    opened: Callable[[Toy], tuple[RayExecutor, Plan]],
+) -> None:
+    executor, plan = opened(Slow())
+    (placement,) = placements(plan, 1)
+    executor.submit(placement)
+    assert until(executor, Outcome).status == "completed"
+    (idle,) = worker_processes()
+    idle.send_signal(signal.SIGKILL)
+    executor.submit(placement)
+    assert until(executor, Outcome).status == "completed"
+
+
+@pytest.mark.ray
+def test_what_goes_wrong_as_a_worker_is_made_is_told_by_its_last_line(
+    opened: Callable[[Toy], tuple[RayExecutor, Plan]],
+) -> None:
+    executor, plan = opened(Unpackable())
+    (placement,) = placements(plan, 1)
+    executor.submit(placement)
+    outcome = until(executor, Outcome)
+    assert (outcome.status, outcome.lost, outcome.phase) == ("failed", "", "start")
+    assert outcome.error.endswith("ModuleNotFoundError: No module named 'left_at_home'")
+    assert executor.poll(0) == []
+
+
+@pytest.mark.ray
+def test_nothing_of_a_local_ray_listens_beyond_the_loopback_address(
+    opened: Callable[[Toy], tuple[RayExecutor, Plan]],
+) -> None:
+    executor, plan = opened(Toy())
+    executor.submit(placements(plan, 1)[0])
+    until(executor, Outcome)
+    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    found = [each for process in processes for each in process.net_connections("inet") if each.status == "LISTEN"]
+    assert len(found) > 3
+    assert {each.laddr.ip.removeprefix("::ffff:") for each in found} == {"127.0.0.1"}
+
+
+def test_what_ray_says_of_a_loss_becomes_a_status() -> None:
+    import ray
+
+    monitor = "1 worker(s) were killed due to the node running low on memory. Memory on the node was 2 GB"
+    for error in (ray.exceptions.OutOfMemoryError(monitor), ray.exceptions.RayActorError(error_msg=monitor)):
+        assert losses.verdict(error, kernel_killed=False)[:2] == ("out_of_memory", "worker")
+    died = ray.exceptions.ActorDiedError()
+    assert losses.verdict(died, kernel_killed=True)[:2] == ("out_of_memory", "worker")
+    assert losses.verdict(died, kernel_killed=False)[:2] == ("failed", "worker")
+    for last, status in (
+        ("torch.OutOfMemoryError: CUDA out of memory.", "out_of_memory"),
+        ("ValueError: 3", "failed"),
+    ):
+        made = ray.exceptions.RayActorError(error_msg=f"Traceback\n  File\n{last}\n", actor_init_failed=True)
+        assert losses.verdict(made, kernel_killed=True) == (status, "", f"the worker was lost: {last}")
+
+
+def test_only_devices_that_are_used_are_reserved_and_never_more_cores_than_there_are(gpu_16gb: Device) -> None:
+    other = Device("abc", "cuda", 1, "a GPU", 16 * GB, 16 * GB, cores=16)
+    plan = make_plan([gpu_16gb, other], [7 * GB], packing="uniform", buffer_bytes=2 * GB, threads=99)
+    pools = make_pools(plan, {gpu_16gb: "own", other: "abc"}, {"own": 0, "abc": 0}, lambda *_: None)
+    assert [(pool.node_id, pool.bundle) for pool in pools.values()] == [
+        ("own", {"CPU": 16.0, "GPU": 1.0, "memory": 0.0})
+    ]
+
+
+@pytest.mark.parametrize("slots", [1, 3, 7, 9, 60])
+def test_parts_are_rounded_down_so_that_the_last_worker_fits(gpu_16gb: Device, slots: int) -> None:
+    options = Pool(gpu_16gb, {"CPU": 16.0, "GPU": 1.0, "memory": 1000.0}, slots, "own", lambda *_: None)._options()
+    for name, whole in (("num_cpus", 16), ("num_gpus", 1)):
+        steps = round(options[name] * 10_000)
+        assert whole * 10_000 - slots < steps * slots <= whole * 10_000
+    assert options["memory"] * slots <= 1000

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import weakref
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.hungry import Hungry
+from tests.toy import Toy
+from tests.worker_process import in_worker, place, run_capped
+from tuner.devices import ram_device
+from tuner.execution.worker import TrialOptions, run_trial
+from tuner.peak import PeakMeter
+from tuner.space import complete
+from tuner.trial import MB, EpochReport, Outcome, Phase
+from tuner.workloads.base import Batch, Split
+
+KEPT: list[Tensor] = []
+NO_KILLS = {"folder": ""}
+
+
+class Leaking(Hungry):
+    """Keeps a tensor of ``mb`` MB beyond its end."""
+
+    name: ClassVar[str] = "leaking"
+
+    def evaluate(self, model: nn.Module, data: Any, split: Split) -> dict[str, float]:
+        KEPT[:] = [torch.ones(int(model.get_buffer("mb")) * MB // 4)]
+        return super().evaluate(model, data, split)
+
+
+class Failing(Toy):
+    """Fails where it is told to, and lets its models be watched."""
+
+    name: ClassVar[str] = "failing"
+
+    def __init__(self, phase: Phase) -> None:
+        self.phase = phase
+        self.steps = 0
+        self.models: list[weakref.ref[nn.Module]] = []
+
+    def build_model(self, config: Any, data: Any) -> nn.Module:
+        model = super().build_model(config, data)
+        self.models.append(weakref.ref(model))
+        self._at("start")
+        return model
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        self.steps += 1
+        self._at("first step" if self.steps == 1 else "training")
+        return super().loss(model, batch)
+
+    def evaluate(self, model: nn.Module, data: Any, split: Split) -> dict[str, float]:
+        self._at("evaluation")
+        return super().evaluate(model, data, split)
+
+    def _at(self, phase: Phase) -> None:
+        if phase == self.phase:
+            raise ValueError("no such thing")
+
+
+def run(workload: Toy, options: TrialOptions | None = None, limit_bytes: int = 0, **values: float) -> list[Any]:
+    """A trial's events, in this process."""
+    placement = place(workload, complete(values, workload.hyperparameters), limit_bytes)
+    meter = PeakMeter(ram_device(), lambda: None)
+    return list(run_trial(workload, None, placement, meter, options or TrialOptions(caps=False)))
+
+
+def hungry(*sizes: int) -> list[dict[str, Any]]:
+    return [complete({"mb": size}, Hungry.hyperparameters) for size in sizes]
+
+
+def test_a_trial_that_outgrows_its_cap_runs_out_of_memory_and_its_worker_is_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    good, bad = in_worker(monkeypatch, run_capped, Hungry(), hungry(100, 400), 200 * MB, NO_KILLS)
+    assert (good.status, good.phase, good.reusable) == ("completed", "", True)
+    assert (bad.status, bad.phase, bad.reusable) == ("out_of_memory", "first step", False)
+    assert "DefaultCPUAllocator" in bad.error
+    for outcome in (good, bad):
+        assert outcome.placement is not None
+        assert outcome.peak_bytes is not None
+        assert outcome.peak_bytes < outcome.placement.limit_bytes
+
+
+def test_a_worker_that_a_trial_has_left_memory_in_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcomes = in_worker(monkeypatch, run_capped, Leaking(), hungry(1, 100), 400 * MB, NO_KILLS)
+    assert [(each.status, each.reusable) for each in outcomes] == [("completed", True), ("completed", False)]
+
+
+def test_a_share_that_the_worker_itself_fills_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    (outcome,) = run(Toy(), TrialOptions(), limit_bytes=MB)
+    assert (outcome.status, outcome.phase, outcome.reusable) == ("out_of_memory", "start", False)
+    assert "the trial has 0.001 GB, and a worker on cpu takes " in outcome.error
+
+
+@pytest.mark.parametrize("phase", ["start", "first step", "training", "evaluation"])
+def test_the_outcome_says_in_which_phase_it_failed_and_nothing_of_the_trial_is_left(phase: Phase) -> None:
+    workload = Failing(phase)
+    outcome = run(workload)[-1]
+    assert (outcome.status, outcome.phase, outcome.error) == ("failed", phase, "ValueError: no such thing")
+    assert 'raise ValueError("no such thing")' in outcome.traceback
+    assert [model() for model in workload.models] == [None]
+
+
+def test_divergence_has_a_phase_and_leaves_the_worker_as_it_was() -> None:
+    outcome = run(Toy(), fault=3)[-1]
+    assert (outcome.status, outcome.phase, outcome.reusable) == ("diverged", "training", True)
+
+
+def test_reports_come_before_the_outcome_and_the_weights_after_it() -> None:
+    *reports, outcome, weights = run(Toy(), epochs=2)
+    assert [report.epoch for report in reports if isinstance(report, EpochReport)] == [0, 1, 2]
+    assert isinstance(outcome, Outcome)
+    assert (outcome.status, outcome.error, outcome.epochs) == ("completed", "", 2)
+    assert weights.startswith(b"PK")
+
+
+def test_a_trial_that_was_interrupted_goes_on_where_it_was(tmp_path: Path) -> None:
+    options = TrialOptions(caps=False, checkpoints=tmp_path, checkpoint_seconds=0)
+    whole = run(Toy(), options)
+    (tmp_path / "t001.pt").write_bytes(b"damaged")
+    placement = place(Toy(), complete({}, Toy.hyperparameters))
+    halved = run_trial(Toy(), None, placement, PeakMeter(ram_device(), lambda: None), options)
+    assert [next(halved).epoch for _ in range(3)] == [0, 1, 2]  # type: ignore[union-attr]
+    del halved
+    first, _, outcome, _ = run(Toy(), options)
+    assert (first.epoch, outcome.error) == (2, "")
+    assert outcome.metrics == whole[-2].metrics
+
+
+def test_a_checkpoint_that_cannot_be_read_or_written_is_told_and_no_more(tmp_path: Path) -> None:
+    (tmp_path / "t001.pt").write_bytes(b"damaged")
+    (tmp_path / "t001.partial").symlink_to("/dev/full")
+    outcome = run(Toy(), TrialOptions(caps=False, checkpoints=tmp_path, checkpoint_seconds=0), epochs=1)[-2]
+    assert outcome.status == "completed"
+    unread, unwritten = outcome.error.split("; ")
+    assert unread == "checkpoint t001.pt not used: it is damaged (UnpicklingError)"
+    assert unwritten == "checkpoint not written: No space left on device"
+
+
+def test_without_the_folder_there_are_no_checkpoints(tmp_path: Path) -> None:
+    outcome = run(Toy(), TrialOptions(caps=False, checkpoints=tmp_path / "none", checkpoint_seconds=0))[-2]
+    assert (outcome.status, outcome.error) == ("completed", "")
+    assert not (tmp_path / "none").exists()

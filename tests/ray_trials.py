@@ -1,0 +1,56 @@
+"""What the tests of the Ray executor run and wait for; workers import it as ``tests.ray_trials``."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from tests.toy import Toy
+from tuner.execution.ray_executor import RayExecutor
+from tuner.placement import Packer, Plan
+from tuner.trial import GB, MemoryEstimate, Outcome, Placement, Request, Trial
+from tuner.workloads.base import Batch
+
+
+class Slow(Toy):
+    """A toy whose epochs take a tenth of a second."""
+
+    name: ClassVar[str] = "slow"
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        time.sleep(0.025)
+        return super().loss(model, batch)
+
+
+class Unpackable(Toy):
+    """A toy that cannot be had in another process."""
+
+    def __reduce__(self) -> Any:
+        return _unpack, ()
+
+
+def _unpack() -> Any:
+    raise ModuleNotFoundError("No module named 'left_at_home'")
+
+
+def placements(plan: Plan, trials: int, attempt: int = 1, epochs: int = 5) -> list[Placement]:
+    """Places for so many trials, as far as there are."""
+    packer = Packer(plan)
+    estimate = MemoryEstimate("given", context_bytes=GB // 2)
+    config = {"lr": 0.1, "weight_decay": 0.0, "epochs": epochs, "fault": 0}
+    named = [Trial(f"t{number}-{attempt}", "toy", str(number), config, 0, attempt) for number in range(trials)]
+    packer.wait(Request(trial, estimate, GB // 2) for trial in named)
+    return [placement for _, placement in packer.place()]
+
+
+def until(executor: RayExecutor, kind: type) -> Any:
+    """The next event of a kind, before the trial has ended and within a minute."""
+    began = time.monotonic()
+    while time.monotonic() - began < 60:
+        for event, _ in executor.poll(1):
+            if isinstance(event, kind):
+                return event
+            assert not isinstance(event, Outcome), event
+    raise AssertionError(f"no {kind.__name__} came")

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import errno
+import resource
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tests.worker_process import in_worker
+from tuner.caps import capped, caps_available, is_out_of_memory, worker_environment
+from tuner.devices import ram_device
+from tuner.peak import PeakMeter
+from tuner.trial import MB, Device
+
+
+def allocate(*sizes_mb: int) -> list[str]:
+    """What comes of allocating each with a cap of 200 MB in this process, and of the last once more without."""
+    meter = PeakMeter(ram_device(), lambda: None)
+    meter.start()
+    found = []
+    for size in sizes_mb:
+        try:
+            with capped(ram_device(), 200 * MB, meter.base_bytes):
+                torch.ones(size * MB // 4)
+            found.append("")
+        except RuntimeError as error:
+            found.append(str(error))
+    torch.ones(sizes_mb[-1] * MB // 4)
+    return found
+
+
+def test_an_allocation_beyond_the_cap_fails_and_only_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    within, beyond, again, last = in_worker(monkeypatch, allocate, 150, 300, 150, 300)
+    assert within == again == ""
+    assert "DefaultCPUAllocator: can't allocate memory" in beyond
+    assert "DefaultCPUAllocator: can't allocate memory" in last
+
+
+def test_the_limit_is_put_back_whatever_happens() -> None:
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    with pytest.raises(KeyError), capped(ram_device(), 2**40, 0):
+        assert resource.getrlimit(resource.RLIMIT_DATA)[0] == 2**40
+        raise KeyError
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+
+
+def test_on_cuda_the_cap_is_a_share_of_the_device_that_is_given_back(
+    gpu_16gb: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares: list[float] = []
+    monkeypatch.setattr("torch.cuda.set_per_process_memory_fraction", shares.append)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: SimpleNamespace(total_memory=1000))
+    for cap in (250, 5000):
+        with capped(gpu_16gb, cap, base_bytes=7):
+            shares.append(-1)
+    assert shares == [0.25, -1, 1.0, 1.0, -1, 1.0]
+
+
+def test_without_proc_ram_has_no_cap_and_says_so(
+    gpu_16gb: Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert caps_available(ram_device())
+    monkeypatch.setattr("tuner.caps.STATUS", tmp_path / "none")
+    assert caps_available(gpu_16gb)
+    assert not caps_available(ram_device())
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    with capped(ram_device(), 1, 0):
+        assert resource.getrlimit(resource.RLIMIT_DATA) == before
+
+
+def test_a_workers_environment_leaves_what_the_user_has_set(
+    gpu_16gb: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=1")
+    given, *ours = worker_environment(ram_device())["GLIBC_TUNABLES"].split(":")
+    assert given == "glibc.malloc.check=1"
+    assert "glibc.malloc.tcache_count=0" in ours
+    assert worker_environment(gpu_16gb) == {}
+
+
+def raised_from(cause: Exception) -> Exception:
+    error = ValueError("the step failed")
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory"),
+        RuntimeError("std::bad_alloc"),
+        RuntimeError("CUDA error: out of memory\nCompile with TORCH_USE_CUDA_DSA"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        raised_from(MemoryError()),
+    ],
+    ids=repr,
+)
+def test_memory_that_ran_out_is_known_by_type_text_and_cause(error: Exception) -> None:
+    assert is_out_of_memory(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("DefaultCPUAllocator"),
+        RuntimeError("shapes"),
+        OSError(errno.ENOSPC, "full"),
+        raised_from(KeyError()),
+    ],
+    ids=repr,
+)
+def test_other_errors_are_not_taken_for_it(error: Exception) -> None:
+    assert not is_out_of_memory(error)

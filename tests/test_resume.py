@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tuner.errors import InputError
+from tuner.resume import check_same, description, fingerprint, merged_options, remaining
+from tuner.retry import RetryPolicy
+from tuner.trial import GB, Configuration, History, MemoryEstimate, Request, Trial
+
+CONFIGURATIONS = [Configuration("a", {"lr": 0.1}), Configuration("b", {"lr": 0.2})]
+
+
+def row(trial_id: str, status: str, attempts: int = 1, **others: Any) -> dict[str, Any]:
+    base = {"trial_id": trial_id, "status": status, "attempts": attempts, "limit_gb": 2.0, "peak_memory_gb": None}
+    return {**base, **others}
+
+
+def doubled(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {**config, "accumulation": 2 * config.get("accumulation", 1)}
+
+
+def left(*rows: dict[str, Any], whole_gb: int = 8, **policy: Any) -> list[Request]:
+    trials = [Trial(name, "toy", name, {"batch_size": 8}, seed=0) for name in ("t1", "t2")]
+    requests = [Request(trial, MemoryEstimate("given"), 2 * GB) for trial in trials]
+    return remaining(requests, rows, RetryPolicy(**policy), whole_bytes=whole_gb * GB, accumulated=doubled)
+
+
+def test_the_same_data_have_the_same_fingerprint_and_others_another() -> None:
+    data = {"x": np.arange(1000.0), "name": "n"}
+    assert fingerprint(data) == fingerprint({"x": np.arange(1000.0), "name": "n"})
+    assert fingerprint(data) != fingerprint({"x": np.arange(1000.0) + 1e-9, "name": "n"})
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"workload": "other"}, "--resume out: its workload is 'toy', not 'other'"),
+        ({"seed": 1}, "--resume out: its seed is 0, not 1"),
+        ({"data": [np.zeros(3)]}, "--resume out: the data are others than its own"),
+        ({"configurations": CONFIGURATIONS[:1]}, "--resume out: its configurations are others"),
+    ],
+)
+def test_another_study_is_refused(changed: dict[str, Any], message: str) -> None:
+    same = {"workload": "toy", "data": [np.ones(3)], "configurations": CONFIGURATIONS, "seed": 0}
+    study = description(**same)
+    check_same(study, description(**same), "out")
+    with pytest.raises(InputError, match=message):
+        check_same(study, description(**{**same, **changed}), "out")
+
+
+def test_finished_trials_are_kept_and_the_others_run() -> None:
+    finished = ("completed", "pruned", "diverged", "failed")
+    for status in finished:
+        assert [each.trial.trial_id for each in left(row("t1", status))] == ["t2"]
+    assert [each.trial.trial_id for each in left()] == ["t1", "t2"]
+
+
+def test_an_interrupted_trial_runs_as_it_would_have() -> None:
+    first, _ = left(row("t1", "interrupted"))
+    assert (first.trial.attempt, first.need_bytes, first.history) == (2, 2 * GB, History())
+    first, _ = left(row("t1", "interrupted", attempts=0))
+    assert first.trial.attempt == 1
+
+
+def test_a_trial_that_ran_out_goes_on_with_more() -> None:
+    rows = [row("t1", "out_of_memory"), row("t1", "out_of_memory", 2, limit_gb=3.0), row("t1", "interrupted", 3)]
+    first, _ = left(*rows)
+    assert (first.trial.attempt, first.need_bytes, first.history) == (4, int(4.5 * GB), History(out_of_memory=2))
+    assert len(left(*rows[:2], max_attempts=2)) == 1
+
+
+def test_a_trial_that_accumulated_goes_on_doing_so() -> None:
+    whole = row("t1", "out_of_memory", limit_gb=8.0)
+    first, _ = left(whole, on_oom="accumulate")
+    assert first.trial.config["accumulation"] == 2
+    first, _ = left(whole, {**whole, "attempts": 2, "config/accumulation": 2}, on_oom="accumulate")
+    assert first.trial.config["accumulation"] == 4
+
+
+def test_a_study_keeps_its_options_but_those_given_anew() -> None:
+    defaults = {
+        "mode": "quick",
+        "max_workers": None,
+        "threads": None,
+        "output": None,
+        "resume": None,
+        "dry_run": False,
+    }
+    study = {"options": {**defaults, "mode": "full", "max_workers": 3, "output": "out"}, "plan": {"threads": 2}}
+    given = {**defaults, "resume": "out", "max_workers": 1}
+    assert merged_options(study, given, defaults, "out") == {
+        "mode": "full",
+        "max_workers": 1,
+        "threads": 2,
+        "output": None,
+        "resume": "out",
+        "dry_run": False,
+    }
+
+
+def test_a_study_of_a_notebook_is_gone_on_with_in_the_notebook() -> None:
+    with pytest.raises(InputError, match=r"was started by f\(\): call that again with resume='out'"):
+        merged_options({"command": "f()"}, {}, {}, "out")

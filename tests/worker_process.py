@@ -1,0 +1,46 @@
+"""A process of its own with a worker's environment, for what must not happen to the tests' own."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+import pytest
+
+from tuner.caps import worker_environment
+from tuner.devices import ram_device
+from tuner.execution.worker import Event, TrialOptions, run_trial
+from tuner.peak import PeakMeter
+from tuner.training import warm_up
+from tuner.trial import MemoryEstimate, Outcome, Placement, Trial
+from tuner.workloads.base import Workload
+
+T = TypeVar("T")
+
+
+def in_worker(monkeypatch: pytest.MonkeyPatch, function: Callable[..., T], *args: Any) -> T:
+    """Calls a function of a module in a new process that is set up as a CPU worker."""
+    for name, value in worker_environment(ram_device()).items():
+        monkeypatch.setenv(name, value)
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *args).result()
+
+
+def place(workload: Workload, config: dict[str, Any], limit_bytes: int = 0) -> Placement:
+    """A trial of this configuration on this machine's RAM."""
+    trial = Trial("t001", workload.name, "a trial", config, seed=0)
+    return Placement(trial, MemoryEstimate("given"), ram_device(), 1.0, limit_bytes, threads=1)
+
+
+def run_capped(workload: Workload, configs: list[dict[str, Any]], cap_bytes: int, data: Any = None) -> list[Outcome]:
+    """Trials one after another in this process, each with so much beyond the context; what comes of each."""
+    meter = PeakMeter(ram_device(), partial(warm_up, "cpu", 1, workload, data))
+    outcomes = []
+    for config in configs:
+        placement = place(workload, config, meter.context_bytes + cap_bytes)
+        events: list[Event] = list(run_trial(workload, data, placement, meter, TrialOptions()))
+        outcomes += [event for event in events if isinstance(event, Outcome)]
+    return outcomes

@@ -1,0 +1,172 @@
+"""The nodes of a cluster: what devices they have, whether they live, and what their kernels have killed."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tuner.devices import DeviceChoice, detect_devices
+from tuner.errors import InputError
+from tuner.execution.joining import PORT_SECONDS, port_answers
+from tuner.execution.losses import last_line
+from tuner.trial import Device
+
+VMSTAT = Path("/proc/vmstat")
+PROBE_SECONDS = 60
+LOOK_SECONDS = 2  # between two looks at the nodes
+# A head that has not answered for so long is given up; after 60 s Ray itself would end this process.
+HEAD_SECONDS = 20
+
+
+def cluster_devices(choice: DeviceChoice) -> tuple[Device, ...]:
+    """The devices of every node of the cluster that this process is connected to, as the nodes see them.
+
+    "auto" means GPUs, if any node has one, else the nodes' RAM. Nodes to which Ray gives no CPU are left out.
+
+    Raises:
+        InputError: a node cannot tell, or there is no such device.
+    """
+    import ray
+
+    nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
+    choices = {node["NodeID"]: _choice_of(node, choice) for node in nodes}
+    asked = {
+        node["NodeID"]: on_node(detect, node["NodeID"]).remote(choices[node["NodeID"]])
+        for node in nodes
+        if choices[node["NodeID"]]
+    }
+    hosts = _hosts(nodes)
+    devices = []
+    for node in nodes:
+        if node["NodeID"] in asked:
+            found = _answer(asked[node["NodeID"]], hosts[node["NodeID"]])
+            devices += [replace(each, host=hosts[node["NodeID"]]) for each in within(found, node)]
+    gpus = [device for device in devices if device.kind == "cuda"]
+    if choice == "cuda" and not gpus:
+        raise InputError(f"--device cuda: none of the cluster's {len(nodes)} nodes has a GPU that Ray may give away")
+    if not devices:
+        raise InputError("Ray has no CPU to give away on any node of the cluster")
+    return tuple(gpus or devices)
+
+
+def detect(choice: DeviceChoice) -> tuple[Device, ...]:
+    """The devices of the node on which this runs; none where GPUs were asked for and there are none."""
+    try:
+        return detect_devices(choice)
+    except InputError:
+        if choice == "cuda":
+            return ()
+        raise
+
+
+def oom_kills(vmstat: Path = VMSTAT) -> int:
+    """How many processes this machine's kernel has killed since it started because memory ran out."""
+    try:
+        fields = dict(line.split() for line in vmstat.read_text().splitlines())
+    except OSError:
+        return 0
+    return int(fields.get("oom_kill", 0))
+
+
+def on_node(function: Callable[..., Any], node_id: str) -> Any:
+    """The function as a Ray task that runs on one node, takes no share of it and is not tried again."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    pinned = NodeAffinitySchedulingStrategy(node_id, soft=False)
+    return ray.remote(function).options(num_cpus=0, max_retries=0, scheduling_strategy=pinned)
+
+
+def within(devices: Sequence[Device], node: Mapping[str, Any]) -> list[Device]:
+    """A node's devices as far as Ray may give them away: no more GPUs, CPUs and memory than Ray has there."""
+    resources = node["Resources"]
+    cpus = int(resources.get("CPU", 0))
+    gpus = [device for device in devices if device.kind == "cuda"][: min(cpus, int(resources.get("GPU", 0)))]
+    found = []
+    for device in gpus or [device for device in devices if device.kind == "cpu"]:
+        cores = min(device.cores, max(1, cpus // max(1, len(gpus))))
+        total = device.total_bytes if gpus else min(device.total_bytes, int(resources.get("memory", 0)))
+        free = min(device.free_bytes, total)
+        found.append(replace(device, node_id=node["NodeID"], cores=cores, total_bytes=total, free_bytes=free))
+    return found
+
+
+class NodeWatch:
+    """Knows which nodes have died; asks Ray for it now and then.
+
+    Attributes:
+        own_node: the one to which this process is connected.
+    """
+
+    def __init__(self) -> None:
+        """Begins with what is alive."""
+        import ray
+
+        self._ray = ray
+        self.own_node: str = ray.get_runtime_context().get_node_id()
+        self._head = ray.get_runtime_context().gcs_address
+        self._looked = self._answered = time.monotonic()
+        self._alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        self._died: dict[str, str] = {}
+
+    def died(self, *, now: bool = False) -> Mapping[str, str]:
+        """Nodes that were alive at the beginning and are not any more, with what is known of it.
+
+        Args:
+            now: asks at once; else not before ``LOOK_SECONDS`` have gone since the last time.
+        """
+        if now or time.monotonic() - self._looked > LOOK_SECONDS:
+            self._looked = time.monotonic()
+            self._look()
+        return self._died
+
+    @property
+    def head_answers(self) -> bool:
+        """Whether Ray's head answered at the last look; questions to one that does not would hang."""
+        return self._answered >= self._looked
+
+    def _look(self) -> None:
+        if port_answers(self._head, PORT_SECONDS):  # else the question would hang
+            self._answered = time.monotonic()
+            alive = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
+            reason = "its node died"
+            if self.own_node not in alive:  # Ray then ends every worker that this process has
+                alive, reason = set(), "the node that tuner runs on died"
+        elif time.monotonic() - self._answered > HEAD_SECONDS:
+            alive, reason = set(), f"Ray's head at {self._head} does not answer"
+        else:
+            return
+        self._died |= {node_id: reason for node_id in self._alive - alive if node_id not in self._died}
+
+
+def _choice_of(node: Mapping[str, Any], choice: DeviceChoice) -> DeviceChoice | None:
+    """What to look for on a node; None if it cannot have it, as Ray has no GPU there to give away."""
+    if node["Resources"].get("GPU", 0) >= 1:
+        return choice
+    return None if choice == "cuda" else "cpu"
+
+
+def _answer(reference: Any, host: str) -> tuple[Device, ...]:
+    import ray
+
+    try:
+        found: tuple[Device, ...] = ray.get(reference, timeout=PROBE_SECONDS)
+    except ray.exceptions.GetTimeoutError as error:
+        raise InputError(f"node {host} did not tell its devices within {PROBE_SECONDS} s") from error
+    except (ray.exceptions.RayError, InputError) as error:
+        raise InputError(f"node {host} cannot tell its devices: {last_line(str(error))}") from error
+    return found
+
+
+def _hosts(nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """What to call each node: its address, with a piece of its ID where several have the same."""
+    uses = Counter(node["NodeManagerAddress"] for node in nodes)
+    return {
+        node["NodeID"]: node["NodeManagerAddress"]
+        + (f"-{node['NodeID'][:6]}" if uses[node["NodeManagerAddress"]] > 1 else "")
+        for node in nodes
+    }

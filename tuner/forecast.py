@@ -1,0 +1,231 @@
+"""A look ahead: how a study would be packed and how long it would take, without running it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tuner.devices import DeviceChoice, detect_devices
+from tuner.errors import InputError
+from tuner.journal import read_attempts
+from tuner.memory.estimate import Method
+from tuner.placement import Packing, Plan, Schedule, simulate
+from tuner.planning import estimate_requests, plan_requests, usable, with_epochs
+from tuner.results import ATTEMPTS, Row, read_study
+from tuner.selection import DEFAULT_MODE, choose
+from tuner.settings import Settings
+from tuner.trial import GB, Device, Request
+
+if TYPE_CHECKING:
+    from tuner.workloads.base import Workload
+
+Seconds = Callable[[Request], float]
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a study would be like.
+
+    Attributes:
+        plan: how its trials share the devices.
+        requests: its trials, with what each needs.
+        data: the data set in a few words.
+        schedule: every trial's place and time; the times are in seconds if ``measured``, else in units of their own.
+        one_by_one: how long the trials take one after another, in the same unit.
+        uniform: how long they take when each is given what the largest needs.
+        measured: whether the times follow from trials that have run.
+    """
+
+    plan: Plan
+    requests: Sequence[Request]
+    data: str
+    schedule: Schedule
+    one_by_one: float
+    uniform: float
+    measured: bool
+
+
+def plan(
+    *,
+    workload: str = "graphsage",
+    mode: str = DEFAULT_MODE,
+    config: str | None = None,
+    overrides: Sequence[str] = (),
+    data: str = "synthetic",
+    only: str | None = None,
+    limit: int | None = None,
+    auto_memory: bool = False,
+    model_memory_gb: float = 1.5,
+    packing: Packing | None = None,
+    gpu_memory_buffer_gb: float = 2.0,
+    device_memory_gb: float | None = None,
+    max_workers: int | None = None,
+    threads: int | None = None,
+    epochs: int | None = None,
+    seed: int = 0,
+    device: DeviceChoice = "auto",
+    gpus: int | None = None,
+    memory_estimation: Method = "auto",
+    calibration: bool = True,
+    expandable_segments: bool = False,
+    like: str | None = None,
+) -> Forecast:
+    """Shows the packing of a study without running it: what ``tune plan`` prints.
+
+    Args:
+        workload: what would be trained.
+        mode: a named list of configurations.
+        config: a file of your own instead of a mode.
+        overrides: ``"key=value"`` texts that replace values of every configuration.
+        data: "synthetic", "ml-100k", or a folder.
+        only: just the configuration of this name.
+        limit: just the first so many.
+        auto_memory: estimate every configuration's footprint.
+        model_memory_gb: what each trial is given without ``auto_memory``, in GB.
+        packing: "per-trial" (the default with ``auto_memory``) or "uniform".
+        gpu_memory_buffer_gb: memory to leave alone on each device, in GB.
+        device_memory_gb: use no more of each device than if it had this much, in GB.
+        max_workers: at most so many trials at once.
+        threads: CPU threads for each trial.
+        epochs: replaces every configuration's number of epochs.
+        seed: seed of the validation split.
+        device: "cuda", "cpu", or "auto" for GPUs where there are any.
+        gpus: plan for so many GPUs of ``device_memory_gb`` each, which need not be there; their machines' CPU cores
+            are taken to be enough.
+        memory_estimation: how ``auto_memory`` estimates.
+        calibration: correct estimates by what earlier trials on this device needed.
+        expandable_segments: estimate with PyTorch's CUDA allocator option of that name.
+        like: the folder of a study whose trials tell how long an epoch takes. Without it nothing is known of time,
+            and only ratios are: a trial's time is taken to grow with its epochs and its memory.
+
+    Raises:
+        InputError: something given cannot be used.
+    """
+    settings = Settings(
+        auto_memory=auto_memory,
+        model_memory_gb=model_memory_gb,
+        packing=packing,
+        gpu_memory_buffer_gb=gpu_memory_buffer_gb,
+        device_memory_gb=device_memory_gb,
+        max_workers=max_workers,
+        threads=threads,
+        epochs=epochs,
+        seed=seed,
+        device=device,
+        memory_estimation=memory_estimation,
+        calibration=calibration,
+        expandable_segments=expandable_segments,
+    )
+    settings.check()
+    devices = usable(_imagined(gpus, device_memory_gb) if gpus is not None else detect_devices(device), settings)
+    found, chosen, _ = choose(workload, mode, config, only, limit, overrides)
+    chosen = with_epochs(chosen, found, epochs)
+    rows = _finished_rows(like, found) if like else []
+    loaded = found.load_data(data, seed)
+    estimates = estimate_requests(found, loaded, chosen, devices, settings)
+    planned, requests = plan_requests(found, estimates.requests, devices, settings)
+    seconds = speed(rows)
+    uniform, _ = plan_requests(found, estimates.requests, devices, replace(settings, packing="uniform"))
+    return Forecast(
+        plan=planned,
+        requests=requests,
+        data=found.describe(loaded),
+        schedule=simulate(requests, planned, seconds),
+        one_by_one=sum(map(seconds, requests)),
+        uniform=simulate(requests, uniform, seconds).seconds,
+        measured=bool(rows),
+    )
+
+
+def speed(rows: Sequence[Row]) -> Seconds:
+    """How long a trial takes, judged by trials that have run.
+
+    A configuration that has run takes for an epoch what it took; another one the median of the others' seconds per
+    epoch and byte, times its own. Without any, that median is 1 second per epoch and GB.
+
+    Args:
+        rows: of completed trials.
+    """
+    known = {_values(row): row["duration_s"] / row["epochs"] for row in rows}
+    rates = [row["duration_s"] / row["epochs"] / row["estimated_memory_gb"] for row in rows]
+    rate = statistics.median(rates) if rates else 1.0
+
+    def seconds(request: Request) -> float:
+        config = request.trial.config
+        by_size = rate * request.estimate.total_bytes / GB
+        return max(1e-9, float(config["epochs"] * known.get(_key(config), by_size)))
+
+    return seconds
+
+
+def to_record(forecast: Forecast) -> dict[str, Any]:
+    """A forecast as plain values: seconds, and GB of 2**30 bytes."""
+    plan = forecast.plan
+    unit = "seconds" if forecast.measured else "relative_time"
+    return {
+        "packing": plan.packing,
+        "workers_at_least": plan.guaranteed,
+        "workers_at_most": plan.workers,
+        "bound": plan.bound,
+        "threads": plan.threads,
+        unit: round(forecast.schedule.seconds, 3),
+        f"{unit}_uniform": round(forecast.uniform, 3),
+        f"{unit}_one_by_one": round(forecast.one_by_one, 3),
+        "devices": [_device_record(forecast, device) for device in plan.devices],
+        "trials": [
+            {
+                "trial_id": placement.trial.trial_id,
+                "name": placement.trial.name,
+                "device": placement.device.label,
+                "share_gb": round(placement.limit_bytes / GB, 4),
+                "start": round(start, 3),
+                "end": round(end, 3),
+            }
+            for placement, start, end in forecast.schedule.placements
+        ],
+    }
+
+
+def _device_record(forecast: Forecast, device: Device) -> dict[str, Any]:
+    budget = forecast.plan.budgets[forecast.plan.devices.index(device)]
+    return {
+        "device": device.label,
+        "name": device.name,
+        "budget_gb": round(budget / GB, 4),
+        "trials": forecast.schedule.trials_on(device),
+        "most_at_once": forecast.schedule.most_at_once(device),
+        "busy": round(forecast.schedule.busy(device, budget), 4),
+    }
+
+
+def _imagined(gpus: int, memory_gb: float | None) -> list[Device]:
+    if gpus < 1:
+        raise InputError(f"--gpus {gpus}: must be at least 1")
+    if memory_gb is None:
+        raise InputError(f"--gpus {gpus}: say how much memory each has, with --device-memory-gb")
+    size = int(memory_gb * GB)
+    return [Device("", "cuda", index, "a GPU", size, size, cores=0) for index in range(gpus)]
+
+
+def _finished_rows(folder: str, workload: Workload) -> list[Row]:
+    study = read_study(Path(folder), "--like")
+    if study.get("workload") != workload.name:
+        raise InputError(f"--like {folder}: its workload is {study.get('workload')!r}, not {workload.name!r}")
+    rows, _ = read_attempts(Path(folder) / ATTEMPTS)
+    finished = [row for row in rows if row["status"] == "completed" and row["duration_s"] and row["epochs"]]
+    if not finished:
+        raise InputError(f"--like {folder}: none of its trials is completed yet")
+    return finished
+
+
+def _values(row: Row) -> tuple[tuple[str, Any], ...]:
+    prefix = "config/"
+    return _key({name.removeprefix(prefix): value for name, value in row.items() if name.startswith(prefix)})
+
+
+def _key(config: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """What of a configuration decides how long an epoch takes."""
+    return tuple(sorted((name, value) for name, value in config.items() if name not in ("epochs", "lr")))

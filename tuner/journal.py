@@ -1,0 +1,242 @@
+"""The journal of a study, and the writing of files so that a kill at any moment leaves whole ones.
+
+Everything that tuner writes into a study's folder passes through ``write_through`` (content) and ``move`` (names).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import io
+import json
+import os
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tuner.errors import InputError
+
+Row = dict[str, Any]
+DECISIVE = ("trial_id", "status", "attempts", "peak_memory_gb")  # what a line must have for a study to go on from it
+PARTIAL = ".partial"  # ends the name of a file that is being written
+
+
+class Journal:
+    """One line for each attempt, on disk the moment that it is known; one process at a time may write it.
+
+    Attributes:
+        rows: every line, in order, those appended included.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Opens the journal, or begins it, and locks it until it is closed or the process ends, however it ends.
+
+        Raises:
+            BlockingIOError: another process has it open.
+            OSError: it cannot be read or written.
+        """
+        self._path = path
+        self._file = _open_locked(path)
+        try:
+            _sync_folder(path.parent)
+            content = self._file.readall()
+        except BaseException:
+            self._file.close()
+            raise
+        self._end = len(content)
+        self.rows, self._damaged = _parse(content)
+
+    def mend(self) -> list[str]:
+        """Moves lines that are not whole to ``<name>.corrupt``, and says so, one text for each.
+
+        The copy comes first, so that nothing is lost if the process is killed between the two.
+
+        Raises:
+            OSError: one of the files cannot be written.
+        """
+        if not self._damaged:
+            return []
+        aside = self._path.with_name(f"{self._path.name}.corrupt")
+        append_file(aside, b"".join(line.content.rstrip(b"\n") + b"\n" for line in self._damaged))
+        for line in reversed(self._damaged):
+            if line.start + len(line.content) == self._end:
+                self._cut(line.start)
+            else:  # written over in place: a new file under the same name would not be the one that is locked
+                self._file.seek(line.start)
+                write_through(self._file, b" " * (len(line.content) - 1))
+        notes = [f"{self._path}: line {line.number} is not whole; moved to {aside.name}" for line in self._damaged]
+        self._damaged = []
+        return notes
+
+    def append(self, row: Row) -> None:
+        """Writes a line; it is on disk when this returns, and not there at all if it raises.
+
+        Raises:
+            OSError: the disk is full, or the file can no longer be written.
+        """
+        line = (json.dumps(row) + "\n").encode()
+        self._file.seek(self._end)
+        try:
+            write_through(self._file, line)
+        except OSError:
+            self._cut(self._end)
+            raise
+        self._end += len(line)
+        self.rows.append(row)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has been closed, and another process may write it."""
+        return self._file.closed
+
+    def close(self) -> None:
+        """Lets other processes write it."""
+        self._file.close()
+
+    def _cut(self, end: int) -> None:
+        os.ftruncate(self._file.fileno(), end)
+        os.fsync(self._file.fileno())
+        self._end = end
+
+
+def read_attempts(path: Path) -> tuple[list[Row], list[str]]:
+    """The lines of a journal, which another process may be writing, and a note for each that is not whole.
+
+    Changes nothing; a journal that is not there has no lines.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return [], []
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    rows, damaged = _parse(content)
+    return rows, [f"{path}: line {line.number} is not whole; left out" for line in damaged]
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Writes a file as a whole: readers see the old content or the new one, never a part.
+
+    Raises:
+        OSError: it cannot be written; the old content is still there, and nothing else.
+    """
+    partial = path.with_name(path.name + PARTIAL)
+    write_file(partial, content)
+    try:
+        move(partial, path)
+    except OSError:
+        _discard(partial)
+        raise
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Writes a file that nobody looks for before it is whole; if it cannot be written it is not left behind.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    try:
+        with path.open("wb", buffering=0) as file:
+            write_through(file, content)
+        _sync_folder(path.parent)
+    except OSError:
+        _discard(path)
+        raise
+
+
+def append_file(path: Path, content: bytes) -> None:
+    """Adds to the end of a file.
+
+    Raises:
+        OSError: it cannot be written; a part may have been.
+    """
+    with path.open("ab", buffering=0) as file:
+        write_through(file, content)
+
+
+def write_through(file: io.FileIO, content: bytes) -> None:
+    """Writes all of the content where the file stands, and waits until the disk has it.
+
+    Raises:
+        OSError: it cannot be written; a part may have been.
+    """
+    left = memoryview(content)
+    while left:
+        left = left[file.write(left) :]
+    os.fsync(file.fileno())
+
+
+def move(source: Path, target: Path) -> None:
+    """Gives a whole file its lasting name, in the same folder, and waits until the disk has it.
+
+    Raises:
+        OSError: it cannot be renamed.
+    """
+    source.replace(target)
+    _sync_folder(target.parent)
+
+
+@dataclass(frozen=True)
+class _Damaged:
+    """A line that is no attempt: cut off by a kill, or changed since."""
+
+    number: int
+    start: int
+    content: bytes
+
+
+def _parse(content: bytes) -> tuple[list[Row], list[_Damaged]]:
+    rows, damaged, start = [], [], 0
+    for number, line in enumerate(io.BytesIO(content), 1):
+        row = _to_row(line)
+        if row:
+            rows.append(row)
+        elif line.strip():  # a blank one is where a damaged one was
+            damaged.append(_Damaged(number, start, line))
+        start += len(line)
+    return rows, damaged
+
+
+def _to_row(line: bytes) -> Row | None:
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(row, dict) or any(key not in row for key in DECISIVE):
+        return None
+    return {sys.intern(key): value for key, value in row.items()}  # rows share their keys: half of their memory
+
+
+def _open_locked(path: Path) -> io.FileIO:
+    # Not opened for appending: Linux would then write even what has a place of its own to the end.
+    file = open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b", buffering=0)  # noqa: SIM115
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel frees it with the process, kill -9 or not
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _sync_folder(path: Path) -> None:
+    """Waits until the disk has the names in a folder."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some file systems have no such thing for folders
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _discard(path: Path) -> None:
+    with suppress(OSError):  # another error is on its way
+        path.unlink(missing_ok=True)

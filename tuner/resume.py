@@ -1,0 +1,143 @@
+"""Going on with a study: is it the same one, and what of it is left to do."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tuner.errors import InputError
+from tuner.results import Row
+from tuner.retry import Accumulated, RetryPolicy, next_attempt
+from tuner.trial import ACCUMULATION, GB, Configuration, Ending, Request
+
+Study = Mapping[str, Any]
+
+
+def fingerprint(data: Any) -> str:
+    """A digest of the arrays in a data set: the same data, the same text.
+
+    The data are pickled for that, as they are on their way to the workers, and nothing is read back.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+
+    def add(buffer: pickle.PickleBuffer) -> None:
+        digest.update(buffer.raw())
+
+    pickle.dumps(data, protocol=5, buffer_callback=add)
+    return digest.hexdigest()
+
+
+def description(workload: str, data: Any, configurations: Sequence[Configuration], seed: int) -> dict[str, Any]:
+    """What of a study is compared when it is gone on with."""
+    return {
+        "workload": workload,
+        "seed": seed,
+        "fingerprint": fingerprint(data),
+        "configurations": [{"name": each.name, **each.values} for each in configurations],
+    }
+
+
+def check_same(study: Study, described: Mapping[str, Any], folder: str) -> None:
+    """Refuses to go on with a study that was of something else.
+
+    Raises:
+        InputError: workload, data, configurations or seed are others; the text says which.
+    """
+    for key, what in (("workload", "workload"), ("seed", "seed"), ("fingerprint", "data"), ("configurations", "")):
+        if study.get(key) == described[key]:
+            continue
+        if key == "fingerprint":
+            raise InputError(f"--resume {folder}: the data are others than its own; give it those by --data")
+        if key == "configurations":
+            raise InputError(f"--resume {folder}: its configurations are others; start a new study for these")
+        raise InputError(
+            f"--resume {folder}: its {what} is {study.get(key)!r}, not {described[key]!r}; start a new study for that"
+        )
+
+
+def merged_options(
+    study: Study, given: Mapping[str, Any], defaults: Mapping[str, Any], folder: str
+) -> dict[str, Any]:
+    """The options of a study that is gone on with: its own, but those that were given beside ``--resume``.
+
+    An option that has its default counts as not given. The number of threads stays, as results depend on it.
+
+    Args:
+        study: the content of ``study.json``.
+        given: every option by its parameter's name.
+        defaults: their defaults.
+        folder: the study's, for messages.
+
+    Raises:
+        InputError: it was started from Python, with data that are not known here.
+    """
+    stored = study.get("options")
+    if not isinstance(stored, Mapping):
+        raise InputError(
+            f"--resume {folder}: it was started by {study.get('command', 'a Python program')}: call that again with "
+            f"resume={folder!r}"
+        )
+    chosen = {
+        name: given[name] if given[name] != default else stored.get(name, default)
+        for name, default in defaults.items()
+    }
+    threads = chosen["threads"] or study.get("plan", {}).get("threads")
+    return {**chosen, "threads": threads, "output": None, "resume": folder, "dry_run": given["dry_run"]}
+
+
+def remaining(
+    requests: Sequence[Request],
+    attempts: Sequence[Row],
+    policy: RetryPolicy,
+    *,
+    whole_bytes: int,
+    accumulated: Accumulated,
+) -> list[Request]:
+    """What is left to do: each trial that has not ended for good, as its next attempt.
+
+    Args:
+        requests: all trials of the study, as they would begin.
+        attempts: the journal's lines, in order.
+        policy: of retries.
+        whole_bytes: the most that a trial can be given now.
+        accumulated: as in ``next_attempt``.
+    """
+    lines: dict[str, list[Row]] = {}
+    for row in attempts:
+        lines.setdefault(row["trial_id"], []).append(row)
+    left = []
+    for request in requests:
+        after: Request | None = request
+        for row in lines.get(request.trial.trial_id, []):
+            after = after and _after(after, row, policy, whole_bytes, accumulated)
+        if after:
+            left.append(after)
+    return left
+
+
+def to_ending(row: Row) -> Ending:
+    """How the attempt of a journal's line ended."""
+    return Ending(
+        status=row["status"],
+        lost=row.get("lost", ""),
+        limit_bytes=int((row.get("limit_gb") or 0) * GB),
+        peak_bytes=None if row["peak_memory_gb"] is None else int(row["peak_memory_gb"] * GB),
+    )
+
+
+def _after(
+    request: Request, row: Row, policy: RetryPolicy, whole_bytes: int, accumulated: Accumulated
+) -> Request | None:
+    steps = row.get(f"config/{ACCUMULATION}")
+    config = {**request.trial.config, **({ACCUMULATION: steps} if steps else {})}
+    request = replace(request, trial=replace(request.trial, config=config))
+    no_jitter: Callable[[], float] = lambda: 0.0  # noqa: E731  # the wait is over
+    retry = next_attempt(
+        request, to_ending(row), policy, whole_bytes=whole_bytes, accumulated=accumulated, random=no_jitter
+    )
+    if retry is None:
+        return None
+    return replace(retry.request, trial=replace(retry.request.trial, attempt=row["attempts"] + 1))
