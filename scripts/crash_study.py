@@ -49,7 +49,7 @@ COMMAND = [sys.executable, "-m", "tuner"]
 OPTIONS = ["--mode", "architecture", "--limit", "4", "--epochs", "2", "--max-workers", "2", "--threads", "1"]
 
 
-RAY_AGENTS = ("ray::Dashboard", "ray::RuntimeEnv")
+RAY_AGENTS = ("ray::Dashboard", "ray::RuntimeEnv", "ray/dashboard/agent", "ray/_private/runtime_env/agent")
 
 
 class Difference(Exception):
@@ -238,7 +238,7 @@ def left_behind(folder: Path, seconds: float = 10.0) -> None:
         if not here:
             return
         time.sleep(0.2)
-    agents = [process for process in here if process.name().startswith(RAY_AGENTS)]
+    agents = [process for process in here if any(sign in " ".join(process.cmdline()) for sign in RAY_AGENTS)]
     if len(agents) < len(here):
         raise Difference(f"processes are still there {seconds:.0f} s after their driver was killed: {here}")
     for process in agents:
