@@ -119,7 +119,7 @@ def run(
         found,
         lambda: found.load_data(options["data"], options["seed"]),
         chosen,
-        _settings(options),
+        Settings.from_options(options),
         label=label,
         command=shlex.join(["tune", *_arguments(options)]),
         options=options,
@@ -135,10 +135,6 @@ def _choice(options: Mapping[str, Any], study: Mapping[str, Any]) -> tuple[Workl
         found = find_workload(options["workload"])
         return found, parse_configurations(study["configurations"], found.hyperparameters), options["mode"]
     return choose(**selection)
-
-
-def _settings(options: Mapping[str, Any]) -> Settings:
-    return Settings(**{name: options[name] for name in Settings.__dataclass_fields__ if name in options})
 
 
 def tune_hyperparameters_parallel(
@@ -225,7 +221,7 @@ def tune_hyperparameters_parallel(
         workload,
         lambda: from_tables(trainset, testset, user_features, item_features, seed=seed),
         chosen,
-        _settings(options),
+        Settings.from_options(options),
         label="notebook",
         command="tune_hyperparameters_parallel()",
         again=lambda _, folder, __: f"tuner.load_best({str(folder)!r})",

@@ -104,21 +104,7 @@ def plan(
     Raises:
         InputError: something given cannot be used.
     """
-    settings = Settings(
-        auto_memory=auto_memory,
-        model_memory_gb=model_memory_gb,
-        packing=packing,
-        gpu_memory_buffer_gb=gpu_memory_buffer_gb,
-        device_memory_gb=device_memory_gb,
-        max_workers=max_workers,
-        threads=threads,
-        epochs=epochs,
-        seed=seed,
-        device=device,
-        memory_estimation=memory_estimation,
-        calibration=calibration,
-        expandable_segments=expandable_segments,
-    )
+    settings = Settings.from_options(locals())
     settings.check()
     devices = usable(_imagined(gpus, device_memory_gb) if gpus is not None else detect_devices(device), settings)
     found, chosen, _ = choose(workload, mode, config, only, limit, overrides)

@@ -46,16 +46,16 @@ def check_same(study: Study, described: Mapping[str, Any], folder: str) -> None:
     Raises:
         InputError: workload, data, configurations or seed are others; the text says which.
     """
-    for key, what in (("workload", "workload"), ("seed", "seed"), ("fingerprint", "data"), ("configurations", "")):
-        if study.get(key) == described[key]:
-            continue
-        if key == "fingerprint":
-            raise InputError(f"--resume {folder}: the data are others than its own; give it those by --data")
-        if key == "configurations":
-            raise InputError(f"--resume {folder}: its configurations are others; start a new study for these")
-        raise InputError(
-            f"--resume {folder}: its {what} is {study.get(key)!r}, not {described[key]!r}; start a new study for that"
-        )
+    for key in ("workload", "seed"):
+        if study.get(key) != described[key]:
+            raise InputError(
+                f"--resume {folder}: its {key} is {study.get(key)!r}, not {described[key]!r}; "
+                "start a new study for that"
+            )
+    if study.get("fingerprint") != described["fingerprint"]:
+        raise InputError(f"--resume {folder}: the data are others than its own; give it those by --data")
+    if study.get("configurations") != described["configurations"]:
+        raise InputError(f"--resume {folder}: its configurations are others; start a new study for these")
 
 
 def merged_options(

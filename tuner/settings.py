@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, Self, get_args
 
 from tuner.devices import DeviceChoice
 from tuner.errors import InputError
@@ -90,6 +91,11 @@ class Settings:
     calibration: bool = True
     expandable_segments: bool = False
     dry_run: bool = False
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> Self:
+        """The settings among a function's options, by their names; what is not there has its default."""
+        return cls(**{name: options[name] for name in cls.__dataclass_fields__ if name in options})
 
     def check(self) -> None:
         """Refuses what cannot be used, before anything is done.
