@@ -26,7 +26,6 @@ from typing import Any, Literal
 
 import psutil
 import torch
-import torch._dynamo  # which the first optimizer imports: once here, and not in every child
 
 from tuner import journal, results
 from tuner.datasets.synthetic import synthetic_ratings

@@ -61,3 +61,11 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def gpu_16gb() -> Device:
     return Device("", "cuda", 0, "a GPU", 16 * GB, 16 * GB, cores=16)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With ``-n``, all tests that start Ray run in one process, one after another: each wants all cores and memory."""
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            if item.get_closest_marker("ray"):
+                item.add_marker(pytest.mark.xdist_group("ray"))

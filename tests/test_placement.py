@@ -8,7 +8,7 @@ import pytest
 
 from tuner.errors import InputError
 from tuner.placement import Packer, Packing, Plan, limited, make_plan, shortest_possible, simulate
-from tuner.trial import GB, Device, MemoryEstimate, Placement, Request, Trial
+from tuner.trial import GB, MB, Device, MemoryEstimate, Placement, Request, Trial
 
 
 def request(number: int, gb: float) -> Request:
@@ -71,6 +71,13 @@ def test_devices_are_filled_evenly_and_no_more_than_the_trials_need(gpu_16gb: De
         9,
         1,
     )
+
+
+def test_room_for_more_is_beside_the_workers_that_are_planned(gpu_16gb: Device) -> None:
+    sizes = (1200 * MB, 3200 * MB)
+    devices = [replace(gpu_16gb, index=i, total_bytes=size, free_bytes=size) for i, size in enumerate(sizes)]
+    plan = make_plan(devices, [1000 * MB] * 4, packing="per-trial", buffer_bytes=0)
+    assert (plan.expected, plan.slots) == ((1, 3), (1, 3))
 
 
 def test_the_only_worker_is_on_the_device_that_holds_the_largest_trial(gpu_16gb: Device) -> None:

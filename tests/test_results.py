@@ -6,7 +6,8 @@ import multiprocessing
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -98,6 +99,13 @@ def test_only_the_best_trials_weights_are_kept(study: StudyFolder, gpu_16gb: Dev
 def test_the_full_text_of_an_error_is_kept(study: StudyFolder, gpu_16gb: Device) -> None:
     study.record(outcome(gpu_16gb, 1, "failed"), ESTIMATE, never)
     assert (study.path / "tracebacks.log").read_text() == "== 001 t1\nTraceback…\n"
+
+
+def test_text_that_is_no_unicode_costs_no_result(study: StudyFolder, gpu_16gb: Device) -> None:
+    study.record(replace(outcome(gpu_16gb, 1, "failed"), error="file \udcff"), ESTIMATE, never)
+    with closing(resumed(study)) as again:
+        assert [row["trial_id"] for row in again.rows()] == ["001"]
+    assert "file ?" in (study.path / "results.csv").read_text()
 
 
 def test_a_folder_with_files_or_under_a_file_is_refused(tmp_path: Path) -> None:

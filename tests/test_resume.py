@@ -36,6 +36,26 @@ def test_the_same_data_have_the_same_fingerprint_and_others_another() -> None:
 
 
 @pytest.mark.parametrize(
+    "other",
+    [
+        {"x": np.arange(6).reshape(2, 3)[:, ::2] + 1},
+        {"x": np.zeros((2, 2), dtype=np.int32)},
+        {"x": np.zeros(4, dtype=np.int64)},
+        {"x": np.array(["a", 0], dtype=object)},
+        {"x": np.zeros((2, 2), dtype=np.int64), "names": ["b"]},
+    ],
+    ids=["values that are strided", "type", "shape", "objects", "lists"],
+)
+def test_type_shape_order_and_plain_values_count_for_the_fingerprint(other: dict[str, Any]) -> None:
+    assert fingerprint(other) != fingerprint({"x": np.zeros((2, 2), dtype=np.int64)})
+
+
+def test_how_data_lie_in_memory_does_not_count_for_the_fingerprint() -> None:
+    table, text = np.arange(12.0).reshape(3, 4), "".join(["a", "b"])
+    assert fingerprint([table[:, ::2], text, text]) == fingerprint([table[:, ::2].copy(), "ab", "".join("ab")])
+
+
+@pytest.mark.parametrize(
     ("changed", "message"),
     [
         ({"workload": "other"}, "--resume out: its workload is 'toy', not 'other'"),
@@ -79,6 +99,12 @@ def test_a_trial_that_accumulated_goes_on_doing_so() -> None:
     assert first.trial.config["accumulation"] == 2
     first, _ = left(whole, {**whole, "attempts": 2, "config/accumulation": 2}, on_oom="accumulate")
     assert first.trial.config["accumulation"] == 4
+
+
+def test_a_line_counts_as_it_was_and_not_as_it_would_be_now() -> None:
+    rows = [row("t1", "out_of_memory", limit_gb=limit, attempts=n) for n, limit in ((1, 1.0), (2, 1.5))]
+    first = left(*rows, whole_gb=1, on_oom="accumulate")[0]
+    assert first.trial.config["accumulation"] == 2
 
 
 def test_a_study_keeps_its_options_but_those_given_anew() -> None:

@@ -199,10 +199,14 @@ def test_a_resumed_study_ends_as_if_it_had_not_been_interrupted(tmp_path: Path) 
     assert [row["name"] for row in journal(tmp_path / "out") if row["status"] == "completed"] == list("abcd")
 
 
-def test_a_study_of_which_nothing_is_left_runs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("memory_gb", [None, 0.05])
+def test_a_study_of_which_nothing_is_left_runs_nothing_and_needs_no_room(
+    tmp_path: Path, memory_gb: float | None, capsys: pytest.CaptureFixture[str]
+) -> None:
     study(tmp_path / "out", {"name": "a"})
     before = journal(tmp_path / "out")
-    result = study(tmp_path / "out", {"name": "a"}, resume=str(tmp_path / "out"), output=None)
+    room = {"output": None, "device_memory_gb": memory_gb}
+    result = study(tmp_path / "out", {"name": "a"}, resume=str(tmp_path / "out"), **room)
     assert "nothing is left to do" in capsys.readouterr().out
     assert ([row["name"] for row in result.rows], journal(tmp_path / "out")) == (["a"], before)
 
@@ -237,6 +241,8 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
     [
         ({"model_memory_gb": 0}, "--model-memory-gb 0: must be more than 0"),
         ({"model_memory_gb": float("nan")}, "--model-memory-gb nan"),
+        ({"device_memory_gb": float("inf")}, "--device-memory-gb inf: must be a finite number"),
+        ({"retry_growth": float("inf")}, "--retry-growth inf"),
         ({"gpu_memory_buffer_gb": -1}, "--gpu-memory-buffer-gb -1: must be at least 0"),
         ({"max_workers": 0}, "--max-workers 0: must be at least 1"),
         ({"threads": 0}, "--threads 0"),

@@ -50,12 +50,13 @@ def caps_available(device: Device) -> bool:
 def worker_environment(device: Device) -> dict[str, str]:
     """Environment variables of a worker's process, so that its heap holds what its tensors do and little else.
 
-    What the user has set in ``GLIBC_TUNABLES`` stays; other C libraries do not read it. Workers of GPUs need none.
+    What the user has set in ``GLIBC_TUNABLES`` wins, as the last one counts; other C libraries do not read it. GPUs'
+    workers need none.
     """
     if device.kind == "cuda":
         return {}
     ours = [f"{name}={value}" for name, value in TUNABLES.items()]
-    return {"GLIBC_TUNABLES": ":".join([*filter(None, [os.environ.get("GLIBC_TUNABLES")]), *ours])}
+    return {"GLIBC_TUNABLES": ":".join([*ours, *filter(None, [os.environ.get("GLIBC_TUNABLES")])])}
 
 
 @contextmanager

@@ -108,7 +108,7 @@ def make_plan(
     Raises:
         InputError: no device can hold the largest trial.
     """
-    footprint = max(needs)
+    footprint = max(1, *needs)
     budgets = tuple(budget_bytes(device, buffer_bytes) for device in devices)
     fits = tuple(budget // footprint for budget in budgets)
     if not any(fits):
@@ -121,8 +121,9 @@ def make_plan(
         (len(needs), "number of trials"),
     ]
     workers, bound = min(limits, key=lambda limit: limit[0])
+    expected = _spread(workers, _within_cores(by_memory, devices), budgets)
     room = _within_cores([(1 if packing == "uniform" else ROOM) * fit for fit in by_memory], devices)
-    slots = _spread(min(max_workers or len(needs), len(needs), sum(room)), room, budgets)
+    slots = _spread(min(max_workers or len(needs), len(needs), sum(room)), room, budgets, expected)
     return Plan(
         devices=tuple(devices),
         buffer_bytes=buffer_bytes,
@@ -130,7 +131,7 @@ def make_plan(
         packing=packing,
         footprint_bytes=footprint,
         fits=fits,
-        expected=_spread(workers, _within_cores(by_memory, devices), budgets),
+        expected=expected,
         slots=slots,
         threads=threads or _threads(devices, slots),
         bound=bound,
@@ -319,15 +320,17 @@ def _most_that_fit(budgets: Sequence[int], needs: Sequence[int]) -> tuple[int, .
     return tuple(bisect_right(sums, budget) for budget in budgets)
 
 
-def _spread(workers: int, capacity: Sequence[int], budgets: Sequence[int]) -> tuple[int, ...]:
+def _spread(
+    workers: int, capacity: Sequence[int], budgets: Sequence[int], dealt: Sequence[int] | None = None
+) -> tuple[int, ...]:
     """Deals workers out to devices, each time to the one that is used the least of its capacity; the roomiest first.
 
-    So the device that alone can hold the largest trials always has a worker.
+    So the device that alone can hold the largest trials always has a worker. Those that are ``dealt`` already stay.
     """
-    slots = [0] * len(capacity)
-    used = [(0.0, -budgets[index], index) for index, most in enumerate(capacity) if most]
+    slots = list(dealt or [0] * len(capacity))
+    used = [(slots[i] / most, -budgets[i], i) for i, most in enumerate(capacity) if slots[i] < most]
     heapq.heapify(used)
-    for _ in range(workers):
+    for _ in range(workers - sum(slots)):
         _, budget, index = heapq.heappop(used)
         slots[index] += 1
         if slots[index] < capacity[index]:

@@ -95,6 +95,12 @@ def calibration_key(workload: Workload, device: Device, settings: Settings) -> s
     return calibration.key(workload.name, device.name, settings.expandable_segments)
 
 
+def whole_bytes(devices: Sequence[Device], settings: Settings) -> int:
+    """The most that a trial can be given: the whole of the roomiest device, in bytes."""
+    buffer_bytes = int(settings.gpu_memory_buffer_gb * GB)
+    return max(budget_bytes(device, buffer_bytes) for device in devices)
+
+
 def plan_requests(
     workload: Workload, requests: Sequence[Request], devices: Sequence[Device], settings: Settings
 ) -> tuple[Plan, list[Request]]:
@@ -107,7 +113,7 @@ def plan_requests(
         InputError: a trial fits on no device; the text names it and says what can be done.
     """
     buffer_bytes = int(settings.gpu_memory_buffer_gb * GB)
-    whole = max(budget_bytes(device, buffer_bytes) for device in devices)
+    whole = whole_bytes(devices, settings)
     served = [_within(request, whole, workload, settings) for request in requests]
     largest = max(served, key=lambda request: request.need_bytes)
     try:
@@ -145,8 +151,8 @@ def _of_one_kind(
     return list(zip(raw, calibrated(raw, workload.name, device.name, expandable), strict=True))
 
 
-def _within(request: Request, whole_bytes: int, workload: Workload, settings: Settings) -> Request:
+def _within(request: Request, whole: int, workload: Workload, settings: Settings) -> Request:
     may_shrink = settings.on_oom == "accumulate" and workload.accumulated(request.trial.config) is not None
-    if whole_bytes and (request.estimate.total_bytes <= whole_bytes or may_shrink):
-        return replace(request, need_bytes=min(request.need_bytes, whole_bytes))
+    if whole and (request.estimate.total_bytes <= whole or may_shrink):
+        return replace(request, need_bytes=min(request.need_bytes, whole))
     return request

@@ -257,7 +257,7 @@ class StudyFolder:
 
     def _write_csv(self) -> None:
         began = time.monotonic()
-        journal.replace_file(self.path / RESULTS, to_csv(self.rows()).encode())
+        journal.replace_file(self.path / RESULTS, to_csv(self.rows()).encode(errors="replace"))
         ended = time.monotonic()
         self._csv_due = ended + max(CSV_SECONDS, CSV_PATIENCE * (ended - began))
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from tuner.errors import InputError
 from tuner.results import Row
@@ -17,17 +20,28 @@ Study = Mapping[str, Any]
 
 
 def fingerprint(data: Any) -> str:
-    """A digest of the arrays in a data set: the same data, the same text.
+    """A digest of a data set: the same data, the same text.
 
-    The data are pickled for that, as they are on their way to the workers, and nothing is read back.
+    The data are pickled for that, as they are on their way to the workers, and nothing is read back. Every array
+    counts with its type, shape and values, however it lies in memory.
     """
-    digest = hashlib.blake2b(digest_size=16)
+    pickled = io.BytesIO()
+    _Pickler(pickled).dump(data)
+    return hashlib.blake2b(pickled.getbuffer(), digest_size=16).hexdigest()
 
-    def add(buffer: pickle.PickleBuffer) -> None:
-        digest.update(buffer.raw())
 
-    pickle.dumps(data, protocol=5, buffer_callback=add)
-    return digest.hexdigest()
+class _Pickler(pickle.Pickler):
+    """Pickles data with each array of numbers replaced by its digest, so that no second copy of the data is made."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, protocol=5)
+        self.fast = True  # without a memo: equal texts may be one object or two
+
+    def reducer_override(self, value: Any) -> Any:
+        if not isinstance(value, np.ndarray) or value.dtype.hasobject:
+            return NotImplemented
+        own = hashlib.blake2b(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data, digest_size=16)
+        return str, (f"{value.dtype.str} {value.shape} {own.hexdigest()}",)
 
 
 def description(workload: str, data: Any, configurations: Sequence[Configuration], seed: int) -> dict[str, Any]:
@@ -131,8 +145,9 @@ def to_ending(row: Row) -> Ending:
 def _after(
     request: Request, row: Row, policy: RetryPolicy, whole_bytes: int, accumulated: Accumulated
 ) -> Request | None:
-    steps = row.get(f"config/{ACCUMULATION}")
-    config = {**request.trial.config, **({ACCUMULATION: steps} if steps else {})}
+    steps = row.get(f"config/{ACCUMULATION}")  # as it was, and not as it would be with what there is now
+    config = {name: value for name, value in request.trial.config.items() if name != ACCUMULATION}
+    config = {**config, **({ACCUMULATION: steps} if steps else {})}
     request = replace(request, trial=replace(request.trial, config=config))
     no_jitter: Callable[[], float] = lambda: 0.0  # noqa: E731  # the wait is over
     retry = next_attempt(

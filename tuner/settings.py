@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from tuner.placement import Packing
 from tuner.results import check_empty
 from tuner.retry import OnOom, RetryPolicy
 
-# The smallest value of each option that is a number, and whether it is allowed itself; a NaN never is.
+# The smallest value of each option that is a number, and whether it is allowed itself; all are finite.
 LOWEST: dict[str, tuple[float, bool]] = {
     "model_memory_gb": (0, False),
     "gpu_memory_buffer_gb": (0, True),
@@ -105,6 +106,8 @@ class Settings:
         """
         for option, (low, inclusive) in LOWEST.items():
             value = getattr(self, option)
+            if value is not None and not math.isfinite(value):
+                raise InputError(f"--{option.replace('_', '-')} {value:g}: must be a finite number")
             if value is not None and not (value >= low if inclusive else value > low):
                 must = f"at least {low:g}" if inclusive else f"more than {low:g}"
                 raise InputError(f"--{option.replace('_', '-')} {value:g}: must be {must}")

@@ -7,7 +7,7 @@ import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from random import Random
@@ -20,7 +20,15 @@ from tuner.journal import read_attempts
 from tuner.memory import calibration
 from tuner.memory.feedback import Feedback
 from tuner.placement import Packer, Plan, need_bytes
-from tuner.planning import Estimates, calibration_key, estimate_requests, plan_requests, usable, with_epochs
+from tuner.planning import (
+    Estimates,
+    calibration_key,
+    estimate_requests,
+    plan_requests,
+    usable,
+    whole_bytes,
+    with_epochs,
+)
 from tuner.recorder import Recorder
 from tuner.report.progress import Progress
 from tuner.report.tables import (
@@ -167,18 +175,16 @@ def _plan(
     devices: Sequence[Device],
     settings: Settings,
 ) -> tuple[Plan, list[Request]]:
-    """The plan for the trials that are left, and these; a finished study is planned as a whole, to run nothing."""
-    plan, served = plan_requests(workload, requests, devices, settings)
+    """The plan for the trials that are left, and these; only where nothing is left, it is one for all of them."""
     if not attempts:
-        return plan, served
-    left = remaining(
-        served,
-        attempts,
-        settings.retry_policy,
-        whole_bytes=plan.largest_budget,
-        accumulated=workload.accumulated,
-    )
-    return (plan_requests(workload, left, devices, settings)[0] if left else plan), left
+        return plan_requests(workload, requests, devices, settings)
+    whole = whole_bytes(devices, settings)
+    policy = settings.retry_policy
+    left = remaining(requests, attempts, policy, whole_bytes=whole, accumulated=workload.accumulated)
+    if left:
+        return plan_requests(workload, left, devices, settings)
+    shown = [replace(request, need_bytes=min(request.need_bytes, whole)) for request in requests]
+    return plan_requests(workload, shown, devices, settings)[0], []
 
 
 def _execute(

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from tuner.checkpoints import Checkpoint, Progress
 from tuner.errors import TunerError
+from tuner.optimizers import Adam
 from tuner.trial import ACCUMULATION, EpochReport, Phase, Trial
 from tuner.workloads.base import Batch, Config, Workload
 
@@ -171,7 +172,7 @@ def snapshot(model: nn.Module) -> dict[str, Tensor]:
 
 def build_optimizer(model: nn.Module, config: Config) -> torch.optim.Optimizer:
     """Adam with the configuration's ``lr`` and ``weight_decay``, in its single-kernel form."""
-    return torch.optim.Adam(model.parameters(), lr=config["lr"], weight_decay=config["weight_decay"], fused=True)
+    return Adam(model.parameters(), lr=config["lr"], weight_decay=config["weight_decay"], fused=True)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:

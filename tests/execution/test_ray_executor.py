@@ -110,9 +110,11 @@ def test_what_ray_says_of_a_loss_becomes_a_status() -> None:
     assert losses.verdict(died, kernel_killed=False)[:2] == ("failed", "worker")
     for last, status in (
         ("torch.OutOfMemoryError: CUDA out of memory.", "out_of_memory"),
+        ("torch.AcceleratorError: CUDA error: out of memory", "out_of_memory"),
         ("ValueError: 3", "failed"),
     ):
-        made = ray.exceptions.RayActorError(error_msg=f"Traceback\n  File\n{last}\n", actor_init_failed=True)
+        text = f"Traceback\n  File\n{last}\nCompile with `TORCH_USE_CUDA_DSA`.\n"
+        made = ray.exceptions.RayActorError(error_msg=text, actor_init_failed=True)
         assert losses.verdict(made, kernel_killed=True) == (status, "", f"the worker was lost: {last}")
 
 
@@ -127,7 +129,7 @@ def test_only_devices_that_are_used_are_reserved_and_never_more_cores_than_there
 
 @pytest.mark.parametrize("slots", [1, 3, 7, 9, 60])
 def test_parts_are_rounded_down_so_that_the_last_worker_fits(gpu_16gb: Device, slots: int) -> None:
-    options = Pool(gpu_16gb, {"CPU": 16.0, "GPU": 1.0, "memory": 1000.0}, slots, "own", lambda *_: None)._options()
+    options = Pool(gpu_16gb, {"CPU": 16.0, "GPU": 1.0, "memory": 1000.0}, slots, 0, "own", lambda *_: None)._options()
     for name, whole in (("num_cpus", 16), ("num_gpus", 1)):
         steps = round(options[name] * 10_000)
         assert whole * 10_000 - slots < steps * slots <= whole * 10_000

@@ -91,6 +91,20 @@ def test_a_worker_that_a_trial_has_left_memory_in_is_not_used_again(monkeypatch:
     assert [(each.status, each.reusable) for each in outcomes] == [("completed", True), ("completed", False)]
 
 
+def test_a_device_that_does_not_answer_any_more_costs_the_worker_and_not_the_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(self: PeakMeter) -> int:
+        raise RuntimeError("device-side assert")
+
+    monkeypatch.setattr(PeakMeter, "left_bytes", broken)
+    monkeypatch.setattr(PeakMeter, "start", lambda self: None)
+    *_, outcome, weights = run(Toy())
+    assert (outcome.status, outcome.reusable) == ("completed", False)
+    assert "the worker cannot be used again: RuntimeError: device-side assert" in outcome.error
+    assert outcome.metrics and weights
+
+
 def test_a_share_that_the_worker_itself_fills_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
     (outcome,) = run(Toy(), TrialOptions(), limit_bytes=MB)
     assert (outcome.status, outcome.phase, outcome.reusable) == ("out_of_memory", "start", False)

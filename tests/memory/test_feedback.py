@@ -52,11 +52,22 @@ def test_a_trial_that_ran_out_raises_the_others_until_its_peak_is_known() -> Non
     assert feedback.correct(requests["t300"]).need_bytes < before
 
 
+@pytest.mark.parametrize("ending", [Ending("out_of_memory", limit_bytes=650 * MB), ended(680)])
+def test_a_fit_that_takes_it_for_an_outlier_gives_trials_as_large_no_less_than_one_that_ran_out(
+    ending: Ending,
+) -> None:
+    feedback, requests = make(known=tuple(Sample(0, mb * MB, (200 + mb) * MB) for mb in range(100, 500, 10)))
+    feedback.learn(requests["t300"].trial, Ending("out_of_memory", limit_bytes=650 * MB))
+    feedback.learn(requests["t300"].trial, ending)
+    assert feedback.correct(requests["t400"]).need_bytes > 680 * MB
+    assert feedback.correct(requests["t200"]).need_bytes < 500 * MB
+
+
 def test_estimates_that_are_not_traced_are_only_raised_and_only_of_trials_as_large() -> None:
     feedback, requests = make("static")
     assert not feedback.learn(requests["t400"].trial, ended(10))
     assert feedback.learn(requests["t200"].trial, Ending("out_of_memory", limit_bytes=2000 * MB))
-    assert feedback.correct(requests["t300"]).need_bytes == 2000 * MB
+    assert feedback.correct(requests["t300"]).need_bytes == 2200 * MB
     assert feedback.correct(requests["t100"]) == requests["t100"]
 
 

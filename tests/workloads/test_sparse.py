@@ -39,4 +39,4 @@ def test_the_gradient_is_right() -> None:
 
 def test_the_operator_keeps_torchs_rules_for_custom_operators() -> None:
     graph = bipartite_mean(USER, ITEM, 3, 3)
-    torch.library.opcheck(csr_matmul, (*graph, torch.randn(6, 4, requires_grad=True)))
+    torch.library.opcheck(torch.ops.tuner.csr_matmul.default, (*graph, torch.randn(6, 4, requires_grad=True)))

@@ -11,6 +11,7 @@ from tuner.trial import GB, Lost, Status
 ANSI = re.compile(r"\x1b\[[0-9;]*m")  # colours in Ray's messages
 # Ray has a type for what its memory monitor does, but where another error quotes it there is only the text.
 MONITOR = "due to the node running low on memory"
+EXCEPTION = re.compile(r"[\w.]+(Error|Exception|Interrupt|Exit)\b")
 MEMORY_ERRORS = ("MemoryError", "torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError")
 
 
@@ -23,6 +24,12 @@ def last_line(text: str) -> str:
     """The last line that is not empty: of a traceback, the one that says what went wrong."""
     lines = [line.strip() for line in ANSI.sub("", text).splitlines() if line.strip()]
     return lines[-1] if lines else "no reason was given"
+
+
+def exception_line(text: str) -> str:
+    """The last line that begins with an exception's name, as torch's own go on for several lines; or the last."""
+    named = [line.strip() for line in ANSI.sub("", text).splitlines() if EXCEPTION.match(line.strip())]
+    return named[-1] if named else last_line(text)
 
 
 def first_line(text: str) -> str:
@@ -65,7 +72,7 @@ def verdict(error: Exception, *, kernel_killed: bool) -> tuple[Status, Lost, str
         used = first_line(text).rpartition("low on memory. ")[2]
         return "out_of_memory", "worker", f"the worker was killed by Ray's memory monitor: {used}"
     if raised(error):
-        last = last_line(text)
+        last = exception_line(text)
         memory = last.startswith(MEMORY_ERRORS) or any(sign in last for sign in OUT_OF_MEMORY)
         return "out_of_memory" if memory else "failed", "", f"the worker was lost: {last}"
     if kernel_killed:

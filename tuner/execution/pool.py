@@ -10,7 +10,7 @@ from typing import Any
 
 from tuner.errors import ExecutionError
 from tuner.placement import Plan
-from tuner.trial import Device
+from tuner.trial import Device, Placement
 
 READY_SECONDS = 60
 RAY_STEP = 10_000  # Ray counts resources in units of 1 / RAY_STEP
@@ -27,6 +27,7 @@ class Pool:
         device: where they run.
         bundle: what Ray reserves of it.
         slots: how many workers divide that between them.
+        budget_bytes: of the device's memory, for trials and for warm workers that wait for one.
         node_id: where Ray has it.
         make: makes a worker for a device with Ray's options.
     """
@@ -34,11 +35,13 @@ class Pool:
     device: Device
     bundle: Mapping[str, float]
     slots: int
+    budget_bytes: int
     node_id: str
     make: Make
     _group: Any = None
     _idle: list[Any] = field(default_factory=list)
     _living: list[Any] = field(default_factory=list)
+    _taken: dict[Any, int] = field(default_factory=dict)  # bytes, by busy worker
 
     def reserve(self) -> None:
         """Asks Ray for the bundle, on its node and nowhere else; does not wait for it.
@@ -53,22 +56,31 @@ class Pool:
         """Whether Ray has reserved the bundle; waits for that for so long."""
         return bool(self._group.wait(max(0.0, timeout_seconds)))
 
-    def take(self, *, new: bool) -> tuple[Any, bool]:
+    def take(self, placement: Placement, *, new: bool) -> tuple[Any, bool]:
         """A worker for a trial, and whether it is a new one.
 
+        Idle workers are in no trial's share, but hold their context all the same: those for which the trials of the
+        device leave no room are ended.
+
         Args:
+            placement: the trial's.
             new: take no warm one; the place of an idle worker is taken if no other is left.
         """
-        if self._idle and not new:
-            return self._idle.pop(), False
-        if self._idle and len(self._living) >= self.slots:
+        warm = self._idle.pop() if self._idle and not new else None
+        room = self.budget_bytes - sum(self._taken.values()) - placement.limit_bytes
+        while self._idle and len(self._idle) * placement.estimate.context_bytes > room:
             self.end(self._idle[0])
-        worker = self.make(self.device, self._options())
-        self._living.append(worker)
-        return worker, True
+        if warm is None and self._idle and len(self._living) >= self.slots:
+            self.end(self._idle[0])
+        worker = warm or self.make(self.device, self._options())
+        if warm is None:
+            self._living.append(worker)
+        self._taken[worker] = placement.limit_bytes
+        return worker, warm is None
 
     def give_back(self, worker: Any) -> None:
         """Keeps a worker for the next trial."""
+        del self._taken[worker]
         self._idle.append(worker)
 
     def end(self, worker: Any) -> None:
@@ -78,6 +90,7 @@ class Pool:
         if worker not in self._living:
             return
         self._living.remove(worker)
+        self._taken.pop(worker, None)
         if worker in self._idle:
             self._idle.remove(worker)
         ray.kill(worker)
@@ -122,7 +135,7 @@ def make_pools(
         if slots:
             node = nodes[device]
             bundle = _bundle(device, slots * plan.threads, min(budget, memory_bytes[node]))
-            pools[device] = Pool(device, bundle, slots, node, make)
+            pools[device] = Pool(device, bundle, slots, budget, node, make)
     return pools
 
 

@@ -111,6 +111,7 @@ class RayExecutor:
 
     def submit(self, placement: Placement) -> None:
         """Starts a trial on an idle worker of its device; on a new one if there is none, or if it is a retry."""
+        self._end_spent()
         pool = self._pools[placement.device]
         run = Run(placement, pool, None, False, time.monotonic())
         if placement.device in self._lost:
@@ -120,9 +121,7 @@ class RayExecutor:
 
     def poll(self, timeout_seconds: float) -> list[Told]:
         """One event of every trial that has one, waiting for the first for at most ``timeout_seconds``."""
-        for run in self._spent:
-            run.pool.end(run.worker)
-        self._spent = []
+        self._end_spent()
         waited = [*self._runs, *self._inquests.references]
         if not waited and not self._told:
             time.sleep(timeout_seconds)
@@ -161,9 +160,15 @@ class RayExecutor:
         return self._actor.options(**options, **own).remote(workload, data, device, threads, trial_options)
 
     def _start(self, run: Run, *, new: bool) -> None:
-        run.worker, run.fresh = run.pool.take(new=new)
+        run.worker, run.fresh = run.pool.take(run.placement, new=new)
         stream = run.worker.run.options(num_returns="streaming").remote(run.placement)
         self._runs[stream] = run
+
+    def _end_spent(self) -> None:
+        """Ends the workers that are not used again: what they had to tell has been taken."""
+        for run in self._spent:
+            run.pool.end(run.worker)
+        self._spent = []
 
     def _ready(self, waited: list[Any], timeout_seconds: float) -> list[Any]:
         if not waited:

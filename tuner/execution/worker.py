@@ -61,11 +61,7 @@ def run_trial(
     began = time.perf_counter()
     attempt = _Attempt(placement)
     yield from attempt.train(workload, data, meter, options)
-    # The peak is read before the clean-up, and that is done when the attempt's frames and exceptions are gone: they
-    # would keep the trial's tensors alive.
-    peak = meter.peak_bytes()
-    gc.collect()
-    left = meter.left_bytes() - (len(attempt.weights) if placement.device.kind == "cpu" else 0)
+    peak, left = attempt.measure(meter)
     yield Outcome(
         trial=placement.trial,
         status=attempt.status,
@@ -79,7 +75,7 @@ def run_trial(
         phase=attempt.phase,
         # A failed kernel leaves a CUDA context that fails everything after it, and memory that ran out in the middle
         # of a late import leaves a module half loaded.
-        reusable=attempt.status in ("completed", "diverged") and left <= LEFT_BYTES,
+        reusable=attempt.status in ("completed", "diverged") and left is not None and left <= LEFT_BYTES,
     )
     if attempt.weights:
         yield attempt.weights
@@ -127,6 +123,21 @@ class _Attempt:
         except Exception as error:
             self._fail(error)
         self.error = "; ".join(filter(None, [self.error, *faults]))
+
+    def measure(self, meter: PeakMeter) -> tuple[int | None, int | None]:
+        """The trial's peak, and what it has left behind, in bytes; None where the device does not answer any more.
+
+        The peak is read before the clean-up, and that is done when the attempt's frames and exceptions are gone: they
+        would keep the trial's tensors alive.
+        """
+        peak = None
+        try:
+            peak = meter.peak_bytes()
+            gc.collect()
+            return peak, meter.left_bytes() - (len(self.weights) if self.placement.device.kind == "cpu" else 0)
+        except Exception as error:  # a failed kernel has left a CUDA context that fails everything after it
+            self.error = self.error or f"the worker cannot be used again: {_one_line(error)}"
+            return peak, None
 
     def _fail(self, error: Exception) -> None:
         from tuner.training import phase_of

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 Method = Literal["auto", "static", "traced", "measured"]
 METHODS: tuple[str, ...] = get_args(Method)
 # Until a calibration says better. CUDA: 200 to 723 MiB were seen, by driver, GPU and lazy loading. CPU: trials with
-# a few MB of tensors peaked at 380 to 430 MB, 320 of which a Ray worker has before its first.
-CONTEXT_BYTES = {"cuda": 500 * MB, "cpu": 420 * MB}
+# a few MB of tensors peaked at 340 to 370 MB, 265 of which a Ray worker has before its first.
+CONTEXT_BYTES = {"cuda": 500 * MB, "cpu": 350 * MB}
 # A worker's heap holds its smaller tensors (``tuner.caps``), with gaps between them; larger ones leave none. By the
 # smallest caps under which GraphSAGE 32x2 to 256x4, 512x2 with batches of 80,000 and an MLP still ran, the gaps are
 # 14 to 43 % of these tensors. Until a calibration knows it better.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -17,10 +18,11 @@ Need = Callable[[MemoryEstimate], int]
 class Feedback:
     """Learns from the peaks of a study's trials, beside what is known of earlier ones.
 
-    Traced estimates are fitted to the peaks, as a calibration does between studies. A trial that ran out of memory
-    counts as one that takes what it had been given, until it is known better. Estimates of other kinds are only
-    raised: a trial gets no less than one that ran out of it with an estimate that was no larger. What the user gave
-    as the footprint of all says nothing of that kind.
+    Traced estimates are fitted to the peaks, as a calibration does between studies; a trial that ran out of memory
+    counts there as one that takes what it had been given, until it is known better. A fit may take such a trial for
+    an outlier, and estimates of other kinds are not fitted at all, so a trial is also given no less than one that ran
+    out with an estimate that was no larger: a tenth more than that had, or what it took in the end. What the user
+    gave as the footprint of all says nothing of that kind.
     """
 
     def __init__(self, raw: Mapping[str, MemoryEstimate], known: Sequence[Sample], need: Need) -> None:
@@ -37,7 +39,7 @@ class Feedback:
         self._samples: dict[str, Sample] = {}
         self._calibration: Calibration | None = None
         self._fitted = 0
-        self._too_little: dict[str, tuple[int, int]] = {}  # by trial: its estimate, and what was not enough
+        self._least: dict[str, tuple[int, int]] = {}  # by trial that ran out: its estimate, and what to give at least
 
     def learn(self, trial: Trial, ending: Ending) -> bool:
         """Takes note of how an attempt ended; returns whether that changes what ``correct`` says."""
@@ -46,7 +48,11 @@ class Feedback:
         if ACCUMULATION in trial.config or estimate.method == "given":
             return False
         if ran_out:
-            self._too_little[trial.trial_id] = estimate.total_bytes, ending.limit_bytes
+            enough = math.ceil(ending.limit_bytes * (1 + calibration.UNCALIBRATED_MARGIN))
+            self._least[trial.trial_id] = estimate.total_bytes, enough
+        elif trial.trial_id in self._least and ending.peak_bytes and ending.status == "completed":
+            enough = math.ceil(ending.peak_bytes * (1 + calibration.CALIBRATED_MARGIN))
+            self._least[trial.trial_id] = estimate.total_bytes, enough
         peak = ending.limit_bytes if ran_out else ending.peak_bytes
         if estimate.method == "traced" and peak and (ran_out or ending.status == "completed"):
             known_better = trial.trial_id in self._samples  # it had run out before
@@ -63,8 +69,8 @@ class Feedback:
             return request
         if raw.method == "traced" and self._calibration:
             estimate = calibration.apply(raw, self._calibration)
-            return replace(request, estimate=estimate, need_bytes=self._need(estimate))
-        floors = (limit for total, limit in self._too_little.values() if total <= raw.total_bytes)
+            request = replace(request, estimate=estimate, need_bytes=self._need(estimate))
+        floors = (enough for total, enough in self._least.values() if total <= raw.total_bytes)
         return replace(request, need_bytes=max([request.need_bytes, *floors]))
 
     def _fit(self) -> None:

@@ -25,7 +25,13 @@ class Csr(NamedTuple):
     value_t: Tensor  # (E,)
 
 
-@torch.library.custom_op("tuner::csr_matmul", mutates_args=())
+# Not by torch.library.custom_op: its kernels load torch.compile's machinery at their first call.
+OP = "tuner::csr_matmul"
+torch.library.define(
+    OP, "(Tensor crow, Tensor col, Tensor value, Tensor crow_t, Tensor col_t, Tensor value_t, Tensor x) -> Tensor"
+)
+
+
 def csr_matmul(
     crow: Tensor, col: Tensor, value: Tensor, crow_t: Tensor, col_t: Tensor, value_t: Tensor, x: Tensor
 ) -> Tensor:
@@ -46,12 +52,20 @@ def csr_matmul(
     Returns:
         (rows, H).
     """
+    result: Tensor = torch.ops.tuner.csr_matmul(crow, col, value, crow_t, col_t, value_t, x)
+    return result
+
+
+def _product(
+    crow: Tensor, col: Tensor, value: Tensor, crow_t: Tensor, col_t: Tensor, value_t: Tensor, x: Tensor
+) -> Tensor:
     # The weighted EmbeddingBag is this product, and its CPU kernel is the fastest that torch has for it.
     return F.embedding_bag(col, x.contiguous(), crow, mode="sum", per_sample_weights=value, include_last_offset=True)
 
 
-@csr_matmul.register_fake
-def _(crow: Tensor, col: Tensor, value: Tensor, crow_t: Tensor, col_t: Tensor, value_t: Tensor, x: Tensor) -> Tensor:
+def _shape(
+    crow: Tensor, col: Tensor, value: Tensor, crow_t: Tensor, col_t: Tensor, value_t: Tensor, x: Tensor
+) -> Tensor:
     return x.new_empty(crow.shape[0] - 1, x.shape[1])
 
 
@@ -64,7 +78,9 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return (None,) * 6 + (csr_matmul(crow_t, col_t, value_t, crow, col, value, grad),)
 
 
-csr_matmul.register_autograd(_backward, setup_context=_setup_context)
+torch.library.impl(OP, "default", _product)
+torch.library.register_fake(OP, _shape)
+torch.library.register_autograd(OP, _backward, setup_context=_setup_context)
 
 
 def bipartite_mean(user: Tensor, item: Tensor, num_users: int, num_items: int) -> Csr:
