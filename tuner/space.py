@@ -31,7 +31,8 @@ def mode_file(workload: str, mode: str) -> Path:
     Raises:
         InputError: the workload has no such mode; the text says which it has.
     """
-    files = {file.stem: file for folder in CONFIG_FOLDERS for file in (folder / workload).glob("*.yaml")}
+    name = workload.replace("-", "_")
+    files = {file.stem: file for folder in CONFIG_FOLDERS for file in (folder / name).glob("*.yaml")}
     if mode not in files:
         known = ", ".join(sorted(files))
         raise InputError(f"unknown mode {mode!r} of workload {workload}: choose one of {known}")

@@ -207,15 +207,13 @@ def train_epoch(
 
 
 def representative_batches(workload: Workload, config: Config, data: Any) -> Iterator[Batch]:
-    """Batches, or micro-batches, to judge memory by: on and on, and the largest of an epoch first.
-
-    Only where a workload says that its batches vary is an epoch drawn to find the largest.
-    """
+    """Batches, or micro-batches, to judge memory by, on and on: the largest where a workload's batches vary."""
     config = workload.micro_batch(config)
-    if workload.batches_vary:
-        yield max(workload.batches(config, data), key=lambda batch: sum(part.nbytes for part in batch))
     while True:
-        yield from workload.batches(config, data)
+        if workload.batches_vary:
+            yield workload.largest_batch(config, data)
+        else:
+            yield from workload.batches(config, data)
 
 
 def train_step(

@@ -10,7 +10,10 @@ from tuner.errors import InputError
 if TYPE_CHECKING:
     from tuner.workloads.base import Workload
 
-BUILT_IN = {"graphsage": "tuner.workloads.graphsage:GraphSAGE"}
+BUILT_IN = {
+    "graphsage": "tuner.workloads.graphsage:GraphSAGE",
+    "gt-ssl": "tuner.workloads.gt_ssl:GTSSL",
+}
 
 
 def find_workload(name: str) -> Workload:

@@ -70,6 +70,13 @@ class Workload(ABC):
         """The samples in a batch: by default the length of its first tensor."""
         return len(batch[0])
 
+    def largest_batch(self, config: Config, data: Any) -> Batch:
+        """The training batch that takes the most memory, asked for where ``batches_vary``.
+
+        By default the largest of an epoch, which later epochs may exceed: a workload that knows better should say so.
+        """
+        return max(self.batches(config, data), key=lambda batch: sum(part.nbytes for part in batch))
+
     def accumulated(self, config: Config) -> Config | None:
         """The same training in micro-batches of half the size; None where they cannot be halved."""
         micro_batches = 2 * config.get(ACCUMULATION, 1)
