@@ -33,6 +33,10 @@ def outcome(device: Device, number: int, status: Status = "completed", attempt: 
     return Outcome(trial, status, placement, metrics, 3, 1.23456, GB // 2, error, "Traceback…" if error else "")
 
 
+def of_wide(ended: Outcome) -> Outcome:
+    return replace(ended, trial=replace(ended.trial, workload="toy-wide"))
+
+
 def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
@@ -222,6 +226,27 @@ def test_the_best_weights_are_those_of_a_trial_with_a_line_after_a_kill(
     again.close()
     assert (study.path / "best.pt").read_bytes() == best
     assert names(study.path) == {"attempts.jsonl", "results.csv", "study.json", "best.pt"}
+
+
+@pytest.mark.parametrize(("function", "best"), [("write_through", b"second"), ("move", b"third")])
+def test_each_workloads_best_weights_are_those_of_a_trial_of_its_own_after_a_kill(
+    tmp_path: Path, gpu_16gb: Device, monkeypatch: pytest.MonkeyPatch, function: str, best: bytes
+) -> None:
+    metrics = {"toy": "val_loss", "toy-wide": "val_error"}
+    study = StudyFolder(tmp_path / "study", metrics)
+    study.describe({"workload": list(metrics)})
+    study.record(outcome(gpu_16gb, 1, val_loss=0.5, val_error=0.1), ESTIMATE, lambda: b"first")
+    study.record(of_wide(outcome(gpu_16gb, 2, val_error=0.7)), ESTIMATE, lambda: b"second")
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        kill_at(patch, function)
+        study.record(of_wide(outcome(gpu_16gb, 3, val_error=0.6)), ESTIMATE, lambda: b"third")
+    assert "best-toy-wide.pt.003" in names(study.path)
+    study._journal.close()
+    with closing(StudyFolder.resume(study.path, metrics)) as again:
+        again.record(of_wide(outcome(gpu_16gb, 4, val_error=0.65)), ESTIMATE, lambda: b"fourth")
+    last = b"fourth" if best == b"second" else best
+    assert [(study.path / f"best-{name}.pt").read_bytes() for name in metrics] == [b"first", last]
+    assert names(study.path) == {"attempts.jsonl", "results.csv", "study.json", "best-toy.pt", "best-toy-wide.pt"}
 
 
 def test_what_a_kill_leaves_half_done_is_finished_or_removed(study: StudyFolder, gpu_16gb: Device) -> None:

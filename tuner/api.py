@@ -261,14 +261,14 @@ def load_best(folder: str | Path, workload: str | None = None) -> nn.Module:
 
 def _best_file(folder: Path, workload: str | None) -> Path:
     """The weights of the only workload, or of one of several."""
-    several = {path.stem.partition("-")[2]: path for path in sorted(folder.glob(best_name("*")))}
+    several = {path.stem.partition("-")[2]: path for path in folder.glob(best_name("*"))}
     if not several:
         return folder / BEST
     if workload is None and len(several) == 1:
         return next(iter(several.values()))
     if workload not in several:
         asked = f"no best weights of {workload!r}" if workload else "the best weights of several workloads"
-        raise InputError(f"{folder} holds {asked}: choose workload {' or '.join(map(repr, several))}")
+        raise InputError(f"{folder} holds {asked}: choose workload {' or '.join(map(repr, sorted(several)))}")
     return several[workload]
 
 

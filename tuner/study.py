@@ -327,7 +327,9 @@ def _print_end(
     lines.append(f"results: {result.folder / RESULTS}")
     for workload, metric in metrics.items():
         rows = [row for row in result.rows if row["workload"] == workload]
-        console.print(results_table(rows, metric, workload if several else ""))
+        if several:
+            console.print(workload, style="bold", markup=False)
+        console.print(results_table(rows, metric))
         best = next((row for row in rows if row["status"] == "completed"), None)
         if best:
             name = title(workload, best["name"], several=several)

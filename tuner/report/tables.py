@@ -143,19 +143,12 @@ def _footprint(plan: Plan, requests: Sequence[Request]) -> str:
     return f"{need}{sum_} of {name}, the largest ({guess.method}){each}"
 
 
-def results_table(rows: Sequence[Row], metric: str, heading: str = "") -> Table:
-    """The trials of one workload in the order given, with their reason where they have no metric.
-
-    Args:
-        rows: of the study.
-        metric: what they are compared by.
-        heading: stands above the table.
-    """
+def results_table(rows: Sequence[Row], metric: str) -> Table:
+    """The trials of one workload in the order given, with their reason where they have no metric."""
     from rich.table import Table
     from rich.text import Text
 
-    above = Text(heading, style="bold") if heading else None
-    table = Table(box=None, pad_edge=False, header_style="bold", title=above, title_justify="left")
+    table = Table(box=None, pad_edge=False, header_style="bold")
     metrics = [key for key in (metric, metric.replace("val_", "test_")) if any(key in row for row in rows)]
     error = ("error",) if any(row["error"] for row in rows) else ()
     tried = ("attempts",) if any(row["attempts"] > 1 for row in rows) else ()
