@@ -15,18 +15,20 @@ import torch
 
 import tuner
 from tests.toy import Sharing, Toy, Wide
+from tuner.devices import ram_device
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
 from tuner.execution.loop import Executor
 from tuner.execution.ray_executor import RayExecutor
 from tuner.forecast import plan
+from tuner.planning import estimate_requests, to_trials
 from tuner.results import best_name
 from tuner.settings import Settings
 from tuner.space import configurations
 from tuner.study import StudyResult, run_study
 from tuner.trial import EpochReport
 from tuner.workloads import BUILT_IN
-from tuner.workloads.base import Choice, Workload
+from tuner.workloads.base import Choice, Workload, load_jobs
 
 TOY = [{"name": "a", "lr": 0.001}, {"name": "b"}]
 WIDE = [{"name": "a", "width": 8}, {"name": "c", "lr": 0.001}]
@@ -148,15 +150,13 @@ def test_epochs_replace_those_of_all_workloads_if_each_allows_them(tmp_path: Pat
 
 
 def test_estimates_are_calibrated_by_each_workloads_own_trials(tmp_path: Path) -> None:
-    narrow = [{"name": str(epochs), "epochs": epochs} for epochs in range(1, 6)]
-    study(tmp_path / "toy", [choice(Toy(), narrow)], auto_memory=True)
-    result = study(tmp_path / "both", [choice(Toy(), narrow), choice(Wide(), WIDE)], auto_memory=True)
-    assert {(row["workload"], row["status"]) for row in result.rows} == {
-        ("toy", "completed"),
-        ("toy-wide", "completed"),
-    }
-    guesses = {row["workload"]: row["estimated_memory_gb"] for row in result.rows if row["name"] in ("1", "a")}
-    assert guesses["toy"] < guesses["toy-wide"], "the first is calibrated, the second begins with the usual context"
+    listed = [{"name": str(epochs), "epochs": epochs} for epochs in range(1, 6)]
+    study(tmp_path / "toy", [choice(Toy(), listed)], auto_memory=True)
+    settings = Settings(auto_memory=True)
+    found = estimate_requests(load_jobs(both()), to_trials(both(), settings), [ram_device()], settings)
+    methods = [(each.trial.workload, each.estimate.method) for each in found.requests]
+    assert methods == [("toy", "traced, calibrated")] * 2 + [("toy-wide", "traced")] * 2
+    assert {name: len(samples) for name, samples in found.known.items()} == {"toy": 5, "toy-wide": 0}
 
 
 def test_a_plan_of_both_has_the_data_and_the_trials_of_both(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ from tuner.resume import check_same, description, remaining, to_ending
 from tuner.retry import Retry, next_attempt
 from tuner.settings import Settings
 from tuner.trial import ACCUMULATION, GB, SUCCESSFUL, Device, MemoryEstimate, Outcome, Request, title
-from tuner.workloads.base import Choice, Jobs, accumulated, describe, load_jobs, metrics
+from tuner.workloads.base import Choice, Jobs, accumulated, describe, load_jobs, metrics_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -140,12 +140,12 @@ def run_study(
                 _execute(jobs, requests, estimates, plan, executor, folder, console, settings, interrupt)
             except KeyboardInterrupt as error:
                 broken = error
-        result = StudyResult(plan, estimates.raw, best_first(folder.rows(), metrics(jobs)), folder.path)
+        result = StudyResult(plan, estimates.raw, best_first(folder.rows(), metrics_of(jobs)), folder.path)
         if settings.auto_memory and settings.calibration:
             _learn(console, result, settings)
         if again:
             with suppress(OSError):  # nobody reads it any more: a closed pipe or terminal
-                _print_end(console, result, metrics(jobs), again, settings)
+                _print_end(console, result, metrics_of(jobs), again, settings)
         if broken:
             raise broken
     return result
@@ -195,7 +195,7 @@ def _execute(
 ) -> None:
     """Runs the trials; whatever happens, every one of them has a row in the end."""
     epochs = sum(request.trial.config["epochs"] for request in requests)
-    progress = Progress(console, len(requests), epochs, metrics(jobs), sum(plan.budgets))
+    progress = Progress(console, len(requests), epochs, metrics_of(jobs), sum(plan.budgets))
     recorder = Recorder(folder, progress, requests)
     feedback = _feedback(estimates, folder)
     decisions = _decisions(jobs, feedback, settings)
@@ -275,7 +275,7 @@ def _learn(console: Console, result: StudyResult, settings: Settings) -> None:
 def _open_folder(settings: Settings, jobs: Jobs, label: str, attempts: int, console: Console) -> StudyFolder:
     """The folder that was asked for, that of the study that is gone on with, or a new one that no other study has."""
     if settings.resume:
-        folder = StudyFolder.resume(Path(settings.resume), metrics(jobs))
+        folder = StudyFolder.resume(Path(settings.resume), metrics_of(jobs))
         if len(folder.attempts()) != attempts:  # it was not locked when they were read
             folder.close()
             raise InputError(f"--resume {settings.resume}: another run has just written there; look at it again")
@@ -283,12 +283,12 @@ def _open_folder(settings: Settings, jobs: Jobs, label: str, attempts: int, cons
             console.print(note, markup=False, soft_wrap=True)
         return folder
     if settings.output:
-        return StudyFolder(Path(settings.output), metrics(jobs))
+        return StudyFolder(Path(settings.output), metrics_of(jobs))
     base = Path("results") / f"{time.strftime('%Y%m%d-%H%M%S')}-{'+'.join(jobs)}-{label}"
     number, path = 1, base
     while True:
         try:
-            return StudyFolder(path, metrics(jobs), new=True)
+            return StudyFolder(path, metrics_of(jobs), new=True)
         except FileExistsError:
             number += 1
             path = base.with_name(f"{base.name}-{number}")

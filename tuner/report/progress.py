@@ -106,7 +106,7 @@ class Progress:
         reserved = sum(placement.limit_bytes for placement, _ in running)
         bests = [f"{self._metrics[each]} {value:.4f} ({name})" for each, (value, name) in list(self._best.items())]
         best = f"best {', '.join(bests)}" if bests else "no result yet"
-        title = Text(
+        summary = Text(
             f"{self._done}/{self._trials} done, {len(running)} running · {best} · memory reserved "
             f"{reserved / GB:.1f} of {self._budget_bytes / GB:.1f} GB · {self._time_left(running)}",
             style="bold",
@@ -123,7 +123,7 @@ class Progress:
                 f"{report.epoch}/{report.epochs}" if report else "starting",
                 "" if value is None else f"{value:.4f}",
             )
-        return Group(title, table) if running else title
+        return Group(summary, table) if running else summary
 
     def _time_left(self, trials: list[tuple[Placement, EpochReport | None]]) -> str:
         """A guess from the epochs that are done, which counts every epoch alike."""

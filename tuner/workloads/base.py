@@ -143,7 +143,7 @@ def accumulated(jobs: Jobs, trial: Trial) -> Config | None:
     return jobs[trial.workload].workload.accumulated(trial.config)
 
 
-def metrics(jobs: Jobs) -> dict[str, str]:
+def metrics_of(jobs: Jobs) -> dict[str, str]:
     """The metric that each workload's trials are compared by."""
     return {name: job.workload.metric for name, job in jobs.items()}
 
