@@ -37,7 +37,7 @@ from tuner.report.progress import Progress
 from tuner.report.tables import make_console
 from tuner.results import StudyFolder
 from tuner.trial import GB, MB, Device, EpochReport, Hyperparameter, MemoryEstimate, Request, Trial
-from tuner.workloads.base import Batch, Config, Split, Workload
+from tuner.workloads.base import Batch, Config, Job, Split, Workload
 
 
 class Waiting(Workload):
@@ -121,9 +121,9 @@ def run(
         executor.prepare(devices)
         executor.wait()
         began = time.perf_counter()
-        study = StudyFolder(Path(folder) / "study", "val_loss")
-        clock = Clock(study, Progress(make_quiet(), len(trials), len(trials), "val_loss", 1), trials)
-        executor.open(Waiting(), None, plan, None)
+        study = StudyFolder(Path(folder) / "study", {"waiting": "val_loss"})
+        clock = Clock(study, Progress(make_quiet(), len(trials), len(trials), {"waiting": "val_loss"}, 1), trials)
+        executor.open({"waiting": Job(Waiting(), None)}, plan, None)
         never: Callable[..., None] = lambda *_: None  # noqa: E731
         run_trials(trials, Packer(plan), executor, clock, Decisions(never, never), Interrupt())
         clock.close("")

@@ -34,6 +34,7 @@ from tuner.settings import Settings
 from tuner.space import configurations
 from tuner.study import run_study
 from tuner.workloads import find_workload
+from tuner.workloads.base import Choice
 
 Stage = Literal["before", "within", "after"]
 STAGES: tuple[Stage, ...] = ("before", "within", "after")
@@ -62,9 +63,7 @@ def study(folder: Path) -> None:
     listed = [{"epochs": 2, "batch_size": 500, **each} for each in LISTED]
     where = {"resume": str(folder)} if (folder / "study.json").exists() else {"output": str(folder)}
     run_study(
-        workload,
-        lambda: synthetic_ratings(40, 60, 1000),
-        configurations(listed, workload.hyperparameters),
+        [Choice(workload, lambda: synthetic_ratings(40, 60, 1000), configurations(listed, workload.hyperparameters))],
         Settings(device="cpu", gpu_memory_buffer_gb=0, max_workers=1, threads=1, checkpoint_seconds=0, **where),
         label="crash",
         command="scripts/crash_study",

@@ -43,9 +43,7 @@ def accuracy(x: Tensor, data: TreeData) -> float:
 
 
 def morphometrics(data: TreeData) -> Tensor:
-    """(T, 14): nodes, leaves, branch points, children of the root; edges' sum, mean, deviation and largest; extent on
-    each axis; largest distance from the root, mean path length to it, largest number of branch points above a node.
-    """
+    """(T, 14): counts of nodes, leaves, branch points and the root's children; edge lengths; extent; reach."""
     return torch.tensor(np.array([_measures(data, tree) for tree in range(len(data))]))
 
 

@@ -45,7 +45,7 @@ ALLOWED = {
     "report": {"results", "placement", "retry", "forecast"},
     "settings": {"devices", "memory", "placement", "results", "retry"},
     "planning": {"memory", "placement", "settings", "workloads"},
-    "resume": {"results", "retry"},
+    "resume": {"results", "retry", "workloads"},
     "recorder": {"execution", "report", "results", "retry"},
     "study": {
         "devices",
@@ -64,7 +64,7 @@ ALLOWED = {
         "recorder",
     },
     "selection": {"space", "workloads"},
-    "estimation": {"devices", "memory", "placement", "results", "selection", "settings", "study"},
+    "estimation": {"devices", "memory", "placement", "results", "selection", "settings", "study", "workloads"},
     "forecast": {
         "devices",
         "memory",
@@ -90,7 +90,7 @@ ALLOWED = {
         "resume",
         "retry",
     },
-    "cli": {"api", "estimation", "forecast", "results", "report"},
+    "cli": {"api", "estimation", "forecast", "results", "report", "selection"},
     "__main__": {"cli"},
 }
 EVERYWHERE = {"errors", "trial"}

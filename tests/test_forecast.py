@@ -33,7 +33,13 @@ def test_estimated_trials_are_packed_by_their_own_needs() -> None:
 
 def row(seconds: float, **config: Any) -> dict[str, Any]:
     values = {f"config/{key}": value for key, value in {"lr": 0.1, **config}.items()}
-    return {"duration_s": seconds, "epochs": config["epochs"], "estimated_memory_gb": 2.0, **values}
+    return {
+        "duration_s": seconds,
+        "epochs": config["epochs"],
+        "estimated_memory_gb": 2.0,
+        "workload": "toy",
+        **values,
+    }
 
 
 def test_time_is_what_trials_took_or_grows_with_epochs_and_memory() -> None:

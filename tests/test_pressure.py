@@ -17,6 +17,7 @@ from tuner.settings import Settings
 from tuner.space import configurations
 from tuner.study import StudyResult, run_study
 from tuner.trial import GB
+from tuner.workloads.base import Choice
 
 SIZES = [20, 300, 60, 280, 30, 260, 40, 310, 20, 270, 50, 290]
 KILLS = {2: 1, 4: 2}  # the third by SIGKILL, the fifth by Ray's memory monitor
@@ -29,9 +30,7 @@ def study(folder: Path, executor: Executor, trials: int, data: dict[str, Any], *
         for number, mb in enumerate(SIZES[:trials])
     ]
     return run_study(
-        Hungry(),
-        lambda: data,
-        configurations(listed, Hungry.hyperparameters),
+        [Choice(Hungry(), lambda: data, configurations(listed, Hungry.hyperparameters))],
         Settings(output=str(folder), device="cpu", gpu_memory_buffer_gb=0, threads=1, **settings),
         label="test",
         command="a test",

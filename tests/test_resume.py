@@ -6,12 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.toy import Toy
 from tuner.errors import InputError
 from tuner.resume import check_same, description, fingerprint, merged_options, remaining
 from tuner.retry import RetryPolicy
-from tuner.trial import GB, Configuration, History, MemoryEstimate, Request, Trial
+from tuner.trial import GB, History, MemoryEstimate, Request, Trial
+from tuner.workloads.base import Job
 
-CONFIGURATIONS = [Configuration("a", {"lr": 0.1}), Configuration("b", {"lr": 0.2})]
+TRIALS = [Trial("t1", "toy", "a", {"lr": 0.1}, seed=0), Trial("t2", "toy", "b", {"lr": 0.2}, seed=0)]
 
 
 def row(trial_id: str, status: str, attempts: int = 1, **others: Any) -> dict[str, Any]:
@@ -19,8 +21,12 @@ def row(trial_id: str, status: str, attempts: int = 1, **others: Any) -> dict[st
     return {**base, **others}
 
 
-def doubled(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {**config, "accumulation": 2 * config.get("accumulation", 1)}
+def doubled(trial: Trial) -> Mapping[str, Any]:
+    return {**trial.config, "accumulation": 2 * trial.config.get("accumulation", 1)}
+
+
+def jobs(name: str = "toy", data: Any = None) -> dict[str, Job]:
+    return {name: Job(Toy(), data)}
 
 
 def left(*rows: dict[str, Any], whole_gb: int = 8, **policy: Any) -> list[Request]:
@@ -58,14 +64,14 @@ def test_how_data_lie_in_memory_does_not_count_for_the_fingerprint() -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"workload": "other"}, "--resume out: its workload is 'toy', not 'other'"),
+        ({"jobs": jobs("other")}, "--resume out: its workload is 'toy', not 'other'"),
         ({"seed": 1}, "--resume out: its seed is 0, not 1"),
-        ({"data": [np.zeros(3)]}, "--resume out: the data are others than its own"),
-        ({"configurations": CONFIGURATIONS[:1]}, "--resume out: its configurations are others"),
+        ({"jobs": jobs(data=[np.zeros(3)])}, "--resume out: the data are others than its own"),
+        ({"trials": TRIALS[:1]}, "--resume out: its configurations are others"),
     ],
 )
 def test_another_study_is_refused(changed: dict[str, Any], message: str) -> None:
-    same = {"workload": "toy", "data": [np.ones(3)], "configurations": CONFIGURATIONS, "seed": 0}
+    same = {"jobs": jobs(), "trials": TRIALS, "seed": 0}
     study = description(**same)
     check_same(study, description(**same), "out")
     with pytest.raises(InputError, match=message):

@@ -17,9 +17,9 @@ def request(history: History = History()) -> Request:  # noqa: B008
     return Request(trial, MemoryEstimate("given", context_bytes=2 * GB), 2 * GB, history)
 
 
-def halved(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    steps = 2 * config.get("accumulation", 1)
-    return None if steps > 4 else {**config, "accumulation": steps}
+def halved(trial: Trial) -> Mapping[str, Any] | None:
+    steps = 2 * trial.config.get("accumulation", 1)
+    return None if steps > 4 else {**trial.config, "accumulation": steps}
 
 
 def after(ending: Ending, history: History = History(), whole: int = 8 * GB, **policy: Any) -> Retry | None:  # noqa: B008

@@ -5,14 +5,19 @@ from pathlib import Path
 import pytest
 
 from tuner.errors import InputError
-from tuner.space import configurations, load_configurations, mode_file, select
-from tuner.trial import Hyperparameter
+from tuner.space import Schema, configurations, mode_file, read_file, select
+from tuner.trial import Configuration, Hyperparameter
 from tuner.workloads.graphsage import GraphSAGE
 
 SCHEMA = {
     "width": Hyperparameter(64, 1, 512, "channels"),
     "lr": Hyperparameter(0.01, 1e-6, 1.0, "learning rate"),
 }
+
+
+def load(path: Path, schema: Schema) -> list[Configuration]:
+    listed, defaults = read_file(path)
+    return configurations(listed, schema, defaults=defaults, source=str(path))
 
 
 def write(folder: Path, name: str, text: str) -> Path:
@@ -23,7 +28,7 @@ def write(folder: Path, name: str, text: str) -> Path:
 
 def test_what_a_configuration_leaves_out_comes_from_the_file_then_the_schema(tmp_path: Path) -> None:
     path = write(tmp_path, "own.yaml", "defaults: {lr: 1e-3}\nconfigurations: [{name: a, width: 8}, {lr: 0.1}]")
-    found = load_configurations(path, SCHEMA)
+    found = load(path, SCHEMA)
     assert [(each.name, dict(each.values)) for each in found] == [
         ("a", {"width": 8, "lr": 0.001}),
         ("lr=0.1", {"width": 64, "lr": 0.1}),
@@ -39,7 +44,7 @@ def test_what_a_configuration_leaves_out_comes_from_the_file_then_the_schema(tmp
     ],
 )
 def test_a_grid_is_every_combination_in_any_format(tmp_path: Path, name: str, text: str) -> None:
-    found = load_configurations(write(tmp_path, name, text), SCHEMA)
+    found = load(write(tmp_path, name, text), SCHEMA)
     assert [tuple(each.values.values()) for each in found] == [(8, 0.1), (8, 0.2), (16, 0.1), (16, 0.2)]
     assert found[0].name == "width=8,lr=0.1"
 
@@ -93,15 +98,15 @@ def test_all_faults_are_told_at_once() -> None:
 )
 def test_a_broken_file_is_one_line(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
-        load_configurations(write(tmp_path, "own.yaml", text), SCHEMA)
+        load(write(tmp_path, "own.yaml", text), SCHEMA)
     assert "\n" not in str(caught.value)
 
 
 def test_a_missing_file_and_an_unknown_kind_are_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"gone.yaml: No such file"):
-        load_configurations(tmp_path / "gone.yaml", SCHEMA)
+        load(tmp_path / "gone.yaml", SCHEMA)
     with pytest.raises(InputError, match=r"unknown kind of file '\.ini'"):
-        load_configurations(write(tmp_path, "own.ini", "x"), SCHEMA)
+        load(write(tmp_path, "own.ini", "x"), SCHEMA)
 
 
 def test_the_known_modes_are_told() -> None:
@@ -111,19 +116,19 @@ def test_the_known_modes_are_told() -> None:
 
 @pytest.mark.parametrize("mode", ["architecture", "full", "learning", "quick", "regularization"])
 def test_every_mode_of_graphsage_is_valid(mode: str) -> None:
-    assert len(load_configurations(mode_file("graphsage", mode), GraphSAGE.hyperparameters)) >= 2
+    assert len(load(mode_file("graphsage", mode), GraphSAGE.hyperparameters)) >= 2
 
 
 def test_the_architecture_mode_holds_the_known_architectures() -> None:
-    found = load_configurations(mode_file("graphsage", "architecture"), GraphSAGE.hyperparameters)
+    found = load(mode_file("graphsage", "architecture"), GraphSAGE.hyperparameters)
     shapes = {(each.values["hidden_dim"], each.values["num_layers"]) for each in found}
     assert shapes >= {(32, 2), (64, 2), (128, 2), (256, 2), (64, 3), (64, 4), (128, 3), (256, 4)}
 
 
 def test_one_or_the_first_few_can_be_selected() -> None:
-    found = configurations([{"name": name} for name in "abc"], SCHEMA)
-    assert [each.name for each in select(found, limit=2)] == ["a", "b"]
-    assert [each.name for each in select(found, only="c")] == ["c"]
+    found = {"toy": configurations([{"name": name} for name in "abc"], SCHEMA)}
+    assert [each.name for each in select(found, limit=2)["toy"]] == ["a", "b"]
+    assert [each.name for each in select(found, only="c")["toy"]] == ["c"]
     with pytest.raises(InputError, match="called 'd': choose one of a, b, c"):
         select(found, only="d")
     with pytest.raises(InputError, match="--limit 0"):

@@ -17,6 +17,7 @@ from tuner.settings import Settings
 from tuner.space import configurations
 from tuner.study import StudyResult, run_study
 from tuner.trial import EpochReport, Outcome
+from tuner.workloads.base import Choice
 
 
 class Interrupted(InProcessExecutor):
@@ -58,9 +59,7 @@ class LostWeights(InProcessExecutor):
 def study(folder: Path, *listed: dict[str, Any], executor: type = InProcessExecutor, **settings: Any) -> StudyResult:
     defaults = {} if settings.get("auto_memory") else {"model_memory_gb": 0.1}
     return run_study(
-        Toy(),
-        lambda: None,
-        configurations(listed, Toy.hyperparameters),
+        [Choice(Toy(), lambda: None, configurations(listed, Toy.hyperparameters))],
         Settings(**{"output": str(folder), "device": "cpu", "gpu_memory_buffer_gb": 0, **defaults, **settings}),
         label="test",
         command="a test",

@@ -47,10 +47,13 @@ def test_every_public_name_is_in_the_docs() -> None:
     assert [name for name in tuner.__all__ if not re.search(rf"(?<![\w-]){name}\b", text)] == []
 
 
-def test_the_arguments_of_a_run_are_read_back_as_the_same_run() -> None:
+@pytest.mark.parametrize(
+    "data", [{"workload": ("graphsage",), "data": "a b"}, {"workload": ("a", "b"), "data": {"graphsage": "x=y"}}]
+)
+def test_the_arguments_of_a_run_are_read_back_as_the_same_run(data: dict[str, object]) -> None:
     changed: dict[str, object] = {
+        **data,
         "mode": "full",
-        "data": "a b",
         "only": "x y",
         "limit": 3,
         "auto_memory": True,

@@ -75,3 +75,26 @@ class Sharing(Toy):
 
     def evaluate(self, model: nn.Module, data: Any, split: Split) -> dict[str, float]:
         return {"loss": float(data["array"].flags.writeable or data["array"].flags.owndata)}
+
+
+class Wide(Toy):
+    """A toy of another name, metric and hyperparameter: learns that a sum of ``width`` products is 2x."""
+
+    name: ClassVar[str] = "toy-wide"
+    metric: ClassVar[str] = "val_error"
+    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
+        "lr": Hyperparameter(0.1, 0, 10, ""),
+        "weight_decay": Hyperparameter(0.0, 0, 1, ""),
+        "epochs": Hyperparameter(2, 1, 50, ""),
+        "width": Hyperparameter(4, 1, 64, ""),
+    }
+
+    def build_model(self, config: Config, data: Any) -> nn.Module:
+        return nn.Linear(1, config["width"])
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        x, y = batch
+        return (model(x).sum(1, keepdim=True) - y).square().mean()
+
+    def evaluate(self, model: nn.Module, data: Any, split: Split) -> dict[str, float]:
+        return {"error": float((model(torch.ones(1, 1)).sum() - 2).abs())}

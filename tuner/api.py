@@ -14,31 +14,31 @@ from typing import TYPE_CHECKING, Any
 from tuner.devices import DeviceChoice
 from tuner.errors import InputError
 from tuner.memory.estimate import Method
-from tuner.placement import Packing
-from tuner.results import read_study
+from tuner.placement import Packing, Plan
+from tuner.results import BEST, Row, best_name, read_study, workloads
 from tuner.resume import merged_options
 from tuner.retry import OnOom
-from tuner.selection import DEFAULT_MODE, choose
+from tuner.selection import DEFAULT_DATA, DEFAULT_MODE, choose, chosen_before
 from tuner.settings import Settings
 from tuner.space import configurations as parse_configurations
 from tuner.study import StudyResult, run_study
-from tuner.trial import Configuration
 from tuner.workloads import find_workload
+from tuner.workloads.base import Choice
 
 if TYPE_CHECKING:
     import pandas as pd
     from torch import nn
 
-    from tuner.workloads.base import Workload
+FLAGS = {"overrides": "set"}  # options that the command line calls otherwise
 
 
 def run(
     *,
-    workload: str = "graphsage",
+    workload: str | Sequence[str] = (),
     mode: str = DEFAULT_MODE,
     config: str | None = None,
     overrides: Sequence[str] = (),
-    data: str = "synthetic",
+    data: str | Mapping[str, str] = DEFAULT_DATA,
     only: str | None = None,
     limit: int | None = None,
     auto_memory: bool = False,
@@ -70,13 +70,15 @@ def run(
     """Tunes a workload: what ``tune`` does in a terminal.
 
     Args:
-        workload: what to train: "graphsage".
+        workload: what to train: "graphsage"; several names train them side by side. Without one, what ``config``
+            names, else "graphsage".
         mode: a named list of configurations: "quick", "architecture", "learning", "regularization" or "full".
-        config: a file of your own instead of a mode: ``configurations:`` or ``grid:`` in YAML, TOML or JSON.
-        overrides: ``"key=value"`` texts that replace values of every configuration.
-        data: "synthetic", "ml-100k" (downloaded once), or a folder.
+        config: a file of your own instead of a mode: ``configurations:`` or ``grid:`` in YAML, TOML or JSON. The
+            key ``workload`` there says whose a configuration is.
+        overrides: ``"key=value"`` texts that replace values of every configuration whose workload has the key.
+        data: "synthetic", "ml-100k" (downloaded once), or a folder; or a mapping from workload to one of these.
         only: run just the configuration of this name.
-        limit: run just the first so many.
+        limit: run just the first so many of each workload.
         auto_memory: estimate every configuration's footprint.
         model_memory_gb: what each trial is given without ``auto_memory``, in GB (2**30 bytes).
         packing: "per-trial" gives each trial what it needs (the default with ``auto_memory``), "uniform" gives all
@@ -114,27 +116,26 @@ def run(
     if resume:
         study = read_study(Path(resume))
         options = merged_options(study, options, _defaults(), resume)
-    found, chosen, label = _choice(options, study)
+    choices, label = _choices(options, study)
+    several = len(choices) > 1
     return run_study(
-        found,
-        lambda: found.load_data(options["data"], options["seed"]),
-        chosen,
+        choices,
         Settings.from_options(options),
         label=label,
         command=shlex.join(["tune", *_arguments(options)]),
         options=options,
-        again=lambda best, _, plan: _again(options, best["name"], plan.threads),
+        again=lambda best, _, plan: _again(_of_workload(options, best) if several else options, best["name"], plan),
     )
 
 
-def _choice(options: Mapping[str, Any], study: Mapping[str, Any]) -> tuple[Workload, list[Configuration], str]:
-    """The workload, its configurations and what their list is called; those of a study, if none are asked for."""
+def _choices(options: Mapping[str, Any], study: Mapping[str, Any]) -> tuple[list[Choice], str]:
+    """What to try of each workload, and what the list is called; what a study tried, if nothing else is asked for."""
     names = ("workload", "mode", "config", "only", "limit", "overrides")
     selection = {name: options[name] for name in names}
+    data, seed = options["data"], options["seed"]
     if study and all(value == study["options"].get(name) for name, value in selection.items()):
-        found = find_workload(options["workload"])
-        return found, parse_configurations(study["configurations"], found.hyperparameters), options["mode"]
-    return choose(**selection)
+        return chosen_before(study["configurations"], workloads(study), data, seed), options["mode"]
+    return choose(**selection, data=data, seed=seed)
 
 
 def tune_hyperparameters_parallel(
@@ -218,9 +219,7 @@ def tune_hyperparameters_parallel(
     workload = find_workload("graphsage")
     chosen = parse_configurations(configurations, workload.hyperparameters)
     result = run_study(
-        workload,
-        lambda: from_tables(trainset, testset, user_features, item_features, seed=seed),
-        chosen,
+        [Choice(workload, lambda: from_tables(trainset, testset, user_features, item_features, seed=seed), chosen)],
         Settings.from_options(options),
         label="notebook",
         command="tune_hyperparameters_parallel()",
@@ -231,24 +230,26 @@ def tune_hyperparameters_parallel(
     return frame
 
 
-def load_best(folder: str | Path) -> nn.Module:
+def load_best(folder: str | Path, workload: str | None = None) -> nn.Module:
     """The best model of a study, ready to evaluate; on the CPU, in evaluation mode.
 
     Args:
         folder: the study's folder.
+        workload: whose best model, where the study has those of several workloads.
 
     Raises:
-        InputError: the folder holds no ``best.pt``, or one that is not tuner's.
+        InputError: the folder holds no best weights of this workload, those of several and none was named, or weights
+            that are not tuner's.
     """
     import torch
 
-    from tuner.results import BEST
-
-    path = Path(folder) / BEST
+    path = _best_file(Path(folder), workload)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-        workload = find_workload(content["workload"])
-        model = workload.restore_model(content["config"], content["weights"])
+        found = find_workload(content["workload"])
+        if workload not in (None, found.name):
+            raise InputError(f"{path} is of workload {found.name!r}, not {workload!r}")
+        model = found.restore_model(content["config"], content["weights"])
     except FileNotFoundError as error:
         raise InputError(f"{path} is not there: give the folder of a study with a completed trial") from error
     except pickle.UnpicklingError as error:  # its text tells how to load the file unsafely
@@ -258,12 +259,33 @@ def load_best(folder: str | Path) -> nn.Module:
     return model.eval().requires_grad_(False)
 
 
-def _again(options: Mapping[str, Any], name: str, threads: int) -> str:
+def _best_file(folder: Path, workload: str | None) -> Path:
+    """The weights of the only workload, or of one of several."""
+    several = {path.stem.partition("-")[2]: path for path in folder.glob(best_name("*"))}
+    if not several:
+        return folder / BEST
+    if workload is None and len(several) == 1:
+        return next(iter(several.values()))
+    if workload not in several:
+        asked = f"no best weights of {workload!r}" if workload else "the best weights of several workloads"
+        raise InputError(f"{folder} holds {asked}: choose workload {' or '.join(map(repr, sorted(several)))}")
+    return several[workload]
+
+
+def _of_workload(options: Mapping[str, Any], row: Row) -> dict[str, Any]:
+    """A study's options, without those that are of other workloads than a row's."""
+    name, data = row["workload"], options["data"]
+    its_own = data.get(name, DEFAULT_DATA) if isinstance(data, Mapping) else data
+    overrides = [text for text in options["overrides"] if f"config/{text.partition('=')[0]}" in row]
+    return {**options, "workload": name, "data": its_own, "overrides": overrides}
+
+
+def _again(options: Mapping[str, Any], name: str, plan: Plan) -> str:
     """The command that runs one configuration of a study again; on the CPU it gives the same figures.
 
     The number of threads is part of it, since the last digits of a sum depend on that.
     """
-    anew = {"only": name, "limit": None, "output": None, "resume": None, "threads": threads, "max_workers": None}
+    anew = {"only": name, "limit": None, "output": None, "resume": None, "threads": plan.threads, "max_workers": None}
     python = min(sys.executable, os.path.relpath(sys.executable), key=len)
     return f"{python} -m tuner {shlex.join(_arguments({**options, **anew}))}"
 
@@ -273,16 +295,21 @@ def _arguments(options: Mapping[str, Any]) -> list[str]:
     defaults = _defaults()
     arguments: list[str] = []
     for name, value in options.items():
-        flag = name.replace("_", "-")
+        flag = "--" + FLAGS.get(name, name).replace("_", "-")
         if value == defaults[name]:
             continue
-        if value is False:
-            arguments.append(f"--no-{flag}")
-        elif name == "overrides":
-            arguments += [word for text in value for word in ("--set", text)]
+        if isinstance(value, bool):
+            arguments.append(flag if value else flag.replace("--", "--no-", 1))
         else:
-            arguments += [f"--{flag}"] + ([] if value is True else [str(value)])
+            arguments += [word for text in _texts(value) for word in (flag, text)]
     return arguments
+
+
+def _texts(value: Any) -> list[str]:
+    """What stands behind an option on the command line, each time that it is given."""
+    if isinstance(value, Mapping):
+        return [f"{key}={each}" for key, each in value.items()]
+    return [str(each) for each in value] if isinstance(value, (list, tuple)) else [str(value)]
 
 
 def _defaults() -> dict[str, Any]:

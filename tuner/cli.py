@@ -16,9 +16,21 @@ DEFAULT_COMMAND = "run"
 Command = Callable[..., None]
 
 
+def _data(ctx: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> str | dict[str, str]:
+    """``--data`` as Python takes it."""
+    from tuner.selection import parse_data
+
+    return parse_data(texts)
+
+
 # Every option once, by its parameter's name; commands pick theirs, so that one is the same wherever it occurs.
 OPTIONS: dict[str, Callable[[Command], Command]] = {
-    "workload": click.option("--workload", default="graphsage", show_default=True, help="What to train."),
+    "workload": click.option(
+        "--workload",
+        multiple=True,
+        metavar="NAME",
+        help="What to train; give it again for several side by side.  [default: --config's, or graphsage]",
+    ),
     "mode": click.option(
         "--mode",
         default="quick",
@@ -31,13 +43,13 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
     ),
     "data": click.option(
         "--data",
-        default="synthetic",
-        show_default=True,
-        metavar="NAME|DIR",
-        help="synthetic, ml-100k (downloaded once), or a folder.",
+        multiple=True,
+        callback=_data,
+        metavar="[WORKLOAD=]NAME|DIR",
+        help="synthetic, ml-100k (downloaded once), or a folder; for all workloads or one.  [default: synthetic]",
     ),
     "only": click.option("--only", metavar="NAME", help="Just this configuration."),
-    "limit": click.option("--limit", type=int, metavar="N", help="Just the first N configurations."),
+    "limit": click.option("--limit", type=int, metavar="N", help="Just the first N configurations of each workload."),
     "auto_memory": click.option("--auto-memory", is_flag=True, help="Estimate what each configuration needs."),
     "model_memory_gb": click.option(
         "--model-memory-gb",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,10 +14,11 @@ from tuner.errors import InputError
 from tuner.memory.estimate import Method, calibrated, cublas_workspace_bytes, estimate_all, to_estimate
 from tuner.placement import low_bytes, need_bytes
 from tuner.results import Row
-from tuner.selection import DEFAULT_MODE, choose
+from tuner.selection import DEFAULT_DATA, DEFAULT_MODE, choose
 from tuner.settings import Settings
 from tuner.study import run_study
-from tuner.trial import GB, Device, MemoryEstimate
+from tuner.trial import GB, Device, MemoryEstimate, title
+from tuner.workloads.base import Choice
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,11 +31,11 @@ Step = Callable[[], "tuple[nn.Module, Optimizer | None, Callable[[], Tensor]]"]
 
 def estimate(
     *,
-    workload: str = "graphsage",
+    workload: str | Sequence[str] = (),
     mode: str = DEFAULT_MODE,
     config: str | None = None,
     overrides: Sequence[str] = (),
-    data: str = "synthetic",
+    data: str | Mapping[str, str] = DEFAULT_DATA,
     only: str | None = None,
     limit: int | None = None,
     seed: int = 0,
@@ -47,11 +48,11 @@ def estimate(
     """Says what training will take, without training: what ``tune estimate`` prints.
 
     Args:
-        workload: what would be trained.
+        workload: what would be trained, or several names; without one, what ``config`` names, else "graphsage".
         mode: a named list of configurations.
         config: a file of your own instead of a mode.
         overrides: ``"key=value"`` texts that replace values of every configuration.
-        data: "synthetic", "ml-100k", or a folder.
+        data: "synthetic", "ml-100k", or a folder; or a mapping from workload to one of these.
         only: just the configuration of this name.
         limit: just the first so many.
         seed: seed of the validation split.
@@ -63,7 +64,8 @@ def estimate(
             optimizer (or None) and a function that computes a batch's loss. It runs on tensors without content.
 
     Returns:
-        Name and estimate of each configuration; of ``step`` alone under the name "step".
+        Name and estimate of each configuration, as "workload/name" where there are several workloads; of ``step``
+        alone under the name "step".
 
     Raises:
         InputError: something given cannot be used.
@@ -78,26 +80,44 @@ def estimate(
         workspace = cublas_workspace_bytes(target)
         trace = trace_step(step, device_kind=target.kind, cublas_workspace_bytes=workspace)
         return [("step", to_estimate(trace, target.kind, expandable_segments))]
-    found, chosen, _ = choose(workload, mode, config, only, limit, overrides)
+    choices, _ = choose(
+        workload=workload,
+        mode=mode,
+        config=config,
+        data=data,
+        only=only,
+        limit=limit,
+        seed=seed,
+        overrides=overrides,
+    )
+    found = []
+    for choice in choices:
+        estimates = _estimates(choice, target, memory_estimation, calibration, expandable_segments)
+        name = partial(title, choice.workload.name, several=len(choices) > 1)
+        found += [(name(each.name), guess) for each, guess in zip(choice.configurations, estimates, strict=True)]
+    return found
+
+
+def _estimates(
+    choice: Choice, device: Device, method: Method, calibration: bool, expandable_segments: bool
+) -> list[MemoryEstimate]:
     raw = estimate_all(
-        found,
-        chosen,
-        found.load_data(data, seed),
-        target,
-        method=memory_estimation,
+        choice.workload,
+        choice.configurations,
+        choice.load_data(),
+        device,
+        method=method,
         expandable_segments=expandable_segments,
     )
-    if calibration:
-        raw = calibrated(raw, found.name, target.name, expandable_segments)
-    return [(each.name, guess) for each, guess in zip(chosen, raw, strict=True)]
+    return calibrated(raw, choice.workload.name, device.name, expandable_segments) if calibration else raw
 
 
 def calibrate(
     *,
-    workload: str = "graphsage",
+    workload: str | Sequence[str] = (),
     mode: str = DEFAULT_MODE,
     config: str | None = None,
-    data: str = "synthetic",
+    data: str | Mapping[str, str] = DEFAULT_DATA,
     only: str | None = None,
     limit: int | None = None,
     seed: int = 0,
@@ -107,10 +127,10 @@ def calibrate(
     """Trains each configuration for an epoch, one at a time, and keeps what it took: what ``tune calibrate`` does.
 
     Args:
-        workload: what to train.
+        workload: what to train, or several names; without one, what ``config`` names, else "graphsage".
         mode: a named list of configurations.
         config: a file of your own instead of a mode.
-        data: "synthetic", "ml-100k", or a folder.
+        data: "synthetic", "ml-100k", or a folder; or a mapping from workload to one of these.
         only: just the configuration of this name.
         limit: just the first so many.
         seed: seed of the validation split, weights, batches and dropout.
@@ -124,7 +144,7 @@ def calibrate(
         InputError: something given cannot be used.
         ExecutionError: Ray does not start.
     """
-    found, chosen, label = choose(workload, mode, config, only, limit)
+    choices, label = choose(workload=workload, mode=mode, config=config, data=data, only=only, limit=limit, seed=seed)
     settings = Settings(
         auto_memory=True,
         max_workers=1,
@@ -138,11 +158,13 @@ def calibrate(
     )
     with tempfile.TemporaryDirectory() as folder:
         settings = replace(settings, output=str(Path(folder) / "study"))
-        load = partial(found.load_data, data, seed)
-        result = run_study(found, load, chosen, settings, label=label, command="tune calibrate")
+        result = run_study(choices, settings, label=label, command="tune calibrate")
     rows = sorted(result.rows, key=lambda row: row["trial_id"])
     before = [result.estimates[row["trial_id"]] for row in rows]
-    after = calibrated(before, found.name, result.plan.devices[0].name, expandable_segments)
+    after: list[MemoryEstimate] = []
+    for name in dict.fromkeys(row["workload"] for row in rows):
+        mine = [guess for row, guess in zip(rows, before, strict=True) if row["workload"] == name]
+        after += calibrated(mine, name, result.plan.devices[0].name, expandable_segments)
     return _before_and_after(rows, before, after)
 
 
@@ -151,9 +173,10 @@ def _before_and_after(
 ) -> pd.DataFrame:
     import pandas as pd
 
+    several = len({row["workload"] for row in rows}) > 1
     return pd.DataFrame(
         {
-            "name": [row["name"] for row in rows],
+            "name": [title(row["workload"], row["name"], several=several) for row in rows],
             "status": [row["status"] for row in rows],
             "peak_memory_gb": [row["peak_memory_gb"] for row in rows],
             "before_gb": [round(estimate.total_bytes / GB, 4) for estimate in before],

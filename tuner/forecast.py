@@ -6,21 +6,19 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tuner.devices import DeviceChoice, detect_devices
 from tuner.errors import InputError
 from tuner.journal import read_attempts
 from tuner.memory.estimate import Method
 from tuner.placement import Packing, Plan, Schedule, simulate
-from tuner.planning import estimate_requests, plan_requests, usable, with_epochs
-from tuner.results import ATTEMPTS, Row, read_study
-from tuner.selection import DEFAULT_MODE, choose
+from tuner.planning import estimate_requests, plan_requests, to_trials, usable
+from tuner.results import ATTEMPTS, Row, read_study, workloads
+from tuner.selection import DEFAULT_DATA, DEFAULT_MODE, choose
 from tuner.settings import Settings
-from tuner.trial import GB, Device, Request
-
-if TYPE_CHECKING:
-    from tuner.workloads.base import Workload
+from tuner.trial import GB, Device, Request, Trial, title
+from tuner.workloads.base import describe, load_jobs
 
 Seconds = Callable[[Request], float]
 
@@ -32,7 +30,7 @@ class Forecast:
     Attributes:
         plan: how its trials share the devices.
         requests: its trials, with what each needs.
-        data: the data set in a few words.
+        data: the data sets in a few words, a line for each.
         schedule: every trial's place and time; the times are in seconds if ``measured``, else in units of their own.
         one_by_one: how long the trials take one after another, in the same unit.
         uniform: how long they take when each is given what the largest needs.
@@ -47,14 +45,19 @@ class Forecast:
     uniform: float
     measured: bool
 
+    def title(self, trial: Trial) -> str:
+        """What texts call a trial."""
+        several = len({request.trial.workload for request in self.requests}) > 1
+        return title(trial.workload, trial.name, several=several)
+
 
 def plan(
     *,
-    workload: str = "graphsage",
+    workload: str | Sequence[str] = (),
     mode: str = DEFAULT_MODE,
     config: str | None = None,
     overrides: Sequence[str] = (),
-    data: str = "synthetic",
+    data: str | Mapping[str, str] = DEFAULT_DATA,
     only: str | None = None,
     limit: int | None = None,
     auto_memory: bool = False,
@@ -76,11 +79,11 @@ def plan(
     """Shows the packing of a study without running it: what ``tune plan`` prints.
 
     Args:
-        workload: what would be trained.
+        workload: what would be trained; several names plan them side by side.
         mode: a named list of configurations.
         config: a file of your own instead of a mode.
         overrides: ``"key=value"`` texts that replace values of every configuration.
-        data: "synthetic", "ml-100k", or a folder.
+        data: "synthetic", "ml-100k", or a folder; or a mapping from workload to one of these.
         only: just the configuration of this name.
         limit: just the first so many.
         auto_memory: estimate every configuration's footprint.
@@ -107,18 +110,27 @@ def plan(
     settings = Settings.from_options(locals())
     settings.check()
     devices = usable(_imagined(gpus, device_memory_gb) if gpus is not None else detect_devices(device), settings)
-    found, chosen, _ = choose(workload, mode, config, only, limit, overrides)
-    chosen = with_epochs(chosen, found, epochs)
-    rows = _finished_rows(like, found) if like else []
-    loaded = found.load_data(data, seed)
-    estimates = estimate_requests(found, loaded, chosen, devices, settings)
-    planned, requests = plan_requests(found, estimates.requests, devices, settings)
+    choices, _ = choose(
+        workload=workload,
+        mode=mode,
+        config=config,
+        data=data,
+        only=only,
+        limit=limit,
+        seed=seed,
+        overrides=overrides,
+    )
+    trials = to_trials(choices, settings)
+    rows = _finished_rows(like, [choice.workload.name for choice in choices]) if like else []
+    jobs = load_jobs(choices)
+    estimates = estimate_requests(jobs, trials, devices, settings)
+    planned, requests = plan_requests(jobs, estimates.requests, devices, settings)
     seconds = speed(rows)
-    uniform, _ = plan_requests(found, estimates.requests, devices, replace(settings, packing="uniform"))
+    uniform, _ = plan_requests(jobs, estimates.requests, devices, replace(settings, packing="uniform"))
     return Forecast(
         plan=planned,
         requests=requests,
-        data=found.describe(loaded),
+        data=describe(jobs),
         schedule=simulate(requests, planned, seconds),
         one_by_one=sum(map(seconds, requests)),
         uniform=simulate(requests, uniform, seconds).seconds,
@@ -129,20 +141,23 @@ def plan(
 def speed(rows: Sequence[Row]) -> Seconds:
     """How long a trial takes, judged by trials that have run.
 
-    A configuration that has run takes for an epoch what it took; another one the median of the others' seconds per
-    epoch and byte, times its own. Without any, that median is 1 second per epoch and GB.
+    A configuration that has run takes for an epoch what it took; another one the median of the seconds per epoch and
+    byte of its workload's others, times its own. Without any, that median is 1 second per epoch and GB.
 
     Args:
         rows: of completed trials.
     """
-    known = {_values(row): row["duration_s"] / row["epochs"] for row in rows}
-    rates = [row["duration_s"] / row["epochs"] / row["estimated_memory_gb"] for row in rows]
-    rate = statistics.median(rates) if rates else 1.0
+    known = {(row["workload"], _values(row)): row["duration_s"] / row["epochs"] for row in rows}
+    rates: dict[str, list[float]] = {}
+    for row in rows:
+        rates.setdefault(row["workload"], []).append(row["duration_s"] / row["epochs"] / row["estimated_memory_gb"])
+    medians = {workload: statistics.median(each) for workload, each in rates.items()}
 
     def seconds(request: Request) -> float:
-        config = request.trial.config
-        by_size = rate * request.estimate.total_bytes / GB
-        return max(1e-9, float(config["epochs"] * known.get(_key(config), by_size)))
+        trial = request.trial
+        by_size = medians.get(trial.workload, 1.0) * request.estimate.total_bytes / GB
+        an_epoch = known.get((trial.workload, _key(trial.config)), by_size)
+        return max(1e-9, float(trial.config["epochs"] * an_epoch))
 
     return seconds
 
@@ -164,7 +179,7 @@ def to_record(forecast: Forecast) -> dict[str, Any]:
         "trials": [
             {
                 "trial_id": placement.trial.trial_id,
-                "name": placement.trial.name,
+                "name": forecast.title(placement.trial),
                 "device": placement.device.label,
                 "share_gb": round(placement.limit_bytes / GB, 4),
                 "start": round(start, 3),
@@ -196,14 +211,18 @@ def _imagined(gpus: int, memory_gb: float | None) -> list[Device]:
     return [Device("", "cuda", index, "a GPU", size, size, cores=0) for index in range(gpus)]
 
 
-def _finished_rows(folder: str, workload: Workload) -> list[Row]:
+def _finished_rows(folder: str, names: Sequence[str]) -> list[Row]:
+    """The completed trials of a study, which must have some of each of these workloads."""
     study = read_study(Path(folder), "--like")
-    if study.get("workload") != workload.name:
-        raise InputError(f"--like {folder}: its workload is {study.get('workload')!r}, not {workload.name!r}")
+    its = workloads(study)
     rows, _ = read_attempts(Path(folder) / ATTEMPTS)
     finished = [row for row in rows if row["status"] == "completed" and row["duration_s"] and row["epochs"]]
-    if not finished:
-        raise InputError(f"--like {folder}: none of its trials is completed yet")
+    for name in names:
+        if name not in its:
+            raise InputError(f"--like {folder}: its workload is {study['workload']!r}, not {name!r}")
+        if not any(row["workload"] == name for row in finished):
+            which = f"{name} trials" if len(its) > 1 else "trials"
+            raise InputError(f"--like {folder}: none of its {which} is completed yet")
     return finished
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tuner.errors import InputError
 from tuner.memory import calibration
 from tuner.memory.estimate import calibrated, estimate_all
 from tuner.placement import Plan, budget_bytes, limited, make_plan, need_bytes
 from tuner.settings import Settings
-from tuner.trial import GB, Configuration, Device, MemoryEstimate, Request, Trial
+from tuner.trial import GB, Configuration, Device, MemoryEstimate, Request, Trial, title
+from tuner.workloads.base import Choice, Job, Jobs, Workload, accumulated
 
-if TYPE_CHECKING:
-    from tuner.workloads.base import Workload
+Pair = tuple[MemoryEstimate, MemoryEstimate]  # before and after calibration
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,14 @@ class Estimates:
     """What a study's trials are expected to take.
 
     Attributes:
-        requests: one for each configuration, in their order, with its estimate and its need.
+        requests: one for each trial, in their order, with its estimate and its need.
         raw: each trial's estimate before calibration, by trial id.
-        known: samples of earlier studies on these devices, by which the estimates were calibrated.
+        known: samples of each workload's earlier trials on these devices, by which its estimates were calibrated.
     """
 
     requests: list[Request]
     raw: Mapping[str, MemoryEstimate]
-    known: list[calibration.Sample]
+    known: Mapping[str, list[calibration.Sample]]
 
 
 def usable(devices: Sequence[Device], settings: Settings) -> tuple[Device, ...]:
@@ -39,60 +39,55 @@ def usable(devices: Sequence[Device], settings: Settings) -> tuple[Device, ...]:
     return tuple(limited(device, int(settings.device_memory_gb * GB)) for device in devices)
 
 
-def with_epochs(
-    configurations: Sequence[Configuration], workload: Workload, epochs: int | None
-) -> list[Configuration]:
-    """The configurations with another number of epochs; None leaves them as they are.
+def to_trials(choices: Sequence[Choice], settings: Settings) -> list[Trial]:
+    """A trial for each configuration, numbered over the whole study; with another number of epochs, if one is set.
 
     Raises:
-        InputError: it is more than the workload allows.
+        InputError: it is more than a workload allows.
     """
-    if epochs is None:
-        return list(configurations)
-    most = workload.hyperparameters["epochs"].high
-    if epochs > most:
-        raise InputError(f"--epochs {epochs}: must be at most {most:g}")
-    return [Configuration(each.name, {**each.values, "epochs": epochs}) for each in configurations]
+    listed = [(choice.workload, each) for choice in choices for each in choice.configurations]
+    width = max(3, len(str(len(listed))))
+    return [
+        Trial(
+            f"t{number:0{width}d}", workload.name, each.name, _config(workload, each, settings.epochs), settings.seed
+        )
+        for number, (workload, each) in enumerate(listed, 1)
+    ]
 
 
 def estimate_requests(
-    workload: Workload,
-    data: Any,
-    configurations: Sequence[Configuration],
-    devices: Sequence[Device],
-    settings: Settings,
+    jobs: Jobs, trials: Sequence[Trial], devices: Sequence[Device], settings: Settings
 ) -> Estimates:
-    """What each configuration will need, on whichever of the devices it needs the most.
+    """What each trial will need, on whichever of the devices it needs the most.
 
     Args:
-        workload: what they train.
-        data: what ``workload.load_data`` returned; not looked at unless memory is estimated.
-        configurations: what to try; complete and valid.
+        jobs: what they train; the data are not looked at unless memory is estimated.
+        trials: all of the study, each workload's side by side.
         devices: where trials may run.
-        settings: how to estimate, whether to calibrate, the seed.
+        settings: how to estimate, and whether to calibrate.
 
     Raises:
         InputError: a footprint cannot be estimated, or the calibration is damaged.
     """
-    trials = _trials(workload, configurations, settings.seed)
     if not settings.auto_memory:
         given = MemoryEstimate("given", context_bytes=int(settings.model_memory_gb * GB))
         requests = [Request(trial, given, need_bytes(given)) for trial in trials]
-        return Estimates(requests, {trial.trial_id: given for trial in trials}, [])
+        return Estimates(requests, {trial.trial_id: given for trial in trials}, {name: [] for name in jobs})
     kinds = {device.name: device for device in devices}
-    pairs = [_of_one_kind(workload, data, configurations, device, settings) for device in kinds.values()]
-    # For each configuration the kind of device on which it needs the most: it may be placed on any of them.
-    chosen = [max(each, key=lambda pair: need_bytes(pair[1])) for each in zip(*pairs, strict=True)]
-    requests = [Request(trial, guess, need_bytes(guess)) for trial, (_, guess) in zip(trials, chosen, strict=True)]
-    raw = {trial.trial_id: pair[0] for trial, pair in zip(trials, chosen, strict=True)}
-    keys = [calibration_key(workload, device, settings) for device in kinds.values()]
-    known = [sample for key in keys for sample in calibration.load_samples(key)] if settings.calibration else []
+    requests, raw, known = [], {}, {}
+    for name, job in jobs.items():
+        mine = [trial for trial in trials if trial.workload == name]
+        for trial, (before, after) in zip(mine, _estimated(job, mine, list(kinds.values()), settings), strict=True):
+            requests.append(Request(trial, after, need_bytes(after)))
+            raw[trial.trial_id] = before
+        keys = [calibration_key(name, device, settings) for device in kinds.values() if settings.calibration]
+        known[name] = [sample for key in keys for sample in calibration.load_samples(key)]
     return Estimates(requests, raw, known)
 
 
-def calibration_key(workload: Workload, device: Device, settings: Settings) -> str:
-    """What a study's samples are kept under."""
-    return calibration.key(workload.name, device.name, settings.expandable_segments)
+def calibration_key(workload: str, device: Device, settings: Settings) -> str:
+    """What a workload's samples are kept under."""
+    return calibration.key(workload, device.name, settings.expandable_segments)
 
 
 def whole_bytes(devices: Sequence[Device], settings: Settings) -> int:
@@ -102,7 +97,7 @@ def whole_bytes(devices: Sequence[Device], settings: Settings) -> int:
 
 
 def plan_requests(
-    workload: Workload, requests: Sequence[Request], devices: Sequence[Device], settings: Settings
+    jobs: Jobs, requests: Sequence[Request], devices: Sequence[Device], settings: Settings
 ) -> tuple[Plan, list[Request]]:
     """The plan, and the requests as it can serve them.
 
@@ -114,7 +109,7 @@ def plan_requests(
     """
     buffer_bytes = int(settings.gpu_memory_buffer_gb * GB)
     whole = whole_bytes(devices, settings)
-    served = [_within(request, whole, workload, settings) for request in requests]
+    served = [_within(request, whole, jobs, settings) for request in requests]
     largest = max(served, key=lambda request: request.need_bytes)
     try:
         plan = make_plan(
@@ -127,32 +122,38 @@ def plan_requests(
         )
     except InputError as error:
         remedy = "leave out the largest configurations" if settings.auto_memory else "lower --model-memory-gb"
-        whose = f"{largest.trial.name}: " if settings.auto_memory else ""
+        name = title(largest.trial.workload, largest.trial.name, several=len(jobs) > 1)
+        whose = f"{name}: " if settings.auto_memory else ""
         raise InputError(f"{whose}{error}: lower --gpu-memory-buffer-gb, {remedy}, or use a larger device") from error
     return plan, served
 
 
-def _trials(workload: Workload, configurations: Sequence[Configuration], seed: int) -> list[Trial]:
-    width = max(3, len(str(len(configurations))))
-    return [
-        Trial(f"t{number:0{width}d}", workload.name, each.name, each.values, seed)
-        for number, each in enumerate(configurations, 1)
-    ]
+def _config(workload: Workload, configuration: Configuration, epochs: int | None) -> Mapping[str, Any]:
+    if epochs is None:
+        return configuration.values
+    most = workload.hyperparameters["epochs"].high
+    if epochs > most:
+        raise InputError(f"--epochs {epochs}: must be at most {most:g}")
+    return {**configuration.values, "epochs": epochs}
 
 
-def _of_one_kind(
-    workload: Workload, data: Any, configurations: Sequence[Configuration], device: Device, settings: Settings
-) -> list[tuple[MemoryEstimate, MemoryEstimate]]:
-    """Each configuration's estimate on one kind of device, before and after calibration."""
+def _estimated(job: Job, trials: Sequence[Trial], devices: Sequence[Device], settings: Settings) -> list[Pair]:
+    """Each trial's estimate on the device on which it needs the most: it may be placed on any of them."""
+    pairs = [_of_one_kind(job, trials, device, settings) for device in devices]
+    return [max(each, key=lambda pair: need_bytes(pair[1])) for each in zip(*pairs, strict=True)]
+
+
+def _of_one_kind(job: Job, trials: Sequence[Trial], device: Device, settings: Settings) -> list[Pair]:
     method, expandable = settings.memory_estimation, settings.expandable_segments
-    raw = estimate_all(workload, configurations, data, device, method=method, expandable_segments=expandable)
+    configurations = [Configuration(trial.name, trial.config) for trial in trials]
+    raw = estimate_all(job.workload, configurations, job.data, device, method=method, expandable_segments=expandable)
     if not settings.calibration:
         return [(each, each) for each in raw]
-    return list(zip(raw, calibrated(raw, workload.name, device.name, expandable), strict=True))
+    return list(zip(raw, calibrated(raw, job.workload.name, device.name, expandable), strict=True))
 
 
-def _within(request: Request, whole: int, workload: Workload, settings: Settings) -> Request:
-    may_shrink = settings.on_oom == "accumulate" and workload.accumulated(request.trial.config) is not None
+def _within(request: Request, whole: int, jobs: Jobs, settings: Settings) -> Request:
+    may_shrink = settings.on_oom == "accumulate" and accumulated(jobs, request.trial) is not None
     if whole and (request.estimate.total_bytes <= whole or may_shrink):
         return replace(request, need_bytes=min(request.need_bytes, whole))
     return request

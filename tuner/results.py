@@ -5,7 +5,7 @@ results/<time>-<workload>-<mode>/
     attempts.jsonl.corrupt    what a kill left of a line, if it did
     results.csv               one row a configuration, rewritten as a whole
     study.json                command, versions, seed, devices, plan
-    best.pt                   the best trial's weights and configuration
+    best.pt                   the best trial's weights and configuration; of several workloads best-<workload>.pt each
     checkpoints/              <trial_id>.pt of trials that have not ended for good
     tracebacks.log            the full text of errors, if there were any
 """
@@ -68,12 +68,12 @@ class StudyFolder:
     path: Path
     notes: list[str]
 
-    def __init__(self, path: Path, metric: str, *, new: bool = False) -> None:
+    def __init__(self, path: Path, metrics: Mapping[str, str], *, new: bool = False) -> None:
         """Makes the folder, and keeps other runs out of it until it is closed or the process ends.
 
         Args:
             path: the folder; its parents are made too.
-            metric: the metric that decides which trial is best; smaller is better.
+            metrics: the metric that decides which trial of a workload is best, by workload; smaller is better.
             new: raise FileExistsError if it exists.
 
         Raises:
@@ -87,7 +87,7 @@ class StudyFolder:
             if new and isinstance(error, FileExistsError):
                 raise
             raise _refusal("--output", path, error) from error
-        self._begin(path, metric, attempts)
+        self._begin(path, metrics, attempts)
         try:
             check_empty(path)  # again: another run may have come and gone before the lock was ours
         except BaseException:
@@ -95,14 +95,14 @@ class StudyFolder:
             raise
 
     @classmethod
-    def resume(cls, path: Path, metric: str) -> Self:
+    def resume(cls, path: Path, metrics: Mapping[str, str]) -> Self:
         """Opens the folder of a study that was broken off, and keeps other runs out of it.
 
         What a kill left half done is finished or removed, and the table is written again from the journal.
 
         Args:
             path: the folder.
-            metric: as for a new one.
+            metrics: as for a new one.
 
         Raises:
             InputError: it holds no study, another run is writing there, or it cannot be written.
@@ -110,7 +110,7 @@ class StudyFolder:
         read_study(path)
         folder = cls.__new__(cls)
         try:
-            folder._begin(path, metric, Journal(path / ATTEMPTS))
+            folder._begin(path, metrics, Journal(path / ATTEMPTS))
             try:
                 folder._tidy()
             except BaseException:
@@ -120,27 +120,27 @@ class StudyFolder:
             raise _refusal("--resume", path, error) from error
         return folder
 
-    def _begin(self, path: Path, metric: str, attempts: Journal) -> None:
+    def _begin(self, path: Path, metrics: Mapping[str, str], attempts: Journal) -> None:
         self.path = path
         self.notes = []
-        self._metric = metric
+        self._metrics = metrics
         self._journal = attempts
         self._rows = {row["trial_id"]: row for row in attempts.rows}
-        best = self._best_row()
-        self._best: float = best[metric] if best else math.inf
+        self._best: dict[str, float] = {row["workload"]: self._value(row) for row in self._best_rows()}
         self._csv_due = 0.0
 
     def _tidy(self) -> None:
         """Brings everything else to where the journal is."""
         self.notes = self._journal.mend()
-        best = self._best_row()
+        best = {self._staged(row): self._best_path(row["workload"]) for row in self._best_rows()}
         for path in (*self.path.glob(f"*{PARTIAL}"), *self.path.glob(f"{CHECKPOINTS}/*{PARTIAL}")):
             path.unlink()
-        for staged in self.path.glob(f"{BEST}.*"):
-            if best and staged == self._staged(best):
-                journal.move(staged, self.path / BEST)
-            else:
-                staged.unlink()
+        for workload in self._metrics:
+            for staged in self.path.glob(f"{self._best_path(workload).name}.*"):
+                if staged in best:
+                    journal.move(staged, best[staged])
+                else:
+                    staged.unlink()
         for row in self._rows.values():
             self._drop_checkpoint(row)
         self._write_csv()
@@ -163,8 +163,8 @@ class StudyFolder:
             finally:  # the line counts for more than the text behind it
                 self._append(row, staged)
             if staged:
-                journal.move(staged, self.path / BEST)
-                self._best = row[self._metric]
+                journal.move(staged, self._best_path(row["workload"]))
+                self._best[row["workload"]] = self._value(row)
             self._drop_checkpoint(row)
             if time.monotonic() >= self._csv_due:
                 self._write_csv()
@@ -211,8 +211,7 @@ class StudyFolder:
 
     def _stage(self, row: Row, weights: Callable[[], bytes]) -> Path | None:
         """Writes the weights beside the best ones if these are better; None if not, or if it cannot be done."""
-        value = row.get(self._metric)
-        if row["status"] != "completed" or value is None or value >= self._best:
+        if row["status"] != "completed" or self._value(row) >= self._best.get(row["workload"], math.inf):
             return None
         staged = self._staged(row)
         try:
@@ -223,7 +222,16 @@ class StudyFolder:
         return staged
 
     def _staged(self, row: Row) -> Path:
-        return self.path / f"{BEST}.{row['trial_id']}"
+        path = self._best_path(row["workload"])
+        return path.with_name(f"{path.name}.{row['trial_id']}")
+
+    def _best_path(self, workload: str) -> Path:
+        return self.path / (best_name(workload) if len(self._metrics) > 1 else BEST)
+
+    def _value(self, row: Row) -> float:
+        """What trials of the row's workload are compared by; infinite where it is not known."""
+        value = row.get(self._metrics[row["workload"]])
+        return math.inf if value is None else float(value)
 
     def _log(self, outcome: Outcome) -> None:
         if outcome.traceback:
@@ -240,16 +248,15 @@ class StudyFolder:
             raise
         self._rows[row["trial_id"]] = row
 
-    def _best_row(self) -> Row | None:
-        """The first of the best trials whose weights were kept."""
-        kept = [
-            row
-            for row in self._journal.rows
-            if row["status"] == "completed"
-            and row.get(self._metric) is not None
-            and not str(row.get("error")).startswith(NOT_KEPT)
-        ]
-        return min(kept, key=lambda row: float(row[self._metric]), default=None)
+    def _best_rows(self) -> list[Row]:
+        """The first of each workload's best trials whose weights were kept."""
+        best: dict[str, Row] = {}
+        for row in self._journal.rows:
+            kept = row["status"] == "completed" and not str(row.get("error")).startswith(NOT_KEPT)
+            other = best.get(row["workload"])
+            if kept and self._value(row) < (self._value(other) if other else math.inf):
+                best[row["workload"]] = row
+        return list(best.values())
 
     def _drop_checkpoint(self, row: Row) -> None:
         if row["status"] in ENDED:
@@ -291,6 +298,17 @@ def read_study(path: Path, option: str = "--resume") -> dict[str, Any]:
     if not isinstance(study, dict) or "workload" not in study:
         raise InputError(f"{option} {path}: its {STUDY} is not tuner's; give the folder of a study")
     return study
+
+
+def workloads(study: Mapping[str, Any]) -> list[str]:
+    """The names of a study's workloads, of which ``study.json`` has a list only where there are several."""
+    named = study["workload"]
+    return [str(each) for each in named] if isinstance(named, list) else [str(named)]
+
+
+def best_name(workload: str) -> str:
+    """What the best weights of a workload are called, in a study of several."""
+    return f"best-{workload}.pt"
 
 
 def check_empty(path: Path) -> None:

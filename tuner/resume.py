@@ -14,7 +14,8 @@ import numpy as np
 from tuner.errors import InputError
 from tuner.results import Row
 from tuner.retry import Accumulated, RetryPolicy, next_attempt
-from tuner.trial import ACCUMULATION, GB, Configuration, Ending, Request
+from tuner.trial import ACCUMULATION, GB, Ending, Request, Trial
+from tuner.workloads.base import Jobs
 
 Study = Mapping[str, Any]
 
@@ -44,13 +45,21 @@ class _Pickler(pickle.Pickler):
         return str, (f"{value.dtype.str} {value.shape} {own.hexdigest()}",)
 
 
-def description(workload: str, data: Any, configurations: Sequence[Configuration], seed: int) -> dict[str, Any]:
-    """What of a study is compared when it is gone on with."""
+def description(jobs: Jobs, trials: Sequence[Trial], seed: int) -> dict[str, Any]:
+    """What of a study is compared when it is gone on with.
+
+    Workload and fingerprint are a list where there are several workloads; then each configuration has its own's name.
+    """
+    prints = [fingerprint(job.data) for job in jobs.values()]
+    several = len(jobs) > 1
+    whose = [{"workload": trial.workload} if several else {} for trial in trials]
     return {
-        "workload": workload,
+        "workload": list(jobs) if several else next(iter(jobs)),
         "seed": seed,
-        "fingerprint": fingerprint(data),
-        "configurations": [{"name": each.name, **each.values} for each in configurations],
+        "fingerprint": prints if several else prints[0],
+        "configurations": [
+            {**own, "name": each.name, **each.config} for own, each in zip(whose, trials, strict=True)
+        ],
     }
 
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from tuner.trial import Ending, History, Request
+from tuner.trial import Ending, History, Request, Trial
 
 OnOom = Literal["grow", "accumulate", "fail"]
-Accumulated = Callable[[Mapping[str, Any]], Mapping[str, Any] | None]
+Accumulated = Callable[[Trial], Mapping[str, Any] | None]
 LOST_WORKERS = 1  # so many deaths of a worker, for no reason that is known, are forgiven a trial
 
 
@@ -59,7 +59,7 @@ def next_attempt(
         ending: how.
         policy: the study's.
         whole_bytes: the most that a trial can be given: a whole device.
-        accumulated: a configuration → the same with half the micro-batch and twice the accumulation, or None.
+        accumulated: a trial → its configuration with half the micro-batch and twice the accumulation, or None.
         random: uniform in [0, 1), for the jitter.
     """
     history = request.history
@@ -100,7 +100,7 @@ def _with_more_memory(
         return None
     config = request.trial.config
     if ending.limit_bytes >= whole_bytes:
-        smaller = accumulated(config) if policy.on_oom == "accumulate" else None
+        smaller = accumulated(request.trial) if policy.on_oom == "accumulate" else None
         if smaller is None:
             return None
         config = smaller

@@ -1,51 +1,172 @@
-"""From what the user asked for to a workload and its configurations: the same for every command."""
+"""From what the user asked for to workloads, data and configurations: the same for every command."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tuner import workloads
 from tuner.errors import InputError
-from tuner.space import configurations, load_configurations, mode_file, select
+from tuner.space import Schema, configurations, mode_file, read_file, select
 from tuner.trial import Configuration
 from tuner.workloads import find_workload
-
-if TYPE_CHECKING:
-    from tuner.workloads.base import Workload
+from tuner.workloads.base import Choice
 
 DEFAULT_MODE = "quick"
+DEFAULT_DATA = "synthetic"
 
 
 def choose(
-    workload: str, mode: str, config: str | None, only: str | None, limit: int | None, overrides: Sequence[str] = ()
-) -> tuple[Workload, list[Configuration], str]:
-    """The workload, the configurations that were asked for, and what their list is called.
+    *,
+    workload: str | Sequence[str],
+    mode: str,
+    config: str | None,
+    data: str | Mapping[str, str],
+    only: str | None,
+    limit: int | None,
+    seed: int,
+    overrides: Sequence[str] = (),
+) -> tuple[list[Choice], str]:
+    """What is to be tried of each workload, and what the list of configurations is called.
 
     Args:
-        workload: its name.
-        mode: a mode, where ``config`` is None.
-        config: a file of the user's own.
-        only: just the configuration of this name.
-        limit: just the first so many.
-        overrides: ``key=value`` texts that replace values of every configuration.
+        workload: its name, or several; none for those that the file names, else for the default one.
+        mode: a mode of each workload, where ``config`` is None.
+        config: a file of the user's own. An entry without the key ``workload`` is for every workload asked for.
+        data: where the data of all workloads are, or where those of each are; the default for those it leaves out.
+        only: just the configurations of this name.
+        limit: just the first so many of each workload.
+        seed: drives the data's validation split.
+        overrides: ``key=value`` texts that replace values of every configuration of the workloads that have the key.
 
     Raises:
-        InputError: one of these cannot be used.
+        InputError: one of these cannot be used; data are not looked at.
     """
-    found = find_workload(workload)
+    names = [
+        find_workload(name).name for name in ([workload] if isinstance(workload, str) else dict.fromkeys(workload))
+    ]
     if config is not None and not isinstance(config, (str, Path)):
         raise InputError(f"config: expected the path of a file, not a {type(config).__name__}")
     if config is not None and mode != DEFAULT_MODE:
         raise InputError("--config and --mode were both given: leave one of them out")
-    path = Path(config) if config else mode_file(workload, mode)
-    chosen = select(load_configurations(path, found.hyperparameters), only=only, limit=limit)
-    if overrides:
-        values = dict(_override(text) for text in overrides)
-        configurations([values], found.hyperparameters, source="--set")  # a fault is told once, not for each
-        listed = [{**each.values, **values, "name": each.name} for each in chosen]
-        chosen = configurations(listed, found.hyperparameters, source="--set")
-    return found, chosen, path.stem
+    found = _of_file(Path(config), names) if config else _of_mode(mode, names or [workloads.DEFAULT])
+    sources = _sources(data, found)
+    selected = _overridden(select(found, only=only, limit=limit), overrides)
+    return _choices(selected, sources, seed), Path(config).stem if config else mode
+
+
+def chosen_before(
+    listed: Sequence[Mapping[str, Any]], names: Sequence[str], data: str | Mapping[str, str], seed: int
+) -> list[Choice]:
+    """What a study has tried of each workload, as its ``study.json`` lists it.
+
+    Args:
+        listed: its configurations, with the key ``workload`` where there are several.
+        names: its workloads.
+        data: as for ``choose``.
+        seed: drives the data's validation split.
+
+    Raises:
+        InputError: this version knows a workload or a hyperparameter no more.
+    """
+    found = _by_workload(listed, names, {}, source="study.json")
+    return _choices(found, _sources(data, found), seed)
+
+
+def parse_data(texts: Sequence[str]) -> str | dict[str, str]:
+    """What is meant by the texts of ``--data``: one source for all workloads, or one for each that is named.
+
+    Only a workload that exists is taken for the name of one: folders may have ``=`` in their names, too.
+
+    Args:
+        texts: ``NAME|DIR``, or ``WORKLOAD=NAME|DIR`` for each of several workloads.
+
+    Raises:
+        InputError: there is more than one source for a workload.
+    """
+    pairs = [text.split("=", 1) for text in texts if text.partition("=")[0] in workloads.BUILT_IN and "=" in text]
+    named = dict(pairs)
+    if len(named) < len(texts) and len(texts) > 1:
+        raise InputError(f"--data {' --data '.join(texts)}: give one for all, or one WORKLOAD=NAME|DIR for each")
+    return named or (texts[0] if texts else DEFAULT_DATA)
+
+
+def _of_mode(mode: str, names: Sequence[str]) -> dict[str, list[Configuration]]:
+    found = {}
+    for name in names:
+        schema = find_workload(name).hyperparameters
+        path = mode_file(name, mode)
+        listed, defaults = read_file(path)
+        found[name] = configurations(listed, schema, defaults=defaults, source=str(path))
+    return found
+
+
+def _of_file(path: Path, names: Sequence[str]) -> dict[str, list[Configuration]]:
+    listed, defaults = read_file(path)
+    return _by_workload(listed, names, defaults, source=str(path))
+
+
+def _by_workload(
+    listed: object, names: Sequence[str], defaults: Mapping[str, Any], *, source: str
+) -> dict[str, list[Configuration]]:
+    """The configurations of each of ``names``; without any, of each workload that the list or its defaults name."""
+    entries = listed if isinstance(listed, list) else []
+    whose = [_key(entry, defaults.get("workload")) for entry in entries]
+    if not names:
+        whose = [own or workloads.DEFAULT for own in whose]
+        names = list(dict.fromkeys(filter(None, whose))) or [workloads.DEFAULT]
+    schemas = {name: _schema(name, source) for name in [*names, *filter(None, whose)]}
+    found = {}
+    for name in names:
+        mine = [_without_key(entry) for entry, own in zip(entries, whose, strict=True) if own in (None, name)]
+        if entries and not mine:
+            raise InputError(f"{source}: no configuration is of workload {name!r}")
+        common = _of_schema(_without_key(defaults), schemas[name], schemas.values())
+        found[name] = configurations(mine if entries else listed, schemas[name], defaults=common, source=source)
+    return found
+
+
+def _key(entry: object, default: object) -> str | None:
+    """Which workload an entry is of, if it says so."""
+    own = entry.get("workload", default) if isinstance(entry, Mapping) else default
+    return None if own is None else str(own)
+
+
+def _without_key(entry: Any) -> Any:
+    if not isinstance(entry, Mapping):
+        return entry  # ``configurations`` tells what is wrong with it
+    return {name: value for name, value in entry.items() if name != "workload"}
+
+
+def _schema(name: str, source: str) -> Schema:
+    try:
+        return find_workload(name).hyperparameters
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from error
+
+
+def _of_schema(values: Mapping[str, Any], schema: Schema, schemas: Collection[Schema]) -> dict[str, Any]:
+    """Those of the values that a workload has, and those that none of the workloads has, which is a fault of each."""
+    return {
+        key: value for key, value in values.items() if key in schema or not any(key in other for other in schemas)
+    }
+
+
+def _overridden(
+    found: Mapping[str, Sequence[Configuration]], overrides: Sequence[str]
+) -> dict[str, Sequence[Configuration]]:
+    """The configurations with the values of ``--set``, each workload with those that it has."""
+    given = dict(_override(text) for text in overrides)
+    schemas = {name: find_workload(name).hyperparameters for name in found}
+    replaced = {}
+    for name, listed in found.items():
+        values = _of_schema(given, schemas[name], schemas.values())
+        configurations([values], schemas[name], source="--set")  # a fault is told once, not for each
+        entries = [{**each.values, **values, "name": each.name} for each in listed]
+        replaced[name] = configurations(entries, schemas[name], source="--set") if values else listed
+    return replaced
 
 
 def _override(text: str) -> tuple[str, Any]:
@@ -59,3 +180,21 @@ def _override(text: str) -> tuple[str, Any]:
             return key, float(value)
         except ValueError:
             return key, value
+
+
+def _sources(data: str | Mapping[str, str], names: Collection[str]) -> dict[str, str]:
+    """Where each workload's data are."""
+    if not isinstance(data, Mapping):
+        return dict.fromkeys(names, data)
+    for name, source in data.items():
+        if name not in names:
+            raise InputError(f"--data {name}={source}: no trial is of that workload; they are of {', '.join(names)}")
+    return {name: data.get(name, DEFAULT_DATA) for name in names}
+
+
+def _choices(found: Mapping[str, Sequence[Configuration]], sources: Mapping[str, str], seed: int) -> list[Choice]:
+    chosen = []
+    for name, listed in found.items():
+        workload = find_workload(name)
+        chosen.append(Choice(workload, partial(workload.load_data, sources[name], seed), listed))
+    return chosen

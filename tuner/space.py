@@ -2,7 +2,8 @@
 
 A file holds either ``configurations:`` (a list of mappings, each with an optional ``name``) or ``grid:`` (a
 mapping from hyperparameter to a list of values, every combination of which is tried), and optionally
-``defaults:`` for all of them. YAML, TOML and JSON are read.
+``defaults:`` for all of them. YAML, TOML and JSON are read. The key ``workload``, wherever a hyperparameter may
+stand, says whose configuration it is.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ CONFIG_FOLDERS = (Path(__file__).parent / "configs", Path(__file__).parent.paren
 
 
 def mode_file(workload: str, mode: str) -> Path:
-    """The file that holds a mode's configurations, ``configs/<workload>/<mode>.yaml``.
+    """The file that holds a mode's configurations, ``configs/<workload>/<mode>.yaml``, with ``_`` for ``-``.
 
     Raises:
         InputError: the workload has no such mode; the text says which it has.
@@ -39,15 +40,14 @@ def mode_file(workload: str, mode: str) -> Path:
     return files[mode]
 
 
-def load_configurations(path: Path, schema: Schema) -> list[Configuration]:
-    """Reads a configuration file.
+def read_file(path: Path) -> tuple[object, Mapping[str, Any]]:
+    """Reads a configuration file: what it lists, which is still to be looked at, and its defaults.
 
     Args:
         path: a ``.yaml``, ``.yml``, ``.toml`` or ``.json`` file, as the module's text describes.
-        schema: the workload's hyperparameters by name.
 
     Raises:
-        InputError: the file is missing, cannot be parsed or holds invalid configurations (all faults at once).
+        InputError: the file is missing, cannot be parsed, or is not one of configurations.
     """
     content = _parse(path)
     if not isinstance(content, Mapping):
@@ -59,8 +59,7 @@ def load_configurations(path: Path, schema: Schema) -> list[Configuration]:
     defaults = content.get("defaults") or {}
     if not isinstance(defaults, Mapping):
         raise InputError(f"{path}: 'defaults' must be a mapping, not {_kind(defaults)}")
-    listed = _grid(content["grid"], path) if "grid" in content else content["configurations"]
-    return configurations(listed, schema, defaults=defaults, source=str(path))
+    return _grid(content["grid"], path) if "grid" in content else content["configurations"], defaults
 
 
 def configurations(
@@ -107,21 +106,22 @@ def complete(values: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
 
 
 def select(
-    found: Sequence[Configuration], *, only: str | None = None, limit: int | None = None
-) -> list[Configuration]:
-    """The configuration called ``only``, or the first ``limit`` ones.
+    found: Mapping[str, Sequence[Configuration]], *, only: str | None = None, limit: int | None = None
+) -> dict[str, list[Configuration]]:
+    """The configuration called ``only``, or the first ``limit`` ones, of each workload; without those that have none.
 
     Raises:
         InputError: there is none of that name, or ``limit`` is less than 1.
     """
     if limit is not None and limit < 1:
         raise InputError(f"--limit {limit}: must be at least 1")
-    if only is not None:
-        names = [configuration.name for configuration in found]
-        if only not in names:
-            raise InputError(f"no configuration is called {only!r}: choose one of {', '.join(names)}")
-        found = [found[names.index(only)]]
-    return list(found)[:limit]
+    selected = {
+        workload: [each for each in listed if only in (None, each.name)][:limit] for workload, listed in found.items()
+    }
+    if not any(selected.values()):
+        names = dict.fromkeys(each.name for listed in found.values() for each in listed)
+        raise InputError(f"no configuration is called {only!r}: choose one of {', '.join(names)}")
+    return {workload: listed for workload, listed in selected.items() if listed}
 
 
 def _parse(path: Path) -> object:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from random import Random
@@ -18,21 +19,21 @@ from tuner.execution.loop import Correction, Decisions, Executor, run_trials
 from tuner.interrupts import Interrupt, orderly
 from tuner.journal import read_attempts
 from tuner.memory import calibration
-from tuner.memory.feedback import Feedback
+from tuner.memory.feedback import StudyFeedback
 from tuner.placement import Packer, Plan, need_bytes
 from tuner.planning import (
     Estimates,
     calibration_key,
     estimate_requests,
     plan_requests,
+    to_trials,
     usable,
     whole_bytes,
-    with_epochs,
 )
 from tuner.recorder import Recorder
 from tuner.report.progress import Progress
 from tuner.report.tables import (
-    by_metric,
+    best_first,
     estimate_accuracy,
     estimates_text,
     make_console,
@@ -43,13 +44,12 @@ from tuner.results import ATTEMPTS, RESULTS, Row, StudyFolder, read_study
 from tuner.resume import check_same, description, remaining, to_ending
 from tuner.retry import Retry, next_attempt
 from tuner.settings import Settings
-from tuner.trial import ACCUMULATION, GB, SUCCESSFUL, Configuration, Device, MemoryEstimate, Outcome, Request
+from tuner.trial import ACCUMULATION, GB, SUCCESSFUL, Device, MemoryEstimate, Outcome, Request, title
+from tuner.workloads.base import Choice, Jobs, accumulated, describe, load_jobs, metrics_of
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
-
-    from tuner.workloads.base import Workload
 
 Again = Callable[[Row, Path, Plan], str]
 
@@ -61,7 +61,7 @@ class StudyResult:
     Attributes:
         plan: how the trials shared the devices.
         estimates: each trial's estimate before calibration, by trial id.
-        rows: one for each configuration, best first, with the CSV's names; empty after a dry run.
+        rows: one for each configuration, each workload's best first, with the CSV's names; empty after a dry run.
         folder: where the results are; None after a dry run.
     """
 
@@ -85,9 +85,7 @@ class StudyResult:
 
 
 def run_study(
-    workload: Workload,
-    load_data: Callable[[], Any],
-    configurations: Sequence[Configuration],
+    choices: Sequence[Choice],
     settings: Settings,
     *,
     label: str,
@@ -99,14 +97,12 @@ def run_study(
     """Runs every configuration and writes the results as they come.
 
     Args:
-        workload: what to train.
-        load_data: gives the workload's data.
-        configurations: what to try; complete and valid.
+        choices: what to try of each workload, in the order in which trials are numbered.
         settings: how.
         label: ends the default folder's name: the mode.
         command: what the user called, for ``study.json``.
         options: the options of ``tune run`` that make this study, with which ``--resume`` makes it again.
-        again: from the best row, the folder and the plan, how to have that trial again; None prints no end.
+        again: from a workload's best row, the folder and the plan, how to have that trial again; None prints no end.
         executor: what runs the trials; Ray by default.
 
     Raises:
@@ -116,9 +112,9 @@ def run_study(
     """
     settings.check()
     console = make_console()
-    configurations = with_epochs(configurations, workload, settings.epochs)
-    data = load_data()
-    described = description(workload.name, data, configurations, settings.seed)
+    trials = to_trials(choices, settings)
+    jobs = load_jobs(choices)
+    described = description(jobs, trials, settings.seed)
     attempts = _earlier_attempts(settings, described)
     executor = executor or _ray(settings)
     interrupt = Interrupt()
@@ -126,31 +122,30 @@ def run_study(
         devices = usable(executor.devices(settings.device), settings)
         if settings.auto_memory and not settings.dry_run:
             executor.prepare(devices)  # starting Ray and estimating take seconds, so they overlap
-        estimates = estimate_requests(workload, data, configurations, devices, settings)
-        plan, requests = _plan(workload, estimates.requests, attempts, devices, settings)
-        about = workload.describe(data)
+        estimates = estimate_requests(jobs, trials, devices, settings)
+        plan, requests = _plan(jobs, estimates.requests, attempts, devices, settings)
+        about = describe(jobs)
         console.print(plan_text(plan, requests, about), markup=False, soft_wrap=True)
         interrupt.check()
         if settings.dry_run:
             if requests:
-                text = estimates_text([(request.trial.name, request.estimate) for request in requests])
-                console.print(text, markup=False, soft_wrap=True)
+                console.print(_estimates_text(jobs, requests), markup=False, soft_wrap=True)
             return StudyResult(plan, estimates.raw)
-        folder = _open_folder(settings, workload, label, len(attempts), console)
+        folder = _open_folder(settings, jobs, label, len(attempts), console)
         with closing(folder):
             if not settings.resume:
                 folder.describe({**described, **_description(command, options, about, settings, plan)})
             broken: BaseException | None = None
             try:
-                _execute(workload, data, requests, estimates, plan, executor, folder, console, settings, interrupt)
+                _execute(jobs, requests, estimates, plan, executor, folder, console, settings, interrupt)
             except KeyboardInterrupt as error:
                 broken = error
-        result = StudyResult(plan, estimates.raw, by_metric(folder.rows(), workload.metric), folder.path)
+        result = StudyResult(plan, estimates.raw, best_first(folder.rows(), metrics_of(jobs)), folder.path)
         if settings.auto_memory and settings.calibration:
-            _learn(console, workload, result, settings)
+            _learn(console, result, settings)
         if again:
             with suppress(OSError):  # nobody reads it any more: a closed pipe or terminal
-                _print_end(console, result, workload.metric, again, settings)
+                _print_end(console, result, metrics_of(jobs), again, settings)
         if broken:
             raise broken
     return result
@@ -169,7 +164,7 @@ def _earlier_attempts(settings: Settings, described: Mapping[str, Any]) -> list[
 
 
 def _plan(
-    workload: Workload,
+    jobs: Jobs,
     requests: Sequence[Request],
     attempts: Sequence[Row],
     devices: Sequence[Device],
@@ -177,19 +172,18 @@ def _plan(
 ) -> tuple[Plan, list[Request]]:
     """The plan for the trials that are left, and these; only where nothing is left, it is one for all of them."""
     if not attempts:
-        return plan_requests(workload, requests, devices, settings)
+        return plan_requests(jobs, requests, devices, settings)
     whole = whole_bytes(devices, settings)
     policy = settings.retry_policy
-    left = remaining(requests, attempts, policy, whole_bytes=whole, accumulated=workload.accumulated)
+    left = remaining(requests, attempts, policy, whole_bytes=whole, accumulated=partial(accumulated, jobs))
     if left:
-        return plan_requests(workload, left, devices, settings)
+        return plan_requests(jobs, left, devices, settings)
     shown = [replace(request, need_bytes=min(request.need_bytes, whole)) for request in requests]
-    return plan_requests(workload, shown, devices, settings)[0], []
+    return plan_requests(jobs, shown, devices, settings)[0], []
 
 
 def _execute(
-    workload: Workload,
-    data: Any,
+    jobs: Jobs,
     requests: Sequence[Request],
     estimates: Estimates,
     plan: Plan,
@@ -201,14 +195,14 @@ def _execute(
 ) -> None:
     """Runs the trials; whatever happens, every one of them has a row in the end."""
     epochs = sum(request.trial.config["epochs"] for request in requests)
-    progress = Progress(console, len(requests), epochs, workload.metric, sum(plan.budgets))
+    progress = Progress(console, len(requests), epochs, metrics_of(jobs), sum(plan.budgets))
     recorder = Recorder(folder, progress, requests)
     feedback = _feedback(estimates, folder)
-    decisions = _decisions(workload, feedback, settings)
+    decisions = _decisions(jobs, feedback, settings)
     try:
         with progress:
             if requests:
-                executor.open(workload, data, plan, folder.checkpoints)
+                executor.open(jobs, plan, folder.checkpoints)
             corrected = map(feedback.correct, requests)
             run_trials(corrected, Packer(plan), executor, recorder, decisions, interrupt)
     except BaseException as error:
@@ -219,9 +213,9 @@ def _execute(
     recorder.close("")
 
 
-def _feedback(estimates: Estimates, folder: StudyFolder) -> Feedback:
+def _feedback(estimates: Estimates, folder: StudyFolder) -> StudyFeedback:
     """What is known of the trials' memory; the attempts of a study that is gone on with have told some already."""
-    feedback = Feedback(estimates.raw, estimates.known, need_bytes)
+    feedback = StudyFeedback(estimates.raw, estimates.known, need_bytes)
     trials = {request.trial.trial_id: request.trial for request in estimates.requests}
     for row in folder.attempts():
         if f"config/{ACCUMULATION}" not in row and row["trial_id"] in trials:
@@ -229,7 +223,7 @@ def _feedback(estimates: Estimates, folder: StudyFolder) -> Feedback:
     return feedback
 
 
-def _decisions(workload: Workload, feedback: Feedback, settings: Settings) -> Decisions:
+def _decisions(jobs: Jobs, feedback: StudyFeedback, settings: Settings) -> Decisions:
     """What follows an attempt, and what it tells of the trials that wait."""
     policy = settings.retry_policy
     jitter = Random(settings.seed)
@@ -240,7 +234,7 @@ def _decisions(workload: Workload, feedback: Feedback, settings: Settings) -> De
             outcome.ending,
             policy,
             whole_bytes=whole_bytes,
-            accumulated=workload.accumulated,
+            accumulated=partial(accumulated, jobs),
             random=jitter.random,
         )
 
@@ -261,7 +255,7 @@ def _ray(settings: Settings) -> Executor:
     )
 
 
-def _learn(console: Console, workload: Workload, result: StudyResult, settings: Settings) -> None:
+def _learn(console: Console, result: StudyResult, settings: Settings) -> None:
     """Keeps what completed trials took, so that the next study on this machine estimates and packs better."""
     devices = {device.label: device for device in result.plan.devices}
     samples: dict[str, list[calibration.Sample]] = {}
@@ -269,7 +263,7 @@ def _learn(console: Console, workload: Workload, result: StudyResult, settings: 
         estimate = result.estimates[row["trial_id"]]
         as_estimated = estimate.method == "traced" and f"config/{ACCUMULATION}" not in row
         if row["status"] == "completed" and row["peak_memory_gb"] and as_estimated and row["device"] in devices:
-            key = calibration_key(workload, devices[row["device"]], settings)
+            key = calibration_key(row["workload"], devices[row["device"]], settings)
             samples.setdefault(key, []).append(calibration.to_sample(estimate, int(row["peak_memory_gb"] * GB)))
     try:
         for key, measured in samples.items():
@@ -278,10 +272,10 @@ def _learn(console: Console, workload: Workload, result: StudyResult, settings: 
         console.print(f"not calibrated: {error}", markup=False, soft_wrap=True)
 
 
-def _open_folder(settings: Settings, workload: Workload, label: str, attempts: int, console: Console) -> StudyFolder:
+def _open_folder(settings: Settings, jobs: Jobs, label: str, attempts: int, console: Console) -> StudyFolder:
     """The folder that was asked for, that of the study that is gone on with, or a new one that no other study has."""
     if settings.resume:
-        folder = StudyFolder.resume(Path(settings.resume), workload.metric)
+        folder = StudyFolder.resume(Path(settings.resume), metrics_of(jobs))
         if len(folder.attempts()) != attempts:  # it was not locked when they were read
             folder.close()
             raise InputError(f"--resume {settings.resume}: another run has just written there; look at it again")
@@ -289,12 +283,12 @@ def _open_folder(settings: Settings, workload: Workload, label: str, attempts: i
             console.print(note, markup=False, soft_wrap=True)
         return folder
     if settings.output:
-        return StudyFolder(Path(settings.output), workload.metric)
-    base = Path("results") / f"{time.strftime('%Y%m%d-%H%M%S')}-{workload.name}-{label}"
+        return StudyFolder(Path(settings.output), metrics_of(jobs))
+    base = Path("results") / f"{time.strftime('%Y%m%d-%H%M%S')}-{'+'.join(jobs)}-{label}"
     number, path = 1, base
     while True:
         try:
-            return StudyFolder(path, workload.metric, new=True)
+            return StudyFolder(path, metrics_of(jobs), new=True)
         except FileExistsError:
             number += 1
             path = base.with_name(f"{base.name}-{number}")
@@ -316,15 +310,30 @@ def _description(
     }
 
 
-def _print_end(console: Console, result: StudyResult, metric: str, again: Again, settings: Settings) -> None:
-    """The table, how good the estimates were, where the CSV is, and how to have the best trial again."""
+def _estimates_text(jobs: Jobs, requests: Sequence[Request]) -> str:
+    several = len(jobs) > 1
+    return estimates_text(
+        [(title(each.trial.workload, each.trial.name, several=several), each.estimate) for each in requests]
+    )
+
+
+def _print_end(
+    console: Console, result: StudyResult, metrics: Mapping[str, str], again: Again, settings: Settings
+) -> None:
+    """Each workload's table, how good the estimates were, where the CSV is, and how to have the best trials again."""
     assert result.folder is not None
-    console.print(results_table(result.rows, metric))
+    several = len(metrics) > 1
     lines = [estimate_accuracy(result.rows)] if settings.auto_memory else []
     lines.append(f"results: {result.folder / RESULTS}")
-    best = next((row for row in result.rows if row["status"] == "completed"), None)
-    if best:
-        lines.append(
-            f"best: {best['name']}, {metric} {best[metric]:.4f}. Again: {again(best, result.folder, result.plan)}"
-        )
+    for workload, metric in metrics.items():
+        rows = [row for row in result.rows if row["workload"] == workload]
+        if several:
+            console.print(workload, style="bold", markup=False)
+        console.print(results_table(rows, metric))
+        best = next((row for row in rows if row["status"] == "completed"), None)
+        if best:
+            name = title(workload, best["name"], several=several)
+            lines.append(
+                f"best: {name}, {metric} {best[metric]:.4f}. Again: {again(best, result.folder, result.plan)}"
+            )
     console.print("\n".join(line for line in lines if line), markup=False, soft_wrap=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -16,7 +16,7 @@ from tuner.checkpoints import Checkpoint, Progress
 from tuner.errors import TunerError
 from tuner.optimizers import Adam
 from tuner.trial import ACCUMULATION, EpochReport, Phase, Trial
-from tuner.workloads.base import Batch, Config, Workload
+from tuner.workloads.base import Batch, Config, Job, Workload
 
 # An epoch's mean loss that is so many times the first step's, where the model had learned nothing, has exploded: of a
 # squared error, a prediction a thousand times as wrong as an untrained model's. It must be that much: with one step
@@ -272,7 +272,7 @@ def to_device(batch: Batch, device: str) -> Batch:
     return batch if device == "cpu" else tuple(part.to(device, non_blocking=True) for part in batch)
 
 
-def warm_up(device: str, threads: int | None = None, workload: Workload | None = None, data: Any = None) -> None:
+def warm_up(device: str, threads: int | None = None, jobs: Iterable[Job] = ()) -> None:
     """Takes a few steps, so that what is loaded or started late belongs to a process's base and not to a trial.
 
     Without a workload's own steps its imports would come under a trial's cap, where they must not fail half-way, and
@@ -281,8 +281,7 @@ def warm_up(device: str, threads: int | None = None, workload: Workload | None =
     Args:
         device: a torch device.
         threads: for the process's CPU operations, from now on; their stacks count as its memory. None leaves them.
-        workload: its smallest configuration is rehearsed too; whatever that raises, its trials will raise and tell.
-        data: what ``workload.load_data`` returned.
+        jobs: the smallest configuration of each is rehearsed too; whatever that raises, its trials will raise.
     """
     if threads is not None:
         torch.set_num_threads(threads)
@@ -290,12 +289,13 @@ def warm_up(device: str, threads: int | None = None, workload: Workload | None =
     optimizer = build_optimizer(model, {"lr": 0.1, "weight_decay": 0.0})
     model(torch.ones(WARM_UP_SIZE, WARM_UP_SIZE, device=device)).relu().sum().backward()
     optimizer.step()
-    if workload is not None:
+    for job in jobs:
         with suppress(Exception):
-            _rehearse_smallest(workload, data, device)
+            _rehearse_smallest(job, device)
 
 
-def _rehearse_smallest(workload: Workload, data: Any, device: str) -> None:
+def _rehearse_smallest(job: Job, device: str) -> None:
+    workload, data = job.workload, job.data
     # Whole numbers are mostly sizes. But the smallest batch would make an epoch of a hundred thousand.
     config = {
         name: kind.low if isinstance(kind.default, int) and name != workload.memory_scales_with else kind.default

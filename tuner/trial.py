@@ -76,6 +76,11 @@ class Trial:
     attempt: int = 1
 
 
+def title(workload: str, name: str, *, several: bool) -> str:
+    """What texts call a configuration: by its name, after its workload's where there are several of these."""
+    return f"{workload}/{name}" if several else name
+
+
 @dataclass(frozen=True)
 class MemoryEstimate:
     """What a training step is expected to take from its device, in parts that add up to ``total_bytes``.

@@ -19,6 +19,7 @@ from tuner.execution.nodes import oom_kills, within
 from tuner.execution.ray_executor import RayExecutor
 from tuner.placement import make_plan
 from tuner.trial import GB, MB, Device, DeviceLost, EpochReport, Outcome
+from tuner.workloads.base import Job
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ def test_a_node_that_dies_takes_its_trials_and_its_devices_and_nothing_else(thre
     with closing(RayExecutor(address=three_nodes.address)) as executor:
         devices = executor.devices("cpu")
         plan = make_plan(devices, [GB // 2] * 3, packing="uniform", buffer_bytes=0, threads=1)
-        executor.open(Slow(), None, plan, None)
+        executor.open({"toy": Job(Slow(), None)}, plan, None)
         placed = placements(plan, 3, epochs=60)
         for placement in placed:
             executor.submit(placement)

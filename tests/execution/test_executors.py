@@ -16,6 +16,7 @@ from tuner.execution.loop import Executor
 from tuner.execution.ray_executor import RayExecutor
 from tuner.space import configurations
 from tuner.study import Settings, StudyResult, run_study
+from tuner.workloads.base import Choice
 
 EXECUTORS = [InProcessExecutor, pytest.param(RayExecutor, marks=pytest.mark.ray)]
 
@@ -23,9 +24,7 @@ EXECUTORS = [InProcessExecutor, pytest.param(RayExecutor, marks=pytest.mark.ray)
 def study(workload: Toy, executor: Executor, folder: Path, faults: list[int], data: Any = None) -> StudyResult:
     listed = [{"name": f"{number}", "fault": fault} for number, fault in enumerate(faults)]
     return run_study(
-        workload,
-        lambda: data,
-        configurations(listed, workload.hyperparameters),
+        [Choice(workload, lambda: data, configurations(listed, workload.hyperparameters))],
         Settings(
             output=str(folder),
             device="cpu",

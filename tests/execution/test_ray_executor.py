@@ -16,6 +16,7 @@ from tuner.execution.pool import Pool, make_pools
 from tuner.execution.ray_executor import RayExecutor
 from tuner.placement import Plan, make_plan
 from tuner.trial import GB, Device, EpochReport, Outcome
+from tuner.workloads.base import Job
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def opened() -> Iterator[Callable[[Toy], tuple[RayExecutor, Plan]]]:
 
     def open_for(workload: Toy) -> tuple[RayExecutor, Plan]:
         plan = make_plan([ram_device()], [GB // 2], packing="uniform", buffer_bytes=0, max_workers=1, threads=1)
-        executor.open(workload, None, plan, None)
+        executor.open({"toy": Job(workload, None)}, plan, None)
         return executor, plan
 
     yield open_for

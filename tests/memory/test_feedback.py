@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tuner.memory.calibration import Sample
-from tuner.memory.feedback import Feedback
+from tuner.memory.feedback import Feedback, StudyFeedback
 from tuner.placement import need_bytes
 from tuner.trial import MB, Ending, History, MemoryEstimate, Request, Trial
 
@@ -79,6 +79,19 @@ def test_a_retry_keeps_its_share_and_what_the_user_gave_is_not_touched() -> None
     feedback, requests = make("given")
     assert not feedback.learn(requests["t400"].trial, ended(600))
     assert feedback.correct(requests["t300"]) == requests["t300"]
+
+
+def test_what_one_workloads_trials_took_says_nothing_of_anothers() -> None:
+    _, requests = make()
+    raw = {key: request.estimate for key, request in requests.items()}
+    feedback = StudyFeedback(raw, {"toy": (), "other": ()}, need_bytes)
+    other = replace(requests["t200"], trial=replace(requests["t200"].trial, workload="other"))
+    assert feedback.learn(requests["t400"].trial, ended(1000))
+    assert feedback.learn(requests["t100"].trial, Ending("out_of_memory", limit_bytes=5000 * MB))
+    assert feedback.correct(requests["t200"]).need_bytes > 5000 * MB
+    assert feedback.correct(other) == other
+    assert feedback.learn(replace(other.trial, trial_id="t400"), ended(500))
+    assert feedback.correct(other).estimate.total_bytes == 300 * MB
 
 
 def test_many_trials_are_not_fitted_anew_each_time() -> None:

@@ -6,13 +6,12 @@ import gc
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from tuner.devices import pin
 from tuner.execution.worker import Event, TrialOptions, run_trial, torch_device
 from tuner.peak import PeakMeter
 from tuner.trial import Device, Placement
-from tuner.workloads.base import Workload
+from tuner.workloads.base import Jobs
 
 
 class Worker:
@@ -22,10 +21,9 @@ class Worker:
         device: what it computes on.
     """
 
-    def __init__(self, workload: Workload, data: Any, device: Device, threads: int, options: TrialOptions) -> None:
-        """Makes the process ready. ``data`` comes from Ray's object store without a copy."""
-        self._workload = workload
-        self._data = data
+    def __init__(self, jobs: Jobs, device: Device, threads: int, options: TrialOptions) -> None:
+        """Makes the process ready for trials of all jobs, whose data come from Ray's object store without a copy."""
+        self._jobs = jobs
         self._options = options
         self.device = device
         self._meter = self.prepare(device, threads)
@@ -39,13 +37,13 @@ class Worker:
         pin(device)  # Ray's own choice of a GPU need not be ours
         from tuner.training import warm_up
 
-        return PeakMeter(device, partial(warm_up, torch_device(device), threads, self._workload, self._data))
+        return PeakMeter(device, partial(warm_up, torch_device(device), threads, self._jobs.values()))
 
     def run(self, placement: Placement) -> Iterator[Event | None]:
         """Streams a trial's events; before them comes None, which says that the worker lived to take it."""
         yield None
         placed = replace(placement, device=self.device)
-        yield from run_trial(self._workload, self._data, placed, self._meter, self._options)
+        yield from run_trial(self._jobs[placed.trial.workload], placed, self._meter, self._options)
 
     def ping(self) -> None:
         """Tells that the process lives."""

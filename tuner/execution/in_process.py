@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from tuner.devices import DeviceChoice, detect_devices
 from tuner.execution.loop import Weights
@@ -14,7 +13,7 @@ from tuner.execution.worker import Event, TrialOptions, run_trial
 from tuner.peak import PeakMeter
 from tuner.placement import Plan
 from tuner.trial import Device, DeviceLost, EpochReport, Outcome, Placement
-from tuner.workloads.base import Workload
+from tuner.workloads.base import Jobs
 
 
 class InProcessExecutor:
@@ -43,16 +42,15 @@ class InProcessExecutor:
     def prepare(self, devices: Sequence[Device]) -> None:
         """Nothing takes long to start."""
 
-    def open(self, workload: Workload, data: Any, plan: Plan, checkpoints: Path | None) -> None:
-        """Takes the workload and the data that all trials share, and the folder for their checkpoints."""
-        self._workload = workload
-        self._data = data
+    def open(self, jobs: Jobs, plan: Plan, checkpoints: Path | None) -> None:
+        """Takes the workloads and the data that trials share, and the folder for their checkpoints."""
+        self._jobs = jobs
         self._options = TrialOptions(caps=False, checkpoints=checkpoints, checkpoint_seconds=self._checkpoint_seconds)
 
     def submit(self, placement: Placement) -> None:
         """Queues a trial."""
         meter = PeakMeter(placement.device, _already_warm)
-        self._queue.append(run_trial(self._workload, self._data, placement, meter, self._options))
+        self._queue.append(run_trial(self._jobs[placement.trial.workload], placement, meter, self._options))
 
     def poll(self, timeout_seconds: float) -> list[tuple[EpochReport | Outcome | DeviceLost, Weights]]:
         """The next event of the oldest trial; without any it waits, as nothing else will happen meanwhile."""

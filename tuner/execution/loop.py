@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from tuner.devices import DeviceChoice
 from tuner.errors import ExecutionError
@@ -16,7 +16,7 @@ from tuner.interrupts import Interrupt
 from tuner.placement import Packer, Plan
 from tuner.retry import Retry
 from tuner.trial import Device, DeviceLost, EpochReport, Outcome, Placement, Request
-from tuner.workloads.base import Workload
+from tuner.workloads.base import Jobs
 
 Weights = Callable[[], bytes]
 Correction = Callable[[Request], Request]
@@ -39,8 +39,8 @@ class Executor(Protocol):
     def prepare(self, devices: Sequence[Device]) -> None:
         """May begin in the background what takes long to start, before there is a plan."""
 
-    def open(self, workload: Workload, data: Any, plan: Plan, checkpoints: Path | None) -> None:
-        """Makes everything ready for trials on the plan's devices, which keep checkpoints in this folder."""
+    def open(self, jobs: Jobs, plan: Plan, checkpoints: Path | None) -> None:
+        """Makes everything ready for trials of these jobs on the plan's devices; checkpoints go into this folder."""
 
     def submit(self, placement: Placement) -> None:
         """Starts a trial; what it says comes out of ``poll``."""

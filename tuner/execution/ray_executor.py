@@ -22,7 +22,7 @@ from tuner.execution.pool import Pool, make_pools, reserve
 from tuner.execution.worker import TrialOptions
 from tuner.placement import Plan
 from tuner.trial import Device, DeviceLost, EpochReport, Outcome, Placement
-from tuner.workloads.base import Workload
+from tuner.workloads.base import Jobs
 
 EVENT_SECONDS = 30
 WEIGHTS_SECONDS = 60
@@ -88,7 +88,7 @@ class RayExecutor:
         assert self._session is not None
         self._session.wait()
 
-    def open(self, workload: Workload, data: Any, plan: Plan, checkpoints: Path | None) -> None:
+    def open(self, jobs: Jobs, plan: Plan, checkpoints: Path | None) -> None:
         """Waits for Ray, reserves the plan's devices and puts the data into Ray's store.
 
         Raises:
@@ -104,7 +104,8 @@ class RayExecutor:
         self._nodes = {device: device.node_id or self._watch.own_node for device in plan.devices}
         memory = {node["NodeID"]: int(node["Resources"].get("memory", 0)) for node in ray.nodes()}
         options = replace(self._options, checkpoints=checkpoints.absolute() if checkpoints else None)
-        self._shared = (ray.put(workload), ray.put(data), plan.threads, options)
+        # One object: Ray resolves no references within containers, and arrays within one are shared all the same.
+        self._shared = (ray.put(dict(jobs)), plan.threads, options)
         self._pools = make_pools(plan, self._nodes, memory, self._make)
         reserve(list(self._pools.values()))
         self._inquests = Inquests(self._watch, {pool.node_id for pool in self._pools.values()})
@@ -156,8 +157,8 @@ class RayExecutor:
 
     def _make(self, device: Device, options: Mapping[str, Any]) -> Any:
         own = {} if self._has_own_ray else {"runtime_env": {"env_vars": self._environment(device)}}
-        workload, data, threads, trial_options = self._shared
-        return self._actor.options(**options, **own).remote(workload, data, device, threads, trial_options)
+        jobs, threads, trial_options = self._shared
+        return self._actor.options(**options, **own).remote(jobs, device, threads, trial_options)
 
     def _start(self, run: Run, *, new: bool) -> None:
         run.worker, run.fresh = run.pool.take(run.placement, new=new)

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tuner.caps import MMAP_THRESHOLD_BYTES, capped, is_out_of_memory
 from tuner.errors import TunerError
 from tuner.peak import PeakMeter
 from tuner.trial import GB, MB, Device, EpochReport, Outcome, Phase, Placement, Status, Trial
-from tuner.workloads.base import Workload
+from tuner.workloads.base import Job
 
 if TYPE_CHECKING:
     from tuner.training import Fit
@@ -49,10 +49,8 @@ class ShareTooSmall(TunerError):
     """A trial's share is less than its worker takes before the first tensor."""
 
 
-def run_trial(
-    workload: Workload, data: Any, placement: Placement, meter: PeakMeter, options: TrialOptions
-) -> Iterator[Event]:
-    """Trains a placed trial.
+def run_trial(job: Job, placement: Placement, meter: PeakMeter, options: TrialOptions) -> Iterator[Event]:
+    """Trains a placed trial of this job.
 
     Yields an ``EpochReport`` as training begins and after each epoch, then the ``Outcome``, then, if it is
     completed, the content of its ``best.pt``. Nothing that a trial raises gets out. The cap holds while the trial
@@ -60,7 +58,7 @@ def run_trial(
     """
     began = time.perf_counter()
     attempt = _Attempt(placement)
-    yield from attempt.train(workload, data, meter, options)
+    yield from attempt.train(job, meter, options)
     peak, left = attempt.measure(meter)
     yield Outcome(
         trial=placement.trial,
@@ -94,7 +92,7 @@ class _Attempt:
     error: str = ""
     traceback: str = ""
 
-    def train(self, workload: Workload, data: Any, meter: PeakMeter, options: TrialOptions) -> Iterator[EpochReport]:
+    def train(self, job: Job, meter: PeakMeter, options: TrialOptions) -> Iterator[EpochReport]:
         """Trains under the cap, yields the reports and notes how it ended."""
         faults: tuple[str, ...] = ()
         try:
@@ -108,7 +106,7 @@ class _Attempt:
             torch.set_num_threads(self.placement.threads)
             folder = options.checkpoints
             checkpoint = Checkpoint(folder, trial, options.checkpoint_seconds) if folder else None
-            training = fit(workload, trial, data, torch_device(device), checkpoint)
+            training = fit(job.workload, trial, job.data, torch_device(device), checkpoint)
             while True:
                 with _cap(self.placement, meter, options):
                     said = next(training)

@@ -16,7 +16,7 @@ Need = Callable[[MemoryEstimate], int]
 
 
 class Feedback:
-    """Learns from the peaks of a study's trials, beside what is known of earlier ones.
+    """Learns from the peaks of one workload's trials, beside what is known of earlier ones.
 
     Traced estimates are fitted to the peaks, as a calibration does between studies; a trial that ran out of memory
     counts there as one that takes what it had been given, until it is known better. A fit may take such a trial for
@@ -77,3 +77,25 @@ class Feedback:
         self._fitted = len(self._samples)
         samples = [*self._known, *self._samples.values()]
         self._calibration = calibration.fit(samples[-calibration.KEPT_SAMPLES :])
+
+
+class StudyFeedback:
+    """The feedback of each workload of a study: what one's trials took says nothing of another's."""
+
+    def __init__(self, raw: Mapping[str, MemoryEstimate], known: Mapping[str, Sequence[Sample]], need: Need) -> None:
+        """Begins with what is known before the study.
+
+        Args:
+            raw: each trial's estimate before any calibration, by trial id.
+            known: samples of earlier studies, by workload; every workload of the study has an entry.
+            need: from an estimate to what is set aside for it, in bytes.
+        """
+        self._of = {workload: Feedback(raw, samples, need) for workload, samples in known.items()}
+
+    def learn(self, trial: Trial, ending: Ending) -> bool:
+        """Takes note of how an attempt ended; returns whether that changes what ``correct`` says."""
+        return self._of[trial.workload].learn(trial, ending)
+
+    def correct(self, request: Request) -> Request:
+        """The request as its estimate is known now, by the trials of its own workload."""
+        return self._of[request.trial.workload].correct(request)

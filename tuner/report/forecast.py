@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tuner.placement import Plan, Schedule
 from tuner.report.tables import SHOWN, plan_text
 from tuner.trial import GB, Device
 
@@ -22,7 +21,7 @@ def forecast_text(forecast: Forecast) -> str:
     """
     plan = forecast.plan
     lines = [plan_text(plan, forecast.requests, forecast.data)]
-    lines += [_device_line(plan, forecast.schedule, device) for device in plan.devices[:SHOWN]]
+    lines += [_device_line(forecast, device) for device in plan.devices[:SHOWN]]
     if len(plan.devices) > SHOWN:
         lines.append(f"{'':<10} and {len(plan.devices) - SHOWN} more devices")
     return "\n".join([*lines, _time_line(forecast)])
@@ -38,10 +37,11 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def _device_line(plan: Plan, schedule: Schedule, device: Device) -> str:
+def _device_line(forecast: Forecast, device: Device) -> str:
+    plan, schedule = forecast.plan, forecast.schedule
     budget = plan.budgets[plan.devices.index(device)]
     here = schedule.by_device[device]
-    first = [f"{p.trial.name} {p.limit_bytes / GB:.2f} GB" for p, start, _ in here if start == 0]
+    first = [f"{forecast.title(p.trial)} {p.limit_bytes / GB:.2f} GB" for p, start, _ in here if start == 0]
     more = f" and {len(first) - FIRST} more" if len(first) > FIRST else ""
     began = f"; first {', '.join(first[:FIRST])}{more}" if first else ""
     return (

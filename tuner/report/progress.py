@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from tuner.retry import Retry
-from tuner.trial import ACCUMULATION, GB, DeviceLost, EpochReport, Outcome, Placement
+from tuner.trial import ACCUMULATION, GB, DeviceLost, EpochReport, Outcome, Placement, Trial, title
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -16,26 +18,28 @@ if TYPE_CHECKING:
 class Progress:
     """Follows the trials of a study and shows them; a context manager, since a live table must be ended."""
 
-    def __init__(self, console: Console, trials: int, epochs: int, metric: str, budget_bytes: int) -> None:
+    def __init__(
+        self, console: Console, trials: int, epochs: int, metrics: Mapping[str, str], budget_bytes: int
+    ) -> None:
         """Prepares the display.
 
         Args:
             console: where to write; a live table is shown if it is a terminal.
             trials: number of trials.
             epochs: epochs of all trials together, for the time that is left.
-            metric: the metric to show.
+            metrics: the metric to show of a workload's trials, by workload.
             budget_bytes: memory that the trials divide between them, over all devices.
         """
         self._console = console
         self._trials = trials
         self._epochs = epochs
-        self._metric = metric
+        self._metrics = metrics
         self._budget_bytes = budget_bytes
         self._began = time.monotonic()
         self._running: dict[str, tuple[Placement, EpochReport | None]] = {}
         self._done = 0
         self._epochs_done = 0
-        self._best: tuple[float, str] | None = None
+        self._best: dict[str, tuple[float, str]] = {}
         self._live: Live | None = None
 
     def __enter__(self) -> Progress:
@@ -65,23 +69,29 @@ class Progress:
 
     def finished(self, outcome: Outcome, retry: Retry | None) -> None:
         """An attempt has ended: prints its line, and what follows if the trial has not ended with it."""
-        self._running.pop(outcome.trial.trial_id, None)
+        trial = outcome.trial
+        self._running.pop(trial.trial_id, None)
         if not retry:
             self._done += 1
-            self._epochs_done += outcome.trial.config.get("epochs", 0)
-        value = outcome.metrics.get(self._metric)
-        if value is not None and (self._best is None or value < self._best[0]):
-            self._best = (value, outcome.trial.name)
-        said = f"{self._metric} {value:.4f}" if value is not None else _reason(outcome)
+            self._epochs_done += trial.config.get("epochs", 0)
+        metric = self._metrics[trial.workload]
+        value = outcome.metrics.get(metric)
+        if value is not None:
+            best = self._best.get(trial.workload, (value, trial.name))
+            self._best[trial.workload] = min(best, (value, trial.name), key=itemgetter(0))
+        said = f"{metric} {value:.4f}" if value is not None else _reason(outcome)
         peak = "" if outcome.peak_bytes is None else f", peak {outcome.peak_bytes / GB:.2f} GB"
         self._say(
-            f"[{self._done}/{self._trials}] {outcome.trial.name} {outcome.status}: {said} "
+            f"[{self._done}/{self._trials}] {self._title(trial)} {outcome.status}: {said} "
             f"({outcome.epochs} epochs, {outcome.seconds:.1f} s{peak}){_what_follows(outcome, retry)}"
         )
 
     def device_lost(self, event: DeviceLost) -> None:
         """A device is gone: says so."""
         self._say(f"{event.device.label} is lost: {event.reason}")
+
+    def _title(self, trial: Trial) -> str:
+        return title(trial.workload, trial.name, several=len(self._metrics) > 1)
 
     def _say(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -94,25 +104,26 @@ class Progress:
 
         running = list(self._running.values())  # the display's own thread draws, while trials come and go
         reserved = sum(placement.limit_bytes for placement, _ in running)
-        best = f"best {self._metric} {self._best[0]:.4f} ({self._best[1]})" if self._best else "no result yet"
-        title = Text(
+        bests = [f"{self._metrics[each]} {value:.4f} ({name})" for each, (value, name) in list(self._best.items())]
+        best = f"best {', '.join(bests)}" if bests else "no result yet"
+        summary = Text(
             f"{self._done}/{self._trials} done, {len(running)} running · {best} · memory reserved "
             f"{reserved / GB:.1f} of {self._budget_bytes / GB:.1f} GB · {self._time_left(running)}",
             style="bold",
         )
         table = Table(box=None, pad_edge=False)
-        for head in ("trial", "device", "memory", "epoch", self._metric):
+        for head in ("trial", "device", "memory", "epoch", " or ".join(dict.fromkeys(self._metrics.values()))):
             table.add_column(head, justify="left" if head in ("trial", "device") else "right")
         for placement, report in running:
-            value = report.metrics.get(self._metric) if report else None
+            value = report.metrics.get(self._metrics[placement.trial.workload]) if report else None
             table.add_row(
-                Text(placement.trial.name),
+                Text(self._title(placement.trial)),
                 placement.device.label,
                 f"{placement.limit_bytes / GB:.2f} GB",
                 f"{report.epoch}/{report.epochs}" if report else "starting",
                 "" if value is None else f"{value:.4f}",
             )
-        return Group(title, table) if running else title
+        return Group(summary, table) if running else summary
 
     def _time_left(self, trials: list[tuple[Placement, EpochReport | None]]) -> str:
         """A guess from the epochs that are done, which counts every epoch alike."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tuner.placement import low_bytes, need_bytes
 from tuner.results import Row
-from tuner.trial import GB, MemoryEstimate, Request
+from tuner.trial import GB, MemoryEstimate, Request, title
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -60,10 +60,16 @@ def estimate_accuracy(rows: Sequence[Row]) -> str:
     worst = max(range(len(errors)), key=lambda i: abs(errors[i]))
     median = statistics.median(abs(error) for error in errors)
     under = sum(error < 0 for error in errors)
-    over = [row["name"] for row in measured if row["peak_memory_gb"] > (row.get("limit_gb") or math.inf)]
+    several = len({row["workload"] for row in rows}) > 1
+    names = [title(row["workload"], row["name"], several=several) for row in measured]
+    over = [
+        name
+        for name, row in zip(names, measured, strict=True)
+        if row["peak_memory_gb"] > (row.get("limit_gb") or math.inf)
+    ]
     beyond = f"; more than they were given took: {', '.join(over)}" if over else ""
     return (
-        f"estimates: off by {median:.1%} at the median, {errors[worst]:+.1%} at worst ({measured[worst]['name']}), "
+        f"estimates: off by {median:.1%} at the median, {errors[worst]:+.1%} at worst ({names[worst]}), "
         f"{under} of {len(errors)} under the peak{beyond}"
     )
 
@@ -88,9 +94,9 @@ def plan_text(plan: Plan, requests: Sequence[Request], data: str) -> str:
     Args:
         plan: the plan.
         requests: all trials that are to run, with their estimates.
-        data: the data set in a few words.
+        data: the data sets in a few words, a line for each.
     """
-    lines = [f"{'data':<10} {data}"] if data else []
+    lines = [f"{'' if number else 'data':<10} {line}" for number, line in enumerate(data.splitlines())]
     lines.append(f"{'trials':<10} {len(requests)}")
     if not requests:
         return "\n".join([*lines, "nothing is left to do"])
@@ -121,6 +127,7 @@ def _device_lines(plan: Plan, index: int) -> list[str]:
 
 def _footprint(plan: Plan, requests: Sequence[Request]) -> str:
     largest = max(requests, key=lambda request: request.need_bytes)
+    several = len({request.trial.workload for request in requests}) > 1
     guess, least = largest.estimate, min(request.need_bytes for request in requests)
     span = f"{least / GB:.2f} to " if plan.packing == "per-trial" and least < plan.footprint_bytes else ""
     need = f"{span}{plan.footprint_bytes / GB:.2f} GB a trial"
@@ -132,11 +139,12 @@ def _footprint(plan: Plan, requests: Sequence[Request]) -> str:
     if need_bytes(guess) != plan.footprint_bytes:
         sum_ += f", given {plan.footprint_bytes / GB:.2f}"
     each = "; each has what it needs" if span else ""
-    return f"{need}{sum_} of {largest.trial.name}, the largest ({guess.method}){each}"
+    name = title(largest.trial.workload, largest.trial.name, several=several)
+    return f"{need}{sum_} of {name}, the largest ({guess.method}){each}"
 
 
 def results_table(rows: Sequence[Row], metric: str) -> Table:
-    """The trials in the order given, with their reason where they have no metric."""
+    """The trials of one workload in the order given, with their reason where they have no metric."""
     from rich.table import Table
     from rich.text import Text
 
@@ -163,9 +171,20 @@ def results_table(rows: Sequence[Row], metric: str) -> Table:
     return table
 
 
-def by_metric(rows: Sequence[Row], metric: str) -> list[Row]:
-    """Completed rows with the smallest metric first, then the others."""
-    return sorted(rows, key=lambda row: (row["status"] != "completed", row.get(metric) is None, row.get(metric) or 0))
+def best_first(rows: Sequence[Row], metrics: Mapping[str, str]) -> list[Row]:
+    """Each workload's completed rows with the smallest of its metric first, then its others.
+
+    Args:
+        rows: of the study.
+        metrics: what a workload's trials are compared by, by workload, in their order.
+    """
+    order = list(metrics)
+
+    def rank(row: Row) -> tuple[int, bool, bool, float]:
+        value = row.get(metrics[row["workload"]])
+        return order.index(row["workload"]), row["status"] != "completed", value is None, value or 0.0
+
+    return sorted(rows, key=rank)
 
 
 def _number(value: Any, digits: int) -> str:

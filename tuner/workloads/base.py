@@ -8,11 +8,12 @@ the one that is trained. A workload object holds no state of a trial: whatever `
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tuner.errors import InputError
-from tuner.trial import ACCUMULATION, Hyperparameter
+from tuner.trial import ACCUMULATION, Configuration, Hyperparameter, Trial
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -102,3 +103,59 @@ class Workload(ABC):
             InputError: the workload does not provide it.
         """
         raise InputError(f"workload {self.name!r} has no restore_model: build its model and load the weights")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the trials of one workload train.
+
+    Attributes:
+        workload: the model, its batches and its loss.
+        data: what ``workload.load_data`` returned.
+    """
+
+    workload: Workload
+    data: Any
+
+
+Jobs = Mapping[str, Job]  # a study's, by the workload's name, in the order in which the user named them
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What of one workload is to be tried.
+
+    Attributes:
+        workload: what to train.
+        load_data: gives its data; called once, when everything else is known to be usable.
+        configurations: complete and valid.
+    """
+
+    workload: Workload
+    load_data: Callable[[], Any]
+    configurations: Sequence[Configuration]
+
+
+def load_jobs(choices: Sequence[Choice]) -> dict[str, Job]:
+    """The jobs of a study, with their data.
+
+    Raises:
+        InputError: data are not there, or cannot be read.
+    """
+    return {choice.workload.name: Job(choice.workload, choice.load_data()) for choice in choices}
+
+
+def accumulated(jobs: Jobs, trial: Trial) -> Config | None:
+    """A trial's configuration in micro-batches of half the size; None where they cannot be halved."""
+    return jobs[trial.workload].workload.accumulated(trial.config)
+
+
+def metrics_of(jobs: Jobs) -> dict[str, str]:
+    """The metric that each workload's trials are compared by."""
+    return {name: job.workload.metric for name, job in jobs.items()}
+
+
+def describe(jobs: Jobs) -> str:
+    """The data sets in a few words, a line for each; after the workload's name where there are several."""
+    words = {name: job.workload.describe(job.data) for name, job in jobs.items()}
+    return "\n".join(f"{name}: {text}" if len(jobs) > 1 else text for name, text in words.items() if text)

@@ -60,8 +60,8 @@ class GTSSL(Workload):
         left_out = f"; {data.bad} files left out" if data.bad else ""
         return (
             f"{data.name}: {len(data):,} trees, {len(data.parent):,} nodes, {data.path.shape[1]:,} third-order "
-            f"paths; {len(data.train):,} trees to train on, {len(data.validation):,} to choose by, {len(data.test):,} to "
-            f"report on{left_out}"
+            f"paths; {len(data.train):,} trees to train on, {len(data.validation):,} to choose by, "
+            f"{len(data.test):,} to report on{left_out}"
         )
 
     def build_model(self, config: Config, data: TreeData) -> GtSsl:
