@@ -94,7 +94,7 @@ def _run_workload(workload: Workload, config: Config, data: Any, device: str) ->
     """What a trial does to memory, in short, by the training loop's own functions."""
     model = workload.build_model(config, data).to(device)
     batches = (to_device(batch, device) for batch in representative_batches(workload, config, data))
-    rehearse(workload, model, build_optimizer(model, config), batches, data)
+    rehearse(workload, model, build_optimizer(model, config), batches, data, config=config)
 
 
 def trace(step: Step, device_kind: Literal["cpu", "cuda"], cublas_workspace_bytes: int = 0) -> Trace:
@@ -110,10 +110,10 @@ def trace(step: Step, device_kind: Literal["cpu", "cuda"], cublas_workspace_byte
 def workload_parts(step: Step) -> tuple[Workload, Config, Any]:
     """The workload, a complete configuration and the data of a workload's row."""
     workload = find_workload(step.model)
-    config = {key: value for key, value in step.sizes.items() if key in workload.hyperparameters}
+    config = {key: value for key, value in step.sizes.items() if key in workload.schema}
     sizes = step.sizes
     data = trees(sizes["trees"]) if "trees" in sizes else ratings(sizes["users"], sizes["items"], sizes["ratings"])
-    return workload, complete(config, workload.hyperparameters), data
+    return workload, complete(config, workload.schema), data
 
 
 @lru_cache

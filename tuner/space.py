@@ -102,7 +102,8 @@ def configurations(
 
 def complete(values: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
     """Fills in the schema's defaults, in its order, and makes whole numbers of float hyperparameters floats."""
-    return {key: type(spec.default)(values.get(key, spec.default)) for key, spec in schema.items()}
+    filled = {key: type(spec.default)(values.get(key, spec.default)) for key, spec in schema.items()}
+    return {key: value for key, value in filled.items() if not schema[key].optional or value != schema[key].default}
 
 
 def select(
