@@ -14,10 +14,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import psutil
 import pytest
+
+from tuner.cli import cli
+from tuner.errors import InputError
 
 COMMAND = [sys.executable, "-m", "tuner"]
 ROOT = Path(__file__).parents[1]
@@ -203,3 +207,16 @@ def test_both_scripts_are_this_program(tmp_path: Path, script: str) -> None:
     path = Path(sys.executable).with_name(script)
     run = subprocess.run([path, "--version"], capture_output=True, text=True, cwd=tmp_path)
     assert run.stdout.startswith("tuner, version ")
+
+
+def test_an_option_that_is_given_with_its_default_counts_as_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[set[str]] = []
+
+    def note(options: dict[str, Any], given: set[str]) -> None:
+        seen.append(given)
+        raise InputError("that is all")
+
+    monkeypatch.setattr("tuner.api.run_given", note)
+    with pytest.raises(InputError, match="that is all"):
+        cli.main(["--resume", "out", "--on-oom", "grow"], standalone_mode=False)
+    assert seen == [{"resume", "on_oom"}]

@@ -19,7 +19,7 @@ def forecast(**options: Any) -> Forecast:
 
 def test_a_plan_places_every_trial_on_devices_that_need_not_be_there() -> None:
     record = to_record(forecast())
-    assert (record["workers_at_least"], record["bound"], len(record["trials"])) == (8, "memory", 8)
+    assert (record["workers_at_least"], record["bound"], len(record["trials"])) == (8, "number of trials", 8)
     assert [device["most_at_once"] for device in record["devices"]] == [4, 4]
     assert {trial["start"] for trial in record["trials"]} == {0}
 

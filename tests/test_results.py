@@ -302,8 +302,8 @@ def test_a_folder_that_is_no_study_is_not_gone_on_with(tmp_path: Path, content: 
 
 def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for name in ("none", "file"):
-        with pytest.raises(InputError, match=f"--resume {tmp_path / name}: there is no such folder"):
+    for name, what in (("none", "there is no such folder"), ("file", "is no folder")):
+        with pytest.raises(InputError, match=f"--resume {tmp_path / name}: {what}"):
             StudyFolder.resume(tmp_path / name, METRICS)
     assert names(tmp_path) == {"file"}
 

@@ -99,6 +99,13 @@ def test_a_trial_that_ran_out_goes_on_with_more() -> None:
     assert len(left(*rows[:2], max_attempts=2)) == 1
 
 
+def test_a_trial_that_was_given_up_runs_again_where_it_is_given_more_now() -> None:
+    row_of = row("t1", "out_of_memory", limit_gb=1.0)
+    assert left(row_of, on_oom="fail")[0].trial.attempt == 2
+    assert left(row_of, on_oom="fail")[0].need_bytes == 2 * GB
+    assert [each.trial.trial_id for each in left(row("t1", "out_of_memory"), on_oom="fail")] == ["t2"]
+
+
 def test_a_trial_that_accumulated_goes_on_doing_so() -> None:
     whole = row("t1", "out_of_memory", limit_gb=8.0)
     first, _ = left(whole, on_oom="accumulate")
@@ -123,7 +130,8 @@ def test_a_study_keeps_its_options_but_those_given_anew() -> None:
         "dry_run": False,
     }
     study = {"options": {**defaults, "mode": "full", "max_workers": 3, "output": "out"}, "plan": {"threads": 2}}
-    given = {**defaults, "resume": "out", "max_workers": 1}
+    given = {"resume": "out", "max_workers": 1}
+    assert merged_options(study, {"mode": "quick"}, defaults, "out")["mode"] == "quick"  # though it is the default
     assert merged_options(study, given, defaults, "out") == {
         "mode": "full",
         "max_workers": 1,

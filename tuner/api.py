@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import math
 import os
 import pickle
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,10 +115,26 @@ def run(
         ExecutionError: Ray does not start, the folder can no longer be written, or every device is lost.
     """
     options = dict(locals())
+    defaults = _defaults()
+    return run_given(options, {name for name, value in options.items() if value != defaults[name]})
+
+
+def run_given(options: Mapping[str, Any], given: Collection[str]) -> StudyResult:
+    """What ``run`` does, where it is known which options were given: beside ``resume`` only these replace a study's.
+
+    Args:
+        options: every parameter of ``run`` by its name.
+        given: the names of those that the user has set, if only to their defaults.
+
+    Raises:
+        InputError: as ``run``.
+        ExecutionError: as ``run``.
+    """
     study: Mapping[str, Any] = {}
-    if resume:
+    if resume := options["resume"]:
         study = read_study(Path(resume))
-        options = merged_options(study, options, _defaults(), resume)
+        chosen = {name: value for name, value in options.items() if name in given}
+        options = merged_options(study, chosen, _defaults(), resume)
     choices, label = _choices(options, study)
     several = len(choices) > 1
     return run_study(
@@ -126,7 +143,7 @@ def run(
         label=label,
         command=shlex.join(["tune", *_arguments(options)]),
         options=options,
-        again=lambda best, _, plan: _again(_of_workload(options, best) if several else options, best["name"], plan),
+        again=lambda best, _, plan: _again(_of_workload(options, best) if several else options, best, plan),
     )
 
 
@@ -282,12 +299,23 @@ def _of_workload(options: Mapping[str, Any], row: Row) -> dict[str, Any]:
     return {**options, "workload": name, "data": its_own, "overrides": overrides}
 
 
-def _again(options: Mapping[str, Any], name: str, plan: Plan) -> str:
+def _again(options: Mapping[str, Any], row: Row, plan: Plan) -> str:
     """The command that runs one configuration of a study again; on the CPU it gives the same figures.
 
-    The number of threads is part of it, since the last digits of a sum depend on that.
+    The number of threads is part of it, since the last digits of a sum depend on that; so is the memory with which
+    the trial ended well, if that was more than was asked for.
     """
-    anew = {"only": name, "limit": None, "output": None, "resume": None, "threads": plan.threads, "max_workers": None}
+    if not options["auto_memory"] and row["attempts"] > 1:
+        enough = math.ceil(100 * row["limit_gb"]) / 100
+        options = {**options, "model_memory_gb": max(options["model_memory_gb"], enough)}
+    anew = {
+        "only": row["name"],
+        "limit": None,
+        "output": None,
+        "resume": None,
+        "threads": plan.threads,
+        "max_workers": None,
+    }
     python = min(sys.executable, os.path.relpath(sys.executable), key=len)
     return f"{python} -m tuner {shlex.join(_arguments({**options, **anew}))}"
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from tuner.errors import InputError, TunerError
 
@@ -236,7 +237,8 @@ def run(ctx: click.Context, /, debug: bool, **chosen: Any) -> None:
     """Tune a workload and leave a CSV of results."""
     from tuner import api
 
-    ctx.exit(api.run(**chosen).exit_code)
+    given = {name for name in chosen if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
+    ctx.exit(api.run_given(chosen, given).exit_code)
 
 
 @cli.command()

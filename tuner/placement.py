@@ -114,11 +114,11 @@ def make_plan(
     if not any(fits):
         raise InputError(_does_not_fit(devices, budgets, footprint, buffer_bytes))
     by_memory = fits if packing == "uniform" else _most_that_fit(budgets, needs)
-    limits: list[tuple[int, Bound]] = [
+    limits: list[tuple[int, Bound]] = [  # of two that bound alike, the first is told
+        (len(needs), "number of trials"),
+        (max_workers or len(needs), "--max-workers"),
         (sum(by_memory), "memory"),
         (sum(_within_cores(by_memory, devices)), "CPU cores"),
-        (max_workers or sum(by_memory), "--max-workers"),
-        (len(needs), "number of trials"),
     ]
     workers, bound = min(limits, key=lambda limit: limit[0])
     expected = _spread(workers, _within_cores(by_memory, devices), budgets)

@@ -289,7 +289,9 @@ def read_study(path: Path, option: str = "--resume") -> dict[str, Any]:
     try:
         study = json.loads((path / STUDY).read_bytes())
     except (FileNotFoundError, NotADirectoryError) as error:
-        what = f"holds no {STUDY}" if path.is_dir() else "there is no such folder"
+        what = (
+            f"holds no {STUDY}" if path.is_dir() else "is no folder" if path.exists() else "there is no such folder"
+        )
         raise InputError(f"{option} {path}: {what}; give the folder of a study") from error
     except OSError as error:
         raise InputError(f"{option} {path}: {STUDY} cannot be read: {error.strerror}") from error

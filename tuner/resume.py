@@ -13,7 +13,7 @@ import numpy as np
 
 from tuner.errors import InputError
 from tuner.results import Row
-from tuner.retry import Accumulated, RetryPolicy, next_attempt
+from tuner.retry import Accumulated, Retry, RetryPolicy, next_attempt
 from tuner.trial import ACCUMULATION, GB, Ending, Request, Trial
 from tuner.workloads.base import Jobs
 
@@ -86,11 +86,11 @@ def merged_options(
 ) -> dict[str, Any]:
     """The options of a study that is gone on with: its own, but those that were given beside ``--resume``.
 
-    An option that has its default counts as not given. The number of threads stays, as results depend on it.
+    The number of threads stays, as results depend on it.
 
     Args:
         study: the content of ``study.json``.
-        given: every option by its parameter's name.
+        given: the options that were given, by their parameters' names.
         defaults: their defaults.
         folder: the study's, for messages.
 
@@ -103,12 +103,9 @@ def merged_options(
             f"--resume {folder}: it was started by {study.get('command', 'a Python program')}: call that again with "
             f"resume={folder!r}"
         )
-    chosen = {
-        name: given[name] if given[name] != default else stored.get(name, default)
-        for name, default in defaults.items()
-    }
+    chosen = {name: given.get(name, stored.get(name, default)) for name, default in defaults.items()}
     threads = chosen["threads"] or study.get("plan", {}).get("threads")
-    return {**chosen, "threads": threads, "output": None, "resume": folder, "dry_run": given["dry_run"]}
+    return {**chosen, "threads": threads, "output": None, "resume": folder, "dry_run": given.get("dry_run", False)}
 
 
 def remaining(
@@ -162,6 +159,9 @@ def _after(
     retry = next_attempt(
         request, to_ending(row), policy, whole_bytes=whole_bytes, accumulated=accumulated, random=no_jitter
     )
+    if retry is None and row["status"] == "out_of_memory" and request.need_bytes > to_ending(row).limit_bytes:
+        # Given up with less memory than it would be given now.
+        retry = Retry(replace(request, history=replace(request.history, out_of_memory=1)), 0.0)
     if retry is None:
         return None
     return replace(retry.request, trial=replace(retry.request.trial, attempt=row["attempts"] + 1))

@@ -94,7 +94,7 @@ def _with_more_memory(
     accumulated: Accumulated,
     random: Callable[[], float],
 ) -> Retry | None:
-    """The share times ``growth``, at least what was reached; a smaller micro-batch where that is the whole device."""
+    """``growth`` times the share, or what was reached; a smaller micro-batch where that is the whole device."""
     history = replace(request.history, out_of_memory=request.history.out_of_memory + 1)
     if policy.on_oom == "fail" or history.out_of_memory >= policy.max_attempts:
         return None
@@ -104,7 +104,7 @@ def _with_more_memory(
         if smaller is None:
             return None
         config = smaller
-    more = max(math.ceil(ending.limit_bytes * policy.growth), ending.peak_bytes or 0)
+    more = math.ceil(max(ending.limit_bytes, ending.peak_bytes or 0) * policy.growth)
     grown = replace(request, need_bytes=min(more, whole_bytes), trial=replace(request.trial, config=config))
     return Retry(_again(grown, history), backoff(history.out_of_memory, policy, random))
 

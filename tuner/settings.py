@@ -106,6 +106,8 @@ class Settings:
         """
         for option, (low, inclusive) in LOWEST.items():
             value = getattr(self, option)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+                raise InputError(f"--{option.replace('_', '-')} {value!r}: must be a number")
             if value is not None and not math.isfinite(value):
                 raise InputError(f"--{option.replace('_', '-')} {value:g}: must be a finite number")
             if value is not None and not (value >= low if inclusive else value > low):

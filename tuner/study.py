@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import platform
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
@@ -126,6 +127,8 @@ def run_study(
         plan, requests = _plan(jobs, estimates.requests, attempts, devices, settings)
         about = describe(jobs)
         console.print(plan_text(plan, requests, about), markup=False, soft_wrap=True)
+        if not requests:
+            console.print(_given_up(attempts), markup=False, soft_wrap=True, end="")
         interrupt.check()
         if settings.dry_run:
             if requests:
@@ -147,8 +150,25 @@ def run_study(
             with suppress(OSError):  # nobody reads it any more: a closed pipe or terminal
                 _print_end(console, result, metrics_of(jobs), again, settings)
         if broken:
+            with suppress(OSError):
+                console.print(_how_to_go_on(folder.path, options), markup=False, soft_wrap=True)
             raise broken
     return result
+
+
+def _given_up(attempts: Sequence[Row]) -> str:
+    """What would run the trials of a finished study again that did not end well; empty if there are none."""
+    last = Counter({row["trial_id"]: row["status"] for row in attempts}.values())
+    remedies = {
+        "out_of_memory": "--on-oom grow, a larger --max-attempts or more memory runs them again",
+        "failed": "--max-failures 1 runs them again",
+    }
+    return "".join(f"{last[status]} {status}: {remedy}\n" for status, remedy in remedies.items() if last[status])
+
+
+def _how_to_go_on(folder: Path, options: Mapping[str, Any] | None) -> str:
+    call = f"tune --resume {folder}" if options else f"the same call and resume={str(folder)!r}"
+    return f"go on with: {call}"
 
 
 def _earlier_attempts(settings: Settings, described: Mapping[str, Any]) -> list[Row]:

@@ -329,7 +329,7 @@ def test_graphsages_peak_is_the_profilers(hidden: int, layers: int, batch: int, 
     def run() -> None:
         model = workload.build_model(config, data)
         optimizer, batches = build_optimizer(model, config), representative_batches(workload, config, data)
-        rehearse(workload, model, optimizer, batches, data, accumulation=accumulation)
+        rehearse(workload, model, optimizer, batches, data, config=config)
 
     run()
     real, traced = profiled_peak(run), trace_workload(workload, config, data).peak_bytes()

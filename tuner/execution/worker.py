@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import re
 import time
 import traceback
 from collections.abc import Iterator
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from tuner.training import Fit
 
 Event = EpochReport | Outcome | bytes
+
+# Where in torch's source an allocation failed: in front of what it says of it.
+ENFORCE = re.compile(r"^\[enforce fail at [^\]]*\] \S+ == \S+\. ")
 
 # A worker with more than this left of its trials is not used again: what is left is taken from the next trial's cap,
 # and so much every need has to spare (``tuner.memory.calibration.HEADROOM_BYTES``). After 56 trials of GraphSAGEs of
@@ -178,7 +182,7 @@ def _cap(placement: Placement, meter: PeakMeter, options: TrialOptions) -> Abstr
 
 
 def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split())
+    text = " ".join(ENFORCE.sub("", str(error)).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

@@ -143,7 +143,10 @@ def _reason(outcome: Outcome) -> str:
 def _what_follows(outcome: Outcome, retry: Retry | None) -> str:
     """What is done after an attempt that did not end well; empty if nothing is."""
     if not retry:
-        return ""
+        if outcome.status != "out_of_memory" or not outcome.placement:
+            return ""
+        had = outcome.placement.limit_bytes / GB
+        return f"; given up after attempt {outcome.trial.attempt}, with {had:.2f} GB"
     given = f" with {retry.request.need_bytes / GB:.2f} GB" if outcome.status == "out_of_memory" else ""
     steps = retry.request.trial.config.get(ACCUMULATION)
     smaller = f" in micro-batches of 1/{steps}" if steps != outcome.trial.config.get(ACCUMULATION) else ""

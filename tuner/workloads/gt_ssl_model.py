@@ -204,9 +204,13 @@ class GtSsl(nn.Module):
         return predicted
 
     def growth_loss(self, batch: TreeBatch) -> Tensor:
-        """The earth mover's distance ‖cumsum(p̂) - cumsum(p)‖₁ between predicted and true distances of children."""
-        difference = self.growth_prediction(batch) - growth_target(self.encoder.geometry.distance, batch)
-        return (difference.cumsum(1).abs().sum(1) * batch.growth_weight).sum()
+        """The earth mover's distance Δ · ‖cumsum(p̂) - cumsum(p)‖₁ between predicted and true distances of children.
+
+        With the distance Δ of two centres it is in mean edges, and the same however many centres there are.
+        """
+        basis = self.encoder.geometry.distance
+        difference = self.growth_prediction(batch) - growth_target(basis, batch)
+        return basis.spacing * (difference.cumsum(1).abs().sum(1) * batch.growth_weight).sum()
 
     def order_loss(self, batch: TreeBatch, h: Tensor) -> Tensor:
         """E = ‖max(0, h_child - h_parent)‖² of true pairs, and max(0, δ - E) of pairs that are not in order."""
