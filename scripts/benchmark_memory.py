@@ -27,7 +27,7 @@ import click
 import torch
 from memory_models import (
     OPTIMIZER_STEPS,
-    WORKLOAD,
+    WORKLOADS,
     Step,
     build,
     optimizer_of,
@@ -108,7 +108,7 @@ def traced_peak(step: Step) -> int:
 
 def static_peak(step: Step) -> int | None:
     """The closed formula without the process's own share; None for a model that has no formula."""
-    if step.model != WORKLOAD:
+    if step.model not in WORKLOADS:
         return None
     workload, config, data = workload_parts(step)
     return estimate_static(workload.name, config, data).reserved_bytes
@@ -117,7 +117,7 @@ def static_peak(step: Step) -> int | None:
 def tracked_peak(step: Step) -> int:
     """What MemTracker counts of the same optimizer steps on fake tensors."""
     with FakeTensorMode() as mode:
-        model, external, steps = (_fake_workload if step.model == WORKLOAD else _fake_plain)(step, mode)
+        model, external, steps = (_fake_workload if step.model in WORKLOADS else _fake_plain)(step, mode)
         tracker = MemTracker()
         tracker.track_external(model, *external)
         with tracker:
@@ -190,7 +190,7 @@ def warm_up(steps: Sequence[Step]) -> None:
 
 def compare(step: Step) -> Row:
     """All methods and the truth for one step."""
-    if step.model == WORKLOAD:
+    if step.model in WORKLOADS:
         workload_parts(step)  # generates the ratings, which is no method's time
     estimates = {method: estimate(method, step) for method in METHODS}
     return Row(step.name, step.model, true_peak(step), estimates)

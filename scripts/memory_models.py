@@ -20,18 +20,22 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tuner.datasets.synthetic import synthetic_ratings
+from tuner.datasets.synthetic_trees import synthetic_trees
+from tuner.datasets.trees import build as build_trees
+from tuner.datasets.trees import split
 from tuner.space import complete
 from tuner.training import build_optimizer, rehearse, representative_batches, to_device
 from tuner.workloads import find_workload
 
 if TYPE_CHECKING:
     from tuner.datasets.ratings import RatingData
+    from tuner.datasets.trees import TreeData
     from tuner.memory.trace import Trace
     from tuner.workloads.base import Config, Workload
 
 STEPS_FILE = Path(__file__).with_name("memory_steps.csv")
 OPTIMIZER_STEPS = 2  # the second has the optimizer's state, which the first one makes
-WORKLOAD = "graphsage"
+WORKLOADS = ("graphsage", "gt-ssl")
 
 Parts = tuple[nn.Module, torch.optim.Optimizer, Callable[[], Tensor]]
 Sizes = Mapping[str, Any]
@@ -75,7 +79,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 def run(step: Step, device: str) -> None:
     """Builds the model and takes its first two optimizer steps; a workload is evaluated after them."""
     torch.manual_seed(0)
-    if step.model == WORKLOAD:
+    if step.model in WORKLOADS:
         _run_workload(*workload_parts(step), device)
         return
     _, optimizer, loss = make(step, device)
@@ -90,7 +94,7 @@ def _run_workload(workload: Workload, config: Config, data: Any, device: str) ->
     """What a trial does to memory, in short, by the training loop's own functions."""
     model = workload.build_model(config, data).to(device)
     batches = (to_device(batch, device) for batch in representative_batches(workload, config, data))
-    rehearse(workload, model, build_optimizer(model, config), batches, data)
+    rehearse(workload, model, build_optimizer(model, config), batches, data, config=config)
 
 
 def trace(step: Step, device_kind: Literal["cpu", "cuda"], cublas_workspace_bytes: int = 0) -> Trace:
@@ -98,21 +102,25 @@ def trace(step: Step, device_kind: Literal["cpu", "cuda"], cublas_workspace_byte
     from tuner.memory.trace import trace_step, trace_workload
 
     options: dict[str, Any] = {"device_kind": device_kind, "cublas_workspace_bytes": cublas_workspace_bytes}
-    if step.model == WORKLOAD:
+    if step.model in WORKLOADS:
         return trace_workload(*workload_parts(step), **options)
     return trace_step(lambda: make(step), **options)
 
 
-def workload_parts(step: Step) -> tuple[Workload, Config, RatingData]:
-    """The workload, a complete configuration and the data of a ``graphsage`` row."""
-    workload = find_workload(WORKLOAD)
-    config = {key: value for key, value in step.sizes.items() if key in workload.hyperparameters}
+def workload_parts(step: Step) -> tuple[Workload, Config, Any]:
+    """The workload, a complete configuration and the data of a workload's row."""
+    workload = find_workload(step.model)
+    config = {key: value for key, value in step.sizes.items() if key in workload.schema}
     sizes = step.sizes
-    return (
-        workload,
-        complete(config, workload.hyperparameters),
-        ratings(sizes["users"], sizes["items"], sizes["ratings"]),
-    )
+    data = trees(sizes["trees"]) if "trees" in sizes else ratings(sizes["users"], sizes["items"], sizes["ratings"])
+    return workload, complete(config, workload.schema), data
+
+
+@lru_cache
+def trees(count: int) -> TreeData:
+    """Generated geometric trees."""
+    listed, labels, classes = synthetic_trees(count)
+    return split(build_trees(listed, labels, "generated", classes), seed=0)
 
 
 @lru_cache

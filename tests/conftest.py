@@ -64,7 +64,7 @@ def gpu_16gb() -> Device:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With ``-n``, all tests that start Ray run in one process, in turn: each wants all cores and memory."""
+    """With ``-n``, tests that start Ray run in one process, one after another: each wants all cores."""
     if config.pluginmanager.hasplugin("xdist"):
         for item in items:
             if item.get_closest_marker("ray"):

@@ -39,6 +39,7 @@ def run(
     config: str | None = None,
     overrides: Sequence[str] = (),
     data: str | Mapping[str, str] = DEFAULT_DATA,
+    skip_bad: bool = False,
     only: str | None = None,
     limit: int | None = None,
     auto_memory: bool = False,
@@ -77,6 +78,7 @@ def run(
             key ``workload`` there says whose a configuration is.
         overrides: ``"key=value"`` texts that replace values of every configuration whose workload has the key.
         data: "synthetic", "ml-100k" (downloaded once), or a folder; or a mapping from workload to one of these.
+        skip_bad: leave out data files that cannot be used, such as SWC files, instead of refusing them all.
         only: run just the configuration of this name.
         limit: run just the first so many of each workload.
         auto_memory: estimate every configuration's footprint.
@@ -132,10 +134,10 @@ def _choices(options: Mapping[str, Any], study: Mapping[str, Any]) -> tuple[list
     """What to try of each workload, and what the list is called; what a study tried, if nothing else is asked for."""
     names = ("workload", "mode", "config", "only", "limit", "overrides")
     selection = {name: options[name] for name in names}
-    data, seed = options["data"], options["seed"]
+    data, seed, skip_bad = (options[name] for name in ("data", "seed", "skip_bad"))
     if study and all(value == study["options"].get(name) for name, value in selection.items()):
-        return chosen_before(study["configurations"], workloads(study), data, seed), options["mode"]
-    return choose(**selection, data=data, seed=seed)
+        return chosen_before(study["configurations"], workloads(study), data, seed, skip_bad), options["mode"]
+    return choose(**selection, data=data, seed=seed, skip_bad=skip_bad)
 
 
 def tune_hyperparameters_parallel(
@@ -217,7 +219,7 @@ def tune_hyperparameters_parallel(
     from tuner.datasets.ratings import from_tables
 
     workload = find_workload("graphsage")
-    chosen = parse_configurations(configurations, workload.hyperparameters)
+    chosen = parse_configurations(configurations, workload.schema)
     result = run_study(
         [Choice(workload, lambda: from_tables(trainset, testset, user_features, item_features, seed=seed), chosen)],
         Settings.from_options(options),

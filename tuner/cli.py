@@ -48,6 +48,7 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
         metavar="[WORKLOAD=]NAME|DIR",
         help="synthetic, ml-100k (downloaded once), or a folder; for all workloads or one.  [default: synthetic]",
     ),
+    "skip_bad": click.option("--skip-bad", is_flag=True, help="Leave out data files that cannot be used."),
     "only": click.option("--only", metavar="NAME", help="Just this configuration."),
     "limit": click.option("--limit", type=int, metavar="N", help="Just the first N configurations of each workload."),
     "auto_memory": click.option("--auto-memory", is_flag=True, help="Estimate what each configuration needs."),
@@ -223,7 +224,9 @@ def cli() -> None:
 
 
 @cli.command()
-@options("workload", "mode", "config", "overrides", "data", "only", "limit", "auto_memory", "model_memory_gb")
+@options(
+    "workload", "mode", "config", "overrides", "data", "skip_bad", "only", "limit", "auto_memory", "model_memory_gb"
+)
 @options("packing", "gpu_memory_buffer_gb", "device_memory_gb", "caps", "max_workers", "threads", "epochs", "seed")
 @options("max_attempts", "retry_growth", "backoff", "backoff_max", "on_oom", "max_failures", "checkpoint_seconds")
 @options("output", "resume", "address", "device", "memory_estimation", "calibration", "expandable_segments")
@@ -237,7 +240,7 @@ def run(ctx: click.Context, /, debug: bool, **chosen: Any) -> None:
 
 
 @cli.command()
-@options("workload", "mode", "config", "overrides", "data", "only", "limit", "seed")
+@options("workload", "mode", "config", "overrides", "data", "skip_bad", "only", "limit", "seed")
 @options("device", "memory_estimation", "calibration", "expandable_segments")
 @options("as_json")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
@@ -262,7 +265,9 @@ def estimate(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
 
 
 @cli.command()
-@options("workload", "mode", "config", "overrides", "data", "only", "limit", "auto_memory", "model_memory_gb")
+@options(
+    "workload", "mode", "config", "overrides", "data", "skip_bad", "only", "limit", "auto_memory", "model_memory_gb"
+)
 @options("packing", "gpu_memory_buffer_gb", "device_memory_gb", "max_workers", "threads", "epochs", "seed")
 @options("device", "gpus", "memory_estimation", "calibration", "expandable_segments", "like", "as_json", "debug")
 def plan(debug: bool, as_json: bool, **chosen: Any) -> None:
@@ -279,7 +284,19 @@ def plan(debug: bool, as_json: bool, **chosen: Any) -> None:
 
 
 @cli.command()
-@options("workload", "mode", "config", "data", "only", "limit", "seed", "device", "expandable_segments", "debug")
+@options(
+    "workload",
+    "mode",
+    "config",
+    "data",
+    "skip_bad",
+    "only",
+    "limit",
+    "seed",
+    "device",
+    "expandable_segments",
+    "debug",
+)
 @click.pass_context
 def calibrate(ctx: click.Context, /, debug: bool, **chosen: Any) -> None:
     """Train each configuration for an epoch and keep what it took, to correct later estimates."""

@@ -36,6 +36,7 @@ def estimate(
     config: str | None = None,
     overrides: Sequence[str] = (),
     data: str | Mapping[str, str] = DEFAULT_DATA,
+    skip_bad: bool = False,
     only: str | None = None,
     limit: int | None = None,
     seed: int = 0,
@@ -53,6 +54,7 @@ def estimate(
         config: a file of your own instead of a mode.
         overrides: ``"key=value"`` texts that replace values of every configuration.
         data: "synthetic", "ml-100k", or a folder; or a mapping from workload to one of these.
+        skip_bad: leave out data files that cannot be used, such as SWC files, instead of refusing them all.
         only: just the configuration of this name.
         limit: just the first so many.
         seed: seed of the validation split.
@@ -85,6 +87,7 @@ def estimate(
         mode=mode,
         config=config,
         data=data,
+        skip_bad=skip_bad,
         only=only,
         limit=limit,
         seed=seed,
@@ -118,6 +121,7 @@ def calibrate(
     mode: str = DEFAULT_MODE,
     config: str | None = None,
     data: str | Mapping[str, str] = DEFAULT_DATA,
+    skip_bad: bool = False,
     only: str | None = None,
     limit: int | None = None,
     seed: int = 0,
@@ -131,6 +135,7 @@ def calibrate(
         mode: a named list of configurations.
         config: a file of your own instead of a mode.
         data: "synthetic", "ml-100k", or a folder; or a mapping from workload to one of these.
+        skip_bad: leave out data files that cannot be used, such as SWC files, instead of refusing them all.
         only: just the configuration of this name.
         limit: just the first so many.
         seed: seed of the validation split, weights, batches and dropout.
@@ -144,7 +149,9 @@ def calibrate(
         InputError: something given cannot be used.
         ExecutionError: Ray does not start.
     """
-    choices, label = choose(workload=workload, mode=mode, config=config, data=data, only=only, limit=limit, seed=seed)
+    choices, label = choose(
+        workload=workload, mode=mode, config=config, data=data, only=only, limit=limit, seed=seed, skip_bad=skip_bad
+    )
     settings = Settings(
         auto_memory=True,
         max_workers=1,

@@ -58,6 +58,7 @@ def plan(
     config: str | None = None,
     overrides: Sequence[str] = (),
     data: str | Mapping[str, str] = DEFAULT_DATA,
+    skip_bad: bool = False,
     only: str | None = None,
     limit: int | None = None,
     auto_memory: bool = False,
@@ -84,6 +85,7 @@ def plan(
         config: a file of your own instead of a mode.
         overrides: ``"key=value"`` texts that replace values of every configuration.
         data: "synthetic", "ml-100k", or a folder; or a mapping from workload to one of these.
+        skip_bad: leave out data files that cannot be used, such as SWC files, instead of refusing them all.
         only: just the configuration of this name.
         limit: just the first so many.
         auto_memory: estimate every configuration's footprint.
@@ -115,6 +117,7 @@ def plan(
         mode=mode,
         config=config,
         data=data,
+        skip_bad=skip_bad,
         only=only,
         limit=limit,
         seed=seed,

@@ -27,6 +27,7 @@ def choose(
     limit: int | None,
     seed: int,
     overrides: Sequence[str] = (),
+    skip_bad: bool = False,
 ) -> tuple[list[Choice], str]:
     """What is to be tried of each workload, and what the list of configurations is called.
 
@@ -39,6 +40,7 @@ def choose(
         limit: just the first so many of each workload.
         seed: drives the data's validation split.
         overrides: ``key=value`` texts that replace values of every configuration of the workloads that have the key.
+        skip_bad: leave out data files that cannot be used.
 
     Raises:
         InputError: one of these cannot be used; data are not looked at.
@@ -52,11 +54,15 @@ def choose(
     found = _of_file(Path(config), names) if config else _of_mode(mode, names or [DEFAULT_WORKLOAD])
     sources = _sources(data, found)
     selected = _overridden(select(found, only=only, limit=limit), overrides)
-    return _choices(selected, sources, seed), Path(config).stem if config else mode
+    return _choices(selected, sources, seed, skip_bad), Path(config).stem if config else mode
 
 
 def chosen_before(
-    listed: Sequence[Mapping[str, Any]], names: Sequence[str], data: str | Mapping[str, str], seed: int
+    listed: Sequence[Mapping[str, Any]],
+    names: Sequence[str],
+    data: str | Mapping[str, str],
+    seed: int,
+    skip_bad: bool = False,
 ) -> list[Choice]:
     """What a study has tried of each workload, as its ``study.json`` lists it.
 
@@ -65,12 +71,13 @@ def chosen_before(
         names: its workloads.
         data: as for ``choose``.
         seed: drives the data's validation split.
+        skip_bad: leave out data files that cannot be used.
 
     Raises:
         InputError: this version knows a workload or a hyperparameter no more.
     """
     found = _by_workload(listed, names, {}, source="study.json")
-    return _choices(found, _sources(data, found), seed)
+    return _choices(found, _sources(data, found), seed, skip_bad)
 
 
 def parse_data(texts: Sequence[str]) -> str | dict[str, str]:
@@ -93,7 +100,7 @@ def parse_data(texts: Sequence[str]) -> str | dict[str, str]:
 def _of_mode(mode: str, names: Sequence[str]) -> dict[str, list[Configuration]]:
     found = {}
     for name in names:
-        schema = find_workload(name).hyperparameters
+        schema = find_workload(name).schema
         path = mode_file(name, mode)
         listed, defaults = read_file(path)
         found[name] = configurations(listed, schema, defaults=defaults, source=str(path))
@@ -139,7 +146,7 @@ def _without_key(entry: Any) -> Any:
 
 def _schema(name: str, source: str) -> Schema:
     try:
-        return find_workload(name).hyperparameters
+        return find_workload(name).schema
     except InputError as error:
         raise InputError(f"{source}: {error}") from error
 
@@ -156,7 +163,7 @@ def _overridden(
 ) -> dict[str, Sequence[Configuration]]:
     """The configurations with the values of ``--set``, each workload with those that it has."""
     given = dict(_override(text) for text in overrides)
-    schemas = {name: find_workload(name).hyperparameters for name in found}
+    schemas = {name: find_workload(name).schema for name in found}
     replaced = {}
     for name, listed in found.items():
         values = _of_schema(given, schemas[name], schemas.values())
@@ -189,9 +196,15 @@ def _sources(data: str | Mapping[str, str], names: Collection[str]) -> dict[str,
     return {name: data.get(name, DEFAULT_DATA) for name in names}
 
 
-def _choices(found: Mapping[str, Sequence[Configuration]], sources: Mapping[str, str], seed: int) -> list[Choice]:
+def _choices(
+    found: Mapping[str, Sequence[Configuration]], sources: Mapping[str, str], seed: int, skip_bad: bool
+) -> list[Choice]:
+    named = [find_workload(name) for name in found]
+    if skip_bad and not any(workload.skips_bad_files for workload in named):
+        raise InputError(f"--skip-bad: has no effect on the data of {', '.join(found)}")
     chosen = []
-    for name, listed in found.items():
-        workload = find_workload(name)
-        chosen.append(Choice(workload, partial(workload.load_data, sources[name], seed), listed))
+    for workload in named:
+        load = partial(workload.load_data, sources[workload.name], seed)
+        skipping = {"skip_bad": True} if skip_bad and workload.skips_bad_files else {}
+        chosen.append(Choice(workload, partial(load, **skipping), found[workload.name]))
     return chosen

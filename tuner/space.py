@@ -32,9 +32,8 @@ def mode_file(workload: str, mode: str) -> Path:
     Raises:
         InputError: the workload has no such mode; the text says which it has.
     """
-    files = {
-        file.stem: file for folder in CONFIG_FOLDERS for file in (folder / workload.replace("-", "_")).glob("*.yaml")
-    }
+    name = workload.replace("-", "_")
+    files = {file.stem: file for folder in CONFIG_FOLDERS for file in (folder / name).glob("*.yaml")}
     if mode not in files:
         known = ", ".join(sorted(files))
         raise InputError(f"unknown mode {mode!r} of workload {workload}: choose one of {known}")
@@ -103,7 +102,8 @@ def configurations(
 
 def complete(values: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
     """Fills in the schema's defaults, in its order, and makes whole numbers of float hyperparameters floats."""
-    return {key: type(spec.default)(values.get(key, spec.default)) for key, spec in schema.items()}
+    filled = {key: type(spec.default)(values.get(key, spec.default)) for key, spec in schema.items()}
+    return {key: value for key, value in filled.items() if not schema[key].optional or value != schema[key].default}
 
 
 def select(

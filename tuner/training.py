@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -138,7 +139,7 @@ def rehearse(
     batches: Iterator[Batch],
     data: Any,
     *,
-    accumulation: int = 1,
+    config: Config = MappingProxyType({}),
     keep: Callable[[nn.Module], dict[str, Tensor]] | None = None,
 ) -> None:
     """What ``fit`` does to memory, in short: two epochs of one step each, and the test at the end.
@@ -152,13 +153,14 @@ def rehearse(
         optimizer: of its parameters.
         batches: on the device, from ``representative_batches``.
         data: what ``workload.load_data`` returned.
-        accumulation: micro-batches in a step; of more than two the second is like all further ones.
+        config: of it the training loop's options; of more than two micro-batches the second is like all further ones.
         keep: in place of ``snapshot``.
     """
     weights: dict[str, Tensor] = {}
     for _ in range(2):
         model.train()
-        float(train_step(workload, model, optimizer, *islice(batches, min(accumulation, 2))))
+        micro_batches = islice(batches, min(config.get(ACCUMULATION, 1), 2))
+        float(train_step(workload, model, optimizer, *micro_batches, amp=uses_amp(config)))
         evaluate(workload, model, data, "validation")
         weights = (keep or snapshot)(model)
     model.load_state_dict(weights)
@@ -199,23 +201,23 @@ def train_epoch(
     losses = []
     batches = iter(workload.batches(workload.micro_batch(config), data))
     while group := list(islice(batches, config.get(ACCUMULATION, 1))):
-        losses.append(train_step(workload, model, optimizer, *group, device=device))
+        losses.append(train_step(workload, model, optimizer, *group, device=device, amp=uses_amp(config)))
         enter("training")
+        if (every := config.get("clear_cache_every", 0)) and len(losses) % every == 0 and device != "cpu":
+            torch.cuda.empty_cache()
     stacked = torch.stack(losses)
     mean, first = torch.stack([stacked.mean(), stacked[0]]).tolist()
     return mean, first
 
 
 def representative_batches(workload: Workload, config: Config, data: Any) -> Iterator[Batch]:
-    """Batches, or micro-batches, to judge memory by: on and on, and the largest of an epoch first.
-
-    Only where a workload says that its batches vary is an epoch drawn to find the largest.
-    """
+    """Batches, or micro-batches, to judge memory by, on and on: the largest where a workload's batches vary."""
     config = workload.micro_batch(config)
-    if workload.batches_vary:
-        yield max(workload.batches(config, data), key=lambda batch: sum(part.nbytes for part in batch))
     while True:
-        yield from workload.batches(config, data)
+        if workload.batches_vary:
+            yield workload.largest_batch(config, data)
+        else:
+            yield from workload.batches(config, data)
 
 
 def train_step(
@@ -224,6 +226,7 @@ def train_step(
     optimizer: torch.optim.Optimizer,
     *batches: Batch,
     device: str | None = None,
+    amp: bool = False,
 ) -> Tensor:
     """Forward, backward and an optimizer step on one batch, or on one that comes in several micro-batches.
 
@@ -233,6 +236,7 @@ def train_step(
         optimizer: of its parameters.
         batches: one, or the micro-batches, whose gradients and losses count by their samples.
         device: where to take each of them first; None where they are there already.
+        amp: compute the loss in bfloat16 where autocast does; weights, gradients and the optimizer stay as they are.
 
     Returns:
         The loss, a scalar on the device.
@@ -242,7 +246,8 @@ def train_step(
     total: Tensor | None = None
     for batch, share in zip(batches, shares, strict=True):
         batch = to_device(batch, device) if device else batch
-        loss = workload.loss(model, batch)
+        with _autocast(model, amp):
+            loss = workload.loss(model, batch)
         loss = loss if share == 1 else loss * share
         loss.backward()  # type: ignore[no-untyped-call]
         # Only the number is kept: mse_loss keeps a buffer of the batch's size behind its scalar.
@@ -251,6 +256,17 @@ def train_step(
     optimizer.step()
     assert total is not None
     return total
+
+
+def uses_amp(config: Config) -> bool:
+    """Whether a configuration asks for mixed precision."""
+    return bool(config.get("amp", 0))
+
+
+def _autocast(model: nn.Module, enabled: bool) -> AbstractContextManager[Any]:
+    # bfloat16 has float32's range: unlike float16 it needs no scaling of the loss.
+    kind = next(model.parameters()).device.type
+    return torch.autocast(kind, torch.bfloat16) if enabled else nullcontext()
 
 
 def _shares(workload: Workload, batches: Sequence[Batch]) -> list[float]:

@@ -275,9 +275,21 @@ class Hyperparameter:
         low: smallest value that makes sense, itself included.
         high: largest, itself included.
         doc: what it does, in a few words.
+        optional: it is in a configuration only where it has another value than the default.
     """
 
     default: int | float
     low: float
     high: float
     doc: str
+    optional: bool = False
+
+
+# What the training loop understands in every workload's configurations.
+LOOP_OPTIONS: Mapping[str, Hyperparameter] = {
+    ACCUMULATION: Hyperparameter(1, 1, 1_000_000, "micro-batches in which a batch is taken", optional=True),
+    "amp": Hyperparameter(0, 0, 1, "1 trains in bfloat16 where autocast does", optional=True),
+    "clear_cache_every": Hyperparameter(
+        0, 0, 1_000_000_000, "steps after which a GPU's cached memory is given back; 0 for never", optional=True
+    ),
+}

@@ -20,7 +20,7 @@ sys.path.append(str(ROOT / "scripts"))
 
 import measure_gpu_memory as script  # noqa: E402
 from measure_gpu_memory import Measured, read_table, write_table  # noqa: E402
-from memory_models import MODELS, WORKLOAD, Step, parse_sizes, percentile, read_steps, trace  # noqa: E402
+from memory_models import MODELS, WORKLOADS, Step, parse_sizes, percentile, read_steps, trace  # noqa: E402
 
 from tuner.memory import calibration  # noqa: E402
 from tuner.memory.allocator import events_from_trace, replay  # noqa: E402
@@ -171,10 +171,10 @@ def test_the_list_has_steps_of_every_model() -> None:
     steps = read_steps()
     assert len(steps) >= 40
     assert len({step.name for step in steps}) == len(steps)
-    assert {step.model for step in steps} == {WORKLOAD, *MODELS}
+    assert {step.model for step in steps} == {*WORKLOADS, *MODELS}
 
 
-@pytest.mark.parametrize("model", [WORKLOAD, *MODELS])
+@pytest.mark.parametrize("model", [*WORKLOADS, *MODELS])
 def test_the_first_step_of_each_model_is_estimated_for_a_gpu(model: str) -> None:
     step = next(step for step in read_steps() if step.model == model)
     sizes = " ".join(f"{key}={value}" for key, value in step.sizes.items())

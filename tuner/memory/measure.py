@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tuner.devices import allocator_environment, pin
 from tuner.errors import ExecutionError
 from tuner.peak import PeakMeter
-from tuner.trial import ACCUMULATION, Device, MemoryEstimate
+from tuner.trial import Device, MemoryEstimate
 
 if TYPE_CHECKING:
     from tuner.workloads.base import Config, Workload
@@ -93,8 +93,7 @@ def _run(workload: Workload, config: Config, data: Any, device: Device, expandab
         optimizer = training.build_optimizer(model, config)
         batches = training.representative_batches(workload, config, data)
         on_device = (training.to_device(batch, target) for batch in batches)
-        steps = config.get(ACCUMULATION, 1)
-        training.rehearse(workload, model, optimizer, on_device, data, accumulation=steps)
+        training.rehearse(workload, model, optimizer, on_device, data, config=config)
         return model, optimizer
 
     meter.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
 from tuner.errors import InputError
@@ -15,6 +16,8 @@ MOVIELENS_NODES = 943 + 1682
 PROCESS_GB = 0.85
 PER_CHANNEL_GB = 0.0065
 PER_CHANNEL_AND_LAYER_GB = 0.0019
+# GT-SSL's evaluation: trees in a batch, and of their paths so many at a time.
+EVALUATED_TREES, EVALUATED_PATHS = 8, 4096
 
 
 def estimate_model_memory(
@@ -69,7 +72,49 @@ def estimate_graphsage(config: Mapping[str, Any], data: Any) -> MemoryEstimate:
     )
 
 
-FORMULAS: dict[str, Callable[[Mapping[str, Any], Any], MemoryEstimate]] = {"graphsage": estimate_graphsage}
+def estimate_gt_ssl(config: Mapping[str, Any], data: Any) -> MemoryEstimate:
+    """A closed formula for one configuration of the GT-SSL workload: what its largest batch keeps for backward.
+
+    A path keeps 16 rows of H numbers in each layer: the message's input of 7, its hidden layers' 4 and 2, and the
+    three geometry networks' hidden layers; the backward pass of one layer takes 11 more. A node's chain of ancestors
+    counts as a path. See docs/gt_ssl.md.
+
+    An evaluation keeps nothing but its paths' geometry.
+
+    Args:
+        config: a complete configuration.
+        data: its ``TreeData``.
+    """
+    hidden, layers = config["hidden_channels"], config["num_interactions"]
+    distance, angle, turn = (config[f"num_{name}_centers"] for name in ("rbf", "angle", "dihedral"))
+    basis = 3 * distance + 2 * angle + turn
+    layer = 3 * (hidden + hidden * hidden + hidden) + basis * hidden + (7 * 4 + 4 * 2 + 2) * hidden**2 + 7 * hidden
+    parameters = FLOAT_BYTES * (layers * layer + 3 * hidden * hidden + (8 + distance) * hidden)
+    rows = _most_paths(data, config["batch_size"], config["max_paths_per_batch"])
+    trained = rows * ((16 * layers + 11) * hidden + 2 * basis)
+    evaluated = EVALUATED_PATHS * 15 * hidden + _most_paths(data, EVALUATED_TREES) * 3 * basis
+    values = max(trained, evaluated)
+    return MemoryEstimate(
+        method="static",
+        parameter_bytes=parameters,
+        gradient_bytes=parameters,
+        optimizer_bytes=2 * parameters,
+        activation_bytes=FLOAT_BYTES * values,
+        data_bytes=rows * 4 * 8,
+        context_bytes=int(PROCESS_GB * GB),
+    )
+
+
+def _most_paths(data: Any, trees: int, limit: int | None = None) -> int:
+    """Paths and chains of the so many largest trees together: of a tree's nodes each has at most two chains."""
+    paths, nodes = (sorted(int(b - a) for a, b in pairwise(each)) for each in (data.first_path, data.first))
+    return min(limit or sum(paths), sum(paths[-trees:])) + 2 * sum(nodes[-trees:])
+
+
+FORMULAS: dict[str, Callable[[Mapping[str, Any], Any], MemoryEstimate]] = {
+    "graphsage": estimate_graphsage,
+    "gt-ssl": estimate_gt_ssl,
+}
 
 
 def estimate_static(workload: str, config: Mapping[str, Any], data: Any) -> MemoryEstimate:

@@ -22,7 +22,6 @@ from tuner.memory import corrections
 from tuner.memory.allocator import RELEASE, Event
 from tuner.memory.trace_mode import Category, DeviceKind, FunctionMode, Recorder, TraceMode, mark_all, patched, paused
 from tuner.training import build_optimizer, rehearse, representative_batches
-from tuner.trial import ACCUMULATION
 from tuner.workloads.base import Config, Workload
 
 STEPS = 2
@@ -116,7 +115,7 @@ def trace_workload(
             optimizer,
             batches,
             data,
-            accumulation=config.get(ACCUMULATION, 1),
+            config=config,
             keep=partial(_keep, recorder, device_kind),
         )
     return Trace(tuple(recorder.events), recorder.categories)

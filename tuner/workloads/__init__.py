@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     from tuner.workloads.base import Workload
 
 DEFAULT_WORKLOAD = "graphsage"
-BUILT_IN = {"graphsage": "tuner.workloads.graphsage:GraphSAGE"}
+BUILT_IN = {
+    "graphsage": "tuner.workloads.graphsage:GraphSAGE",
+    "gt-ssl": "tuner.workloads.gt_ssl:GTSSL",
+}
 
 
 def find_workload(name: str) -> Workload:

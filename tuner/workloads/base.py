@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tuner.errors import InputError
-from tuner.trial import ACCUMULATION, Configuration, Hyperparameter, Trial
+from tuner.trial import ACCUMULATION, LOOP_OPTIONS, Configuration, Hyperparameter, Trial
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -34,6 +34,7 @@ class Workload(ABC):
         batches_vary: whether batches differ in size, other than that the last of an epoch may be smaller.
         memory_scales_with: the key of a configuration that says how many samples are in a batch, if memory grows with
             it and ``loss`` is a mean over them: then a step may be taken in several smaller batches.
+        skips_bad_files: whether ``load_data`` takes ``skip_bad=True``, to leave out files that cannot be used.
     """
 
     name: ClassVar[str]
@@ -41,6 +42,12 @@ class Workload(ABC):
     hyperparameters: ClassVar[Mapping[str, Hyperparameter]]
     batches_vary: ClassVar[bool] = False
     memory_scales_with: ClassVar[str | None] = None
+    skips_bad_files: ClassVar[bool] = False
+
+    @property
+    def schema(self) -> Mapping[str, Hyperparameter]:
+        """Everything that a configuration may set: the workload's own and the training loop's options."""
+        return {**self.hyperparameters, **LOOP_OPTIONS}
 
     @abstractmethod
     def load_data(self, source: str, seed: int) -> Any:
@@ -71,6 +78,13 @@ class Workload(ABC):
         """The samples in a batch: by default the length of its first tensor."""
         return len(batch[0])
 
+    def largest_batch(self, config: Config, data: Any) -> Batch:
+        """The training batch that takes the most memory, asked for where ``batches_vary``.
+
+        By default the largest of an epoch, which later epochs may exceed: a workload that knows better should say so.
+        """
+        return max(self.batches(config, data), key=lambda batch: sum(part.nbytes for part in batch))
+
     def accumulated(self, config: Config) -> Config | None:
         """The same training in micro-batches of half the size; None where they cannot be halved."""
         micro_batches = 2 * config.get(ACCUMULATION, 1)
@@ -83,7 +97,7 @@ class Workload(ABC):
         key = self.memory_scales_with
         if key is None or config.get(ACCUMULATION, 1) == 1:
             return config
-        return {**config, key: config[key] // config[ACCUMULATION]}
+        return {**config, key: max(1, config[key] // config[ACCUMULATION])}
 
     def describe(self, data: Any) -> str:
         """The data set in a few words, for the plan; optional."""

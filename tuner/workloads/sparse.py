@@ -52,7 +52,7 @@ def csr_matmul(
     Returns:
         (rows, H).
     """
-    result: Tensor = torch.ops.tuner.csr_matmul(crow, col, value, crow_t, col_t, value_t, x)
+    result: Tensor = torch.ops.tuner.csr_matmul(crow, col, value, crow_t, col_t, value_t, x.to(value.dtype))
     return result
 
 

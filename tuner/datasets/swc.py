@@ -1,0 +1,202 @@
+"""Neuron reconstructions in SWC files: read, checked, and reduced to root, branch points and leaves.
+
+A line is ``id type x y z radius parent``; the root's parent is -1 (Cannon et al., J. Neurosci. Methods 84, 1998).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.errors import DataError
+
+COLUMNS = ("id", "type", "x", "y", "z", "radius", "parent")
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """A geometric tree; its nodes are in preorder, so a node's descendants are the rows after it.
+
+    Attributes:
+        position: (N, 3) float64, in the file's unit (µm).
+        radius: (N,) float64.
+        parent: (N,) int64; -1 for the root, which is row 0.
+    """
+
+    position: NDArray[np.float64]
+    radius: NDArray[np.float64]
+    parent: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        """Number of nodes."""
+        return len(self.parent)
+
+
+class SwcFolder(NamedTuple):
+    """What a folder of reconstructions holds.
+
+    Attributes:
+        files: of the trees, in order.
+        trees: reduced.
+        labels: (T,) of each tree, an index into ``classes``.
+        classes: the names of the sub-folders; one empty name where there are none.
+        bad: what is wrong with each file that was left out.
+    """
+
+    files: list[Path]
+    trees: list[Tree]
+    labels: NDArray[np.int64]
+    classes: tuple[str, ...]
+    bad: list[str]
+
+
+def find_files(folder: Path) -> list[Path]:
+    """The .swc files of a folder and its sub-folders, sorted.
+
+    Raises:
+        DataError: there is no such folder, or no file in it.
+    """
+    if not folder.is_dir():
+        raise DataError(f"no folder {str(folder)!r}: give the folder of SWC files, or 'synthetic'")
+    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() == ".swc" and path.is_file())
+    if not files:
+        raise DataError(f"no .swc file in {str(folder)!r}: give the folder of SWC files, or 'synthetic'")
+    return files
+
+
+def read_folder(folder: Path, *, skip_bad: bool = False) -> SwcFolder:
+    """Reads and reduces every reconstruction in a folder; its sub-folders are the labels.
+
+    Args:
+        folder: with .swc files in it or in its sub-folders.
+        skip_bad: leave out files that cannot be used, instead of refusing the folder for the first of them.
+
+    Raises:
+        DataError: there is none, or one that cannot be used; it names the file, its line and the reason.
+    """
+    files, trees, bad = [], [], []
+    for path in find_files(folder):
+        try:
+            trees.append(reduce_tree(read_swc(path)))
+            files.append(path)
+        except DataError as error:
+            if not skip_bad:
+                raise DataError(f"{error}; --skip-bad leaves such files out") from error
+            bad.append(str(error))
+    if not trees:
+        raise DataError(f"none of the {len(bad)} .swc files in {str(folder)!r} can be used: {bad[0]}")
+    names = [str(path.parent.relative_to(folder)) for path in files]
+    classes, labels = np.unique(["" if name == "." else name for name in names], return_inverse=True)
+    return SwcFolder(files, trees, labels.astype(np.int64), tuple(map(str, classes)), bad)
+
+
+def read_swc(path: Path) -> Tree:
+    """Reads one reconstruction, every node of it.
+
+    Raises:
+        DataError: it is no SWC, has a number that is not finite, not one root, a parent that is not there, or a
+            cycle.
+    """
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    lines = [
+        (number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip() and line.strip()[0] != "#"
+    ]
+    if not lines:
+        raise DataError(f"{path} holds no node: every line is empty or a comment")
+    numbers = np.array([number for number, _ in lines])
+    table = _table(path, lines)
+    return _tree(path, table, numbers)
+
+
+def reduce_tree(tree: Tree) -> Tree:
+    """Keeps root, branch points and leaves; each is the child of its nearest ancestor that is kept."""
+    children = np.bincount(tree.parent[1:], minlength=len(tree))
+    kept = children != 1
+    kept[0] = True
+    # In preorder a parent comes before its child: the nearest kept ancestor is known when it is asked for.
+    nearest = np.where(kept, np.arange(len(tree)), -1)
+    for node in np.flatnonzero(~kept).tolist():
+        nearest[node] = nearest[tree.parent[node]]
+    number = np.cumsum(kept) - 1
+    parent = np.full(int(kept.sum()), -1, dtype=np.int64)
+    parent[1:] = number[nearest[tree.parent[kept][1:]]]
+    return Tree(tree.position[kept], tree.radius[kept], parent)
+
+
+def _table(path: Path, lines: list[tuple[int, str]]) -> NDArray[np.float64]:
+    """The seven columns of all lines as numbers."""
+    try:
+        table = np.array([line.split()[:7] for _, line in lines], dtype=np.float64)
+        if table.ndim == 2 and table.shape[1] == len(COLUMNS) and np.isfinite(table).all():
+            return table
+    except ValueError:
+        pass
+    for number, line in lines:
+        _check_line(path, number, line.split())
+    raise DataError(f"{path} is no SWC file")
+
+
+def _check_line(path: Path, number: int, words: list[str]) -> None:
+    if len(words) < len(COLUMNS):
+        raise DataError(
+            f"{path}, line {number}: {len(words)} columns, not the 7 of an SWC file ({' '.join(COLUMNS)})"
+        )
+    for name, word in zip(COLUMNS, words, strict=False):
+        try:
+            value = float(word)
+        except ValueError as error:
+            raise DataError(f"{path}, line {number}: {name} is {word!r}, not a number") from error
+        if not np.isfinite(value):
+            raise DataError(f"{path}, line {number}: {name} is {word}; it must be finite")
+
+
+def _tree(path: Path, table: NDArray[np.float64], lines: NDArray[np.int64]) -> Tree:
+    ids, parents = table[:, 0].astype(np.int64), table[:, 6].astype(np.int64)
+    order = np.argsort(ids, kind="stable")
+    sorted_ids = ids[order]
+    if (twice := np.flatnonzero(sorted_ids[1:] == sorted_ids[:-1])).size:
+        raise DataError(f"{path}, line {lines[order[twice[0] + 1]]}: id {sorted_ids[twice[0]]} is used twice")
+    roots = np.flatnonzero(parents < 0)
+    if len(roots) != 1:
+        where = f"line {lines[roots[1]]}: a second root" if len(roots) else "no root: a node with parent -1"
+        raise DataError(f"{path}, {where}; a tree has one")
+    place = np.minimum(np.searchsorted(sorted_ids, parents), len(ids) - 1)
+    if (orphans := np.flatnonzero((sorted_ids[place] != parents) & (parents >= 0))).size:
+        raise DataError(f"{path}, line {lines[orphans[0]]}: parent {parents[orphans[0]]} is not in the file")
+    parent = np.where(parents < 0, -1, order[place])
+    rows, renumbered = preorder(parent, int(roots[0]))
+    if len(rows) < len(parent):
+        missing = np.setdiff1d(np.arange(len(parent)), rows)[0]
+        raise DataError(f"{path}, line {lines[missing]}: id {ids[missing]} is on or below a cycle")
+    return Tree(table[rows, 2:5], table[rows, 5], renumbered)
+
+
+def preorder(parent: NDArray[np.int64], root: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The nodes that the root reaches, each before its children and with all descendants before its next sibling.
+
+    Args:
+        parent: (N,) of each node; -1 for the root.
+        root: where to begin.
+
+    Returns:
+        Their numbers in that order, and of each its parent's place in that order.
+    """
+    order = np.argsort(parent, kind="stable")
+    first = np.searchsorted(parent[order], np.arange(-1, len(parent) + 1)).tolist()
+    children = order.tolist()
+    found, waiting = [], [root]
+    while waiting:
+        node = waiting.pop()
+        found.append(node)
+        waiting.extend(reversed(children[first[node + 1] : first[node + 2]]))
+    rows = np.array(found, dtype=np.int64)
+    number = np.full(len(parent), -1, dtype=np.int64)
+    number[rows] = np.arange(len(rows))
+    return rows, np.where(parent[rows] < 0, -1, number[parent[rows]])

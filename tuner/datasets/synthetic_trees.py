@@ -1,0 +1,55 @@
+"""Generated geometric trees of two growth types, for when there are no reconstructions at hand and for tests."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.datasets.swc import Tree, preorder
+from tuner.errors import InputError
+
+CLASSES = ("bushy", "stemmed")
+# Of the two types: how often the latest tip goes on growing rather than any, and how straight.
+STEM = (0.0, 0.7)
+STRAIGHT = (0.5, 1.2)
+_FEWEST, _MOST = 25, 90  # branchings of a tree
+
+
+def synthetic_trees(num_trees: int = 80, *, seed: int = 0) -> tuple[list[Tree], NDArray[np.int64], tuple[str, ...]]:
+    """Binary trees that grow tip by tip in space, of as many branchings and as long edges in both types.
+
+    Bushy ones branch at any tip and wander; stemmed ones mostly branch at the latest tip and go straight on. Edges
+    are log-normal about 30 µm, radii fall with the distance from the root.
+
+    Args:
+        num_trees: half of each type.
+        seed: of everything.
+
+    Returns:
+        The trees, (num_trees,) labels, and the two types' names.
+
+    Raises:
+        InputError: fewer than one tree.
+    """
+    if num_trees < 1:
+        raise InputError(f"num_trees {num_trees}: must be at least 1")
+    random = np.random.default_rng(seed)
+    labels = np.arange(num_trees, dtype=np.int64) % 2
+    return [_grow(random, STEM[label], STRAIGHT[label]) for label in labels], labels, CLASSES
+
+
+def _grow(random: np.random.Generator, stem: float, straight: float) -> Tree:
+    position, parent, direction = [np.zeros(3)], [-1], [np.array([0.0, 0.0, 1.0])]
+    tips = [0]
+    for _ in range(int(random.integers(_FEWEST, _MOST))):
+        tip = tips.pop(-1 if random.random() < stem else int(random.integers(len(tips))))
+        for _ in range(2):
+            heading = straight * direction[tip] + random.normal(size=3)
+            heading /= np.linalg.norm(heading)
+            tips.append(len(parent))
+            position.append(position[tip] + heading * random.lognormal(np.log(30), 0.5))
+            direction.append(heading)
+            parent.append(tip)
+    rows, parents = preorder(np.array(parent), 0)
+    radius = 1 / (1 + np.arange(len(rows)) / 20)
+    return Tree(np.array(position)[rows], radius, parents)

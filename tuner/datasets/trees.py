@@ -1,0 +1,222 @@
+"""Geometric trees as arrays that all trials of a machine share: what every source of trees ends up as."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.datasets.paths import third_order_paths
+from tuner.datasets.swc import Tree, find_files, read_folder
+from tuner.errors import DataError
+
+FEATURES = ("is root", "radius", "branch points above", "path length to the root", "distance from the root")
+VERSION = "1"  # of the cache: anything that changes what is built changes it
+HELD_OUT = 0.15  # of the trees, for validation, and as many for the test
+
+
+# eq=False: comparing arrays field by field has no single truth value.
+@dataclass(frozen=True, eq=False)
+class TreeData:
+    """T trees with N nodes and P paths in all. A tree's nodes are in preorder, and counted from 0 in each tree.
+
+    Attributes:
+        position: (N, 3) float32, from the tree's root, in units of the data set's mean edge.
+        features: (N, 5) float32, see ``FEATURES``: nothing in them tells of a node's descendants.
+        parent: (N,) int32; -1 for a root.
+        end: (N,) int32: a node's descendants are those between itself and this one.
+        first: (T + 1,) int64: where each tree's nodes begin.
+        path: (4, P) int32: third-order paths, see ``third_order_paths``.
+        first_path: (T + 1,) int64: where each tree's paths begin.
+        label: (T,) int32: an index into ``classes``.
+        train: trees to pretrain on.
+        validation: trees to choose by.
+        test: trees to report the losses on.
+        name: of the data set.
+        classes: names of the labels.
+        bad: how many files were left out.
+    """
+
+    position: NDArray[np.float32]
+    features: NDArray[np.float32]
+    parent: NDArray[np.int32]
+    end: NDArray[np.int32]
+    first: NDArray[np.int64]
+    path: NDArray[np.int32]
+    first_path: NDArray[np.int64]
+    label: NDArray[np.int32]
+    train: NDArray[np.int64]
+    validation: NDArray[np.int64]
+    test: NDArray[np.int64]
+    name: str
+    classes: tuple[str, ...]
+    bad: int = 0
+
+    def __len__(self) -> int:
+        """Number of trees."""
+        return len(self.label)
+
+
+def load_trees(source: str, *, seed: int, skip_bad: bool = False) -> TreeData:
+    """Trees by name or path.
+
+    Args:
+        source: ``synthetic`` (generated), or a folder of SWC files whose sub-folders are the labels.
+        seed: of the split.
+        skip_bad: leave out files that cannot be used.
+
+    Raises:
+        DataError: the folder or a file in it cannot be used.
+    """
+    if source == "synthetic":
+        from tuner.datasets.synthetic_trees import synthetic_trees
+
+        trees, labels, classes = synthetic_trees()
+        return split(build(trees, labels, "synthetic trees", classes), seed)
+    return split(_cached(Path(source).expanduser(), skip_bad), seed)
+
+
+def build(
+    trees: Sequence[Tree], labels: NDArray[np.int64], name: str, classes: Sequence[str], bad: int = 0
+) -> TreeData:
+    """The arrays of some trees, all of them for training.
+
+    Args:
+        trees: at least one.
+        labels: (T,) of each, an index into ``classes``.
+        name: of the data set.
+        classes: names of the labels.
+        bad: how many files were left out.
+    """
+    edges = np.concatenate([_edge_lengths(tree) for tree in trees])
+    scale = float(edges.mean()) if edges.size and edges.mean() > 0 else 1.0
+    paths = [third_order_paths(_edges(tree), len(tree)) for tree in trees]
+    return TreeData(
+        position=np.concatenate([(tree.position - tree.position[0]) / scale for tree in trees]).astype(np.float32),
+        features=np.concatenate([_features(tree, scale) for tree in trees]).astype(np.float32),
+        parent=np.concatenate([tree.parent for tree in trees]).astype(np.int32),
+        end=np.concatenate([_ends(tree) for tree in trees]).astype(np.int32),
+        first=_starts([len(tree) for tree in trees]),
+        path=np.concatenate(paths, axis=1).astype(np.int32),
+        first_path=_starts([path.shape[1] for path in paths]),
+        label=labels.astype(np.int32),
+        train=np.arange(len(trees)),
+        validation=np.arange(0),
+        test=np.arange(0),
+        name=name,
+        classes=tuple(classes),
+        bad=bad,
+    )
+
+
+def split(data: TreeData, seed: int) -> TreeData:
+    """The same trees, 15 % of them held out for validation and 15 % for the test, at random.
+
+    Raises:
+        DataError: there are fewer than three trees.
+    """
+    if len(data) < 3:
+        raise DataError(f"{data.name} holds {len(data)} trees: give at least three, to train, choose and report on")
+    order = np.random.default_rng(seed).permutation(len(data))
+    held = max(1, round(HELD_OUT * len(data)))
+    values = {field.name: getattr(data, field.name) for field in fields(data)}
+    parts = {"validation": order[:held], "test": order[held : 2 * held], "train": order[2 * held :]}
+    return TreeData(**{**values, **{name: np.sort(rows) for name, rows in parts.items()}})
+
+
+def _edges(tree: Tree) -> NDArray[np.int64]:
+    return np.stack([tree.parent[1:], np.arange(1, len(tree))])
+
+
+def _edge_lengths(tree: Tree) -> NDArray[np.float64]:
+    lengths: NDArray[np.float64] = np.linalg.norm(tree.position[1:] - tree.position[tree.parent[1:]], axis=1)
+    return lengths
+
+
+def _features(tree: Tree, scale: float) -> NDArray[np.float64]:
+    """See ``FEATURES``; what can be large is taken as log(1 + x), in the data set's units."""
+    depth = np.zeros(len(tree))
+    length = np.zeros(len(tree))
+    edges = _edge_lengths(tree)
+    for node, parent in enumerate(tree.parent[1:].tolist(), 1):
+        depth[node] = depth[parent] + 1
+        length[node] = length[parent] + edges[node - 1]
+    root = np.zeros(len(tree))
+    root[0] = 1
+    distance = np.linalg.norm(tree.position - tree.position[0], axis=1)
+    logs = [np.log1p(np.abs(value) / unit) for value, unit in ((tree.radius, scale), (depth, 1))]
+    return np.stack([root, *logs, np.log1p(length / scale), np.log1p(distance / scale)], axis=1)
+
+
+def _ends(tree: Tree) -> NDArray[np.int64]:
+    """For each node the one after its last descendant."""
+    end = np.arange(1, len(tree) + 1)
+    for node, parent in zip(range(len(tree) - 1, 0, -1), tree.parent[:0:-1].tolist(), strict=True):
+        end[parent] = max(end[parent], end[node])
+    return end
+
+
+def _starts(sizes: Sequence[int]) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+def _cached(folder: Path, skip_bad: bool) -> TreeData:
+    """A folder's trees from the cache, where they are not read but mapped; or built, and put there for next time."""
+    kept = _cache_folder() / _key(folder, find_files(folder), skip_bad)
+    if kept.is_dir():
+        with suppress(OSError, ValueError, KeyError):
+            return _load(kept)
+    found = read_folder(folder, skip_bad=skip_bad)
+    data = build(found.trees, found.labels, folder.resolve().name, found.classes, len(found.bad))
+    with suppress(OSError):  # a full disk or a home without write permission: it is built again next time
+        _save(data, kept)
+    return data
+
+
+def _key(folder: Path, files: Sequence[Path], skip_bad: bool) -> str:
+    """Names a cache entry: other files, or files that have changed, have another."""
+    listed = [[str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
+    text = json.dumps([VERSION, str(folder.resolve()), skip_bad, listed])
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _cache_folder() -> Path:
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("tuner")) / "trees"
+
+
+def _save(data: TreeData, folder: Path) -> None:
+    """Writes the arrays beside their place and moves them there at once: half a folder is never found."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix="partial-"))
+    try:
+        for name, value in _arrays(data).items():
+            np.save(partial / f"{name}.npy", value, allow_pickle=False)
+        (partial / "about.json").write_text(json.dumps([data.name, data.classes, data.bad]))
+        shutil.rmtree(folder, ignore_errors=True)
+        partial.rename(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _load(folder: Path) -> TreeData:
+    name, classes, bad = json.loads((folder / "about.json").read_text())
+    names = [field.name for field in fields(TreeData) if field.name not in ("name", "classes", "bad")]
+    # As plain arrays over the mapped files: Ray takes these without pickling their content.
+    arrays = {each: np.asarray(np.load(folder / f"{each}.npy", mmap_mode="r", allow_pickle=False)) for each in names}
+    return TreeData(**arrays, name=name, classes=tuple(classes), bad=bad)
+
+
+def _arrays(data: TreeData) -> dict[str, NDArray[Any]]:
+    values = {field.name: getattr(data, field.name) for field in fields(data)}
+    return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
