@@ -150,8 +150,7 @@ def test_epochs_replace_those_of_all_workloads_if_each_allows_them(tmp_path: Pat
 
 
 def test_estimates_are_calibrated_by_each_workloads_own_trials(tmp_path: Path) -> None:
-    listed = [{"name": str(epochs), "epochs": epochs} for epochs in range(1, 6)]
-    study(tmp_path / "toy", [choice(Toy(), listed)], auto_memory=True)
+    study(tmp_path / "toy", [choice(Toy(), TOY[:1])], auto_memory=True)
     settings = Settings(auto_memory=True)
     found = estimate_requests(load_jobs(both()), to_trials(both(), settings), [ram_device()], settings)
     methods = [(each.trial.workload, each.estimate.method) for each in found.requests]

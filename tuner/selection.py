@@ -7,11 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tuner import workloads
 from tuner.errors import InputError
 from tuner.space import Schema, configurations, mode_file, read_file, select
 from tuner.trial import Configuration
-from tuner.workloads import find_workload
+from tuner.workloads import BUILT_IN, DEFAULT_WORKLOAD, find_workload
 from tuner.workloads.base import Choice
 
 DEFAULT_MODE = "quick"
@@ -46,14 +45,13 @@ def choose(
     Raises:
         InputError: one of these cannot be used; data are not looked at.
     """
-    names = [
-        find_workload(name).name for name in ([workload] if isinstance(workload, str) else dict.fromkeys(workload))
-    ]
+    asked = [workload] if isinstance(workload, str) else workload
+    names = list(dict.fromkeys(find_workload(name).name for name in asked))
     if config is not None and not isinstance(config, (str, Path)):
         raise InputError(f"config: expected the path of a file, not a {type(config).__name__}")
     if config is not None and mode != DEFAULT_MODE:
         raise InputError("--config and --mode were both given: leave one of them out")
-    found = _of_file(Path(config), names) if config else _of_mode(mode, names or [workloads.DEFAULT])
+    found = _of_file(Path(config), names) if config else _of_mode(mode, names or [DEFAULT_WORKLOAD])
     sources = _sources(data, found)
     selected = _overridden(select(found, only=only, limit=limit), overrides)
     return _choices(selected, sources, seed, skip_bad), Path(config).stem if config else mode
@@ -93,8 +91,7 @@ def parse_data(texts: Sequence[str]) -> str | dict[str, str]:
     Raises:
         InputError: there is more than one source for a workload.
     """
-    pairs = [text.split("=", 1) for text in texts if text.partition("=")[0] in workloads.BUILT_IN and "=" in text]
-    named = dict(pairs)
+    named = dict(text.split("=", 1) for text in texts if "=" in text and text.partition("=")[0] in BUILT_IN)
     if len(named) < len(texts) and len(texts) > 1:
         raise InputError(f"--data {' --data '.join(texts)}: give one for all, or one WORKLOAD=NAME|DIR for each")
     return named or (texts[0] if texts else DEFAULT_DATA)
@@ -122,8 +119,8 @@ def _by_workload(
     entries = listed if isinstance(listed, list) else []
     whose = [_key(entry, defaults.get("workload")) for entry in entries]
     if not names:
-        whose = [own or workloads.DEFAULT for own in whose]
-        names = list(dict.fromkeys(filter(None, whose))) or [workloads.DEFAULT]
+        whose = [own or DEFAULT_WORKLOAD for own in whose]
+        names = list(dict.fromkeys(filter(None, whose))) or [DEFAULT_WORKLOAD]
     schemas = {name: _schema(name, source) for name in [*names, *filter(None, whose)]}
     found = {}
     for name in names:

@@ -10,7 +10,7 @@ from tuner.errors import InputError
 if TYPE_CHECKING:
     from tuner.workloads.base import Workload
 
-DEFAULT = "graphsage"
+DEFAULT_WORKLOAD = "graphsage"
 BUILT_IN = {
     "graphsage": "tuner.workloads.graphsage:GraphSAGE",
     "gt-ssl": "tuner.workloads.gt_ssl:GTSSL",
