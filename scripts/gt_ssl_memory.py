@@ -2,8 +2,8 @@
 
 Batches of 4 and of 16 graphs with 100 nodes and 10,000 third-order paths each, as in the guide: no tree of 100 nodes
 has so many, so the paths are those of random graphs of which the tree is a spanning tree. H = 64, 3 interactions, 20
-RBF centres, Adam. What is kept for backward is counted on a real step by autograd's own hooks, storage by storage; the
-peak is traced, as the estimator does it.
+RBF centres, Adam. What is kept for backward is counted on a real step by autograd's own hooks, storage by storage;
+the peak is traced, as the estimator does it.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ METHODS: tuple[str, ...] = get_args(Method)
 # Until a calibration says better. CUDA: 200 to 723 MiB were seen, by driver, GPU and lazy loading. CPU: trials with
 # a few MB of tensors peaked at 340 to 370 MB, 265 of which a Ray worker has before its first.
 CONTEXT_BYTES = {"cuda": 500 * MB, "cpu": 350 * MB}
+RAY_BYTES = 90 * MB  # of a worker's on the CPU are Ray's: a process that measures a step has them not
 # A worker's heap holds its smaller tensors (``tuner.caps``), with gaps between them; larger ones leave none. By the
 # smallest caps under which GraphSAGE 32x2 to 256x4, 512x2 with batches of 80,000 and an MLP still ran, the gaps are
 # 14 to 43 % of these tensors. Until a calibration knows it better.
@@ -175,5 +176,6 @@ def _measured(
 ) -> MemoryEstimate:
     from tuner.memory.measure import measure
 
-    measurement = measure(workload, config, data, device, expandable_segments)
-    return replace(measurement.to_estimate(), margin=calibration.UNCALIBRATED_MARGIN)
+    found = measure(workload, config, data, device, expandable_segments).to_estimate()
+    context = found.context_bytes + (RAY_BYTES if device.kind == "cpu" else 0)
+    return replace(found, context_bytes=context, margin=calibration.UNCALIBRATED_MARGIN)

@@ -12,6 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tuner.caps import environment, worker_environment
 from tuner.devices import allocator_environment, pin
 from tuner.errors import ExecutionError
 from tuner.peak import PeakMeter
@@ -67,7 +68,8 @@ def measure(
     """
     context = multiprocessing.get_context("spawn")
     try:
-        with ProcessPoolExecutor(1, mp_context=context) as pool:
+        # The process has a worker's settings of the heap, which are read as it begins.
+        with environment(worker_environment(device)), ProcessPoolExecutor(1, mp_context=context) as pool:
             return pool.submit(_run, workload, config, data, device, expandable_segments).result()
     except BrokenProcessPool as error:
         raise ExecutionError("the process that measured a step could not start, or died (out of memory?)") from error
@@ -79,7 +81,7 @@ def measure(
 def _run(workload: Workload, config: Config, data: Any, device: Device, expandable_segments: bool) -> Measurement:
     pin(device)
     os.environ.update(allocator_environment(expandable_segments))
-    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # the profiler's library writes lines to the terminal
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's library writes lines to the terminal
     import torch
 
     from tuner import training
