@@ -10,6 +10,8 @@ import torch
 
 from tuner.datasets.ratings import RatingData
 from tuner.datasets.synthetic import synthetic_ratings
+from tuner.datasets.synthetic_trees import synthetic_trees
+from tuner.datasets.trees import TreeData, build, split
 from tuner.trial import GB, Device
 
 
@@ -40,6 +42,13 @@ def _own_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.
 def ratings() -> RatingData:
     """A small data set: 40 users, 60 items, 1,000 ratings."""
     return synthetic_ratings(40, 60, 1000)
+
+
+@pytest.fixture(scope="session")
+def trees() -> TreeData:
+    """Twelve generated trees of two classes: 8 to train on, 2 to choose by, 2 to report on."""
+    grown, labels, classes = synthetic_trees(12)
+    return split(build(grown, labels, "12 trees", classes), 0)
 
 
 @pytest.fixture

@@ -102,7 +102,7 @@ def read_swc(path: Path) -> Tree:
             cycle.
     """
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = path.read_text(encoding="utf-8-sig", errors="replace")
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
     lines = [
@@ -134,7 +134,7 @@ def _table(path: Path, lines: list[tuple[int, str]]) -> NDArray[np.float64]:
     """The seven columns of all lines as numbers."""
     try:
         table = np.array([line.split()[:7] for _, line in lines], dtype=np.float64)
-        if table.ndim == 2 and table.shape[1] == len(COLUMNS) and np.isfinite(table).all():
+        if table.ndim == 2 and table.shape[1] == len(COLUMNS) and np.isfinite(table).all() and _whole(table[:, ::6]):
             return table
     except ValueError:
         pass
@@ -155,6 +155,13 @@ def _check_line(path: Path, number: int, words: list[str]) -> None:
             raise DataError(f"{path}, line {number}: {name} is {word!r}, not a number") from error
         if not np.isfinite(value):
             raise DataError(f"{path}, line {number}: {name} is {word}; it must be finite")
+        if name in ("id", "parent") and not _whole(np.array(value)):
+            raise DataError(f"{path}, line {number}: {name} is {word}; it must be a whole number")
+
+
+def _whole(values: NDArray[np.float64]) -> bool:
+    """Whether they are whole numbers that a float holds exactly."""
+    return bool(((values == np.rint(values)) & (np.abs(values) < 2**53)).all())
 
 
 def _tree(path: Path, table: NDArray[np.float64], lines: NDArray[np.int64]) -> Tree:

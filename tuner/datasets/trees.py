@@ -173,7 +173,7 @@ def _cached(folder: Path, skip_bad: bool) -> TreeData:
     """A folder's trees from the cache, where they are not read but mapped; or built, and put there for next time."""
     kept = _cache_folder() / _key(folder, find_files(folder), skip_bad)
     if kept.is_dir():
-        with suppress(OSError, ValueError, KeyError):
+        with suppress(OSError, ValueError, KeyError, EOFError):  # an empty file is an EOFError
             return _load(kept)
     found = read_folder(folder, skip_bad=skip_bad)
     data = build(found.trees, found.labels, folder.resolve().name, found.classes, len(found.bad))

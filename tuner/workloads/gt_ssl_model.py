@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 EVALUATION_PATHS = 4096  # about as many as in a training batch, so that evaluation never takes more than training
 NEARLY_PI = math.pi - 1e-3  # the dihedral of a flat path is π or -π by rounding alone: both are taken as π
+NEARLY_STRAIGHT = 1e-3  # sine of an angle below which rounding alone decides in what plane its sides are
 
 
 class TreeBatch(NamedTuple):
@@ -65,10 +66,17 @@ def angle(a: Tensor, b: Tensor) -> Tensor:
 
 
 def dihedral(u: Tensor, v: Tensor, w: Tensor) -> Tensor:
-    """The signed angle in (-π, π] between the planes of u, v and of u, w, (P, 3) each; a mirror turns its sign."""
+    """The signed angle in (-π, π] between the planes of u, v and of u, w, (P, 3) each; a mirror turns its sign.
+
+    It is 0 where u and v, or u and w, are in a line: there is no plane.
+    """
     a, b = torch.linalg.cross(u, v), torch.linalg.cross(u, w)
-    phi = angle(a, b) * torch.sign((torch.linalg.cross(a, b) * u).sum(1))
-    return torch.where(phi.abs() > NEARLY_PI, phi.abs(), phi)
+    size = angle(a, b)
+    left = (torch.linalg.cross(a, b) * u).sum(1) < 0
+    phi = torch.where(left & (size <= NEARLY_PI), -size, size)
+    sides = torch.minimum(a.norm(dim=1) * w.norm(dim=1), b.norm(dim=1) * v.norm(dim=1))
+    straight = sides <= NEARLY_STRAIGHT * u.norm(dim=1) * v.norm(dim=1) * w.norm(dim=1)
+    return torch.where(straight, 0.0, phi)
 
 
 class PathGeometry(nn.Module):
@@ -227,10 +235,13 @@ def violation(h: Tensor, pairs: Tensor) -> Tensor:
 
 @torch.no_grad()
 def growth_target(basis: RadialBasis, batch: TreeBatch) -> Tensor:
-    """For each node Σ rbf(distance to the child) over its children, made to sum to 1; (N, R), 0 for leaves."""
+    """For each node Σ rbf(distance to the child) over its children, made to sum to 1; (N, R), 0 for leaves.
+
+    Distances beyond the last centre count as at it: no basis function would tell of them.
+    """
     parent, child = batch.edge
     length = (batch.position.index_select(0, child) - batch.position.index_select(0, parent)).norm(dim=1)
-    target = batch.position.new_zeros(len(batch.position), len(basis.centers)).index_add(0, parent, basis(length))
+    target = batch.position.new_zeros(len(batch.position), len(basis.centers)).index_add(0, parent, basis(length.clamp(max=basis.centers[-1])))
     return target / target.sum(1, keepdim=True).clamp(min=1e-12)
 
 

@@ -70,8 +70,12 @@ def ridge(x: Tensor, targets: Tensor, held: Tensor) -> Tensor:
 
 
 def _folds(labels: NDArray[Any], count: int, seed: int) -> NDArray[np.int64]:
-    """A fold for each sample: those of a class are dealt out in random order."""
+    """A fold for each sample: those of a class are dealt out in random order, one class after the other.
+
+    Which class comes first is random too, and not by their numbers.
+    """
     shuffled = np.random.default_rng(seed).permutation(len(labels))
+    _, first, number = np.unique(labels[shuffled], return_index=True, return_inverse=True)
     fold = np.empty(len(labels), dtype=np.int64)
-    fold[shuffled[np.argsort(labels[shuffled], kind="stable")]] = np.arange(len(labels)) % count
+    fold[shuffled[np.argsort(first[number], kind="stable")]] = np.arange(len(labels)) % count
     return fold

@@ -52,11 +52,11 @@ def batches(data: TreeData, trees: Sequence[int], limits: Limits, random: Genera
 
 
 def largest(data: TreeData, trees: NDArray[Any], limits: Limits) -> list[int]:
-    """Of these trees those with the most paths that the limits allow in one batch."""
+    """Of these trees those with the most paths that the limits allow in one batch; of as many, the most nodes."""
     sizes = np.minimum(np.diff(data.first_path)[trees], limits.paths)
     chosen: list[int] = []
     room = limits.paths
-    for index in np.argsort(-sizes, kind="stable").tolist():
+    for index in np.lexsort((-np.diff(data.first)[trees], -sizes)).tolist():
         if len(chosen) < limits.trees and sizes[index] <= room:
             chosen.append(int(trees[index]))
             room -= int(sizes[index])
