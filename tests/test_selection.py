@@ -184,9 +184,34 @@ def test_the_command_that_repeats_a_trial_has_what_is_of_its_workload_alone() ->
         "data": {"toy": "t", "toy-wide": "w"},
         "overrides": ["width=3", "lr=1"],
     }
-    row = {"workload": "toy", "name": "b c", "config/lr": 1.0}
+    row = {"workload": "toy", "name": "b c", "config/lr": 1.0, "attempts": 1}
     plan = make_plan([ram_device()], [GB // 100], packing="uniform", buffer_bytes=0, max_workers=1, threads=1)
-    command = _again(_of_workload(options, row), row["name"], plan)
+    command = _again(_of_workload(options, row), row, plan)
     assert command.partition(" -m tuner ")[2] == (
         "--workload toy --config own.yaml --set lr=1 --data t --only 'b c' --threads 1"
     )
+    grown = _again(_defaults(), {**row, "attempts": 2, "limit_gb": 2.251}, plan)
+    assert "--model-memory-gb 2.26" in grown  # with less it had run out of memory
+
+
+def test_the_training_loops_options_are_every_workloads_and_stand_only_where_they_are_given() -> None:
+    given = ("accumulation=4", "amp=0")
+    choices, _ = choose(
+        workload="toy", mode="quick", config=None, data="synthetic", only="x", limit=1, seed=0, overrides=given
+    )
+    (configuration,) = choices[0].configurations
+    assert configuration.values == {"lr": 0.1, "weight_decay": 0.0, "epochs": 3, "fault": 0, "accumulation": 4}
+
+
+def test_bad_files_are_skipped_by_the_workloads_that_read_files(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"mode": "quick", "config": None, "only": None, "limit": None, "seed": 0}
+    with pytest.raises(InputError, match="--skip-bad: has no effect on the data of toy"):
+        choose(workload="toy", data="synthetic", skip_bad=True, **options)
+    (tmp_path / "configs" / "gt_ssl").mkdir()
+    (tmp_path / "configs" / "gt_ssl" / "quick.yaml").write_text("configurations: [{name: x}]")
+    for number in range(4):
+        (tmp_path / f"{number}.swc").write_text("1 1 0 0 0 1 -1\n2 3 1 0 0 1 1\n" if number else "not a tree")
+    found, _ = choose(workload=["toy", "gt-ssl"], data={"gt-ssl": str(tmp_path)}, skip_bad=True, **options)
+    assert [len(choice.load_data() or ()) for choice in found] == [0, 3]
+    with pytest.raises(InputError, match=r"0.swc, line 1: 3 columns, .*; --skip-bad leaves such files out"):
+        choose(workload="gt-ssl", data=str(tmp_path), **options)[0][0].load_data()

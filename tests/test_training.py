@@ -12,10 +12,11 @@ from tests.toy import Toy
 from tuner.checkpoints import Checkpoint
 from tuner.datasets.ratings import RatingData
 from tuner.space import complete
-from tuner.training import Diverged, Fit, build_optimizer, fit, phase_of, train_step
+from tuner.training import Diverged, Fit, build_optimizer, fit, phase_of, train_epoch, train_step
 from tuner.trial import ACCUMULATION, EpochReport, Trial
 from tuner.workloads.base import Batch, Config
 from tuner.workloads.graphsage import GraphSAGE
+from tuner.workloads.graphsage_model import SAGELayer
 
 
 def train(**values: float) -> tuple[list[EpochReport], Fit]:
@@ -88,9 +89,8 @@ def test_a_loss_that_explodes_ends_the_trial(first: float) -> None:
 
 def sage(ratings: RatingData, checkpoint: Checkpoint | None = None, **values: Any) -> Iterator[EpochReport | Fit]:
     """A trial whose batches have 96 ratings, but for the last."""
-    accumulation = {key: values.pop(key) for key in (ACCUMULATION,) if key in values}
-    config = complete({"epochs": 4, "batch_size": 96, **values}, GraphSAGE.hyperparameters)
-    trial = Trial("t001", "graphsage", "t", {**config, **accumulation}, seed=0)
+    config = complete({"epochs": 4, "batch_size": 96, **values}, GraphSAGE().schema)
+    trial = Trial("t001", "graphsage", "t", config, seed=0)
     return fit(GraphSAGE(), trial, ratings, "cpu", checkpoint)
 
 
@@ -103,6 +103,41 @@ def test_a_trial_in_micro_batches_is_the_trial_in_whole_ones(ratings: RatingData
     for name, value in whole.weights.items():
         torch.testing.assert_close(parts.weights[name], value, rtol=1e-3, atol=1e-4)
     assert parts.metrics == pytest.approx(whole.metrics, rel=1e-4)
+
+
+def test_mixed_precision_computes_in_bfloat16_and_keeps_float32(
+    ratings: RatingData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: set[torch.dtype] = set()
+    forward = SAGELayer.forward
+
+    def watched(self: SAGELayer, *arguments: Any) -> Tensor:
+        out = forward(self, *arguments)
+        seen.add(out.dtype)
+        return out
+
+    *_, full = sage(ratings)
+    monkeypatch.setattr(SAGELayer, "forward", watched)
+    *_, mixed = sage(ratings, amp=1)
+    assert isinstance(full, Fit)
+    assert isinstance(mixed, Fit)
+    assert seen == {torch.bfloat16, torch.float32}  # in training and in evaluation
+    assert {value.dtype for value in mixed.weights.values() if value.is_floating_point()} == {torch.float32}
+    assert mixed.metrics["val_rmse"] == pytest.approx(full.metrics["val_rmse"], rel=0.05)
+
+
+@pytest.mark.parametrize(("every", "times"), [(0, 0), (1, 9), (4, 2)])
+def test_a_gpus_cache_is_cleared_after_so_many_steps(
+    ratings: RatingData, monkeypatch: pytest.MonkeyPatch, every: int, times: int
+) -> None:
+    cleared: list[bool] = []
+    monkeypatch.setattr("torch.cuda.empty_cache", lambda: cleared.append(True))
+    monkeypatch.setattr("tuner.training.to_device", lambda batch, device: batch)
+    config = complete({"batch_size": 96, "clear_cache_every": every}, GraphSAGE().schema)
+    model = GraphSAGE().build_model(config, ratings)
+    optimizer = build_optimizer(model, config)
+    train_epoch(GraphSAGE(), model, optimizer, config, ratings, "cuda:0", lambda phase: None)
+    assert len(cleared) == times
 
 
 @pytest.mark.parametrize("sizes", [(32, 32, 32), (40, 40, 7), (1, 90)])

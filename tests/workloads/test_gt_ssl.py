@@ -118,7 +118,9 @@ def test_embeddings_do_not_change_by_rotation_and_translation(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_nor_where_nodes_are_on_a_grid(seed: int, encoder: Encoder, batch: TreeBatch) -> None:
-    batch = batch._replace(position=batch.position.round())  # many right angles, straight paths and nodes in one place
+    batch = batch._replace(
+        position=batch.position.round()
+    )  # many right angles, straight paths and nodes in one place
     assert change(encoder, batch, moved(batch, seed)) < 1e-4
 
 
