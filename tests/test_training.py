@@ -126,9 +126,9 @@ def test_mixed_precision_computes_in_bfloat16_and_keeps_float32(
     assert mixed.metrics["val_rmse"] == pytest.approx(full.metrics["val_rmse"], rel=0.05)
 
 
-@pytest.mark.parametrize(("every", "times"), [(0, 0), (1, 9), (4, 2)])
+@pytest.mark.parametrize("every", [0, 1, 4])
 def test_a_gpus_cache_is_cleared_after_so_many_steps(
-    ratings: RatingData, monkeypatch: pytest.MonkeyPatch, every: int, times: int
+    ratings: RatingData, monkeypatch: pytest.MonkeyPatch, every: int
 ) -> None:
     cleared: list[bool] = []
     monkeypatch.setattr("torch.cuda.empty_cache", lambda: cleared.append(True))
@@ -137,7 +137,8 @@ def test_a_gpus_cache_is_cleared_after_so_many_steps(
     model = GraphSAGE().build_model(config, ratings)
     optimizer = build_optimizer(model, config)
     train_epoch(GraphSAGE(), model, optimizer, config, ratings, "cuda:0", lambda phase: None)
-    assert len(cleared) == times
+    steps = -(-len(ratings.train) // 96)
+    assert len(cleared) == (steps // every if every else 0)
 
 
 @pytest.mark.parametrize("sizes", [(32, 32, 32), (40, 40, 7), (1, 90)])
