@@ -232,7 +232,9 @@ def test_a_damaged_entry_is_built_again(damage: str, swc_folder: Path, monkeypat
     assert_equal(load_trees(str(swc_folder), seed=0), data)
 
 
-def test_without_a_place_for_a_cache_trees_are_still_loaded(swc_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_place_for_a_cache_trees_are_still_loaded(
+    swc_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = Path(os.environ["XDG_CACHE_HOME"]) / "file"
     file.write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(file))

@@ -237,7 +237,9 @@ def growth_target(basis: RadialBasis, batch: TreeBatch) -> Tensor:
     """
     parent, child = batch.edge
     length = (batch.position.index_select(0, child) - batch.position.index_select(0, parent)).norm(dim=1)
-    target = batch.position.new_zeros(len(batch.position), len(basis.centers)).index_add(0, parent, basis(length.clamp(max=basis.centers[-1])))
+    target = batch.position.new_zeros(len(batch.position), len(basis.centers)).index_add(
+        0, parent, basis(length.clamp(max=basis.centers[-1]))
+    )
     return target / target.sum(1, keepdim=True).clamp(min=1e-12)
 
 
