@@ -96,7 +96,7 @@ def test_raw_reconstructions_have_as_many_paths_as_the_formula_says() -> None:
 def test_too_many_paths_are_refused_before_they_are_made() -> None:
     edges = np.array(np.triu_indices(1000, 1))  # all of them would take 32 TB
     with pytest.raises(
-        InputError, match="995,007,996,000 .* more than 50,000,000: reduce it by random_spanning_tree"
+        InputError, match=r"995,007,996,000 .* more than 50,000,000: reduce it by random_spanning_tree"
     ):
         third_order_paths(edges, 1000)
     with pytest.raises(InputError, match="raise max_paths"):

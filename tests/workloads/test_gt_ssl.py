@@ -12,7 +12,7 @@ from tuner.datasets.swc import Tree
 from tuner.datasets.trees import TreeData, build, split
 from tuner.memory.static import estimate_static
 from tuner.memory.trace import trace_workload
-from tuner.space import complete, load_configurations, mode_file
+from tuner.space import complete, configurations, mode_file, read_file
 from tuner.training import Fit, build_optimizer, evaluate, fit, representative_batches, train_step
 from tuner.trial import EpochReport, Trial
 from tuner.workloads import find_workload
@@ -263,15 +263,15 @@ def test_a_growth_target_is_where_the_children_are() -> None:
 
 def test_the_growth_loss_is_the_earth_movers_distance(model: GtSsl, trees: TreeData) -> None:
     batch = batch_of(trees, 0)
-    predicted = model.growth_prediction(batch)
+    predicted = model.growth_prediction(batch).detach()
     torch.testing.assert_close(predicted.sum(1), torch.ones(len(predicted)))
     target = growth_target(model.encoder.geometry.distance, batch)
-    inner = batch.edge[0].unique()
+    inner = sorted(set(batch.edge[0].tolist()))
     distances = [
         sum(abs(float(predicted[node, : end + 1].sum() - target[node, : end + 1].sum())) for end in range(6))
         for node in inner
     ]
-    assert float(model.growth_loss(batch)) == pytest.approx(np.mean(distances), rel=1e-4)
+    assert model.growth_loss(batch).item() == pytest.approx(np.mean(distances), rel=1e-4)
 
 
 def test_ordered_embeddings_have_no_order_loss(model: GtSsl, trees: TreeData) -> None:
@@ -376,8 +376,8 @@ def test_evaluation_in_parts_is_evaluation_at_once(
 
 def test_evaluation_agrees_with_the_training_loss(model: GtSsl, trees: TreeData) -> None:
     found = evaluate(GTSSL(), model, trees, "validation")
-    growth, _ = model(batch_of(trees, *trees.validation.tolist()))
-    assert found["val_growth_loss"] == pytest.approx(float(growth), rel=1e-5)
+    growth = model.growth_loss(batch_of(trees, *trees.validation.tolist()))
+    assert found["val_growth_loss"] == pytest.approx(growth.item(), rel=1e-5)
 
 
 def test_a_trees_embedding_is_the_sum_of_its_nodes(model: GtSsl, trees: TreeData) -> None:
@@ -391,7 +391,7 @@ def test_a_model_comes_back_from_its_weights_alone(model: GtSsl, trees: TreeData
     again = find_workload("gt-ssl").restore_model(config(), model.state_dict())
     assert isinstance(again, GtSsl)
     batch = batch_of(trees, 0, negatives=8)
-    assert [float(part) for part in again(batch)] == [float(part) for part in model(batch)]
+    assert torch.equal(torch.stack(again(batch)), torch.stack(model(batch)))
 
 
 def test_data_are_described(trees: TreeData) -> None:
@@ -432,10 +432,14 @@ def lowest() -> dict[str, Any]:
     return config(**{name: int(GTSSL.hyperparameters[name].low) for name in (*sizes, "batch_size", "n_negatives")})
 
 
-@pytest.mark.parametrize("kind", ["cpu", "cuda"])
-def test_the_smallest_configuration_is_traced(kind: Any, trees: TreeData) -> None:
-    trace = trace_workload(GTSSL(), lowest(), trees, device_kind=kind)
+def test_the_smallest_configuration_is_traced(trees: TreeData) -> None:
+    trace = trace_workload(GTSSL(), lowest(), trees, device_kind="cuda")
     assert all(trace.parts_at_peak()[part] > 0 for part in ("parameters", "gradients", "optimizer", "data"))
+
+
+def traced(data: TreeData, **values: Any) -> int:
+    """Of a model whose training takes more than its evaluation."""
+    return trace_workload(GTSSL(), config(hidden_channels=32, **values), data).peak_bytes()
 
 
 def test_a_trace_is_of_the_largest_batch(trees: TreeData) -> None:
@@ -443,23 +447,26 @@ def test_a_trace_is_of_the_largest_batch(trees: TreeData) -> None:
     batch = TreeBatch(*next(iter(representative_batches(GTSSL(), chosen, trees))))
     paths = np.diff(trees.first_path)[trees.train]
     assert batch.path.shape[1] == np.sort(paths)[-3:].sum()
-    small, large = (trace_workload(GTSSL(), config(batch_size=size), trees).peak_bytes() for size in (1, 8))
-    assert large > 2 * small
+    one, eight = (traced(trees, batch_size=size) for size in (1, 8))
+    assert eight > 1.5 * one
 
 
-def test_a_trace_follows_the_limit_on_paths(trees: TreeData) -> None:
-    few, many = (
-        trace_workload(GTSSL(), config(batch_size=8, max_paths_per_batch=paths), trees).peak_bytes()
-        for paths in (400, 4000)
-    )
-    assert many > 2 * few
+LISTED, DEFAULTS = read_file(mode_file("gt-ssl", "architecture"))
+ARCHITECTURES = configurations(LISTED, GTSSL.hyperparameters, defaults=DEFAULTS)
 
 
-ARCHITECTURES = load_configurations(mode_file("gt-ssl", "architecture"), GTSSL.hyperparameters)
+UNUSUAL = {
+    "one tree": config(batch_size=1, hidden_channels=64),  # evaluation takes the most
+    "few paths": config(max_paths_per_batch=16),
+    "many pairs": config(n_negatives=20_000),
+    "many centres": config(num_rbf_centers=300),
+    "smallest": lowest(),
+}
+FORMULAS = {**{str(each.name): each.values for each in ARCHITECTURES}, **UNUSUAL}
 
 
-@pytest.mark.parametrize("chosen", ARCHITECTURES, ids=lambda chosen: str(chosen.name))
-def test_the_formula_is_above_what_is_traced(chosen: Any, trees: TreeData) -> None:
-    formula = estimate_static("gt-ssl", chosen.config, trees)
-    traced = trace_workload(GTSSL(), chosen.config, trees).peak_bytes()
+@pytest.mark.parametrize("name", FORMULAS)
+def test_the_formula_is_above_what_is_traced(name: str, trees: TreeData) -> None:
+    formula = estimate_static("gt-ssl", FORMULAS[name], trees)
+    traced = trace_workload(GTSSL(), FORMULAS[name], trees).peak_bytes()
     assert traced < formula.total_bytes - formula.context_bytes < 3 * traced

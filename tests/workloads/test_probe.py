@@ -80,7 +80,8 @@ def by_normal_equations(x: Tensor, targets: Tensor, held: Tensor, strength: floa
     center, middle = targets.mean(0), x.mean(0)
     x = x - middle
     weight = torch.linalg.solve(x.T @ x + strength * torch.eye(x.shape[1]).double(), x.T @ (targets - center))
-    return (held - middle) @ weight + center
+    predicted: Tensor = (held - middle) @ weight + center
+    return predicted
 
 
 def leave_one_out(x: Tensor, targets: Tensor, strength: float) -> float:

@@ -77,7 +77,7 @@ def estimate_gt_ssl(config: Mapping[str, Any], data: Any) -> MemoryEstimate:
 
     A path keeps 16 rows of H numbers in each layer: the message's input of 7, its hidden layers' 4 and 2, and the
     three geometry networks' hidden layers; the backward pass of one layer takes 11 more. A node's chain of ancestors
-    counts as a path. See docs/gt_ssl.md.
+    counts as a path, and a pair that is not in order keeps 5 rows. See docs/gt_ssl.md.
 
     An evaluation keeps nothing but its paths' geometry.
 
@@ -91,8 +91,9 @@ def estimate_gt_ssl(config: Mapping[str, Any], data: Any) -> MemoryEstimate:
     layer = 3 * (hidden + hidden * hidden + hidden) + basis * hidden + (7 * 4 + 4 * 2 + 2) * hidden**2 + 7 * hidden
     parameters = FLOAT_BYTES * (layers * layer + 3 * hidden * hidden + (8 + distance) * hidden)
     rows = _most_paths(data, config["batch_size"], config["max_paths_per_batch"])
-    trained = rows * ((16 * layers + 11) * hidden + 2 * basis)
-    evaluated = EVALUATED_PATHS * 15 * hidden + _most_paths(data, EVALUATED_TREES) * 3 * basis
+    pairs = min(config["batch_size"], len(data)) * config["n_negatives"]
+    trained = rows * ((16 * layers + 11) * hidden + 2 * basis) + pairs * (5 * hidden + 6)
+    evaluated = EVALUATED_PATHS * 22 * hidden + _most_paths(data, EVALUATED_TREES) * 3 * basis
     values = max(trained, evaluated)
     return MemoryEstimate(
         method="static",
@@ -100,7 +101,7 @@ def estimate_gt_ssl(config: Mapping[str, Any], data: Any) -> MemoryEstimate:
         gradient_bytes=parameters,
         optimizer_bytes=2 * parameters,
         activation_bytes=FLOAT_BYTES * values,
-        data_bytes=rows * 4 * 8,
+        data_bytes=rows * 4 * 8 + pairs * (2 * 8 + FLOAT_BYTES),
         context_bytes=int(PROCESS_GB * GB),
     )
 
