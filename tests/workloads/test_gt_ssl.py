@@ -271,7 +271,8 @@ def test_the_growth_loss_is_the_earth_movers_distance(model: GtSsl, trees: TreeD
         sum(abs(float(predicted[node, : end + 1].sum() - target[node, : end + 1].sum())) for end in range(6))
         for node in inner
     ]
-    assert model.growth_loss(batch).item() == pytest.approx(np.mean(distances), rel=1e-4)
+    spacing = model.encoder.geometry.distance.spacing
+    assert model.growth_loss(batch).item() == pytest.approx(spacing * np.mean(distances), rel=1e-4)
 
 
 def test_ordered_embeddings_have_no_order_loss(model: GtSsl, trees: TreeData) -> None:
