@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
-from tuner.trial import Hyperparameter
+from tuner.trial import ACCUMULATION, Hyperparameter
 from tuner.workloads.base import Batch, Config, Split, Workload
 
 if TYPE_CHECKING:
@@ -92,6 +92,12 @@ class GTSSL(Workload):
 
         limits = _limits(config)
         return collate(data, largest(data, data.train, limits), limits, np.random.default_rng(0))
+
+    def micro_batch(self, config: Config) -> Config:
+        """The configuration by which micro-batches are drawn: fewer trees, and as much fewer paths."""
+        smaller = super().micro_batch(config)
+        share = config["max_paths_per_batch"] // config.get(ACCUMULATION, 1)
+        return {**smaller, "max_paths_per_batch": max(16, share)}
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Growth + λ · order, the mean over a batch's trees."""
