@@ -29,7 +29,7 @@ from tuner.trial import Trial
 from tuner.workloads.gt_ssl import EVALUATION_TREES, GTSSL
 from tuner.workloads.gt_ssl_model import GtSsl
 from tuner.workloads.probe import probe_accuracy
-from tuner.workloads.tree_evaluation import embed
+from tuner.workloads.tree_evaluation import Readout, embed
 
 PARTITIONS = 10
 # Student's t at 97.5 % for 2 to 10 seeds (1 to 9 degrees of freedom).
@@ -58,21 +58,21 @@ def _measures(data: TreeData, tree: int) -> list[float]:
     return [float(value) for value in (*counts, *lengths, *np.ptp(position, axis=0), *reach)]
 
 
-def one_seed(data: TreeData, config: dict[str, Any], seed: int) -> tuple[float, float, float]:
+def one_seed(data: TreeData, config: dict[str, Any], readout: Readout, seed: int) -> tuple[float, float, float]:
     """Accuracy of the untrained encoder, of the pretrained one, and the latter's validation loss."""
     torch.set_num_threads(1)
     workload = GTSSL()
     torch.manual_seed(seed)
     model = workload.build_model(config, data)
-    before = probe(model, data)
+    before = probe(model, data, readout)
     *_, result = fit(workload, Trial("t", workload.name, "probe", config, seed), data, "cpu")
     assert isinstance(result, Fit)
-    return before, probe(workload.restore_model(config, result.weights), data), result.metrics["val_loss"]
+    return before, probe(workload.restore_model(config, result.weights), data, readout), result.metrics["val_loss"]
 
 
-def probe(model: GtSsl, data: TreeData) -> float:
+def probe(model: GtSsl, data: TreeData, readout: Readout) -> float:
     with torch.inference_mode():
-        return accuracy(embed(model.encoder, data, EVALUATION_TREES), data)
+        return accuracy(embed(model.encoder, data, EVALUATION_TREES, readout), data)
 
 
 def best_configuration(study: Path) -> tuple[str, dict[str, Any]]:
@@ -97,13 +97,16 @@ def interval(differences: Sequence[float]) -> tuple[float, float, float]:
 @click.option("--data", required=True, help="The study's data: synthetic, or the folder of SWC files.")
 @click.option("--seeds", type=click.IntRange(2, 10), default=5, show_default=True, help="Of pretraining.")
 @click.option("--processes", type=click.IntRange(1), default=2, show_default=True, help="Seeds at once.")
-def main(study: Path, data: str, seeds: int, processes: int) -> None:
+@click.option(
+    "--readout", type=click.Choice(["moments", "sum"]), default="moments", show_default=True, help="Of nodes."
+)
+def main(study: Path, data: str, seeds: int, processes: int, readout: Readout) -> None:
     read_study(study, "STUDY")
     name, config = best_configuration(study)
     trees = load_trees(data, seed=0)
     click.echo(f"{trees.name}: {len(trees)} trees, labels {', '.join(trees.classes)}; encoder {name}, {seeds} seeds")
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        found = list(pool.map(one_seed, [trees] * seeds, [config] * seeds, range(seeds)))
+        found = list(pool.map(one_seed, [trees] * seeds, [config] * seeds, [readout] * seeds, range(seeds)))
     click.echo(f"{'seed':>4} {'val_loss':>9} {'untrained':>10} {'pretrained':>11} {'difference':>11}")
     for seed, (before, after, loss) in enumerate(found):
         click.echo(f"{seed:>4} {loss:>9.4f} {before:>9.1f}% {after:>10.1f}% {after - before:>+11.1f}")

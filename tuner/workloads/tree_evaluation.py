@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
 
 import numpy as np
 import torch
@@ -13,6 +14,12 @@ from tuner.datasets.trees import TreeData
 from tuner.workloads.gt_ssl_model import Encoder, GtSsl, TreeBatch
 from tuner.workloads.probe import probe_accuracy
 from tuner.workloads.tree_batches import Limits, batches
+
+Readout = Literal["moments", "sum"]
+READOUTS: dict[Readout, Callable[[Tensor], Tensor]] = {
+    "moments": lambda h: torch.cat([h.mean(0), h.std(0, correction=0)]),
+    "sum": lambda h: h.sum(0),
+}
 
 
 def losses(model: GtSsl, data: TreeData, trees: Sequence[int], batch_trees: int, negatives: int) -> dict[str, float]:
@@ -26,13 +33,21 @@ def losses(model: GtSsl, data: TreeData, trees: Sequence[int], batch_trees: int,
     return {name: float(value) for name, value in named.items()}
 
 
-def embed(encoder: Encoder, data: TreeData, batch_trees: int) -> Tensor:
-    """Every tree's embedding, the sum of its nodes' (SGMP's readout): (T, H), on the CPU."""
+def embed(encoder: Encoder, data: TreeData, batch_trees: int, readout: Readout = "moments") -> Tensor:
+    """Every tree's embedding, on the CPU.
+
+    Args:
+        encoder: any.
+        data: T trees.
+        batch_trees: so many at a time.
+        readout: "moments", mean and standard deviation over a tree's nodes, (T, 2H); or "sum", SGMP's own, (T, H),
+            which tells of a tree's size before anything else.
+    """
     rows: list[Tensor] = []
     for batch in _all_paths(encoder, data, range(len(data)), batch_trees, 0):
         h = encoder(batch.features, batch.position, batch.path, batch.weight).cpu()
         sizes = np.diff(data.first[len(rows) : len(rows) + len(batch.graph) + 1])
-        rows += [part.sum(0) for part in h.split(sizes.tolist())]
+        rows += [READOUTS[readout](part) for part in h.split(sizes.tolist())]
     return torch.stack(rows)
 
 
