@@ -380,11 +380,13 @@ def test_evaluation_agrees_with_the_training_loss(model: GtSsl, trees: TreeData)
     assert found["val_growth_loss"] == pytest.approx(growth.item(), rel=1e-5)
 
 
-def test_a_trees_embedding_is_the_sum_of_its_nodes(model: GtSsl, trees: TreeData) -> None:
+def test_a_trees_embedding_is_mean_and_deviation_of_its_nodes_or_their_sum(model: GtSsl, trees: TreeData) -> None:
     with torch.inference_mode():
-        every = embed(model.encoder, trees, batch_trees=5)
-    assert every.shape == (12, 8)
-    torch.testing.assert_close(every[7], embedded(model.encoder, batch_of(trees, 7)).sum(0), atol=1e-4, rtol=1e-5)
+        moments, total = (embed(model.encoder, trees, 5, readout) for readout in ("moments", "sum"))  # type: ignore[arg-type]
+        h = embedded(model.encoder, batch_of(trees, 7))
+    assert (moments.shape, total.shape) == ((12, 16), (12, 8))
+    torch.testing.assert_close(total[7], h.sum(0), atol=1e-4, rtol=1e-5)
+    torch.testing.assert_close(moments[7], torch.cat([h.mean(0), h.std(0, correction=0)]), atol=1e-4, rtol=1e-5)
 
 
 def test_a_model_comes_back_from_its_weights_alone(model: GtSsl, trees: TreeData) -> None:
