@@ -77,9 +77,13 @@ def probe(model: GtSsl, data: TreeData, readout: Readout) -> float:
 
 def best_configuration(study: Path) -> tuple[str, dict[str, Any]]:
     """Name and configuration of a study's lowest validation loss."""
-    rows = [row for row in read_attempts(study / "attempts.jsonl")[0] if row["status"] == "completed"]
+    rows = [
+        row
+        for row in read_attempts(study / "attempts.jsonl")[0]
+        if row["status"] == "completed" and row["workload"] == GTSSL.name
+    ]
     if not rows:
-        raise click.UsageError(f"{study}: no trial is completed")
+        raise click.UsageError(f"{study}: no trial of gt-ssl is completed")
     best = min(rows, key=lambda row: row["val_loss"])
     prefix = "config/"
     return best["name"], {key.removeprefix(prefix): best[key] for key in best if key.startswith(prefix)}
@@ -101,9 +105,9 @@ def interval(differences: Sequence[float]) -> tuple[float, float, float]:
     "--readout", type=click.Choice(["moments", "sum"]), default="moments", show_default=True, help="Of nodes."
 )
 def main(study: Path, data: str, seeds: int, processes: int, readout: Readout) -> None:
-    read_study(study, "STUDY")
+    options = read_study(study, "STUDY").get("options") or {}
     name, config = best_configuration(study)
-    trees = load_trees(data, seed=0)
+    trees = load_trees(data, seed=options.get("seed", 0), skip_bad=options.get("skip_bad", False))
     click.echo(f"{trees.name}: {len(trees)} trees, labels {', '.join(trees.classes)}; encoder {name}, {seeds} seeds")
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         found = list(pool.map(one_seed, [trees] * seeds, [config] * seeds, [readout] * seeds, range(seeds)))

@@ -142,6 +142,13 @@ def test_a_study_keeps_its_options_but_those_given_anew() -> None:
     }
 
 
+def test_data_given_anew_for_one_workload_leave_the_others_theirs() -> None:
+    defaults = {"data": "synthetic", "threads": None}
+    study = {"options": {"data": {"a": "x", "b": "y"}}}
+    assert merged_options(study, {"data": {"b": "z"}}, defaults, "out")["data"] == {"a": "x", "b": "z"}
+    assert merged_options(study, {"data": "w"}, defaults, "out")["data"] == "w"
+
+
 def test_a_study_of_a_notebook_is_gone_on_with_in_the_notebook() -> None:
     with pytest.raises(InputError, match=r"was started by f\(\): call that again with resume='out'"):
         merged_options({"command": "f()"}, {}, {}, "out")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.toy import Toy, Wide
 from tuner import space
-from tuner.api import _again, _of_workload
+from tuner.api import _again, _of_workload, _plain
 from tuner.devices import ram_device
 from tuner.errors import InputError
 from tuner.placement import make_plan
@@ -185,6 +185,7 @@ def test_the_command_that_repeats_a_trial_has_what_is_of_its_workload_alone() ->
         "overrides": ["width=3", "lr=1"],
     }
     row = {"workload": "toy", "name": "b c", "config/lr": 1.0, "attempts": 1}
+    assert not _of_workload({**options, "skip_bad": True}, row)["skip_bad"]  # which toys do not understand
     plan = make_plan([ram_device()], [GB // 100], packing="uniform", buffer_bytes=0, max_workers=1, threads=1)
     command = _again(_of_workload(options, row), row, plan)
     assert command.partition(" -m tuner ")[2] == (
@@ -194,13 +195,38 @@ def test_the_command_that_repeats_a_trial_has_what_is_of_its_workload_alone() ->
     assert "--model-memory-gb 2.26" in grown  # with less it had run out of memory
 
 
+def test_data_of_a_workload_without_a_trial_do_not_matter_to_what_a_study_has_tried() -> None:
+    listed = [{"name": "x", "lr": 0.1, "weight_decay": 0.0, "epochs": 3, "fault": 0}]
+    (choice,) = chosen_before(listed, ["toy"], {"toy": "here", "graphsage": "ml-100k"}, 0)
+    assert [each.name for each in choice.configurations] == ["x"]
+
+
+def test_paths_are_taken_as_text(tmp_path: Path) -> None:
+    assert _plain({"data": {"toy": tmp_path}, "n": 1}) == {"data": {"toy": str(tmp_path)}, "n": 1}
+
+
 def test_the_training_loops_options_are_every_workloads_and_stand_only_where_they_are_given() -> None:
-    given = ("accumulation=4", "amp=0")
-    choices, _ = choose(
-        workload="toy", mode="quick", config=None, data="synthetic", only="x", limit=1, seed=0, overrides=given
-    )
+    options: dict[str, Any] = {
+        "mode": "quick",
+        "config": None,
+        "data": "synthetic",
+        "only": "x",
+        "limit": 1,
+        "seed": 0,
+    }
+    choices, _ = choose(workload="toy", overrides=("clear_cache_every=4", "amp=0"), **options)
     (configuration,) = choices[0].configurations
-    assert configuration.values == {"lr": 0.1, "weight_decay": 0.0, "epochs": 3, "fault": 0, "accumulation": 4}
+    assert configuration.values == {"lr": 0.1, "weight_decay": 0.0, "epochs": 3, "fault": 0, "clear_cache_every": 4}
+
+
+def test_micro_batches_that_cannot_be_made_are_refused(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"mode": "quick", "data": "synthetic", "only": None, "limit": None, "seed": 0}
+    own = tmp_path / "own.yaml"
+    own.write_text("configurations: [{name: x, accumulation: 3}]")
+    with pytest.raises(InputError, match="x: accumulation: workload toy has no batch to divide"):
+        choose(workload="toy", config=str(own), **options)
+    with pytest.raises(InputError, match="x: accumulation 3 does not divide batch_size 2048"):
+        choose(workload="graphsage", config=str(own), **options)
 
 
 def test_bad_files_are_skipped_by_the_workloads_that_read_files(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -136,7 +137,7 @@ def test_a_gpus_cache_is_cleared_after_so_many_steps(
     config = complete({"batch_size": 96, "clear_cache_every": every}, GraphSAGE().schema)
     model = GraphSAGE().build_model(config, ratings)
     optimizer = build_optimizer(model, config)
-    train_epoch(GraphSAGE(), model, optimizer, config, ratings, "cuda:0", lambda phase: None)
+    train_epoch(GraphSAGE(), model, optimizer, config, ratings, "cuda:0", lambda phase: None, count(1))
     steps = -(-len(ratings.train) // 96)
     assert len(cleared) == (steps // every if every else 0)
 

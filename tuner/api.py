@@ -130,6 +130,7 @@ def run_given(options: Mapping[str, Any], given: Collection[str]) -> StudyResult
         InputError: as ``run``.
         ExecutionError: as ``run``.
     """
+    options = {name: _plain(value) for name, value in options.items()}
     study: Mapping[str, Any] = {}
     if resume := options["resume"]:
         study = read_study(Path(resume))
@@ -296,7 +297,8 @@ def _of_workload(options: Mapping[str, Any], row: Row) -> dict[str, Any]:
     name, data = row["workload"], options["data"]
     its_own = data.get(name, DEFAULT_DATA) if isinstance(data, Mapping) else data
     overrides = [text for text in options["overrides"] if f"config/{text.partition('=')[0]}" in row]
-    return {**options, "workload": name, "data": its_own, "overrides": overrides}
+    skip_bad = options["skip_bad"] and find_workload(name).skips_bad_files
+    return {**options, "workload": name, "data": its_own, "overrides": overrides, "skip_bad": skip_bad}
 
 
 def _again(options: Mapping[str, Any], row: Row, plan: Plan) -> str:
@@ -333,6 +335,13 @@ def _arguments(options: Mapping[str, Any]) -> list[str]:
         else:
             arguments += [word for text in _texts(value) for word in (flag, text)]
     return arguments
+
+
+def _plain(value: Any) -> Any:
+    """A path as text, which ``study.json`` can hold; in a mapping, too."""
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    return str(value) if isinstance(value, Path) else value
 
 
 def _texts(value: Any) -> list[str]:

@@ -104,6 +104,8 @@ def merged_options(
             f"resume={folder!r}"
         )
     chosen = {name: given.get(name, stored.get(name, default)) for name, default in defaults.items()}
+    if isinstance(given.get("data"), Mapping) and isinstance(stored.get("data"), Mapping):
+        chosen["data"] = {**stored["data"], **given["data"]}
     threads = chosen["threads"] or study.get("plan", {}).get("threads")
     return {**chosen, "threads": threads, "output": None, "resume": folder, "dry_run": given.get("dry_run", False)}
 

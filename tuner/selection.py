@@ -77,6 +77,8 @@ def chosen_before(
         InputError: this version knows a workload or a hyperparameter no more.
     """
     found = _by_workload(listed, names, {}, source="study.json")
+    if isinstance(data, Mapping):  # of it, what no trial needs was left out when the study was begun, too
+        data = {name: source for name, source in data.items() if name in found}
     return _choices(found, _sources(data, found), seed, skip_bad)
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from types import MappingProxyType
 from typing import Any
 
@@ -19,11 +19,6 @@ from tuner.optimizers import Adam
 from tuner.trial import ACCUMULATION, EpochReport, Phase, Trial
 from tuner.workloads.base import Batch, Config, Job, Workload
 
-# An epoch's mean loss that is so many times the first step's, where the model had learned nothing, has exploded: of a
-# squared error, a prediction a thousand times as wrong as an untrained model's. It must be that much: with one step
-# an epoch, wide models were seen at 80,000 times their first loss and came down again. Losses that begin near 0 or
-# below it are measured as if they began at 1.
-EXPLOSION = 1e6
 # Enough for the intra-op threads to start: a layer so wide, and so many samples.
 WARM_UP_SIZE = 512
 
@@ -64,19 +59,20 @@ def fit(
         checkpoint: where to go on from, if there is something, and to keep what has been reached.
 
     Raises:
-        Diverged: an epoch's mean loss is not finite, or ``EXPLOSION`` times that of the first step.
+        Diverged: an epoch's mean loss is not finite, or the workload's ``explosion`` times that of the first step.
         Exception: what the workload or torch raises; ``phase_of`` tells what was being done.
     """
     epochs = trial.config["epochs"]
     with _phases() as enter:
         model, optimizer, progress = _begin(workload, trial, data, device, checkpoint)
         yield EpochReport(trial.trial_id, progress.epoch, epochs)
+        steps = count(1)
         enter("first step")
         for epoch in range(progress.epoch + 1, epochs + 1):
             set_learning_rate(optimizer, trial.config["lr"] * (1 - (epoch - 1) / epochs))
-            loss, first = train_epoch(workload, model, optimizer, trial.config, data, device, enter)
+            loss, first = train_epoch(workload, model, optimizer, trial.config, data, device, enter, steps)
             progress.first_loss = first if progress.first_loss is None else progress.first_loss
-            _check(loss, progress.first_loss, epoch)
+            _check(loss, progress.first_loss, epoch, workload.explosion)
             enter("evaluation")
             metrics = {"train_loss": loss, **evaluate(workload, model, data, "validation")}
             if metrics[workload.metric] < progress.best.get(workload.metric, math.inf):
@@ -125,10 +121,10 @@ def _begin(
     return model, optimizer, progress
 
 
-def _check(loss: float, first: float, epoch: int) -> None:
+def _check(loss: float, first: float, epoch: int, explosion: float) -> None:
     if not math.isfinite(loss):
         raise Diverged(f"the training loss became {loss} in epoch {epoch}: lower lr")
-    if loss > EXPLOSION * max(1.0, abs(first)):
+    if loss > explosion * max(1.0, abs(first)):
         raise Diverged(f"the training loss rose from {first:.3g} to {loss:.3g} in epoch {epoch}: lower lr")
 
 
@@ -157,6 +153,7 @@ def rehearse(
         keep: in place of ``snapshot``.
     """
     weights: dict[str, Tensor] = {}
+    data = workload.rehearsal(data)
     for _ in range(2):
         model.train()
         micro_batches = islice(batches, min(config.get(ACCUMULATION, 1), 2))
@@ -191,19 +188,29 @@ def train_epoch(
     data: Any,
     device: str,
     enter: Callable[[Phase], None],
+    steps: Iterator[int],
 ) -> tuple[float, float]:
-    """One pass over the training batches; ``enter`` is told "training" after each step.
+    """One pass over the training batches.
+
+    Args:
+        workload: what is trained.
+        model: on its device.
+        optimizer: of its parameters.
+        config: a complete configuration.
+        data: what ``workload.load_data`` returned.
+        device: a torch device.
+        enter: is told "training" after each step.
+        steps: counts the trial's steps from 1.
 
     Returns:
         The mean loss of its steps and the loss of the first, read from the device once.
     """
     model.train()
     losses = []
-    batches = iter(workload.batches(workload.micro_batch(config), data))
-    while group := list(islice(batches, config.get(ACCUMULATION, 1))):
+    for group in workload.training_steps(config, data):
         losses.append(train_step(workload, model, optimizer, *group, device=device, amp=uses_amp(config)))
         enter("training")
-        if (every := config.get("clear_cache_every", 0)) and len(losses) % every == 0 and device != "cpu":
+        if (every := config.get("clear_cache_every", 0)) and next(steps) % every == 0 and device != "cpu":
             torch.cuda.empty_cache()
     stacked = torch.stack(losses)
     mean, first = torch.stack([stacked.mean(), stacked[0]]).tolist()

@@ -26,7 +26,8 @@ def test_they_are_binary_and_in_preorder() -> None:
         assert (tree.parent[1:] < np.arange(1, len(tree))).all()
         assert np.array_equal(reduce_tree(tree).parent, tree.parent)
         assert np.isfinite(tree.position).all()
-        assert (np.diff(tree.radius) < 0).all()
+        order = np.argsort(np.linalg.norm(tree.position, axis=1))
+        assert (np.diff(tree.radius[order]) < 0).all()
 
 
 def test_types_differ_in_shape_and_neither_in_size_nor_in_edges() -> None:

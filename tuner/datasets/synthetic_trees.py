@@ -51,5 +51,6 @@ def _grow(random: np.random.Generator, stem: float, straight: float) -> Tree:
             direction.append(heading)
             parent.append(tip)
     rows, parents = preorder(np.array(parent), 0)
-    radius = 1 / (1 + np.arange(len(rows)) / 20)
-    return Tree(np.array(position)[rows], radius, parents)
+    placed = np.array(position)[rows]
+    radius = 1 / (1 + np.linalg.norm(placed, axis=1) / 100)
+    return Tree(placed, radius, parents)

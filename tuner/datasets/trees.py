@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,15 @@ class TreeData:
     def __len__(self) -> int:
         """Number of trees."""
         return len(self.label)
+
+    def take(self, trees: NDArray[np.int64]) -> TreeData:
+        """Some of the trees, each of them in all three parts."""
+        nodes = np.concatenate([np.arange(self.first[tree], self.first[tree + 1]) for tree in trees])
+        paths = np.concatenate([np.arange(self.first_path[tree], self.first_path[tree + 1]) for tree in trees])
+        values: dict[str, Any] = dict.fromkeys(("train", "validation", "test"), np.arange(len(trees)))
+        values |= {name: getattr(self, name)[nodes] for name in ("position", "features", "parent", "end")}
+        values |= {name: _starts(np.diff(getattr(self, name))[trees].tolist()) for name in ("first", "first_path")}
+        return replace(self, **values, path=self.path[:, paths], label=self.label[trees])
 
 
 def load_trees(source: str, *, seed: int, skip_bad: bool = False) -> TreeData:

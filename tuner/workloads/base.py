@@ -8,8 +8,9 @@ the one that is trained. A workload object holds no state of a trial: whatever `
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tuner.errors import InputError
@@ -34,6 +35,7 @@ class Workload(ABC):
         batches_vary: whether batches differ in size, other than that the last of an epoch may be smaller.
         memory_scales_with: the key of a configuration that says how many samples are in a batch, if memory grows with
             it and ``loss`` is a mean over them: then a step may be taken in several smaller batches.
+        explosion: an epoch's mean loss that is so many times the first step's ends a trial as diverged.
         skips_bad_files: whether ``load_data`` takes ``skip_bad=True``, to leave out files that cannot be used.
     """
 
@@ -43,6 +45,10 @@ class Workload(ABC):
     batches_vary: ClassVar[bool] = False
     memory_scales_with: ClassVar[str | None] = None
     skips_bad_files: ClassVar[bool] = False
+    # Where the model had learned nothing: of a squared error, a prediction a thousand times as wrong as an untrained
+    # model's. It must be that much: with one step an epoch, wide models were seen at 80,000 times their first loss
+    # and came down again. Losses that begin near 0 or below it are measured as if they began at 1.
+    explosion: ClassVar[float] = 1e6
 
     @property
     def schema(self) -> Mapping[str, Hyperparameter]:
@@ -92,12 +98,22 @@ class Workload(ABC):
             return None
         return {**config, ACCUMULATION: micro_batches}
 
+    def training_steps(self, config: Config, data: Any) -> Iterator[list[Batch]]:
+        """One epoch of optimizer steps, each as its micro-batches."""
+        batches = iter(self.batches(self.micro_batch(config), data))
+        while group := list(islice(batches, config.get(ACCUMULATION, 1))):
+            yield group
+
+    def rehearsal(self, data: Any) -> Any:
+        """Data whose evaluation takes as much memory as that of all; for estimates. All, unless told better."""
+        return data
+
     def micro_batch(self, config: Config) -> Config:
         """The configuration by which micro-batches are drawn: the same but for their size."""
         key = self.memory_scales_with
         if key is None or config.get(ACCUMULATION, 1) == 1:
             return config
-        return {**config, key: max(1, config[key] // config[ACCUMULATION])}
+        return {**config, key: config[key] // config[ACCUMULATION]}
 
     def describe(self, data: Any) -> str:
         """The data set in a few words, for the plan; optional."""
@@ -141,6 +157,20 @@ class Choice:
     workload: Workload
     load_data: Callable[[], Any]
     configurations: Sequence[Configuration]
+
+    def __post_init__(self) -> None:
+        """Refuses micro-batches that cannot be made.
+
+        Raises:
+            InputError: a configuration's ``accumulation`` does not divide its batch, or there is none to divide.
+        """
+        key = self.workload.memory_scales_with
+        for each in self.configurations:
+            parts = each.values.get(ACCUMULATION, 1)
+            if parts > 1 and key is None:
+                raise InputError(f"{each.name}: accumulation: workload {self.workload.name} has no batch to divide")
+            if key is not None and each.values[key] % parts:
+                raise InputError(f"{each.name}: accumulation {parts} does not divide {key} {each.values[key]}")
 
 
 def load_jobs(choices: Sequence[Choice]) -> dict[str, Job]:

@@ -31,6 +31,7 @@ class GTSSL(Workload):
     memory_scales_with: ClassVar[str | None] = "batch_size"
     batches_vary: ClassVar[bool] = True
     skips_bad_files: ClassVar[bool] = True
+    explosion: ClassVar[float] = 1e3  # an order loss was seen to go from 5.4 to 151,633 in an epoch
     hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
         "hidden_channels": Hyperparameter(64, 2, 4096, "channels of embeddings and messages"),
         "num_interactions": Hyperparameter(3, 1, 16, "layers of the encoder"),
@@ -76,13 +77,27 @@ class GTSSL(Workload):
 
     def batches(self, config: Config, data: TreeData) -> Iterator[Batch]:
         """``TreeBatch`` after ``TreeBatch``, of the training trees in a new random order."""
+        return (batch for (batch,) in self.training_steps({**config, ACCUMULATION: 1}, data))
+
+    def training_steps(self, config: Config, data: TreeData) -> Iterator[list[Batch]]:
+        """The same, with each batch's trees in micro-batches: the limit on paths is the whole batch's."""
         import numpy as np
         import torch
 
-        from tuner.workloads.tree_batches import batches
+        from tuner.workloads.tree_batches import collate, group_trees
 
         random = np.random.default_rng(int(torch.randint(2**62, ())))
-        yield from batches(data, random.permutation(data.train).tolist(), _limits(config), random)
+        limits, parts = _limits(config), config.get(ACCUMULATION, 1)
+        for trees in group_trees(data, random.permutation(data.train).tolist(), limits):
+            split = np.array_split(trees, min(parts, len(trees)))
+            yield [collate(data, part.tolist(), limits, random) for part in split]
+
+    def rehearsal(self, data: TreeData) -> TreeData:
+        """The trees of the largest batch of an evaluation."""
+        import numpy as np
+
+        sizes = np.diff(data.first_path)
+        return data.take(np.argsort(-sizes, kind="stable")[:EVALUATION_TREES])
 
     def largest_batch(self, config: Config, data: TreeData) -> Batch:
         """The trees with the most paths, as many as a batch can have."""
@@ -92,12 +107,6 @@ class GTSSL(Workload):
 
         limits = _limits(config)
         return collate(data, largest(data, data.train, limits), limits, np.random.default_rng(0))
-
-    def micro_batch(self, config: Config) -> Config:
-        """The configuration by which micro-batches are drawn: fewer trees, and as much fewer paths."""
-        smaller = super().micro_batch(config)
-        share = config["max_paths_per_batch"] // config.get(ACCUMULATION, 1)
-        return {**smaller, "max_paths_per_batch": max(16, share)}
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Growth + λ · order, the mean over a batch's trees."""

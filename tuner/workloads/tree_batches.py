@@ -13,7 +13,7 @@ import torch
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from tuner.datasets.trees import TreeData
+from tuner.datasets.trees import FEATURES, TreeData
 from tuner.workloads.gt_ssl_model import TreeBatch
 
 Index = NDArray[np.int64]
@@ -35,32 +35,57 @@ class Limits(NamedTuple):
     negatives: int
 
 
-def batches(data: TreeData, trees: Sequence[int], limits: Limits, random: Generator) -> Iterator[TreeBatch]:
-    """Batches of the trees in their order, each as full as the limits allow."""
+def group_trees(data: TreeData, trees: Sequence[int], limits: Limits) -> Iterator[list[int]]:
+    """The trees of batch after batch, in their order, each as full as the limits allow."""
     sizes = np.diff(data.first_path).tolist()
     chosen: list[int] = []
     paths = 0
     for tree in trees:
         size = min(sizes[tree], limits.paths)
         if chosen and (len(chosen) == limits.trees or paths + size > limits.paths):
-            yield collate(data, chosen, limits, random)
+            yield chosen
             chosen, paths = [], 0
         chosen.append(tree)
         paths += size
     if chosen:
+        yield chosen
+
+
+def batches(data: TreeData, trees: Sequence[int], limits: Limits, random: Generator) -> Iterator[TreeBatch]:
+    """Batches of the trees in their order, each as full as the limits allow."""
+    for chosen in group_trees(data, trees, limits):
         yield collate(data, chosen, limits, random)
 
 
 def largest(data: TreeData, trees: NDArray[Any], limits: Limits) -> list[int]:
-    """Of these trees those with the most paths that the limits allow in one batch; of as many, the most nodes."""
-    sizes = np.minimum(np.diff(data.first_path)[trees], limits.paths)
+    """Trees that take at least as much memory as any batch of these: those with the most paths and chains.
+
+    Where others would have filled the limit on paths better, the smallest that did not fit is added: with it there
+    are more paths than in any batch.
+    """
+    paths = np.minimum(np.diff(data.first_path)[trees], limits.paths)
+    size = paths + _chains(data)[trees]
     chosen: list[int] = []
+    too_large: list[int] = []
     room = limits.paths
-    for index in np.lexsort((-np.diff(data.first)[trees], -sizes)).tolist():
-        if len(chosen) < limits.trees and sizes[index] <= room:
+    for index in np.argsort(-size, kind="stable").tolist():
+        if len(chosen) == limits.trees:
+            break
+        if paths[index] <= room:
             chosen.append(int(trees[index]))
-            room -= int(sizes[index])
+            room -= int(paths[index])
+        else:
+            too_large.append(index)
+    if too_large and len(chosen) < limits.trees:
+        chosen.append(int(trees[min(too_large, key=lambda index: int(size[index]))]))
     return chosen
+
+
+def _chains(data: TreeData) -> Index:
+    """Chains of ancestors in each tree: one for each node, and one more for each below its third."""
+    depth = np.expm1(data.features[:, FEATURES.index("branch points above")])
+    deep = np.concatenate([[0], np.cumsum(depth > 2.5)])
+    return np.diff(data.first) + np.diff(deep[data.first])
 
 
 def collate(data: TreeData, trees: Sequence[int], limits: Limits, random: Generator) -> TreeBatch:
@@ -126,7 +151,7 @@ def ancestor_chains(parent: NDArray[Any]) -> Index:
 def _one(data: TreeData, tree: int, limits: Limits, trees: int, random: Generator) -> dict[str, NDArray[Any]]:
     rows = slice(int(data.first[tree]), int(data.first[tree + 1]))
     parent, end = data.parent[rows].astype(np.int64), data.end[rows]
-    path, weight = _paths(data, tree, len(parent), limits.paths, random)
+    path, weight = _paths(data, tree, limits.paths, random)
     edge = np.stack([parent[1:], np.arange(1, len(parent))])
     inner = np.bincount(parent[1:], minlength=len(parent)) > 0
     positive = edge
@@ -149,15 +174,13 @@ def _one(data: TreeData, tree: int, limits: Limits, trees: int, random: Generato
     }
 
 
-def _paths(data: TreeData, tree: int, nodes: int, most: int, random: Generator) -> tuple[Index, float]:
+def _paths(data: TreeData, tree: int, most: int, random: Generator) -> tuple[Index, float]:
     """A tree's paths, and by how much each counts: of too many, some are drawn in the place of all."""
     path = data.path[:, int(data.first_path[tree]) : int(data.first_path[tree + 1])].astype(np.int64)
-    if path.shape[1] <= most:
+    count = path.shape[1]
+    if count <= most:
         return path, 1.0
-    simple = path.shape[1] - nodes  # the paths (v, v, v, v) come last, and all of them are kept
-    room = max(1, most - nodes)
-    drawn = random.permutation(simple)[:room]
-    return np.concatenate([path[:, drawn], path[:, simple:]], axis=1), simple / room
+    return path[:, random.permutation(count)[:most]], count / most
 
 
 def _equal(pairs: Index, trees: int) -> NDArray[np.float32]:
