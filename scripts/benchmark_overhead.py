@@ -182,8 +182,8 @@ def say(name: str, text: str, figure: float, bar: float) -> bool:
 def main() -> int:
     parts = {"sleep": sleep, "trivial": trivial, "mixed": mixed, "memory": memory}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", default=list(parts), choices=[*parts, []], metavar="PART", help="which")
-    met = [parts[name]() for name in parser.parse_args().parts]
+    parser.add_argument("parts", nargs="*", choices=list(parts), metavar="PART", help="which; all without any")
+    met = [parts[name]() for name in parser.parse_args().parts or parts]
     return 0 if all(met) else 1
 
 
