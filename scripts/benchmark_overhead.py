@@ -182,8 +182,12 @@ def say(name: str, text: str, figure: float, bar: float) -> bool:
 def main() -> int:
     parts = {"sleep": sleep, "trivial": trivial, "mixed": mixed, "memory": memory}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=list(parts), metavar="PART", help="which; all without any")
-    met = [parts[name]() for name in parser.parse_args().parts or parts]
+    # Python 3.11's argparse refuses an empty list where there are choices.
+    parser.add_argument("parts", nargs="*", metavar="PART", help="which; all without any")
+    chosen = parser.parse_args().parts or list(parts)
+    if unknown := set(chosen) - set(parts):
+        parser.error(f"{', '.join(sorted(unknown))}: choose from {', '.join(parts)}")
+    met = [parts[name]() for name in chosen]
     return 0 if all(met) else 1
 
 
