@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,12 @@ from tuner.api import _again, _of_workload, _plain
 from tuner.devices import ram_device
 from tuner.errors import InputError
 from tuner.placement import make_plan
+from tuner.planning import estimate_requests, to_trials
 from tuner.selection import choose, chosen_before, parse_data
-from tuner.trial import GB
+from tuner.settings import Settings
+from tuner.trial import GB, Device
 from tuner.workloads import BUILT_IN
+from tuner.workloads.base import load_jobs
 
 FILE = """
 defaults: {lr: 0.5, fault: 3}
@@ -241,3 +245,24 @@ def test_bad_files_are_skipped_by_the_workloads_that_read_files(tmp_path: Path) 
     assert [len(choice.load_data() or ()) for choice in found] == [0, 3]
     with pytest.raises(InputError, match=r"0.swc, line 1: 3 columns, .*; --skip-bad leaves such files out"):
         choose(workload="gt-ssl", data=str(tmp_path), **options)[0][0].load_data()
+
+
+def test_mixed_precision_is_refused_on_the_cpu_where_batches_vary(
+    gpu_16gb: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Wide, "batches_vary", True)
+    options: dict[str, Any] = {
+        "mode": "quick",
+        "config": None,
+        "data": "synthetic",
+        "only": "x",
+        "limit": 1,
+        "seed": 0,
+    }
+    settings = Settings(model_memory_gb=0.1)
+    for workload, refused in (("toy", False), ("toy-wide", True)):
+        choices, _ = choose(workload=workload, overrides=("amp=1",), **options)
+        jobs, trials = load_jobs(choices), to_trials(choices, settings)
+        assert estimate_requests(jobs, trials, [gpu_16gb], settings).requests
+        with pytest.raises(InputError, match="x: amp 1: not on the CPU") if refused else nullcontext():
+            estimate_requests(jobs, trials, [ram_device()], settings)

@@ -67,8 +67,9 @@ def estimate_requests(
         settings: how to estimate, and whether to calibrate.
 
     Raises:
-        InputError: a footprint cannot be estimated, or the calibration is damaged.
+        InputError: a footprint cannot be estimated, the calibration is damaged, or a trial can run on no CPU.
     """
+    _check_amp(jobs, trials, devices)
     if not settings.auto_memory:
         given = MemoryEstimate("given", context_bytes=int(settings.model_memory_gb * GB))
         requests = [Request(trial, given, need_bytes(given)) for trial in trials]
@@ -83,6 +84,21 @@ def estimate_requests(
         keys = [calibration_key(name, device, settings) for device in kinds.values() if settings.calibration]
         known[name] = [sample for key in keys for sample in calibration.load_samples(key)]
     return Estimates(requests, raw, known)
+
+
+def _check_amp(jobs: Jobs, trials: Sequence[Trial], devices: Sequence[Device]) -> None:
+    """Refuses mixed precision on the CPU with batches of many sizes.
+
+    oneDNN compiles its bfloat16 kernels for every shape and keeps them: GT-SSL's epochs took ten times as long there,
+    and the kernels' memory is in no estimate.
+    """
+    for trial in trials:
+        varies = jobs[trial.workload].workload.batches_vary
+        if varies and trial.config.get("amp") and any(device.kind == "cpu" for device in devices):
+            raise InputError(
+                f"{trial.name}: amp 1: not on the CPU, where it is slower and larger for the batches of "
+                f"{trial.workload}: leave it out, or use --device cuda"
+            )
 
 
 def calibration_key(workload: str, device: Device, settings: Settings) -> str:

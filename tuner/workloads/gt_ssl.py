@@ -58,7 +58,7 @@ class GTSSL(Workload):
 
     def describe(self, data: TreeData) -> str:
         """Name, sizes and split."""
-        left_out = f"; {data.bad} files left out" if data.bad else ""
+        left_out = f"; {data.bad} file{'s' * (data.bad > 1)} left out" if data.bad else ""
         return (
             f"{data.name}: {len(data):,} trees, {len(data.parent):,} nodes, {data.path.shape[1]:,} third-order "
             f"paths; {len(data.train):,} trees to train on, {len(data.validation):,} to choose by, "
