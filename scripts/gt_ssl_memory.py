@@ -94,17 +94,16 @@ def parts(batch_size: int) -> dict[str, float]:
         return model.order_loss(batch, h)
 
     model = workload.build_model(config, data)
-    geometry = sum(part.nbytes for path in indices for part in model.encoder.geometry(batch.position, path))
+    of_paths, of_chains = (sum(part.nbytes for part in model.encoder.geometry(batch.position, p)) for p in indices)
     kept_all, kept_order = (kept_for_backward(model, batch, loss) for loss in (full, order))
     trace = trace_step(lambda: make(full))
-    chain_geometry = sum(part.nbytes for part in model.encoder.geometry(batch.position, batch.chain))
+    data_bytes, index_bytes = (sum(part.nbytes for part in parts) for parts in (batch, indices))
     found = {
-        "input graph": sum(part.nbytes for part in batch) - sum(index.nbytes for index in indices),
-        "third-order paths": sum(index.nbytes for index in indices) + geometry,
-        "SGMP activations": kept_order - (geometry - chain_geometry),
-        "growth predictor": kept_all - kept_order - chain_geometry,
+        "input graph": data_bytes - index_bytes,
+        "third-order paths": index_bytes + of_paths + of_chains,
+        "SGMP activations": kept_order - of_paths,
+        "growth predictor": kept_all - kept_order - of_chains,
     }
-    data_bytes = sum(part.nbytes for part in batch)
     found["gradients"] = trace.peak_bytes() + data_bytes - sum(found.values())
     found["total"] = trace.peak_bytes() + data_bytes
     return {name: value / MB for name, value in found.items()}

@@ -108,8 +108,7 @@ def calibration_key(workload: str, device: Device, settings: Settings) -> str:
 
 def whole_bytes(devices: Sequence[Device], settings: Settings) -> int:
     """The most that a trial can be given: the whole of the roomiest device, in bytes."""
-    buffer_bytes = int(settings.gpu_memory_buffer_gb * GB)
-    return max(budget_bytes(device, buffer_bytes) for device in devices)
+    return max(budget_bytes(device, settings.buffer_bytes) for device in devices)
 
 
 def plan_requests(
@@ -123,7 +122,6 @@ def plan_requests(
     Raises:
         InputError: a trial fits on no device; the text names it and says what can be done.
     """
-    buffer_bytes = int(settings.gpu_memory_buffer_gb * GB)
     whole = whole_bytes(devices, settings)
     served = [_within(request, whole, jobs, settings) for request in requests]
     largest = max(served, key=lambda request: request.need_bytes)
@@ -132,7 +130,7 @@ def plan_requests(
             devices,
             [request.need_bytes for request in served],
             packing=settings.packing_used,
-            buffer_bytes=buffer_bytes,
+            buffer_bytes=settings.buffer_bytes,
             max_workers=settings.max_workers,
             threads=settings.threads,
         )

@@ -15,6 +15,7 @@ from tuner.memory.estimate import Method
 from tuner.placement import Packing
 from tuner.results import check_empty
 from tuner.retry import OnOom, RetryPolicy
+from tuner.trial import GB
 
 # The smallest value of each option that is a number, and whether it is allowed itself; all are finite.
 LOWEST: dict[str, tuple[float, bool]] = {
@@ -125,6 +126,11 @@ class Settings:
             raise InputError("--output and --resume were both given: a resumed study stays in its folder")
         if self.output:
             _check_output(Path(self.output))
+
+    @property
+    def buffer_bytes(self) -> int:
+        """What is left alone on each device, in bytes."""
+        return int(self.gpu_memory_buffer_gb * GB)
 
     @property
     def packing_used(self) -> Packing:

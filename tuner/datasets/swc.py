@@ -60,10 +60,9 @@ def find_files(folder: Path) -> list[Path]:
     Raises:
         DataError: there is no such folder, or no file in it.
     """
-    if folder.exists() and not folder.is_dir():
-        raise DataError(f"{str(folder)!r} is no folder: give the folder of SWC files, or 'synthetic'")
     if not folder.is_dir():
-        raise DataError(f"no folder {str(folder)!r}: give the folder of SWC files, or 'synthetic'")
+        what = f"{str(folder)!r} is no folder" if folder.exists() else f"no folder {str(folder)!r}"
+        raise DataError(f"{what}: give the folder of SWC files, or 'synthetic'")
     files = sorted(path for path in folder.rglob("*") if path.suffix.lower() == ".swc" and path.is_file())
     if not files:
         raise DataError(f"no .swc file in {str(folder)!r}: give the folder of SWC files, or 'synthetic'")

@@ -137,9 +137,8 @@ def split(data: TreeData, seed: int) -> TreeData:
         raise DataError(f"{data.name} holds {len(data)} trees: give at least three, to train, choose and report on")
     order = np.random.default_rng(seed).permutation(len(data))
     held = max(1, round(HELD_OUT * len(data)))
-    values = {field.name: getattr(data, field.name) for field in fields(data)}
-    parts = {"validation": order[:held], "test": order[held : 2 * held], "train": order[2 * held :]}
-    return TreeData(**{**values, **{name: np.sort(rows) for name, rows in parts.items()}})
+    validation, test, train = (np.sort(part) for part in np.split(order, [held, 2 * held]))
+    return replace(data, train=train, validation=validation, test=test)
 
 
 def _edges(tree: Tree) -> NDArray[np.int64]:

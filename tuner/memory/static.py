@@ -8,6 +8,7 @@ from typing import Any
 
 from tuner.errors import InputError
 from tuner.trial import GB, MemoryEstimate
+from tuner.workloads.gt_ssl import EVALUATION_PATHS, EVALUATION_TREES
 
 FLOAT_BYTES = 4
 MOVIELENS_NODES = 943 + 1682
@@ -16,8 +17,6 @@ MOVIELENS_NODES = 943 + 1682
 PROCESS_GB = 0.85
 PER_CHANNEL_GB = 0.0065
 PER_CHANNEL_AND_LAYER_GB = 0.0019
-# GT-SSL's evaluation: trees in a batch, and of their paths so many at a time.
-EVALUATED_TREES, EVALUATED_PATHS = 8, 4096
 
 
 def estimate_model_memory(
@@ -93,7 +92,7 @@ def estimate_gt_ssl(config: Mapping[str, Any], data: Any) -> MemoryEstimate:
     rows = _most_paths(data, config["batch_size"], config["max_paths_per_batch"])
     pairs = min(config["batch_size"], len(data)) * config["n_negatives"]
     trained = rows * ((16 * layers + 11) * hidden + 2 * basis) + pairs * (5 * hidden + 6)
-    evaluated = EVALUATED_PATHS * 22 * hidden + _most_paths(data, EVALUATED_TREES) * 3 * basis
+    evaluated = EVALUATION_PATHS * 22 * hidden + _most_paths(data, EVALUATION_TREES) * 3 * basis
     values = max(trained, evaluated)
     return MemoryEstimate(
         method="static",

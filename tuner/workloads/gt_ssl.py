@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from tuner.workloads.gt_ssl_model import GtSsl
     from tuner.workloads.tree_batches import Limits
 
-EVALUATION_TREES = 8  # in a batch; their paths' messages are computed a few thousand at a time
+EVALUATION_TREES = 8  # in a batch
+EVALUATION_PATHS = 4096  # whose messages are computed at a time: about as many as in a training batch, or fewer
 EVALUATION_NEGATIVES = 64
 
 

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-EVALUATION_PATHS = 4096  # about as many as in a training batch, so that evaluation never takes more than training
+from tuner.workloads.gt_ssl import EVALUATION_PATHS
+
 NEARLY_PI = math.pi - 1e-3  # the dihedral of a flat path is π or -π by rounding alone: both are taken as π
 NEARLY_STRAIGHT = 1e-3  # sine of an angle below which rounding alone decides in what plane its sides are
 
