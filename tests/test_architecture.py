@@ -90,7 +90,9 @@ ALLOWED = {
         "resume",
         "retry",
     },
-    "cli": {"api", "estimation", "forecast", "results", "report", "selection"},
+    "sizing": {"caps", "devices", "memory", "peak", "training", "workloads"},
+    "options": {"selection"},
+    "cli": {"api", "estimation", "forecast", "options", "results", "report"},
     "__main__": {"cli"},
 }
 EVERYWHERE = {"errors", "trial"}

@@ -1,0 +1,87 @@
+"""The largest batch whose footprint fits, however the footprint is known: by formula, by tracing or by measuring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+from tuner.errors import InputError
+from tuner.trial import GB
+
+Need = Callable[[int], int]  # bytes that a batch of so many samples takes
+
+
+class DoesNotFit(InputError):
+    """Not even the smallest batch fits.
+
+    Attributes:
+        need_bytes: what it takes.
+        limit_bytes: what there is.
+    """
+
+    def __init__(self, text: str, need_bytes: int, limit_bytes: int) -> None:
+        """Says what is missing."""
+        super().__init__(text)
+        self.need_bytes = need_bytes
+        self.limit_bytes = limit_bytes
+
+
+@dataclass(frozen=True)
+class LargestBatch:
+    """The largest batch that fits, and what keeps it from being larger.
+
+    Attributes:
+        batch_size: samples.
+        need_bytes: what it takes.
+        beyond_bytes: what one sample more would take; None where the batch is bounded otherwise.
+        stopped_by: "memory", or what the bound is called.
+    """
+
+    batch_size: int
+    need_bytes: int
+    beyond_bytes: int | None
+    stopped_by: str
+
+
+def largest_batch(need: Need, limit_bytes: int, *, at_least: int = 1, at_most: int, bound: str) -> LargestBatch:
+    """The largest batch size that takes no more than ``limit_bytes``.
+
+    A footprint is nearly linear in the batch, so a line through the ends of the interval that is left is a good
+    guess; the interval is halved where that guess does not get on. Each size is asked for once.
+
+    Args:
+        need: the footprint in bytes; it must not fall as the batch grows.
+        limit_bytes: what there is.
+        at_least: the smallest batch of interest.
+        at_most: the largest.
+        bound: what ``at_most`` is called, such as "--max-batch-size".
+
+    Raises:
+        DoesNotFit: a batch of ``at_least`` takes more.
+    """
+    need = cache(need)
+    if need(at_least) > limit_bytes:
+        short = need(at_least) - limit_bytes
+        raise DoesNotFit(
+            f"a batch of {at_least} takes {need(at_least) / GB:.2f} GB, {short / GB:.2f} GB more than the "
+            f"{limit_bytes / GB:.2f} GB that there are",
+            need(at_least),
+            limit_bytes,
+        )
+    if need(at_most) <= limit_bytes:
+        return LargestBatch(at_most, need(at_most), None, bound)
+    fits, beyond, halve = at_least, at_most, False
+    while beyond - fits > 1:
+        middle = (fits + beyond) // 2
+        guess = middle if halve else _on_the_line(need, fits, beyond, limit_bytes)
+        before = beyond - fits
+        fits, beyond = (guess, beyond) if need(guess) <= limit_bytes else (fits, guess)
+        halve = beyond - fits > before // 2
+    return LargestBatch(fits, need(fits), need(beyond), "memory")
+
+
+def _on_the_line(need: Need, fits: int, beyond: int, limit_bytes: int) -> int:
+    """Where the line through both ends meets the limit; strictly between them."""
+    share = (limit_bytes - need(fits)) / (need(beyond) - need(fits))
+    return min(max(fits + int(share * (beyond - fits)), fits + 1), beyond - 1)
