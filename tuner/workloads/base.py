@@ -84,6 +84,10 @@ class Workload(ABC):
         """The samples in a batch: by default the length of its first tensor."""
         return len(batch[0])
 
+    def training_samples(self, data: Any) -> int | None:
+        """The samples to train on, the most that a batch can have; None where that is not known."""
+        return None
+
     def largest_batch(self, config: Config, data: Any) -> Batch:
         """The training batch that takes the most memory, asked for where ``batches_vary``.
 

@@ -55,6 +55,10 @@ class GraphSAGE(Workload):
             f"{len(data.test):,} to report on"
         )
 
+    def training_samples(self, data: RatingData) -> int:
+        """The training ratings."""
+        return len(data.train)
+
     def build_model(self, config: Config, data: RatingData) -> GraphSAGEModel:
         """A new model over the graph of the training ratings."""
         import torch

@@ -66,6 +66,10 @@ class GTSSL(Workload):
             f"{len(data.test):,} to report on{left_out}"
         )
 
+    def training_samples(self, data: TreeData) -> int:
+        """The training trees."""
+        return len(data.train)
+
     def build_model(self, config: Config, data: TreeData) -> GtSsl:
         """A new encoder with the two tasks' heads."""
         return _model(config, data.features.shape[1])

@@ -1,0 +1,87 @@
+"""The largest batch of a workload's configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+from tuner.errors import InputError
+from tuner.memory.estimate import Method, calibrated, estimate
+from tuner.sizing.search import LargestBatch, largest_batch
+from tuner.trial import ACCUMULATION, Device, MemoryEstimate
+from tuner.workloads.base import Config, Job
+
+
+def largest_batch_of(
+    job: Job,
+    config: Config,
+    device: Device,
+    limit_bytes: int,
+    need_bytes: Callable[[MemoryEstimate], int],
+    *,
+    at_least: int = 1,
+    at_most: int | None = None,
+    method: Method = "auto",
+    calibration: bool = True,
+    expandable_segments: bool = False,
+) -> tuple[LargestBatch, MemoryEstimate]:
+    """The largest batch of a configuration that fits, in one piece, and the estimate of its footprint.
+
+    Args:
+        job: the workload and its data.
+        config: a complete configuration; its own batch and its accumulation do not count.
+        device: what to estimate for.
+        limit_bytes: what there is.
+        need_bytes: what an estimate counts as, with or without margins.
+        at_least: the smallest batch of interest, in samples.
+        at_most: the largest; by default the training set, or what the hyperparameter allows.
+        method: how to estimate.
+        calibration: correct by what earlier trials on this device needed.
+        expandable_segments: estimate with PyTorch's CUDA allocator option of that name.
+
+    Raises:
+        InputError: the workload has no batch to size, or a footprint cannot be estimated.
+        DoesNotFit: a batch of ``at_least`` does not.
+    """
+    key = batch_key(job)
+    alone = {name: value for name, value in config.items() if name != ACCUMULATION}
+
+    @cache
+    def guess(batch: int) -> MemoryEstimate:
+        raw = estimate(job.workload, {**alone, key: batch}, job.data, device, method, expandable_segments)
+        if not calibration:
+            return raw
+        return calibrated([raw], job.workload.name, device.name, expandable_segments)[0]
+
+    most, bound = batch_bound(job)
+    if at_most is not None and at_most < most:
+        most, bound = at_most, "--max-batch-size"
+    found = largest_batch(
+        lambda batch: need_bytes(guess(batch)),
+        limit_bytes,
+        at_least=min(at_least, most),
+        at_most=most,
+        bound=bound,
+    )
+    return found, guess(found.batch_size)
+
+
+def batch_key(job: Job) -> str:
+    """The hyperparameter that says how many samples are in a batch.
+
+    Raises:
+        InputError: the workload has none that memory grows with.
+    """
+    if job.workload.memory_scales_with is None:
+        raise InputError(f"workload {job.workload.name}: it has no batch whose size decides its memory")
+    return job.workload.memory_scales_with
+
+
+def batch_bound(job: Job) -> tuple[int, str]:
+    """The most samples that a batch can have, and what sets that bound."""
+    key = batch_key(job)
+    allowed = int(job.workload.schema[key].high)
+    samples = job.workload.training_samples(job.data)
+    if samples is None or samples > allowed:
+        return allowed, f"the largest {key} that {job.workload.name} allows"
+    return samples, "the training set"
