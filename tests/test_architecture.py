@@ -90,7 +90,7 @@ ALLOWED = {
         "resume",
         "retry",
     },
-    "sizing": {"caps", "devices", "memory", "peak", "training", "workloads"},
+    "sizing": {"caps", "devices", "journal", "memory", "peak", "space", "training", "workloads"},
     "options": {"selection"},
     "cli": {"api", "estimation", "forecast", "options", "results", "report"},
     "__main__": {"cli"},
