@@ -42,7 +42,7 @@ ALLOWED = {
     },
     "journal": set(),
     "results": {"journal"},
-    "report": {"results", "placement", "retry", "forecast"},
+    "report": {"results", "placement", "retry", "forecast", "optimization", "sizing"},
     "settings": {"devices", "memory", "placement", "results", "retry"},
     "planning": {"memory", "placement", "settings", "workloads"},
     "resume": {"results", "retry", "workloads"},
@@ -91,8 +91,9 @@ ALLOWED = {
         "retry",
     },
     "sizing": {"caps", "devices", "journal", "memory", "peak", "space", "training", "workloads"},
+    "optimization": {"devices", "memory", "selection", "sizing", "workloads"},
     "options": {"selection"},
-    "cli": {"api", "estimation", "forecast", "options", "results", "report"},
+    "cli": {"api", "estimation", "forecast", "optimization", "options", "results", "report"},
     "__main__": {"cli"},
 }
 EVERYWHERE = {"errors", "trial"}

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tuner.estimation import calibrate, estimate
     from tuner.forecast import plan
     from tuner.memory.static import auto_estimate_memory_from_configs, estimate_model_memory
+    from tuner.optimization import optimize
 
 __all__ = [
     "DataError",
@@ -25,6 +26,7 @@ __all__ = [
     "estimate",
     "estimate_model_memory",
     "load_best",
+    "optimize",
     "plan",
     "run",
     "tune_hyperparameters_parallel",
@@ -36,6 +38,7 @@ _MODULES = {
     "tuner.estimation": ("calibrate", "estimate"),
     "tuner.forecast": ("plan",),
     "tuner.memory.static": ("auto_estimate_memory_from_configs", "estimate_model_memory"),
+    "tuner.optimization": ("optimize",),
 }
 
 

@@ -5,31 +5,43 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tuner.devices import DeviceChoice
 from tuner.errors import InputError
-from tuner.memory.estimate import Method
+from tuner.memory.estimate import METHODS, Method
 from tuner.selection import DEFAULT_DATA, DEFAULT_MODE, choose
 from tuner.sizing.choices import Chosen, Goal, explanations
+from tuner.sizing.configs import Values, config_files, parse_keys, planned_edits, values_of
 from tuner.sizing.configuration import Estimator, limited_by, reachable, size_configuration
-from tuner.sizing.configs import check_files, planned_edits
 from tuner.sizing.edit import Edit
 from tuner.sizing.edit import apply as write
 from tuner.sizing.footprint import read_footprint
 from tuner.sizing.profile import profiled
-from tuner.sizing.stages import size_stages, stage_values
+from tuner.sizing.stages import size_stages, stages_of
 from tuner.sizing.target import Target, detected_target, given_target
 from tuner.sizing.workload import batch_key
-from tuner.trial import ACCUMULATION, GB, Device, title
-from tuner.workloads.base import Choice, Job
+from tuner.trial import GB, Device, title
+from tuner.workloads.base import Config, describe, load_jobs
 
-# The smallest value of each option that is a whole number.
-LEAST = {"target_effective_batch": 1, "devices": 1, "min_batch_size": 1, "max_batch_size": 1}
-# Options that choose configurations of a workload, and what they are where they are not given.
-OF_WORKLOADS = {"workload": (), "config": None, "only": None, "limit": None, "skip_bad": False, "profile": False}
+# Options that are whole numbers of at least 1.
+WHOLE = ("target_effective_batch", "devices", "min_batch_size", "max_batch_size")
+# Options that choose configurations.
+OF_CHOICE = ("workload", "mode", "config", "data", "only", "limit", "seed", "overrides", "skip_bad")
+# Options that need a model to train, and what they are where they are not given.
+NOT_OF_FOOTPRINTS: dict[str, Any] = {
+    "workload": (),
+    "config": None,
+    "only": None,
+    "limit": None,
+    "skip_bad": False,
+    "profile": False,
+    "mode": DEFAULT_MODE,
+    "data": DEFAULT_DATA,
+    "memory_estimation": "auto",
+    "expandable_segments": False,
+}
 
 
 @dataclass(frozen=True)
@@ -38,8 +50,7 @@ class Optimization:
 
     Attributes:
         device: what was sized for.
-        limit_bytes: what of it a step may take.
-        goal: what was asked for.
+        goal: what was asked for, with the limit in bytes.
         source: the footprint's formula, or the workloads' data in a few words.
         chosen: one for each of the footprint's stages or the workload's configurations.
         explanations: why, in short sentences.
@@ -48,7 +59,6 @@ class Optimization:
     """
 
     device: Device
-    limit_bytes: int
     goal: Goal
     source: str
     chosen: tuple[Chosen, ...]
@@ -125,19 +135,180 @@ def optimize(
     """
     given = dict(locals())
     _check(given)
-    paths = check_files(config_path, apply=apply, dry_run=dry_run, keys=key)
+    files, keys = _files(given)
     target = _target(given)
-    goal = Goal(
-        target.limit_bytes, safety_margin, target_effective_batch, devices, min_batch_size, max_batch_size
+    goal = Goal(target.limit_bytes, safety_margin, target_effective_batch, devices, min_batch_size, max_batch_size)
+    found = _of_footprint(given, goal) if footprint is not None else _of_workloads(given, goal, target.device)
+    edits = planned_edits(files, found.to_write, {**found.keys, **keys}) if files else []
+    return Optimization(
+        device=target.device,
+        goal=goal,
+        source=found.source,
+        chosen=tuple(found.chosen),
+        explanations=(*target.notes, *found.explanations),
+        edits=tuple(edits),
+        backups=tuple(write(edits)) if apply and not dry_run else (),
     )
-    if footprint is not None:
-        found = _of_footprint(footprint, overrides, goal)
-    else:
-        choices, _ = choose(
-            **{
-                name: given[name]
-                for name in ("workload", "mode", "config", "data", "only", "limit", "seed", "overrides", "skip_bad")
-            }
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What was chosen, why, and what of it goes into files under which keys."""
+
+    source: str
+    chosen: list[Chosen]
+    explanations: list[str]
+    to_write: Values
+    keys: Mapping[str, str]
+
+
+def _of_footprint(given: Mapping[str, Any], goal: Goal) -> _Found:
+    footprint = read_footprint(given["footprint"])
+    stages = stages_of(footprint, given["overrides"])
+    chosen = size_stages(footprint, stages, goal)
+    why = [line for each in chosen for line in explanations(each, goal, stages[each.name])]
+    return _Found(
+        source=f"{footprint.name}: {footprint.formula()} GB",
+        chosen=chosen,
+        explanations=why,
+        to_write=values_of(chosen, footprint.batch, in_one_step=False),
+        keys=footprint.keys,
+    )
+
+
+def _of_workloads(given: Mapping[str, Any], goal: Goal, device: Device) -> _Found:
+    choices, _ = choose(**{name: given[name] for name in OF_CHOICE})
+    jobs = load_jobs(choices)
+    several, sized = len(choices) > 1, list[tuple[Chosen, list[str]]]()
+    for choice in choices:
+        estimator = Estimator(
+            jobs[choice.workload.name],
+            device,
+            given["memory_estimation"],
+            given["calibration"],
+            given["expandable_segments"],
         )
-        found = _of_workloads(choices, goal, target, given)
-    ...
+        for each in choice.configurations:
+            name = title(choice.workload.name, each.name, several=several)
+            sized.append(_sized(estimator, name, each.values, goal, profile=given["profile"]))
+    chosen = [each for each, _ in sized]
+    why = [line for _, lines in sized for line in lines]
+    smallest = min(chosen, key=lambda each: each.batch_size)
+    batch = batch_key(next(iter(jobs.values())))
+    if given["config_path"] and len(chosen) > 1:
+        why.append(f"{smallest.name}: its batch, the smallest of all, goes into the files")
+    return _Found(describe(jobs), chosen, why, values_of([smallest], batch, in_one_step=True), {})
+
+
+def _sized(
+    estimator: Estimator, name: str, config: Config, goal: Goal, *, profile: bool
+) -> tuple[Chosen, list[str]]:
+    """A configuration's choice, and why."""
+    chosen, notes = size_configuration(estimator, name, config, goal), list[str]()
+    if profile:
+        chosen, notes = profiled(estimator, config, goal, chosen)
+    wanted = reachable(estimator.job, goal)
+    why = explanations(chosen, replace(goal, effective_batch=wanted), config)
+    if wanted < goal.effective_batch:
+        why.append(f"{name}: {wanted} in place of {goal.effective_batch}, as no optimizer step can have more")
+    limit = limited_by(estimator, config, chosen)
+    if limit is not None:
+        why.append(
+            f"{name}: {limit} {config[limit]} ends batches before memory does: raise it (--set {limit}=N) to use more"
+        )
+    return chosen, [*why, *notes]
+
+
+def _target(given: Mapping[str, Any]) -> Target:
+    if given["auto"]:
+        return detected_target(given["device"], given["safety_margin"])
+    target = given_target(given["device"], given["gpu_memory"], given["safety_margin"])
+    if given["profile"] and target.device.kind == "cuda" and not target.device.uuid:
+        raise InputError("--profile: this machine has no GPU to run a step on: leave it out, or use --device cpu")
+    return target
+
+
+def _files(given: Mapping[str, Any]) -> tuple[list[Path], dict[str, str]]:
+    """The files to be edited, and what they call what is written."""
+    paths, wanted = given["config_path"], given["apply"] or given["dry_run"]
+    if wanted and not paths:
+        option = "--apply" if given["apply"] else "--dry-run"
+        raise InputError(f"{option}: which files? Name them with --config-path PATH")
+    if paths and not wanted:
+        raise InputError(f"--config-path {paths[0]}: add --apply to write it, or --dry-run to see the changes")
+    if given["key"] and not paths:
+        raise InputError(f"--key {given['key'][0]}: has no effect without --config-path")
+    return config_files(paths), parse_keys(given["key"])
+
+
+def _check(given: Mapping[str, Any]) -> None:
+    """Refuses options that make no sense, alone or together."""
+    if given["auto"] == (given["gpu_memory"] is not None):
+        verb = "were both" if given["auto"] else "were not"
+        raise InputError(f"--auto and --gpu-memory {verb} given: give one of them")
+    if given["gpu_memory"] is not None:
+        _check_number("gpu_memory", given["gpu_memory"])
+        if given["gpu_memory"] <= 0:
+            raise InputError(f"--gpu-memory {given['gpu_memory']:g}: must be more than 0 GB")
+    _check_number("safety_margin", given["safety_margin"])
+    if not 0 < given["safety_margin"] <= 1:
+        raise InputError(f"--safety-margin {given['safety_margin']:g}: must be more than 0 and at most 1")
+    for name in WHOLE:
+        value = given[name]
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise InputError(f"{_option(name)} {value}: must be a whole number of at least 1")
+    least, most = given["min_batch_size"], given["max_batch_size"]
+    if most is not None and most < least:
+        raise InputError(f"--min-batch-size {least} is more than --max-batch-size {most}")
+    if given["memory_estimation"] not in METHODS:
+        raise InputError(f"--memory-estimation {given['memory_estimation']!r}: choose one of {', '.join(METHODS)}")
+    if given["footprint"] is not None:
+        for name, default in NOT_OF_FOOTPRINTS.items():
+            if given[name] != default:
+                raise InputError(f"{_option(name)} and --footprint were both given: a footprint has no model to train")
+
+
+def _check_number(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InputError(f"{_option(name)} {value!r}: must be a number")
+    if not math.isfinite(value):
+        raise InputError(f"{_option(name)} {value:g}: must be a finite number")
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def to_record(found: Optimization) -> dict[str, Any]:
+    """The same as plain values, in GB."""
+    return {
+        "device": found.device.name,
+        "device_memory_gb": round(found.device.total_bytes / GB, 4),
+        "safety_margin": found.goal.safety_margin,
+        "limit_gb": round(found.goal.limit_bytes / GB, 4),
+        "source": found.source,
+        "chosen": [_chosen_record(each, found.device) for each in found.chosen],
+        "explanations": list(found.explanations),
+        "changes": [
+            {"file": str(edit.path), "key": change.key, "before": change.before, "after": change.after}
+            for edit in found.edits
+            for change in edit.changes
+        ],
+        "backups": [str(path) for path in found.backups],
+    }
+
+
+def _chosen_record(each: Chosen, device: Device) -> dict[str, Any]:
+    sizes = {"predicted_gb": each.need_bytes, "one_more_gb": each.beyond_bytes, "measured_gb": each.measured_bytes}
+    return {
+        "name": each.name,
+        "batch_size": each.batch_size,
+        "accumulation": each.accumulation,
+        "devices": each.devices,
+        "effective_batch": each.effective_batch,
+        **each.variables,
+        **{key: None if size is None else round(size / GB, 4) for key, size in sizes.items()},
+        "share_of_device": round(each.need_bytes / device.total_bytes, 4),
+        "stopped_by": each.stopped_by,
+        "method": each.method,
+    }
