@@ -21,7 +21,7 @@ from tuner.sizing.footprint import read_footprint
 from tuner.sizing.profile import profiled
 from tuner.sizing.stages import size_stages, stages_of
 from tuner.sizing.target import Target, detected_target, given_target
-from tuner.sizing.workload import batch_key
+from tuner.sizing.workload import batch_bound, batch_key
 from tuner.trial import GB, Device, title
 from tuner.workloads.base import Config, describe, load_jobs
 
@@ -210,7 +210,8 @@ def _sized(
     wanted = reachable(estimator.job, goal)
     why = explanations(chosen, replace(goal, effective_batch=wanted), config)
     if wanted < goal.effective_batch:
-        why.append(f"{name}: {wanted} in place of {goal.effective_batch}, as no optimizer step can have more")
+        bound = batch_bound(estimator.job)[1]
+        why.append(f"{name}: {wanted} are wanted and not {goal.effective_batch}, as {bound} has no more")
     limit = limited_by(estimator, config, chosen)
     if limit is not None:
         why.append(

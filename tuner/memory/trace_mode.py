@@ -392,9 +392,18 @@ def patched(mode: TraceMode, device_kind: DeviceKind) -> Iterator[None]:
         stack.enter_context(mock.patch.object(nn.Module, "_apply", _apply))
         if device_kind == "cuda":
             stack.enter_context(mock.patch.object(FakeTensor, "device", property(device)))
+            stack.enter_context(mock.patch.object(torch.autocast, "__init__", _autocast))
             stack.enter_context(mock.patch.object(F, "dropout", _dropout))
             stack.enter_context(mock.patch.object(F, "scaled_dot_product_attention", _attention))
         yield
+
+
+_autocast_of = torch.autocast.__init__
+
+
+def _autocast(context: torch.autocast, device_type: str, *arguments: Any, **options: Any) -> None:
+    """The CPU's in a GPU's place: fake tensors are the CPU's, and without a GPU a GPU's autocast does nothing."""
+    _autocast_of(context, "cpu" if device_type == "cuda" else device_type, *arguments, **options)
 
 
 def _is_float(dtype: torch.dtype) -> bool:

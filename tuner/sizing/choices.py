@@ -126,21 +126,22 @@ def explanations(chosen: Chosen, goal: Goal, given: Mapping[str, Number]) -> lis
 
 
 def _batch_text(chosen: Chosen, goal: Goal) -> str:
-    batch = f"batch {chosen.batch_size}, as"
+    limit = f"{goal.limit_bytes / GB:.2f} GB"
     if chosen.beyond_bytes is None:
-        return f"{batch} {chosen.stopped_by} has no more; {goal.limit_bytes / GB:.2f} GB could be taken"
-    return (
-        f"{batch} {chosen.batch_size + 1} would take {chosen.beyond_bytes / GB:.2f} GB, more than "
-        f"{goal.limit_bytes / GB:.2f} GB"
-    )
+        return f"batch {chosen.batch_size}, bounded by {chosen.stopped_by}; {limit} could be taken"
+    beyond = f"{chosen.batch_size + 1} would take {chosen.beyond_bytes / GB:.2f} GB"
+    return f"batch {chosen.batch_size}, as {beyond}, more than {limit}"
 
 
 def _accumulation_text(chosen: Chosen, goal: Goal) -> str:
-    devices = f" on each of {chosen.devices} devices" if chosen.devices > 1 else ""
-    together = chosen.batch_size * chosen.devices
-    if together > goal.effective_batch:
-        most = goal.effective_batch // chosen.devices
+    together, wanted = chosen.batch_size * chosen.devices, goal.effective_batch
+    if together > wanted:
+        most = wanted // chosen.devices
         remedy = f": --max-batch-size {most} keeps to it" if most else ""
-        return f"no accumulation: a step of {together} is above the target of {goal.effective_batch} already{remedy}"
-    steps = f"{chosen.accumulation} batches of {chosen.batch_size}{devices}"
-    return f"an optimizer step of {steps} is {chosen.effective_batch} of the {goal.effective_batch} wanted"
+        return f"no accumulation, as a step of {together} is above the {wanted} wanted{remedy}"
+    devices = f" on each of {chosen.devices} devices" if chosen.devices > 1 else ""
+    batches = f"{chosen.accumulation} batches" if chosen.accumulation > 1 else "1 batch"
+    return (
+        f"{batches} of {chosen.batch_size}{devices} for each optimizer step, "
+        f"which makes {chosen.effective_batch} of the {wanted} wanted"
+    )

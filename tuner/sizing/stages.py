@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from tuner.errors import InputError
 from tuner.sizing.choices import PAIRS, Chosen, Goal, Number, accumulation_for, lowered
-from tuner.sizing.footprint import Footprint
+from tuner.sizing.footprint import Footprint, used
 from tuner.sizing.search import DoesNotFit, LargestBatch, largest_batch
 from tuner.trial import GB
 
@@ -86,7 +86,8 @@ def _fewer_pairs(footprint: Footprint, name: str, values: Mapping[str, Number], 
 def _does_not_fit(footprint: Footprint, name: str, values: Mapping[str, Number], goal: Goal, least: int) -> str:
     need = footprint.need_bytes({**values, footprint.batch: least})
     none = footprint.need_bytes({**values, footprint.batch: 0})
-    fewest = {key: 1 for key in PAIRS if values.get(key, 0) > 1}
+    costly = used(footprint.terms)
+    fewest = {key: 1 for key in PAIRS if key in costly and values.get(key, 0) > 1}
     with_fewest = footprint.need_bytes({**values, **fewest, footprint.batch: least})
     remedies = [f"it fits a device of {need / goal.safety_margin / GB:.2f} GB"]
     if with_fewest < need:
