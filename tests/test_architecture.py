@@ -92,7 +92,7 @@ ALLOWED = {
     },
     "sizing": {"caps", "devices", "journal", "memory", "peak", "space", "training", "workloads"},
     "options": {"selection"},
-    "cli": {"api", "estimation", "forecast", "options", "results", "report"},
+    "cli": {"api", "estimation", "forecast", "options", "results", "report", "sizing"},
     "__main__": {"cli"},
 }
 EVERYWHERE = {"errors", "trial"}

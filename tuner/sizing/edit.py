@@ -133,8 +133,12 @@ def _check(edits: Sequence[Edit], changing: Mapping[Path, Edit]) -> None:
     for each in edits:
         if _read(each.path) != each.before:
             raise InputError(f"{each.path}: has changed since it was read: try again")
-        if each.before != each.after and changing[each.path.resolve()] is not each:
+        if each.before == each.after:
+            continue
+        if changing[each.path.resolve()] is not each:
             raise InputError(f"{each.path}: is to be changed twice: give each file once")
+        if not os.access(each.path, os.W_OK):
+            raise InputError(f"{each.path}: is write-protected: make it writable")
 
 
 def _stage(target: Path, text: str) -> Path:
@@ -195,17 +199,17 @@ def _change(form: ModuleType, text: str, name: str, value: int | float, path: Pa
     after: str = form.replace(text, place, new)
     follow = [each for each in found if each is not place and place.start in (each.start, each.origin)]
     changes = [Change(each.key, each.text, new) for each in (place, *follow)]
-    _verify(form, text, after, len(changes), path)
+    _verify(form, text, after, value, len(changes), path)
     return after, changes
 
 
-def _verify(form: ModuleType, before: str, after: str, expected: int, path: Path) -> None:
+def _verify(form: ModuleType, before: str, after: str, value: int | float, expected: int, path: Path) -> None:
     """Loads both texts, to be sure that no other value is another one now."""
     old, new = (list(flat(form.load(text, str(path)))) for text in (before, after))
+    changed = [b for a, b in zip(old, new, strict=False) if repr(a) != repr(b)]
     same_keys = [key for key, _ in old] == [key for key, _ in new]
-    changed = sum(repr(a) != repr(b) for a, b in zip(old, new, strict=False))
-    if not same_keys or changed != expected:
-        raise InputError(f"{path}: {changed} values would change, not {expected}: change it by hand")
+    if not same_keys or len(changed) > expected or any(float(each) != value for _, each in changed):
+        raise InputError(f"{path}: cannot be changed without changing more: change it by hand")
 
 
 def _locate(found: Sequence[Place], name: str, path: Path) -> Place:

@@ -240,7 +240,7 @@ class _Reader:
         if not isinstance(times, list):
             raise self._fault(f"{where}: times = {times!r}: must be a list of variables")
         for name in times:
-            if name not in known:
+            if not isinstance(name, str) or name not in known:
                 raise self._fault(f"{where}: unknown variable {name!r} in times ({_hint(str(name), known)})")
         _check_number(table["gb"], f"{self.source}: {where}: gb")
         return Term(self._text(table["part"], f"{where}: part"), float(table["gb"]) * GB, tuple(times))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,9 +39,11 @@ def places(text: str, source: str) -> list[Place]:
 
     load(text, source)  # first: tomlkit is more lenient
     try:
-        return list(_places(tomlkit.parse(text), ""))
+        found = list(_places(tomlkit.parse(text), ""))
     except TOMLKitError as error:
         raise InputError(f"{source}: is not TOML: {error}") from error
+    # tomlkit tells no positions, and TOML has no aliases: a number for each will do.
+    return [dataclasses.replace(place, start=number, origin=number) for number, place in enumerate(found)]
 
 
 def replace(text: str, place: Place, new: str) -> str:
