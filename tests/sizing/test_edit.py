@@ -353,4 +353,4 @@ def test_killed_at_any_moment_every_file_is_whole(tmp_path: Path) -> None:
         states.add(tuple(found.values()))
         steps += 1
         begin()
-    assert (len(states), steps) == (3, 30)  # none, the first or both are new
+    assert (len(states), steps) == (3, 36)  # none, the first or both are new

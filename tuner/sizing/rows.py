@@ -112,7 +112,7 @@ def _completed(
     if len(workloads) > 1:
         raise InputError(f"{source}: has rows of {' and '.join(workloads)}: give those of one workload")
     others = len(records) - len(kept)
-    return kept, [f"{others} rows that are not completed"] if others else []
+    return kept, [f"rows that are not completed: {others}"] if others else []
 
 
 def _column(
