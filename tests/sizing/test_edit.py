@@ -63,7 +63,7 @@ FILES: dict[str, tuple[str, dict[str, int | float]]] = {
     "texts.toml": (
         "note = \"\"\"\nbatch_size = 45\n\"\"\"\nraw = '''\n[stage]\n'''\n"
         "[[stage]]\nn = «1_000»\nlr = «5e-4» # small\n"
-        "[[stage]]\nn = 1_000\nwhen = 1979-05-27T07:32:00Z\n[other]\nbatch_size = '45'",
+        "[[stage]]\nn = 1_000\nwhen = 1979-05-27T07:32:00Z\nflags = [true, 2.5]\n[other]\nbatch_size = '45'",
         {"stage.0.n": 10, "stage.0.lr": 1e-05},
     ),
 }
@@ -142,7 +142,13 @@ def test_what_a_value_was_decides_how_it_is_written(tmp_path: Path, before: str,
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [("n = '7'", "n = '8'"), ('n = "auto"', "n = 8"), ("n = 8", "n = 8"), ("n = 7.5 # x", "n = 8 # x")],
+    [
+        ("n = '7'", "n = '8'"),
+        ('n = "auto"', "n = 8"),
+        ("n = 8", "n = 8"),
+        ("n = true # x", "n = 8 # x"),
+        ("n = 7.5 # x", "n = 8 # x"),
+    ],
 )
 def test_toml_keeps_quotes_around_numbers_too(tmp_path: Path, before: str, after: str) -> None:
     assert edit(write(tmp_path, "a.toml", before), {"n": 8}).after == after
@@ -191,6 +197,8 @@ def test_a_path_is_meant_before_a_bare_name(tmp_path: Path) -> None:
         ("a.yaml", "n: &n [*n]\n", r"line 1: \*n has no &n that ends before it"),
         ("a.yaml", "n: \x00", "is not YAML"),
         ("a.toml", "n = [1", "is not TOML: Unclosed array"),
+        ("a.yaml", "n: " + "[" * 400 + "]" * 400, "is nested too deeply: give a simpler file"),
+        ("a.toml", "n= " + "[" * 3_000 + "]" * 3_000, "is nested too deeply: give a simpler file"),
         ("a.json", '{"n": 1}', r"unknown kind of file '.json'; use .yaml, .yml, .toml"),
         ("a", "n: 1", "unknown kind of file ''"),
     ],

@@ -91,7 +91,7 @@ def holds(path: Path, key: str) -> bool:
     Raises:
         InputError: the file cannot be read or parsed.
     """
-    return bool(_matches(_format(path).places(_read(path).removeprefix(BOM), str(path)), key))
+    return bool(_matches(_places(_format(path), _read(path).removeprefix(BOM), path), key))
 
 
 def apply(edits: Sequence[Edit]) -> list[Path]:
@@ -189,9 +189,17 @@ def _format(path: Path) -> ModuleType:
     return FORMATS[path.suffix]
 
 
+def _places(form: ModuleType, text: str, path: Path) -> list[Place]:
+    try:
+        found: list[Place] = form.places(text, str(path))
+    except RecursionError as error:
+        raise InputError(f"{path}: is nested too deeply: give a simpler file") from error
+    return found
+
+
 def _change(form: ModuleType, text: str, name: str, value: int | float, path: Path) -> tuple[str, list[Change]]:
     """The text with one value changed, and what changes with it."""
-    found: list[Place] = form.places(text, str(path))
+    found = _places(form, text, path)
     place = _locate(found, name, path)
     new = new_text(place.text, value)
     if new == place.text:
