@@ -93,7 +93,7 @@ ALLOWED = {
     "sizing": {"caps", "devices", "journal", "memory", "peak", "space", "training", "workloads"},
     "optimization": {"devices", "memory", "selection", "sizing", "workloads"},
     "options": {"selection"},
-    "cli": {"api", "estimation", "forecast", "optimization", "options", "results", "report"},
+    "cli": {"api", "estimation", "forecast", "optimization", "options", "results", "report", "sizing"},
     "__main__": {"cli"},
 }
 EVERYWHERE = {"errors", "trial"}

@@ -92,7 +92,7 @@ def test_nothing_is_written_if_one_of_the_files_cannot_be(tmp_path: Path) -> Non
     good, bad = tmp_path / "a.yaml", tmp_path / "b.yaml"
     good.write_text("data_loader: {batch_size: 8}\ntraining: {trainer: {accumulate_grad_batches: 1}}\n")
     bad.write_text("lr: 1\n")
-    with pytest.raises(InputError, match="b.yaml: holds none of data_loader.batch_size, training.trainer"):
+    with pytest.raises(InputError, match=r"b\.yaml: holds none of data_loader\.batch_size, training"):
         optimize(config_path=[str(good), str(bad)], apply=True)
     assert "batch_size: 8" in good.read_text()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.yaml", "b.yaml"]
@@ -102,7 +102,7 @@ def test_the_smallest_of_several_configurations_goes_into_the_files(tmp_path: Pa
     own, listed = tmp_path / "own.yaml", tmp_path / "listed.yaml"
     own.write_text("defaults: {batch_size: 8, accumulation: 1}\n")
     listed.write_text("configurations: [{name: a, hidden_dim: 4}, {name: b, hidden_dim: 2048}]")
-    options = {"gpu_memory": 2, "data": str(folder), "config": str(listed), "memory_estimation": "static"}
+    options = {"gpu_memory": 1.96, "data": str(folder), "config": str(listed), "memory_estimation": "static"}
     found = tuner.optimize(**options, config_path=[str(own)], apply=True, target_effective_batch=700)
     whole, part = (each.batch_size for each in found.chosen)
     assert part < whole == 760
@@ -116,7 +116,9 @@ def test_an_optimizer_step_has_no_more_samples_than_there_are(folder: Path) -> N
     found = tuner.optimize(gpu_memory=8, data=str(folder), limit=1, target_effective_batch=10**6, max_batch_size=100)
     (row,) = found.chosen
     assert (row.batch_size, row.accumulation) == (100, 7)
-    assert any("760 are wanted and not 1000000, as the training set has no more" in each for each in found.explanations)
+    assert any(
+        "760 are wanted and not 1000000, as the training set has no more" in each for each in found.explanations
+    )
 
 
 def test_what_ends_batches_of_trees_before_memory_does_is_named() -> None:
@@ -141,7 +143,9 @@ def test_a_batch_of_one_that_does_not_fit_says_by_how_much_and_what_would(rating
     estimator = Estimator(Job(GraphSAGE(), ratings), GPU, calibration=False)
     config = complete({"hidden_dim": 4096}, GraphSAGE().schema)
     half = estimator.estimate({**config, "hidden_dim": 2048}, 1).total_bytes
-    with pytest.raises(DoesNotFit, match="wide: a batch of 1 takes .* GB more than the .* it fits a device of") as raised:
+    with pytest.raises(
+        DoesNotFit, match=r"wide: a batch of 1 takes .* GB more than the .* it fits a device of"
+    ) as raised:
         size_configuration(estimator, "wide", config, Goal(half, safety_margin=0.5))
     assert f"--set hidden_dim=2048 takes {half / GB:.2f} GB, which fits" in str(raised.value)
     device_gb = float(str(raised.value).split("it fits a device of ")[1].split(" GB")[0])
@@ -196,7 +200,7 @@ def test_a_profile_that_never_fits_is_an_error(ratings, monkeypatch) -> None:
     chosen = size_configuration(estimator, "a", config, goal)
     monkeypatch.setattr(profile, "_corrected", lambda guess, took: lambda other: other.total_bytes)
     monkeypatch.setattr(profile, "measure", lambda *given: Measurement(2 * GB, 0, 0, 0, 0, 0))
-    with pytest.raises(InputError, match="after 3 rounds of --profile: .*: lower --safety-margin"):
+    with pytest.raises(InputError, match=r"after 3 rounds of --profile: .*: lower --safety-margin"):
         profile.profiled(estimator, config, goal, chosen)
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tuner.forecast import plan
     from tuner.memory.static import auto_estimate_memory_from_configs, estimate_model_memory
     from tuner.optimization import optimize
+    from tuner.sizing.fitting import fit_footprint
 
 __all__ = [
     "DataError",
@@ -25,6 +26,7 @@ __all__ = [
     "calibrate",
     "estimate",
     "estimate_model_memory",
+    "fit_footprint",
     "load_best",
     "optimize",
     "plan",
@@ -39,6 +41,7 @@ _MODULES = {
     "tuner.forecast": ("plan",),
     "tuner.memory.static": ("auto_estimate_memory_from_configs", "estimate_model_memory"),
     "tuner.optimization": ("optimize",),
+    "tuner.sizing.fitting": ("fit_footprint",),
 }
 
 

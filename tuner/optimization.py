@@ -200,9 +200,7 @@ def _of_workloads(given: Mapping[str, Any], goal: Goal, device: Device) -> _Foun
     return _Found(describe(jobs), chosen, why, values_of([smallest], batch, in_one_step=True), {})
 
 
-def _sized(
-    estimator: Estimator, name: str, config: Config, goal: Goal, *, profile: bool
-) -> tuple[Chosen, list[str]]:
+def _sized(estimator: Estimator, name: str, config: Config, goal: Goal, *, profile: bool) -> tuple[Chosen, list[str]]:
     """A configuration's choice, and why."""
     chosen, notes = size_configuration(estimator, name, config, goal), list[str]()
     if profile:
@@ -266,7 +264,9 @@ def _check(given: Mapping[str, Any]) -> None:
     if given["footprint"] is not None:
         for name, default in NOT_OF_FOOTPRINTS.items():
             if given[name] != default:
-                raise InputError(f"{_option(name)} and --footprint were both given: a footprint has no model to train")
+                raise InputError(
+                    f"{_option(name)} and --footprint were both given: a footprint has no model to train"
+                )
 
 
 def _check_number(name: str, value: object) -> None:

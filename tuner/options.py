@@ -16,7 +16,7 @@ def _data(ctx: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
     return parse_data(texts)
 
 
-# By the parameter's name.
+# By the parameter's name; an option that means another thing to another command has a name of its own here.
 OPTIONS: dict[str, Callable[[Command], Command]] = {
     "workload": click.option(
         "--workload",
@@ -174,7 +174,9 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
         "--like", metavar="DIR", help="The folder of a study whose trials tell how long an epoch takes."
     ),
     "footprint": click.option(
-        "--footprint", metavar="FILE", help="Size this footprint, or one in configs/footprints, in place of a workload."
+        "--footprint",
+        metavar="FILE",
+        help="Size this footprint, or one in configs/footprints, in place of a workload.",
     ),
     "auto": click.option("--auto", is_flag=True, help="Size for this machine's device."),
     "gpu_memory": click.option(
@@ -200,7 +202,12 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
         "--devices", type=int, default=1, show_default=True, metavar="N", help="Devices that share each step."
     ),
     "min_batch_size": click.option(
-        "--min-batch-size", type=int, default=1, show_default=True, metavar="N", help="The smallest batch of interest."
+        "--min-batch-size",
+        type=int,
+        default=1,
+        show_default=True,
+        metavar="N",
+        help="The smallest batch of interest.",
     ),
     "max_batch_size": click.option("--max-batch-size", type=int, metavar="N", help="The largest."),
     "profile": click.option("--profile", is_flag=True, help="Check the choice with real steps on the device."),
@@ -210,11 +217,20 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
     "config_path": click.option(
         "--config-path", multiple=True, metavar="PATH", help="A YAML or TOML file, or a folder; may be given again."
     ),
-    "dry_run_edits": click.option("--dry-run", is_flag=True, help="Show what --apply would change, and write nothing."),
+    "dry_run_edits": click.option(
+        "--dry-run", is_flag=True, help="Show what --apply would change, and write nothing."
+    ),
     "key": click.option(
         "--key", multiple=True, metavar="NAME=PATH", help="Where in the files a value is, such as a.b.batch_size."
     ),
     "as_json": click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+    "rows": click.argument("rows", metavar="ROWS.csv"),
+    "footprint_output": click.option("--output", "output", metavar="FILE", help="The footprint's TOML file."),
+    "name": click.option("--name", metavar="NAME", help="What to call the model.  [default: the file's name]"),
+    "batch": click.option(
+        "--batch", default="batch_size", show_default=True, metavar="COLUMN", help="Which column is the batch."
+    ),
+    "overwrite": click.option("--overwrite", is_flag=True, help="Replace the file if it is there."),
     "debug": click.option("--debug", is_flag=True, help="Show the traceback of an error."),
 }
 

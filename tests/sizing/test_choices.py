@@ -53,7 +53,9 @@ def test_a_batch_above_the_target_names_the_remedy() -> None:
 
 
 def test_every_choice_is_explained() -> None:
-    mine = chosen(batch_size=8, accumulation=4, beyond_bytes=2**31, variables={"n_negatives": 3}, lowered=("n_negatives",))
+    mine = chosen(
+        batch_size=8, accumulation=4, beyond_bytes=2**31, variables={"n_negatives": 3}, lowered=("n_negatives",)
+    )
     assert explanations(mine, Goal(2**30, effective_batch=33), {"n_negatives": 24}) == [
         "a: n_negatives 3 instead of 24, the most with which a batch of 1 fits",
         "a: batch 8, as 9 would take 2.00 GB, more than 1.00 GB",

@@ -65,7 +65,11 @@ def test_every_file_has_the_batch_and_a_stages_file_its_own_numbers(tmp_path: Pa
 def test_our_own_files_say_the_samples_of_an_optimizer_step(tmp_path: Path) -> None:
     values = values_of([chosen("32x2", 8)], "batch_size", in_one_step=True)
     found = written(tmp_path, {"own.yaml": "defaults: {batch_size: 1, accumulation: 1, n_negatives: 9}\n"}, values)
-    assert found["own.yaml"] == {"defaults.batch_size": "230", "defaults.accumulation": "5", "defaults.n_negatives": "8"}
+    assert found["own.yaml"] == {
+        "defaults.batch_size": "230",
+        "defaults.accumulation": "5",
+        "defaults.n_negatives": "8",
+    }
 
 
 @pytest.mark.parametrize(
@@ -75,7 +79,11 @@ def test_our_own_files_say_the_samples_of_an_optimizer_step(tmp_path: Path) -> N
         ({"a.yaml": "batch_size: 1\n"}, {}, "accumulation 5: no file has a key accumulation: add it"),
         ({"a.yaml": "batch_size: 1\n"}, {"accumulation": "a.b"}, "accumulation 5: no file has a key a.b: add it"),
         ({"a.yaml": "lr: 1\n"}, {"batchsize": "a"}, "--key batchsize=a: nothing .* mean batch_size"),
-        ({"a.yaml": "x: {batch_size: 1}\ny: {batch_size: 2}\n"}, {}, r"is there 2 times \(x.batch_size, y.batch_size\)"),
+        (
+            {"a.yaml": "x: {batch_size: 1}\ny: {batch_size: 2}\n"},
+            {},
+            r"is there 2 times \(x.batch_size, y.batch_size\)",
+        ),
         ({"a.txt": ""}, {}, "the folder has no file in .yaml, .yml, .toml"),
     ],
 )
@@ -92,11 +100,12 @@ def test_a_batch_is_not_written_without_the_number_that_was_lowered_for_it(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("path", "message"), [("nowhere", "there is no such file or folder"), ("a.json", "must be one of .yaml, .yml, .toml")]
+    ("path", "message"),
+    [("nowhere", "there is no such file or folder"), ("a.json", "must be one of .yaml, .yml, .toml")],
 )
 def test_paths_that_are_no_such_files_are_refused(tmp_path: Path, path: str, message: str) -> None:
     (tmp_path / "a.json").write_text("{}")
     with pytest.raises(InputError, match=message):
         config_files([str(tmp_path / path)])
-    with pytest.raises(InputError, match="--key batch_size: expected NAME=DOTTED.PATH"):
+    with pytest.raises(InputError, match=r"--key batch_size: expected NAME=DOTTED\.PATH"):
         parse_keys(["batch_size"])

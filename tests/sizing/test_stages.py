@@ -47,7 +47,9 @@ def test_a_stage_that_does_not_fit_has_fewer_negatives() -> None:
 
 
 def test_what_does_not_fit_says_by_how_much_and_what_would() -> None:
-    with pytest.raises(DoesNotFit, match=r"stage 01: a batch of 1 takes 3\.08 GB, 0\.53 GB more than the 2\.55") as raised:
+    with pytest.raises(
+        DoesNotFit, match=r"stage 01: a batch of 1 takes 3\.08 GB, 0\.53 GB more than the 2\.55"
+    ) as raised:
         sized(3)
     assert "it fits a device of 3.62 GB; with n_negatives 1 it fits one of 3.23 GB" in str(raised.value)
     first, _ = sized(3.63)

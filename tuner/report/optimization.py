@@ -78,7 +78,9 @@ def _files(found: Optimization, dry_run: bool) -> list[str]:
         diffs = [edit.diff().rstrip("\n") or f"{edit.path}: says so already" for edit in found.edits]
         return ["", *diffs]
     lines = [
-        f"{edit.path}: {change.key} {change.before} → {change.after}" for edit in found.edits for change in edit.changes
+        f"{edit.path}: {change.key} {change.before} → {change.after}"
+        for edit in found.edits
+        for change in edit.changes
     ]
     lines += [f"{edit.path}: says so already" for edit in found.edits if not edit.changes]
     return ["", *lines, *(f"kept as it was: {path}" for path in found.backups)]

@@ -107,7 +107,9 @@ def planned_edits(files: Sequence[Path], values: Values, keys: Mapping[str, str]
         held = {name: value for name, value in mine.items() if holds(file, keys.get(name, name))}
         if not held:
             names = ", ".join(keys.get(name, name) for name in mine)
-            raise InputError(f"{file}: holds none of {names}: add one, or say where it is with --key NAME=DOTTED.PATH")
+            raise InputError(
+                f"{file}: holds none of {names}: add one, or say where it is with --key NAME=DOTTED.PATH"
+            )
         written |= {(stage if name in values.needed.get(stage, ()) else "", name) for name in held}
         planned.append(edit(file, {keys.get(name, name): value for name, value in held.items()}))
     _check_written(values, keys, written)
@@ -156,6 +158,6 @@ def _check_written(values: Values, keys: Mapping[str, str], written: set[tuple[s
         for name in needed:
             if (stage, name) not in written:
                 raise InputError(
-                    f"stage {stage}: {name} {values.stages[stage][name]:g}: the batch fits only with it, and no file of "
-                    f"the stage has a key {keys.get(name, name)}: add it"
+                    f"stage {stage}: {name} {values.stages[stage][name]:g}: the batch fits only with it, and no file "
+                    f"of the stage has a key {keys.get(name, name)}: add it"
                 )

@@ -116,7 +116,7 @@ def size_configuration(
         stopped_by=found.stopped_by,
         method=guess.method,
         beyond_bytes=found.beyond_bytes,
-        variables={key: changed.get(key, config[key]) for key in PAIRS if key in config},
+        variables={key: config[key] for key in PAIRS if key in config} | changed,
         lowered=tuple(changed),
     )
 

@@ -91,7 +91,7 @@ def holds(path: Path, key: str) -> bool:
     Raises:
         InputError: the file cannot be read or parsed.
     """
-    return bool(_matches(_format(path).places(_read(path).removeprefix(BOM), str(path)), key))
+    return bool(_matches(_places(_format(path), _read(path).removeprefix(BOM), path), key))
 
 
 def apply(edits: Sequence[Edit]) -> list[Path]:
@@ -133,8 +133,12 @@ def _check(edits: Sequence[Edit], changing: Mapping[Path, Edit]) -> None:
     for each in edits:
         if _read(each.path) != each.before:
             raise InputError(f"{each.path}: has changed since it was read: try again")
-        if each.before != each.after and changing[each.path.resolve()] is not each:
+        if each.before == each.after:
+            continue
+        if changing[each.path.resolve()] is not each:
             raise InputError(f"{each.path}: is to be changed twice: give each file once")
+        if not os.access(each.path, os.W_OK):
+            raise InputError(f"{each.path}: is write-protected: make it writable")
 
 
 def _stage(target: Path, text: str) -> Path:
@@ -185,9 +189,17 @@ def _format(path: Path) -> ModuleType:
     return FORMATS[path.suffix]
 
 
+def _places(form: ModuleType, text: str, path: Path) -> list[Place]:
+    try:
+        found: list[Place] = form.places(text, str(path))
+    except RecursionError as error:
+        raise InputError(f"{path}: is nested too deeply: give a simpler file") from error
+    return found
+
+
 def _change(form: ModuleType, text: str, name: str, value: int | float, path: Path) -> tuple[str, list[Change]]:
     """The text with one value changed, and what changes with it."""
-    found: list[Place] = form.places(text, str(path))
+    found = _places(form, text, path)
     place = _locate(found, name, path)
     new = new_text(place.text, value)
     if new == place.text:
@@ -195,17 +207,17 @@ def _change(form: ModuleType, text: str, name: str, value: int | float, path: Pa
     after: str = form.replace(text, place, new)
     follow = [each for each in found if each is not place and place.start in (each.start, each.origin)]
     changes = [Change(each.key, each.text, new) for each in (place, *follow)]
-    _verify(form, text, after, len(changes), path)
+    _verify(form, text, after, value, len(changes), path)
     return after, changes
 
 
-def _verify(form: ModuleType, before: str, after: str, expected: int, path: Path) -> None:
+def _verify(form: ModuleType, before: str, after: str, value: int | float, expected: int, path: Path) -> None:
     """Loads both texts, to be sure that no other value is another one now."""
     old, new = (list(flat(form.load(text, str(path)))) for text in (before, after))
+    changed = [b for a, b in zip(old, new, strict=False) if repr(a) != repr(b)]
     same_keys = [key for key, _ in old] == [key for key, _ in new]
-    changed = sum(repr(a) != repr(b) for a, b in zip(old, new, strict=False))
-    if not same_keys or changed != expected:
-        raise InputError(f"{path}: {changed} values would change, not {expected}: change it by hand")
+    if not same_keys or len(changed) > expected or any(float(each) != value for _, each in changed):
+        raise InputError(f"{path}: cannot be changed without changing more: change it by hand")
 
 
 def _locate(found: Sequence[Place], name: str, path: Path) -> Place:

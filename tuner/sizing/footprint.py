@@ -94,12 +94,15 @@ class Footprint:
 
     def formula(self) -> str:
         """The sum in one line, in GB, such as "2.7 + batch_size · (0.0293 + 0.01465 · n_negatives)"."""
-        return _sum(
-            [(term.size_bytes / GB, term.times) for term in self.terms if self.batch not in term.times],
-            f"{self.batch} · ({_sum([(term.size_bytes / GB, _without(term.times, self.batch)) for term in batch])})"
-            if (batch := [term for term in self.terms if self.batch in term.times])
-            else "",
-        )
+        fixed = [(term.size_bytes / GB, term.times) for term in self.terms if self.batch not in term.times]
+        growing = [
+            (term.size_bytes / GB, _without(term.times, self.batch))
+            for term in self.terms
+            if self.batch in term.times
+        ]
+        per_sample = _products(growing)
+        factor = f"({' + '.join(per_sample)})" if len(per_sample) > 1 else "".join(per_sample)
+        return " + ".join([*_products(fixed), *([f"{self.batch} · {factor}"] if growing else [])])
 
     def _complete(self, values: Values) -> Values:
         """All variables, checked."""
@@ -240,7 +243,7 @@ class _Reader:
         if not isinstance(times, list):
             raise self._fault(f"{where}: times = {times!r}: must be a list of variables")
         for name in times:
-            if name not in known:
+            if not isinstance(name, str) or name not in known:
                 raise self._fault(f"{where}: unknown variable {name!r} in times ({_hint(str(name), known)})")
         _check_number(table["gb"], f"{self.source}: {where}: gb")
         return Term(self._text(table["part"], f"{where}: part"), float(table["gb"]) * GB, tuple(times))
@@ -324,10 +327,9 @@ def _without(times: tuple[str, ...], name: str) -> tuple[str, ...]:
     return times[:at] + times[at + 1 :]
 
 
-def _sum(products: Iterable[tuple[float, tuple[str, ...]]], last: str = "") -> str:
-    """Products with like factors added up, as a sum; then ``last``."""
+def _products(listed: Iterable[tuple[float, tuple[str, ...]]]) -> list[str]:
+    """Products as text, those of like factors as one."""
     sizes: dict[tuple[str, ...], float] = {}
-    for size, times in products:
+    for size, times in listed:
         sizes[times] = sizes.get(times, 0.0) + size
-    texts = [" · ".join([f"{size:.4g}", *times]) for times, size in sizes.items()]
-    return " + ".join([*texts, *([last] if last else [])])
+    return [" · ".join([f"{size:.4g}", *times]) for times, size in sizes.items()]

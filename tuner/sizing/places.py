@@ -15,8 +15,8 @@ class Place:
         key: its dotted path.
         kind: "value", or what it is instead, such as "a mapping".
         text: what the file says, quotes included; of an alias, the alias itself.
-        start: where that text begins.
-        origin: where the text begins that the value comes from: another's where it is an alias.
+        start: where that text begins, or another number that no other text has.
+        origin: the start of the text that the value comes from: another's where it is an alias.
         literal: whether the path is written out, not just brought along by an alias or a merge key.
     """
 

@@ -38,9 +38,8 @@ def profiled(estimator: Estimator, config: Config, goal: Goal, chosen: Chosen) -
     name, notes = chosen.name, []
     for _ in range(ROUNDS):
         took = _measured_bytes(estimator, config, chosen)
-        notes.append(
-            f"{name}: a batch of {chosen.batch_size} took {took / GB:.2f} GB, {chosen.need_bytes / GB:.2f} GB predicted"
-        )
+        predicted = f"{chosen.need_bytes / GB:.2f} GB predicted"
+        notes.append(f"{name}: a batch of {chosen.batch_size} took {took / GB:.2f} GB, {predicted}")
         if took <= goal.limit_bytes:
             return replace(chosen, measured_bytes=took), notes
         notes[-1] += f", and {goal.limit_bytes / GB:.2f} GB is the limit: chosen anew"

@@ -97,8 +97,8 @@ def _does_not_fit(footprint: Footprint, name: str, values: Mapping[str, Number],
         remedies.append("or lower --min-batch-size")
     where = f"{footprint.name}, stage {name}" if footprint.stages else footprint.name
     return (
-        f"{where}: a batch of {least} takes {need / GB:.2f} GB, {(need - goal.limit_bytes) / GB:.2f} GB more than the "
-        f"{goal.limit_bytes / GB:.2f} GB that there are, {none / GB:.2f} GB of it whatever the batch: "
+        f"{where}: a batch of {least} takes {need / GB:.2f} GB, {(need - goal.limit_bytes) / GB:.2f} GB more than "
+        f"the {goal.limit_bytes / GB:.2f} GB that there are, {none / GB:.2f} GB of it whatever the batch: "
         f"{'; '.join(remedies)}"
     )
 

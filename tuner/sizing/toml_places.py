@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,9 +39,11 @@ def places(text: str, source: str) -> list[Place]:
 
     load(text, source)  # first: tomlkit is more lenient
     try:
-        return list(_places(tomlkit.parse(text), ""))
+        found = list(_places(tomlkit.parse(text), ""))
     except TOMLKitError as error:
         raise InputError(f"{source}: is not TOML: {error}") from error
+    # tomlkit tells no positions, and TOML has no aliases: a number for each will do.
+    return [dataclasses.replace(place, start=number, origin=number) for number, place in enumerate(found)]
 
 
 def replace(text: str, place: Place, new: str) -> str:
@@ -71,10 +74,15 @@ def replace(text: str, place: Place, new: str) -> str:
 def _places(value: Any, key: str) -> Iterator[Place]:
     if key:
         kind = "a table" if isinstance(value, dict) else "a list" if isinstance(value, list) else "a value"
-        text = value.as_string() if kind == "a value" else ""
+        text = _text(value) if kind == "a value" else ""
         yield Place(key, "text of several lines" if text[:3] in ('"""', "'''") else kind, text)
     for step, item in _inside(value):
         yield from _places(item, join(key, str(step)))
+
+
+def _text(value: Any) -> str:
+    """A value as the file has it; of all values only booleans come without that."""
+    return str(value).lower() if isinstance(value, bool) else str(value.as_string())
 
 
 def _inside(value: Any) -> Iterator[tuple[str | int, Any]]:

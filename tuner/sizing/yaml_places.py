@@ -31,27 +31,30 @@ class _Node:
 
 
 def load(text: str, source: str) -> Any:
-    """The content as a safe loader of YAML 1.1 sees it, which most programs use; unknown tags do not count.
+    """The content as a safe loader sees it, with merge keys resolved; unknown tags do not count.
 
     Raises:
         InputError: it cannot be loaded.
     """
-    import yaml
+    from ruamel.yaml import YAML, MappingNode, ScalarNode
+    from ruamel.yaml.constructor import SafeConstructor
 
-    class Loader(yaml.SafeLoader):
-        pass
+    class Constructor(SafeConstructor):
+        """Builds plain values only."""
 
-    def untagged(loader: Loader, _: str, node: yaml.Node) -> Any:
-        if isinstance(node, yaml.MappingNode):
-            return loader.construct_mapping(node, deep=True)
-        if isinstance(node, yaml.SequenceNode):
-            return loader.construct_sequence(node, deep=True)
-        return loader.construct_scalar(node)  # type: ignore[arg-type]
+    def untagged(constructor: Constructor, _: str, node: Any) -> Any:
+        if isinstance(node, ScalarNode):
+            return constructor.construct_scalar(node)
+        if isinstance(node, MappingNode):
+            return constructor.construct_mapping(node, deep=True)
+        return constructor.construct_sequence(node, deep=True)
 
-    Loader.add_multi_constructor("", untagged)
+    Constructor.add_multi_constructor("", untagged)
+    loader = YAML(typ="safe", pure=True)
+    loader.Constructor = Constructor
     try:
-        return yaml.load(text, Loader)  # a child of SafeLoader
-    except (yaml.YAMLError, ValueError) as error:
+        return loader.load(text)
+    except Exception as error:  # a constructor of a value that is not what its tag says raises what it likes
         raise _not_yaml(source, error) from error
 
 

@@ -35,8 +35,8 @@ class Workload(ABC):
         batches_vary: whether batches differ in size, other than that the last of an epoch may be smaller.
         memory_scales_with: the key of a configuration that says how many samples are in a batch, if memory grows with
             it and ``loss`` is a mean over them: then a step may be taken in several smaller batches.
-        memory_limited_by: the key of a configuration beyond which a batch takes no more memory, however many samples it
-            may have; None where there is none.
+        memory_limited_by: the key of a configuration beyond which a batch takes no more memory, however many samples
+            it may have; None where there is none.
         explosion: an epoch's mean loss that is so many times the first step's ends a trial as diverged.
         skips_bad_files: whether ``load_data`` takes ``skip_bad=True``, to leave out files that cannot be used.
     """
