@@ -5,7 +5,8 @@ with for an epoch in a Ray worker that is capped at the device's size. Then a te
 memory, or what else stopped the batch is named. Trees are all alike here: of others a batch is chosen so that the
 largest of them fit, and a tenth more of those that are drawn may well fit, too.
 
-With ``--calibrate``, as ``tune calibrate`` does it, the workers' own footprint is learned first.
+With ``--calibrate`` some batches of these models are trained with first, as ``tune calibrate --config FILE`` does it,
+so that the predictions are corrected by what these took.
 """
 
 from __future__ import annotations
@@ -41,6 +42,21 @@ from tuner.workloads.base import Choice, Job
 RATINGS = 700_000
 TREES_PER_GB = 73  # to train on: a tenth more than the largest batch
 MORE = 1.1
+
+
+CALIBRATION = """
+configurations:
+  - {workload: graphsage, name: g10, hidden_dim: 512, batch_size: 10000}
+  - {workload: graphsage, name: g20, hidden_dim: 512, batch_size: 20000}
+  - {workload: graphsage, name: g40, hidden_dim: 512, batch_size: 40000}
+  - {workload: graphsage, name: g60, hidden_dim: 512, batch_size: 60000}
+  - {workload: graphsage, name: g60x3, hidden_dim: 512, num_layers: 3, batch_size: 60000}
+  - {workload: gt-ssl, name: t8, batch_size: 8, max_paths_per_batch: 100000000}
+  - {workload: gt-ssl, name: t16, batch_size: 16, max_paths_per_batch: 100000000}
+  - {workload: gt-ssl, name: t28, batch_size: 28, max_paths_per_batch: 100000000}
+  - {workload: gt-ssl, name: t40, batch_size: 40, max_paths_per_batch: 100000000}
+  - {workload: gt-ssl, name: t56, batch_size: 56, max_paths_per_batch: 100000000}
+"""
 
 
 @dataclass(frozen=True)
@@ -186,7 +202,7 @@ def _gb(value: float | None) -> str:
 @click.option("--gb", "sizes", multiple=True, type=float, default=(1, 2, 4, 8), show_default=True)
 @click.option("--only", default="", metavar="TEXT", help="Cases whose name has this in it.")
 @click.option("--safety-margin", type=float, default=0.98, show_default=True, help="As in tune optimize.")
-@click.option("--calibrate", "calibrated", is_flag=True, help="Run tune calibrate first.")
+@click.option("--calibrate", "calibrated", is_flag=True, help="Calibrate first.")
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the results here.")
 @click.pass_context
 def main(
@@ -200,7 +216,9 @@ def main(
     with tempfile.TemporaryDirectory() as temporary, own_cache(Path(temporary)):
         folder = Path(temporary)
         if calibrated:
-            click.echo(calibrate(workload=("graphsage", "gt-ssl"), device="cpu").to_string(index=False))
+            (folder / "calibration.yaml").write_text(CALIBRATION)
+            table = calibrate(config=str(folder / "calibration.yaml"), device="cpu")
+            click.echo(table.to_string(index=False))
         found: list[Found] = []
         for gb in sizes:
             found += of_size(gb, make_jobs(gb), safety_margin, only, folder / f"study-{gb:g}")

@@ -218,7 +218,7 @@ def test_the_command_prints_the_guides_row_or_json() -> None:
     command = [sys.executable, "-m", "tuner", "optimize", "--footprint", ENCODER, "--gpu-memory", "40"]
     run = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1])
     assert (run.returncode, run.stderr) == (0, "")
-    assert "- 01: batch 82, as 83 would take 34.31 GB, more than 34.00 GB" in run.stdout
+    assert "- 01: batch 82, as 83 would take 34.315 GB, more than 34.000 GB" in run.stdout
     run = subprocess.run([*command, "--json"], capture_output=True, text=True, cwd=Path(__file__).parents[1])
     first = json.loads(run.stdout)["chosen"][0]
     assert (first["batch_size"], first["accumulation"], first["predicted_gb"]) == (82, 3, 33.9338)

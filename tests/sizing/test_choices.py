@@ -58,6 +58,6 @@ def test_every_choice_is_explained() -> None:
     )
     assert explanations(mine, Goal(2**30, effective_batch=33), {"n_negatives": 24}) == [
         "a: n_negatives 3 instead of 24, the most with which a batch of 1 fits",
-        "a: batch 8, as 9 would take 2.00 GB, more than 1.00 GB",
+        "a: batch 8, as 9 would take 2.000 GB, more than 1.000 GB",
         "a: 4 batches of 8 for each optimizer step, which makes 32 of the 33 wanted",
     ]

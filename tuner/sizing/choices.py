@@ -126,10 +126,10 @@ def explanations(chosen: Chosen, goal: Goal, given: Mapping[str, Number]) -> lis
 
 
 def _batch_text(chosen: Chosen, goal: Goal) -> str:
-    limit = f"{goal.limit_bytes / GB:.2f} GB"
+    limit = f"{goal.limit_bytes / GB:.3f} GB"
     if chosen.beyond_bytes is None:
         return f"batch {chosen.batch_size}, bounded by {chosen.stopped_by}; {limit} could be taken"
-    beyond = f"{chosen.batch_size + 1} would take {chosen.beyond_bytes / GB:.2f} GB"
+    beyond = f"{chosen.batch_size + 1} would take {chosen.beyond_bytes / GB:.3f} GB"
     return f"batch {chosen.batch_size}, as {beyond}, more than {limit}"
 
 
