@@ -17,7 +17,7 @@ from tuner.optimization import to_record
 from tuner.report.optimization import optimization_text
 from tuner.sizing import profile, target
 from tuner.sizing.choices import Goal
-from tuner.sizing.configuration import Estimator, size_configuration
+from tuner.sizing.configuration import Estimator, limited_by, size_configuration
 from tuner.sizing.search import DoesNotFit
 from tuner.space import complete
 from tuner.trial import GB, Device
@@ -26,6 +26,7 @@ from tuner.workloads.base import Job
 from tuner.workloads.graphsage import GraphSAGE
 
 ENCODER = "configs/footprints/contrastive_encoder.toml"
+TINY = {"hidden_channels": 16, "num_interactions": 1}
 GPU = Device("", "cuda", 0, "a GPU", 8 * GB, 8 * GB, cores=1)
 
 
@@ -121,16 +122,19 @@ def test_an_optimizer_step_has_no_more_samples_than_there_are(folder: Path) -> N
     )
 
 
-def test_what_ends_batches_of_trees_before_memory_does_is_named() -> None:
-    found = tuner.optimize(gpu_memory=8, workload="gt-ssl", limit=1, overrides=["max_paths_per_batch=2000"])
-    assert any("max_paths_per_batch 2000 ends batches before memory does" in each for each in found.explanations)
-    found = tuner.optimize(gpu_memory=8, workload="gt-ssl", limit=1, overrides=["max_paths_per_batch=10000000"])
-    assert not any("max_paths_per_batch" in each for each in found.explanations)
+@pytest.mark.parametrize(("paths", "named"), [(1_000, "max_paths_per_batch"), (1_000_000, None)])
+def test_what_ends_batches_of_trees_before_memory_does_is_named(trees, paths: int, named: str | None) -> None:
+    workload = find_workload("gt-ssl")
+    config = complete({**TINY, "max_paths_per_batch": paths}, workload.schema)
+    estimator = Estimator(Job(workload, trees), replace(GPU, kind="cpu"), calibration=False)
+    row = size_configuration(estimator, "a", config, Goal(GB))
+    assert (row.batch_size, row.stopped_by) == (8, "the training set")
+    assert limited_by(estimator, config, row) == named
 
 
 def test_a_tree_that_does_not_fit_has_fewer_negatives(trees) -> None:
     workload = find_workload("gt-ssl")
-    config = complete({"n_negatives": 200_000, "hidden_channels": 16, "num_interactions": 1}, workload.schema)
+    config = complete({**TINY, "n_negatives": 200_000}, workload.schema)
     estimator = Estimator(Job(workload, trees), replace(GPU, kind="cpu"), calibration=False)
     limit = estimator.estimate({**config, "n_negatives": 100_000}, 1).total_bytes
     row = size_configuration(estimator, "a", config, Goal(limit))

@@ -139,7 +139,7 @@ def optimize(
     target = _target(given)
     goal = Goal(target.limit_bytes, safety_margin, target_effective_batch, devices, min_batch_size, max_batch_size)
     found = _of_footprint(given, goal) if footprint is not None else _of_workloads(given, goal, target.device)
-    edits = planned_edits(files, found.to_write, {**found.keys, **keys}) if files else []
+    edits = planned_edits(files, found.to_write, found.keys, keys) if files else []
     return Optimization(
         device=target.device,
         goal=goal,

@@ -44,7 +44,7 @@ def two_stages(**values) -> Values:
 def written(folder: Path, files: dict[str, str], values: Values, **keys: str) -> dict[str, dict[str, str]]:
     for name, text in files.items():
         (folder / name).write_text(text)
-    edits = planned_edits(config_files([str(folder)]), values, keys)
+    edits = planned_edits(config_files([str(folder)]), values, {}, keys)
     return {edit.path.name: {change.key: change.after for change in edit.changes} for edit in edits}
 
 
@@ -77,7 +77,11 @@ def test_our_own_files_say_the_samples_of_an_optimizer_step(tmp_path: Path) -> N
     [
         ({"a.yaml": "lr: 1\n"}, {}, "a.yaml: holds none of batch_size, accumulation: add one, or say where"),
         ({"a.yaml": "batch_size: 1\n"}, {}, "accumulation 5: no file has a key accumulation: add it"),
-        ({"a.yaml": "batch_size: 1\n"}, {"accumulation": "a.b"}, "accumulation 5: no file has a key a.b: add it"),
+        (
+            {"a.yaml": "batch_size: 1\n"},
+            {"accumulation": "a.b"},
+            "--key accumulation=a.b: no file holds a.b: give the path",
+        ),
         ({"a.yaml": "lr: 1\n"}, {"batchsize": "a"}, "--key batchsize=a: nothing .* mean batch_size"),
         (
             {"a.yaml": "x: {batch_size: 1}\ny: {batch_size: 2}\n"},

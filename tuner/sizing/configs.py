@@ -89,18 +89,23 @@ def parse_keys(texts: Sequence[str]) -> dict[str, str]:
     return dict(text.split("=", 1) for text in texts)
 
 
-def planned_edits(files: Sequence[Path], values: Values, keys: Mapping[str, str]) -> list[Edit]:
+def planned_edits(
+    files: Sequence[Path], values: Values, own: Mapping[str, str], given: Mapping[str, str]
+) -> list[Edit]:
     """What is to be changed in each file; nothing is written.
 
     Args:
         files: YAML and TOML files.
         values: what is to be written.
-        keys: what the files call it, where they do not call it by its name.
+        own: what the files call it by themselves, where they do not call it by its name.
+        given: what the user says that they call it; this counts before the other.
 
     Raises:
-        InputError: a file holds nothing of it, what must be written is in none, or a file cannot be edited.
+        InputError: a file holds nothing of it, a path that the user gave or what must be written is in none, or a
+            file cannot be edited.
     """
-    _check_keys(values, keys)
+    _check_keys(values, given)
+    keys = {**own, **given}
     planned, written = [], set()
     for file in files:
         stage, mine = _values_for(file, values)
@@ -112,6 +117,11 @@ def planned_edits(files: Sequence[Path], values: Values, keys: Mapping[str, str]
             )
         written |= {(stage if name in values.needed.get(stage, ()) else "", name) for name in held}
         planned.append(edit(file, {keys.get(name, name): value for name, value in held.items()}))
+    for name in given:
+        if not any(name == other for _, other in written):
+            raise InputError(
+                f"--key {name}={given[name]}: no file holds {given[name]}: give the path of a value in it"
+            )
     _check_written(values, keys, written)
     return planned
 
