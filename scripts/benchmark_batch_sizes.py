@@ -44,18 +44,19 @@ TREES_PER_GB = 73  # to train on: a tenth more than the largest batch
 MORE = 1.1
 
 
+# From half a GB to 6: what is larger than all samples is predicted by a line whose slope is that of smaller ones.
 CALIBRATION = """
 configurations:
-  - {workload: graphsage, name: g10, hidden_dim: 512, batch_size: 10000}
-  - {workload: graphsage, name: g20, hidden_dim: 512, batch_size: 20000}
-  - {workload: graphsage, name: g40, hidden_dim: 512, batch_size: 40000}
-  - {workload: graphsage, name: g60, hidden_dim: 512, batch_size: 60000}
-  - {workload: graphsage, name: g60x3, hidden_dim: 512, num_layers: 3, batch_size: 60000}
+  - {workload: graphsage, name: g512, hidden_dim: 512, batch_size: 20000}
+  - {workload: graphsage, name: g512x3, hidden_dim: 512, num_layers: 3, batch_size: 60000}
+  - {workload: graphsage, name: g1024, hidden_dim: 1024, batch_size: 60000}
+  - {workload: graphsage, name: g2048, hidden_dim: 2048, batch_size: 60000}
+  - {workload: graphsage, name: g4096, hidden_dim: 4096, batch_size: 60000}
   - {workload: gt-ssl, name: t8, batch_size: 8, max_paths_per_batch: 100000000}
-  - {workload: gt-ssl, name: t16, batch_size: 16, max_paths_per_batch: 100000000}
-  - {workload: gt-ssl, name: t28, batch_size: 28, max_paths_per_batch: 100000000}
-  - {workload: gt-ssl, name: t40, batch_size: 40, max_paths_per_batch: 100000000}
   - {workload: gt-ssl, name: t56, batch_size: 56, max_paths_per_batch: 100000000}
+  - {workload: gt-ssl, name: t56 128, batch_size: 56, max_paths_per_batch: 100000000, hidden_channels: 128}
+  - {workload: gt-ssl, name: t56 256, batch_size: 56, max_paths_per_batch: 100000000, hidden_channels: 256}
+  - {workload: gt-ssl, name: t56 512, batch_size: 56, max_paths_per_batch: 100000000, hidden_channels: 512}
 """
 
 
