@@ -17,7 +17,7 @@ from tuner.errors import InputError
 from tuner.memory.estimate import Method
 from tuner.placement import Packing, Plan
 from tuner.results import BEST, Row, best_name, read_study, workloads
-from tuner.resume import merged_options
+from tuner.resume import AUTO_BATCH, merged_options
 from tuner.retry import OnOom
 from tuner.selection import DEFAULT_DATA, DEFAULT_MODE, choose, chosen_before
 from tuner.settings import Settings
@@ -144,7 +144,9 @@ def run_given(options: Mapping[str, Any], given: Collection[str]) -> StudyResult
         label=label,
         command=shlex.join(["tune", *_arguments(options)]),
         options=options,
-        again=lambda best, _, plan: _again(_of_workload(options, best) if several else options, best, plan),
+        again=lambda best, folder, plan: _again(
+            _with_its_batch(_of_workload(options, best) if several else options, best, read_study(folder)), best, plan
+        ),
     )
 
 
@@ -299,6 +301,16 @@ def _of_workload(options: Mapping[str, Any], row: Row) -> dict[str, Any]:
     overrides = [text for text in options["overrides"] if f"config/{text.partition('=')[0]}" in row]
     skip_bad = options["skip_bad"] and find_workload(name).skips_bad_files
     return {**options, "workload": name, "data": its_own, "overrides": overrides, "skip_bad": skip_bad}
+
+
+def _with_its_batch(options: Mapping[str, Any], row: Row, study: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A study's options, with the batch of a row if it was found by the study: with other trials it is another."""
+    batch = study.get(AUTO_BATCH, {}).get(row["trial_id"])
+    if batch is None:
+        return options
+    key = find_workload(row["workload"]).memory_scales_with
+    others = [text for text in options["overrides"] if text.partition("=")[0] != key]
+    return {**options, "overrides": [*others, f"{key}={batch}"]}
 
 
 def _again(options: Mapping[str, Any], row: Row, plan: Plan) -> str:

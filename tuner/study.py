@@ -15,6 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from tuner.auto_batch import packed_uniformly, size_batches
 from tuner.errors import InputError, TunerError
 from tuner.execution.loop import Correction, Decisions, Executor, run_trials
 from tuner.interrupts import Interrupt, orderly
@@ -25,7 +26,6 @@ from tuner.placement import Packer, Plan, need_bytes
 from tuner.planning import (
     Estimates,
     calibration_key,
-    estimate_requests,
     plan_requests,
     to_trials,
     usable,
@@ -42,10 +42,10 @@ from tuner.report.tables import (
     results_table,
 )
 from tuner.results import ATTEMPTS, RESULTS, Row, StudyFolder, read_study
-from tuner.resume import check_same, description, remaining, to_ending
+from tuner.resume import AUTO_BATCH, check_same, description, listed, remaining, to_ending, with_batches_of
 from tuner.retry import Retry, next_attempt
 from tuner.settings import Settings
-from tuner.trial import ACCUMULATION, GB, SUCCESSFUL, Device, MemoryEstimate, Outcome, Request, title
+from tuner.trial import ACCUMULATION, GB, SUCCESSFUL, Device, MemoryEstimate, Outcome, Request, is_auto, title
 from tuner.workloads.base import Choice, Jobs, accumulated, describe, load_jobs, metrics_of
 
 if TYPE_CHECKING:
@@ -113,20 +113,25 @@ def run_study(
     """
     settings.check()
     console = make_console()
+    study = read_study(Path(settings.resume)) if settings.resume else {}
     trials = to_trials(choices, settings)
+    if study.get(AUTO_BATCH) or any(is_auto(trial.config) for trial in trials):
+        settings = packed_uniformly(settings)
+    trials = with_batches_of(study, trials)
     jobs = load_jobs(choices)
     described = description(jobs, trials, settings.seed)
-    attempts = _earlier_attempts(settings, described)
+    attempts = _earlier_attempts(settings, study, described)
     executor = executor or _ray(settings)
     interrupt = Interrupt()
     with orderly(interrupt), closing(executor):
         devices = usable(executor.devices(settings.device), settings)
         if settings.auto_memory and not settings.dry_run:
             executor.prepare(devices)  # starting Ray and estimating take seconds, so they overlap
-        estimates = estimate_requests(jobs, trials, devices, settings)
+        sized = size_batches(jobs, trials, devices, settings)
+        estimates = sized.estimates
         plan, requests = _plan(jobs, estimates.requests, attempts, devices, settings)
         about = describe(jobs)
-        console.print(plan_text(plan, requests, about), markup=False, soft_wrap=True)
+        console.print(plan_text(plan, requests, about, str(sized)), markup=False, soft_wrap=True)
         if not requests:
             console.print(_given_up(attempts), markup=False, soft_wrap=True, end="")
         interrupt.check()
@@ -137,7 +142,8 @@ def run_study(
         folder = _open_folder(settings, jobs, label, len(attempts), console)
         with closing(folder):
             if not settings.resume:
-                folder.describe({**described, **_description(command, options, about, settings, plan)})
+                tried = {"configurations": listed(sized.trials, several=len(jobs) > 1), AUTO_BATCH: sized.by_trial()}
+                folder.describe({**described, **tried, **_description(command, options, about, settings, plan)})
             broken: BaseException | None = None
             try:
                 _execute(jobs, requests, estimates, plan, executor, folder, console, settings, interrupt)
@@ -171,15 +177,15 @@ def _how_to_go_on(folder: Path, options: Mapping[str, Any] | None) -> str:
     return f"go on with: {call}"
 
 
-def _earlier_attempts(settings: Settings, described: Mapping[str, Any]) -> list[Row]:
+def _earlier_attempts(settings: Settings, study: Mapping[str, Any], described: Mapping[str, Any]) -> list[Row]:
     """The journal of the study that is gone on with; empty for a new one.
 
     Raises:
-        InputError: there is none, or it is of something else.
+        InputError: it is of something else.
     """
     if not settings.resume:
         return []
-    check_same(read_study(Path(settings.resume)), described, settings.resume)
+    check_same(study, described, settings.resume)
     return read_attempts(Path(settings.resume) / ATTEMPTS)[0]
 
 

@@ -88,18 +88,20 @@ def make_console() -> Console:
     return console
 
 
-def plan_text(plan: Plan, requests: Sequence[Request], data: str) -> str:
+def plan_text(plan: Plan, requests: Sequence[Request], data: str, batches: str = "") -> str:
     """The plan in a few lines: data, footprint, memory, buffer, workers, share, and what bounds them.
 
     Args:
         plan: the plan.
         requests: all trials that are to run, with their estimates.
         data: the data sets in a few words, a line for each.
+        batches: the batches that were found for it, a line for each; empty where none was to be found.
     """
-    lines = [f"{'' if number else 'data':<10} {line}" for number, line in enumerate(data.splitlines())]
+    lines = _labelled("data", data)
     lines.append(f"{'trials':<10} {len(requests)}")
     if not requests:
         return "\n".join([*lines, "nothing is left to do"])
+    lines += _labelled("batch", batches)
     lines.append(f"{'footprint':<10} {_footprint(plan, requests)}")
     notes = Counter((request.estimate.method, request.estimate.note) for request in requests if request.estimate.note)
     lines += [f"{'':<10} {count} of them {method}, as {note}" for (method, note), count in notes.items()]
@@ -111,6 +113,10 @@ def plan_text(plan: Plan, requests: Sequence[Request], data: str) -> str:
     least = f"{plan.guaranteed} to " if plan.guaranteed < plan.workers else ""
     lines.append(f"{'workers':<10} {least}{plan.workers}, {threads}; bounded by {plan.bound}")
     return "\n".join(lines)
+
+
+def _labelled(label: str, text: str) -> list[str]:
+    return [f"{'' if number else label:<10} {line}" for number, line in enumerate(text.splitlines())]
 
 
 def _device_lines(plan: Plan, index: int) -> list[str]:
