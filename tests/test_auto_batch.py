@@ -225,6 +225,9 @@ def test_a_study_that_is_gone_on_with_knows_its_batches_and_searches_none(
     monkeypatch.setattr("tuner.auto_batch.largest_batch_of", None)
     resumed = {"output": None, "resume": str(tmp_path / "out")}
     assert study(tmp_path, auto, **resumed).rows == study(tmp_path, {**auto, "batch_size": batch}, **resumed).rows
+    (tmp_path / "out" / "attempts.jsonl").write_text("")  # as if it had been broken off before its trial ended
+    (anew,) = study(tmp_path, auto, **resumed).rows
+    assert (anew["config/batch_size"], anew["val_loss"]) == (batch, first.rows[0]["val_loss"])
     with pytest.raises(InputError, match="its configurations are others"):
         study(tmp_path, {**auto, "batch_size": batch + 1}, **resumed)
     with pytest.raises(InputError, match="--packing per-trial: a batch of auto"):

@@ -238,8 +238,9 @@ def _largest(
         ]
     except DoesNotFit as error:
         name = title(trial.workload, trial.name, several=several)
+        one = "a micro-batch of 1" if ACCUMULATION in trial.config else "a batch of 1"
         raise InputError(
-            f"{name}: {batch_key(job)} {AUTO}: a batch of 1 needs {error.need_bytes / GB:.2f} GB, "
+            f"{name}: {batch_key(job)} {AUTO}: {one} needs {error.need_bytes / GB:.2f} GB, "
             f"{(error.need_bytes - error.limit_bytes) / GB:.2f} GB more than the share of "
             f"{error.limit_bytes / GB:.2f} GB: {_remedy(error.need_bytes, devices, share, settings)}"
         ) from error
