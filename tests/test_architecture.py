@@ -103,9 +103,9 @@ ALLOWED = {
         "resume",
         "retry",
     },
-    "sizing": {"caps", "devices", "memory", "peak", "training", "workloads"},
+    "sizing": {"caps", "devices", "journal", "memory", "peak", "space", "training", "workloads"},
     "options": {"selection"},
-    "cli": {"api", "estimation", "forecast", "options", "results", "report"},
+    "cli": {"api", "estimation", "forecast", "options", "results", "report", "sizing"},
     "__main__": {"cli"},
 }
 EVERYWHERE = {"errors", "trial"}

@@ -19,11 +19,19 @@ CLI_ONLY = {"debug", "as_json", "as_csv"}
 PYTHON_ONLY = {"step"}
 
 
+def python_name(command: str) -> str:
+    return command.replace("-", "_")
+
+
 @pytest.mark.parametrize("name", sorted(cli.commands))
 def test_a_command_has_a_python_twin(name: str) -> None:
     command = cli.commands[name]
-    options = {key: value for key, value in command.make_context(name, []).params.items() if key not in CLI_ONLY}
-    parameters = inspect.signature(getattr(tuner, name)).parameters
+    arguments = [param for param in command.params if isinstance(param, click.Argument) and param.required]
+    context = command.make_context(name, ["x"] * len(arguments))
+    # What must be given is "x" on the command line, and has no default in Python.
+    empty = {str(param.name): inspect.Parameter.empty for param in arguments}
+    options = {key: value for key, value in {**context.params, **empty}.items() if key not in CLI_ONLY}
+    parameters = inspect.signature(getattr(tuner, python_name(name))).parameters
     assert options == {key: value.default for key, value in parameters.items() if key not in PYTHON_ONLY}
 
 
@@ -37,7 +45,9 @@ def code_in_the_docs() -> str:
 def test_every_option_is_in_the_docs(name: str) -> None:
     text = code_in_the_docs()
     for option in cli.commands[name].params:
-        assert isinstance(option, click.Option)
+        if isinstance(option, click.Argument):
+            assert f"{name} {option.metavar}" in text, f"{option.metavar} is not documented"
+            continue
         names = [*option.opts, *option.secondary_opts]
         assert any(re.search(rf"{name}(?![\w-])", text) for name in names), f"none of {names} is documented"
 

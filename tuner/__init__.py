@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tuner.estimation import calibrate, estimate
     from tuner.forecast import plan
     from tuner.memory.static import auto_estimate_memory_from_configs, estimate_model_memory
+    from tuner.sizing.fitting import fit_footprint
 
 __all__ = [
     "DataError",
@@ -24,6 +25,7 @@ __all__ = [
     "calibrate",
     "estimate",
     "estimate_model_memory",
+    "fit_footprint",
     "load_best",
     "plan",
     "run",
@@ -36,6 +38,7 @@ _MODULES = {
     "tuner.estimation": ("calibrate", "estimate"),
     "tuner.forecast": ("plan",),
     "tuner.memory.static": ("auto_estimate_memory_from_configs", "estimate_model_memory"),
+    "tuner.sizing.fitting": ("fit_footprint",),
 }
 
 

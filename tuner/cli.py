@@ -128,6 +128,15 @@ def calibrate(ctx: click.Context, /, debug: bool, **chosen: Any) -> None:
     ctx.exit(0 if (table.status == "completed").all() else 1)
 
 
+@cli.command()
+@options("rows", "footprint_output", "name", "batch", "overwrite", "debug")
+def fit_footprint(debug: bool, **chosen: Any) -> None:
+    """Fit a model's footprint to measured rows: a column memory_gb, the others variables."""
+    from tuner.sizing import fitting
+
+    click.echo(fitting.fit_footprint(**chosen).text())
+
+
 def main() -> None:
     """Runs the command line and exits: 0 success, 1 some trials did not complete, 2 bad input, 130 interrupted."""
     debug = "--debug" in sys.argv

@@ -16,7 +16,7 @@ def _data(ctx: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
     return parse_data(texts)
 
 
-# By the parameter's name.
+# By the parameter's name; an option that means another thing to another command has a name of its own here.
 OPTIONS: dict[str, Callable[[Command], Command]] = {
     "workload": click.option(
         "--workload",
@@ -174,6 +174,13 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
         "--like", metavar="DIR", help="The folder of a study whose trials tell how long an epoch takes."
     ),
     "as_json": click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+    "rows": click.argument("rows", metavar="ROWS.csv"),
+    "footprint_output": click.option("--output", "output", metavar="FILE", help="The footprint's TOML file."),
+    "name": click.option("--name", metavar="NAME", help="What to call the model.  [default: the file's name]"),
+    "batch": click.option(
+        "--batch", default="batch_size", show_default=True, metavar="COLUMN", help="Which column is the batch."
+    ),
+    "overwrite": click.option("--overwrite", is_flag=True, help="Replace the file if it is there."),
     "debug": click.option("--debug", is_flag=True, help="Show the traceback of an error."),
 }
 
