@@ -41,12 +41,12 @@ ALLOWED = {
         "checkpoints",
     },
     "journal": set(),
-    "results": {"journal"},
-    "report": {"results", "placement", "retry", "forecast"},
-    "settings": {"devices", "memory", "placement", "results", "retry"},
+    "study_folder": {"journal"},
+    "report": {"study_folder", "placement", "retry", "forecast"},
+    "settings": {"devices", "memory", "placement", "study_folder", "retry"},
     "planning": {"memory", "placement", "settings", "workloads"},
-    "resume": {"results", "retry", "workloads"},
-    "recorder": {"execution", "report", "results", "retry"},
+    "resume": {"study_folder", "retry", "workloads"},
+    "recorder": {"execution", "report", "study_folder", "retry"},
     "study": {
         "devices",
         "memory",
@@ -54,7 +54,7 @@ ALLOWED = {
         "planning",
         "execution",
         "journal",
-        "results",
+        "study_folder",
         "resume",
         "retry",
         "report",
@@ -64,14 +64,14 @@ ALLOWED = {
         "recorder",
     },
     "selection": {"space", "workloads"},
-    "estimation": {"devices", "memory", "placement", "results", "selection", "settings", "study", "workloads"},
+    "estimation": {"devices", "memory", "placement", "study_folder", "selection", "settings", "study", "workloads"},
     "forecast": {
         "devices",
         "memory",
         "placement",
         "planning",
         "journal",
-        "results",
+        "study_folder",
         "selection",
         "settings",
         "workloads",
@@ -86,13 +86,13 @@ ALLOWED = {
         "study",
         "workloads",
         "datasets",
-        "results",
+        "study_folder",
         "resume",
         "retry",
     },
     "sizing": {"caps", "devices", "memory", "peak", "training", "workloads"},
     "options": {"selection"},
-    "cli": {"api", "estimation", "forecast", "options", "results", "report"},
+    "cli": {"api", "estimation", "forecast", "options", "study_folder", "report"},
     "__main__": {"cli"},
 }
 EVERYWHERE = {"errors", "trial"}
@@ -127,6 +127,11 @@ def test_nothing_heavy_comes_through_the_door(code: str) -> None:
         [sys.executable, "-c", f"import sys; {code}; print({heavy})"], capture_output=True, text=True
     )
     assert run.stdout == "set()\n"
+
+
+def test_no_public_name_is_a_modules() -> None:
+    """Importing a submodule sets an attribute of its name, which would then hide the public one."""
+    assert set(tuner.__all__) & {path.stem for path in ROOT.iterdir()} == set()
 
 
 def test_every_public_name_can_be_had() -> None:

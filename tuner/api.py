@@ -16,13 +16,13 @@ from tuner.devices import DeviceChoice
 from tuner.errors import InputError
 from tuner.memory.estimate import Method
 from tuner.placement import Packing, Plan
-from tuner.results import BEST, Row, best_name, read_study, workloads
 from tuner.resume import merged_options
 from tuner.retry import OnOom
 from tuner.selection import DEFAULT_DATA, DEFAULT_MODE, choose, chosen_before
 from tuner.settings import Settings
 from tuner.space import configurations as parse_configurations
 from tuner.study import StudyResult, run_study
+from tuner.study_folder import BEST, Row, best_name, read_study, workloads
 from tuner.workloads import find_workload
 from tuner.workloads.base import Choice
 

@@ -76,7 +76,7 @@ def estimate(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
     if as_json:
         click.echo(json.dumps([estimation.to_record(*each) for each in found], indent=2))
     elif as_csv:
-        from tuner.results import write_rows
+        from tuner.study_folder import write_rows
 
         click.echo(write_rows([estimation.to_record(*each) for each in found]), nl=False)
     else:

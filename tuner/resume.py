@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from tuner.errors import InputError
-from tuner.results import Row
 from tuner.retry import Accumulated, Retry, RetryPolicy, next_attempt
+from tuner.study_folder import Row
 from tuner.trial import ACCUMULATION, GB, Ending, Request, Trial
 from tuner.workloads.base import Jobs
 

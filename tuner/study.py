@@ -41,10 +41,10 @@ from tuner.report.tables import (
     plan_text,
     results_table,
 )
-from tuner.results import ATTEMPTS, RESULTS, Row, StudyFolder, read_study
 from tuner.resume import check_same, description, remaining, to_ending
 from tuner.retry import Retry, next_attempt
 from tuner.settings import Settings
+from tuner.study_folder import ATTEMPTS, RESULTS, Row, StudyFolder, read_study
 from tuner.trial import ACCUMULATION, GB, SUCCESSFUL, Device, MemoryEstimate, Outcome, Request, title
 from tuner.workloads.base import Choice, Jobs, accumulated, describe, load_jobs, metrics_of
 
@@ -80,7 +80,7 @@ class StudyResult:
         """The rows as a DataFrame with the CSV's columns."""
         import pandas as pd
 
-        from tuner.results import columns
+        from tuner.study_folder import columns
 
         return pd.DataFrame(self.rows, columns=columns(self.rows))
 

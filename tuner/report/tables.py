@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tuner.placement import low_bytes, need_bytes
-from tuner.results import Row
+from tuner.study_folder import Row
 from tuner.trial import GB, MemoryEstimate, Request, title
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import pytest
 from tuner import journal
 from tuner.errors import ExecutionError, InputError
 from tuner.journal import read_attempts
-from tuner.results import StudyFolder, read_study, to_row
+from tuner.study_folder import StudyFolder, read_study, to_row
 from tuner.trial import GB, Device, MemoryEstimate, Outcome, Placement, Status, Trial
 
 ESTIMATE = MemoryEstimate("given", context_bytes=3 * GB // 2)
