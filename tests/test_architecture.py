@@ -76,7 +76,9 @@ ALLOWED = {
         "settings",
         "workloads",
     },
+    "again": {"selection", "study_folder", "workloads"},
     "api": {
+        "again",
         "devices",
         "space",
         "memory",
