@@ -42,12 +42,16 @@ ALLOWED = {
     },
     "journal": set(),
     "study_folder": {"journal"},
-    "report": {"study_folder", "placement", "retry", "forecast"},
+    "browse": {"study_folder"},
+    "studies": {"browse", "journal", "study_folder"},
+    "comparison": {"again", "api", "browse", "studies", "study_folder", "workloads"},
+    "report": {"browse", "comparison", "study_folder", "placement", "retry", "forecast"},
     "settings": {"devices", "memory", "placement", "study_folder", "retry"},
     "planning": {"memory", "placement", "settings", "workloads"},
     "resume": {"study_folder", "retry", "workloads"},
     "recorder": {"execution", "report", "study_folder", "retry"},
     "study": {
+        "browse",
         "devices",
         "memory",
         "placement",
@@ -94,7 +98,7 @@ ALLOWED = {
     },
     "sizing": {"caps", "devices", "memory", "peak", "training", "workloads"},
     "options": {"selection"},
-    "cli": {"api", "estimation", "forecast", "options", "study_folder", "report"},
+    "cli": {"api", "comparison", "estimation", "forecast", "options", "study_folder", "report"},
     "__main__": {"cli"},
 }
 EVERYWHERE = {"errors", "trial"}

@@ -15,6 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from tuner.browse import best_first
 from tuner.errors import InputError, TunerError
 from tuner.execution.loop import Correction, Decisions, Executor, run_trials
 from tuner.interrupts import Interrupt, orderly
@@ -34,7 +35,6 @@ from tuner.planning import (
 from tuner.recorder import Recorder
 from tuner.report.progress import Progress
 from tuner.report.tables import (
-    best_first,
     estimate_accuracy,
     estimates_text,
     make_console,
