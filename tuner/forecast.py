@@ -15,9 +15,9 @@ from tuner.journal import read_attempts
 from tuner.memory.estimate import Method
 from tuner.placement import Packing, Plan, Schedule, simulate
 from tuner.planning import plan_requests, to_trials, usable
-from tuner.results import ATTEMPTS, Row, read_study, workloads
 from tuner.selection import DEFAULT_DATA, DEFAULT_MODE, choose
 from tuner.settings import Settings
+from tuner.study_folder import ATTEMPTS, Row, read_study, workloads
 from tuner.trial import GB, Device, Request, Trial, is_auto, title
 from tuner.workloads.base import describe, load_jobs
 
