@@ -28,13 +28,13 @@ from tuner.datasets.synthetic_trees import synthetic_trees
 from tuner.datasets.trees import TreeData, build
 from tuner.devices import ram_device
 from tuner.estimation import calibrate
-from tuner.results import Row
 from tuner.settings import Settings
 from tuner.sizing.choices import Chosen, Goal
 from tuner.sizing.configuration import Estimator, size_configuration
 from tuner.sizing.workload import batch_key
 from tuner.space import complete
 from tuner.study import run_study
+from tuner.study_folder import Row
 from tuner.trial import GB, Configuration
 from tuner.workloads import find_workload
 from tuner.workloads.base import Choice, Job

@@ -41,20 +41,26 @@ ALLOWED = {
         "checkpoints",
     },
     "journal": set(),
-    "results": {"journal"},
-    "report": {"results", "placement", "retry", "forecast", "optimization", "sizing"},
-    "settings": {"devices", "memory", "placement", "results", "retry"},
+    "study_folder": {"journal"},
+    "browse": {"study_folder"},
+    "studies": {"browse", "journal", "study_folder"},
+    "comparison": {"again", "api", "browse", "studies", "study_folder", "workloads"},
+    "report": {"browse", "comparison", "study_folder", "placement", "retry", "forecast", "optimization", "sizing"},
+    "settings": {"devices", "memory", "placement", "study_folder", "retry"},
     "planning": {"memory", "placement", "settings", "workloads"},
-    "resume": {"results", "retry", "workloads"},
-    "recorder": {"execution", "report", "results", "retry"},
+    "auto_batch": {"memory", "placement", "planning", "settings", "sizing", "workloads"},
+    "resume": {"study_folder", "retry", "workloads"},
+    "recorder": {"execution", "report", "study_folder", "retry"},
     "study": {
+        "auto_batch",
+        "browse",
         "devices",
         "memory",
         "placement",
         "planning",
         "execution",
         "journal",
-        "results",
+        "study_folder",
         "resume",
         "retry",
         "report",
@@ -64,19 +70,32 @@ ALLOWED = {
         "recorder",
     },
     "selection": {"space", "workloads"},
-    "estimation": {"devices", "memory", "placement", "results", "selection", "settings", "study", "workloads"},
+    "estimation": {
+        "auto_batch",
+        "devices",
+        "memory",
+        "placement",
+        "study_folder",
+        "selection",
+        "settings",
+        "study",
+        "workloads",
+    },
     "forecast": {
+        "auto_batch",
         "devices",
         "memory",
         "placement",
         "planning",
         "journal",
-        "results",
+        "study_folder",
         "selection",
         "settings",
         "workloads",
     },
+    "again": {"selection", "study_folder", "workloads"},
     "api": {
+        "again",
         "devices",
         "space",
         "memory",
@@ -86,14 +105,24 @@ ALLOWED = {
         "study",
         "workloads",
         "datasets",
-        "results",
+        "study_folder",
         "resume",
         "retry",
     },
     "sizing": {"caps", "devices", "journal", "memory", "peak", "space", "training", "workloads"},
     "optimization": {"devices", "memory", "selection", "sizing", "workloads"},
     "options": {"selection"},
-    "cli": {"api", "estimation", "forecast", "optimization", "options", "results", "report", "sizing"},
+    "cli": {
+        "api",
+        "comparison",
+        "estimation",
+        "forecast",
+        "optimization",
+        "options",
+        "study_folder",
+        "report",
+        "sizing",
+    },
     "__main__": {"cli"},
 }
 EVERYWHERE = {"errors", "trial"}
@@ -128,6 +157,11 @@ def test_nothing_heavy_comes_through_the_door(code: str) -> None:
         [sys.executable, "-c", f"import sys; {code}; print({heavy})"], capture_output=True, text=True
     )
     assert run.stdout == "set()\n"
+
+
+def test_no_public_name_is_a_modules() -> None:
+    """Importing a submodule sets an attribute of its name, which would then hide the public one."""
+    assert set(tuner.__all__) & {path.stem for path in ROOT.iterdir()} == set()
 
 
 def test_every_public_name_can_be_had() -> None:

@@ -59,6 +59,7 @@ def test_a_study_ends_with_a_table_a_csv_and_a_command_that_repeats_the_best(fol
     assert (results.peak_memory_gb > 0.05).all()
     best = results.loc[results.val_rmse.idxmin()]
     (again,) = re.findall("^best: .* Again: (.*)$", run.stdout, re.MULTILINE)
+    assert f"Again: {again}\n" in tune("results", "out", cwd=tmp_path).stdout
     repeated = subprocess.run(
         [*shlex.split(again), "--output", "again"], capture_output=True, text=True, cwd=tmp_path, timeout=120
     )
@@ -128,6 +129,8 @@ def test_ctrl_c_on_a_terminal_keeps_the_finished_and_leaves_no_process(folder: P
         (["estimate", "--set", "hidden_dim"], "--set hidden_dim: expected KEY=VALUE"),
         (["estimate", "--set", "width=3"], "unknown key 'width'"),
         (["estimate", "--json", "--csv"], "leave one of them out"),
+        (["estimate", "--set", "batch_size=auto"], "batch_size auto: it takes a plan's shares to find it"),
+        (["--set", "batch_size=auto", "--packing", "per-trial"], "fills the share of a uniform plan: leave out"),
         (["plan", "--gpus", "2"], "say how much memory each has"),
         (["--resume", "nowhere"], "--resume nowhere: there is no such folder"),
         (["--resume", ".", "--output", "x"], "--resume .: holds no study.json"),

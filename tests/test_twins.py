@@ -10,7 +10,8 @@ import click
 import pytest
 
 import tuner
-from tuner.api import _arguments
+from tuner.again import arguments
+from tuner.api import run_defaults
 from tuner.cli import cli
 
 ROOT = Path(__file__).parents[1]
@@ -81,6 +82,6 @@ def test_the_arguments_of_a_run_are_read_back_as_the_same_run(data: dict[str, ob
     }
     parameters = inspect.signature(tuner.run).parameters
     options = {name: changed.get(name, parameter.default) for name, parameter in parameters.items()}
-    context = cli.commands["run"].make_context("run", _arguments(options))
+    context = cli.commands["run"].make_context("run", arguments(options, run_defaults()))
     assert {name: value for name, value in context.params.items() if name != "debug"} == options
-    assert _arguments({name: parameter.default for name, parameter in parameters.items()}) == []
+    assert arguments(run_defaults(), run_defaults()) == []

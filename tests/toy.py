@@ -68,6 +68,32 @@ class Fatal(Toy):
         return super().loss(model, batch)
 
 
+class Batched(Toy):
+    """A toy whose batch decides its memory: 64 KiB a sample, and twice that where they are multiplied."""
+
+    name: ClassVar[str] = "batched"
+    memory_scales_with: ClassVar[str | None] = "batch_size"
+    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
+        **Toy.hyperparameters,
+        "batch_size": Hyperparameter(8, 1, 100_000, ""),
+    }
+
+    def build_model(self, config: Config, data: Any) -> nn.Module:
+        return nn.Linear(2**14, 1)
+
+    def batches(self, config: Config, data: Any) -> Iterator[Batch]:
+        for _ in range(4):
+            x = torch.ones(config["batch_size"], 2**14)
+            yield x, x[:, :1]
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        x, y = batch
+        return (model(x * 2**-14) - y).square().mean()
+
+    def evaluate(self, model: nn.Module, data: Any, split: Split) -> dict[str, float]:
+        return {"loss": float((model(torch.full((1, 2**14), 2**-14)) - 1).abs())}
+
+
 class Sharing(Toy):
     """Its metric is 0 if its data is a read-only view of memory that somebody else owns, and 1 if it is a copy."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tuner.api import load_best, run, tune_hyperparameters_parallel
+    from tuner.comparison import results
     from tuner.errors import DataError, ExecutionError, InputError, TunerError
     from tuner.estimation import calibrate, estimate
     from tuner.forecast import plan
@@ -30,12 +31,14 @@ __all__ = [
     "load_best",
     "optimize",
     "plan",
+    "results",
     "run",
     "tune_hyperparameters_parallel",
 ]
 
 _MODULES = {
     "tuner.api": ("load_best", "run", "tune_hyperparameters_parallel"),
+    "tuner.comparison": ("results",),
     "tuner.errors": ("DataError", "ExecutionError", "InputError", "TunerError"),
     "tuner.estimation": ("calibrate", "estimate"),
     "tuner.forecast": ("plan",),

@@ -9,14 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tuner.auto_batch import refuse_auto
 from tuner.devices import DeviceChoice, detect_devices
 from tuner.errors import InputError
 from tuner.memory.estimate import Method, calibrated, cublas_workspace_bytes, estimate_all, to_estimate
 from tuner.placement import low_bytes, need_bytes
-from tuner.results import Row
 from tuner.selection import DEFAULT_DATA, DEFAULT_MODE, choose
 from tuner.settings import Settings
 from tuner.study import run_study
+from tuner.study_folder import Row
 from tuner.trial import GB, Device, MemoryEstimate, title
 from tuner.workloads.base import Choice
 
@@ -93,6 +94,7 @@ def estimate(
         seed=seed,
         overrides=overrides,
     )
+    refuse_auto(choices)
     found = []
     for choice in choices:
         estimates = _estimates(choice, target, memory_estimation, calibration, expandable_segments)
@@ -152,6 +154,7 @@ def calibrate(
     choices, label = choose(
         workload=workload, mode=mode, config=config, data=data, only=only, limit=limit, seed=seed, skip_bad=skip_bad
     )
+    refuse_auto(choices)
     settings = Settings(
         auto_memory=True,
         max_workers=1,

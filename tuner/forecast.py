@@ -8,16 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tuner.auto_batch import Sized, packed_uniformly, size_batches
 from tuner.devices import DeviceChoice, detect_devices
 from tuner.errors import InputError
 from tuner.journal import read_attempts
 from tuner.memory.estimate import Method
 from tuner.placement import Packing, Plan, Schedule, simulate
-from tuner.planning import estimate_requests, plan_requests, to_trials, usable
-from tuner.results import ATTEMPTS, Row, read_study, workloads
+from tuner.planning import plan_requests, to_trials, usable
 from tuner.selection import DEFAULT_DATA, DEFAULT_MODE, choose
 from tuner.settings import Settings
-from tuner.trial import GB, Device, Request, Trial, title
+from tuner.study_folder import ATTEMPTS, Row, read_study, workloads
+from tuner.trial import GB, Device, Request, Trial, is_auto, title
 from tuner.workloads.base import describe, load_jobs
 
 Seconds = Callable[[Request], float]
@@ -30,6 +31,7 @@ class Forecast:
     Attributes:
         plan: how its trials share the devices.
         requests: its trials, with what each needs.
+        sized: the trials, with the batches that were found for them.
         data: the data sets in a few words, a line for each.
         schedule: every trial's place and time; the times are in seconds if ``measured``, else in units of their own.
         one_by_one: how long the trials take one after another, in the same unit.
@@ -39,6 +41,7 @@ class Forecast:
 
     plan: Plan
     requests: Sequence[Request]
+    sized: Sized
     data: str
     schedule: Schedule
     one_by_one: float
@@ -124,15 +127,18 @@ def plan(
         overrides=overrides,
     )
     trials = to_trials(choices, settings)
+    if any(is_auto(trial.config) for trial in trials):
+        settings = packed_uniformly(settings)
     rows = _finished_rows(like, [choice.workload.name for choice in choices]) if like else []
     jobs = load_jobs(choices)
-    estimates = estimate_requests(jobs, trials, devices, settings)
-    planned, requests = plan_requests(jobs, estimates.requests, devices, settings)
+    sized = size_batches(jobs, trials, devices, settings)
+    planned, requests = plan_requests(jobs, sized.estimates.requests, devices, settings)
     seconds = speed(rows)
-    uniform, _ = plan_requests(jobs, estimates.requests, devices, replace(settings, packing="uniform"))
+    uniform, _ = plan_requests(jobs, sized.estimates.requests, devices, replace(settings, packing="uniform"))
     return Forecast(
         plan=planned,
         requests=requests,
+        sized=sized,
         data=describe(jobs),
         schedule=simulate(requests, planned, seconds),
         one_by_one=sum(map(seconds, requests)),
@@ -178,6 +184,7 @@ def to_record(forecast: Forecast) -> dict[str, Any]:
         unit: round(forecast.schedule.seconds, 3),
         f"{unit}_uniform": round(forecast.uniform, 3),
         f"{unit}_one_by_one": round(forecast.one_by_one, 3),
+        "auto_batch": forecast.sized.by_trial(),
         "devices": [_device_record(forecast, device) for device in plan.devices],
         "trials": [
             {

@@ -223,6 +223,22 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
     "key": click.option(
         "--key", multiple=True, metavar="NAME=PATH", help="Where in the files a value is, such as a.b.batch_size."
     ),
+    "sort": click.option(
+        "--sort",
+        multiple=True,
+        metavar="[-]COLUMN",
+        help="Sort by this, with - or :desc the largest first.  [default: completed first, by their metric]",
+    ),
+    "where": click.option(
+        "--where",
+        multiple=True,
+        metavar="CONDITION",
+        help='Only rows like "hidden_dim>=64"; = != < <= > >=, and ~ for contains. Given again, all must hold.',
+    ),
+    "columns": click.option(
+        "--columns", metavar="A,B,C", help="Show these columns.  [default: what tells trials apart]"
+    ),
+    "top": click.option("--top", type=int, metavar="N", help="Just the first N of each workload."),
     "as_json": click.option("--json", "as_json", is_flag=True, help="Print JSON."),
     "rows": click.argument("rows", metavar="ROWS.csv"),
     "footprint_output": click.option("--output", "output", metavar="FILE", help="The footprint's TOML file."),
@@ -231,6 +247,7 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
         "--batch", default="batch_size", show_default=True, metavar="COLUMN", help="Which column is the batch."
     ),
     "overwrite": click.option("--overwrite", is_flag=True, help="Replace the file if it is there."),
+    "as_csv": click.option("--csv", "as_csv", is_flag=True, help="Print CSV."),
     "debug": click.option("--debug", is_flag=True, help="Show the traceback of an error."),
 }
 

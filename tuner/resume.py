@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from tuner.errors import InputError
-from tuner.results import Row
 from tuner.retry import Accumulated, Retry, RetryPolicy, next_attempt
-from tuner.trial import ACCUMULATION, GB, Ending, Request, Trial
+from tuner.study_folder import AUTO_BATCH, Row
+from tuner.trial import ACCUMULATION, GB, Ending, Request, Trial, is_auto, with_batch
 from tuner.workloads.base import Jobs
 
 Study = Mapping[str, Any]
@@ -52,15 +52,28 @@ def description(jobs: Jobs, trials: Sequence[Trial], seed: int) -> dict[str, Any
     """
     prints = [fingerprint(job.data) for job in jobs.values()]
     several = len(jobs) > 1
-    whose = [{"workload": trial.workload} if several else {} for trial in trials]
     return {
         "workload": list(jobs) if several else next(iter(jobs)),
         "seed": seed,
         "fingerprint": prints if several else prints[0],
-        "configurations": [
-            {**own, "name": each.name, **each.config} for own, each in zip(whose, trials, strict=True)
-        ],
+        "configurations": listed(trials, several=several),
     }
+
+
+def listed(trials: Sequence[Trial], *, several: bool) -> list[dict[str, Any]]:
+    """The configurations of a study's trials, with the key ``workload`` where there are several workloads."""
+    return [{**({"workload": each.workload} if several else {}), "name": each.name, **each.config} for each in trials]
+
+
+def with_batches_of(study: Study, trials: Sequence[Trial]) -> list[Trial]:
+    """The trials of a study that is gone on with, with the batches that were found when it was begun."""
+    found = study.get(AUTO_BATCH, {})
+    return [
+        replace(trial, config=with_batch(trial.config, found[trial.trial_id]))
+        if trial.trial_id in found and is_auto(trial.config)
+        else trial
+        for trial in trials
+    ]
 
 
 def check_same(study: Study, described: Mapping[str, Any], folder: str) -> None:

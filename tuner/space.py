@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import InputError
-from tuner.trial import Configuration, Hyperparameter
+from tuner.trial import AUTO, Configuration, Hyperparameter
 
 Schema = Mapping[str, Hyperparameter]
 FILE_KEYS = ("configurations", "grid", "defaults")
@@ -101,8 +101,11 @@ def configurations(
 
 
 def complete(values: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
-    """Fills in the schema's defaults, in its order, and makes whole numbers of float hyperparameters floats."""
-    filled = {key: type(spec.default)(values.get(key, spec.default)) for key, spec in schema.items()}
+    """Fills in the schema's defaults, in its order, and makes whole numbers of float hyperparameters floats.
+
+    ``AUTO`` stays what it is.
+    """
+    filled = {key: _typed(values.get(key, spec.default), spec) for key, spec in schema.items()}
     return {key: value for key, value in filled.items() if not schema[key].optional or value != schema[key].default}
 
 
@@ -186,10 +189,17 @@ def _faults(values: Mapping[Any, Any], schema: Schema) -> list[str]:
     return faults
 
 
+def _typed(value: Any, spec: Hyperparameter) -> Any:
+    return value if spec.auto and value == AUTO else type(spec.default)(value)
+
+
 def _problem(value: object, spec: Hyperparameter) -> str:
     """Why a value is not one of this hyperparameter's; empty if it is."""
+    if spec.auto and value == AUTO:
+        return ""
     whole = isinstance(spec.default, int)
     allowed = f"{'a whole number' if whole else 'a number'} from {spec.low:g} to {spec.high:g}"
+    allowed += f", or {AUTO}" if spec.auto else ""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return f"is not a number (allowed: {allowed})"
     if not math.isfinite(value) or (whole and value != int(value)):

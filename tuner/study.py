@@ -15,6 +15,8 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from tuner.auto_batch import packed_uniformly, size_batches
+from tuner.browse import best_first
 from tuner.errors import InputError, TunerError
 from tuner.execution.loop import Correction, Decisions, Executor, run_trials
 from tuner.interrupts import Interrupt, orderly
@@ -25,7 +27,6 @@ from tuner.placement import Packer, Plan, need_bytes
 from tuner.planning import (
     Estimates,
     calibration_key,
-    estimate_requests,
     plan_requests,
     to_trials,
     usable,
@@ -34,18 +35,17 @@ from tuner.planning import (
 from tuner.recorder import Recorder
 from tuner.report.progress import Progress
 from tuner.report.tables import (
-    best_first,
     estimate_accuracy,
     estimates_text,
     make_console,
     plan_text,
     results_table,
 )
-from tuner.results import ATTEMPTS, RESULTS, Row, StudyFolder, read_study
-from tuner.resume import check_same, description, remaining, to_ending
+from tuner.resume import check_same, description, listed, remaining, to_ending, with_batches_of
 from tuner.retry import Retry, next_attempt
 from tuner.settings import Settings
-from tuner.trial import ACCUMULATION, GB, SUCCESSFUL, Device, MemoryEstimate, Outcome, Request, title
+from tuner.study_folder import ATTEMPTS, AUTO_BATCH, RESULTS, Row, StudyFolder, read_study
+from tuner.trial import ACCUMULATION, GB, SUCCESSFUL, Device, MemoryEstimate, Outcome, Request, is_auto, title
 from tuner.workloads.base import Choice, Jobs, accumulated, describe, load_jobs, metrics_of
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class StudyResult:
         """The rows as a DataFrame with the CSV's columns."""
         import pandas as pd
 
-        from tuner.results import columns
+        from tuner.study_folder import columns
 
         return pd.DataFrame(self.rows, columns=columns(self.rows))
 
@@ -113,20 +113,25 @@ def run_study(
     """
     settings.check()
     console = make_console()
+    study = read_study(Path(settings.resume)) if settings.resume else {}
     trials = to_trials(choices, settings)
+    if study.get(AUTO_BATCH) or any(is_auto(trial.config) for trial in trials):
+        settings = packed_uniformly(settings)
+    trials = with_batches_of(study, trials)
     jobs = load_jobs(choices)
     described = description(jobs, trials, settings.seed)
-    attempts = _earlier_attempts(settings, described)
+    attempts = _earlier_attempts(settings, study, described)
     executor = executor or _ray(settings)
     interrupt = Interrupt()
     with orderly(interrupt), closing(executor):
         devices = usable(executor.devices(settings.device), settings)
         if settings.auto_memory and not settings.dry_run:
             executor.prepare(devices)  # starting Ray and estimating take seconds, so they overlap
-        estimates = estimate_requests(jobs, trials, devices, settings)
+        sized = size_batches(jobs, trials, devices, settings)
+        estimates = sized.estimates
         plan, requests = _plan(jobs, estimates.requests, attempts, devices, settings)
         about = describe(jobs)
-        console.print(plan_text(plan, requests, about), markup=False, soft_wrap=True)
+        console.print(plan_text(plan, requests, about, str(sized)), markup=False, soft_wrap=True)
         if not requests:
             console.print(_given_up(attempts), markup=False, soft_wrap=True, end="")
         interrupt.check()
@@ -137,7 +142,8 @@ def run_study(
         folder = _open_folder(settings, jobs, label, len(attempts), console)
         with closing(folder):
             if not settings.resume:
-                folder.describe({**described, **_description(command, options, about, settings, plan)})
+                tried = {"configurations": listed(sized.trials, several=len(jobs) > 1), AUTO_BATCH: sized.by_trial()}
+                folder.describe({**described, **tried, **_description(command, options, about, settings, plan)})
             broken: BaseException | None = None
             try:
                 _execute(jobs, requests, estimates, plan, executor, folder, console, settings, interrupt)
@@ -171,15 +177,15 @@ def _how_to_go_on(folder: Path, options: Mapping[str, Any] | None) -> str:
     return f"go on with: {call}"
 
 
-def _earlier_attempts(settings: Settings, described: Mapping[str, Any]) -> list[Row]:
+def _earlier_attempts(settings: Settings, study: Mapping[str, Any], described: Mapping[str, Any]) -> list[Row]:
     """The journal of the study that is gone on with; empty for a new one.
 
     Raises:
-        InputError: there is none, or it is of something else.
+        InputError: it is of something else.
     """
     if not settings.resume:
         return []
-    check_same(read_study(Path(settings.resume)), described, settings.resume)
+    check_same(study, described, settings.resume)
     return read_attempts(Path(settings.resume) / ATTEMPTS)[0]
 
 

@@ -20,6 +20,7 @@ Phase = Literal["", "start", "first step", "training", "evaluation"]
 Lost = Literal["", "worker", "node"]
 # Micro-batches in an optimizer step: a key of a configuration where it is more than one.
 ACCUMULATION = "accumulation"
+AUTO = "auto"  # the batch of a configuration that is to be as large as its share of a device allows
 SUCCESSFUL: tuple[Status, ...] = ("completed", "pruned")
 
 
@@ -74,6 +75,16 @@ class Trial:
     config: Mapping[str, Any]
     seed: int
     attempt: int = 1
+
+
+def is_auto(config: Mapping[str, Any]) -> bool:
+    """Whether a configuration's batch is still to be found."""
+    return AUTO in config.values()
+
+
+def with_batch(config: Mapping[str, Any], batch_size: int) -> dict[str, Any]:
+    """The configuration with so many samples in the place of ``AUTO``."""
+    return {key: batch_size if value == AUTO else value for key, value in config.items()}
 
 
 def title(workload: str, name: str, *, several: bool) -> str:
@@ -276,6 +287,7 @@ class Hyperparameter:
         high: largest, itself included.
         doc: what it does, in a few words.
         optional: it is in a configuration only where it has another value than the default.
+        auto: ``AUTO`` is accepted, too.
     """
 
     default: int | float
@@ -283,6 +295,7 @@ class Hyperparameter:
     high: float
     doc: str
     optional: bool = False
+    auto: bool = False
 
 
 # What the training loop understands in every workload's configurations.

@@ -20,7 +20,7 @@ def forecast_text(forecast: Forecast) -> str:
         forecast: from ``tuner.plan``.
     """
     plan = forecast.plan
-    lines = [plan_text(plan, forecast.requests, forecast.data)]
+    lines = [plan_text(plan, forecast.requests, forecast.data, str(forecast.sized))]
     lines += [_device_line(forecast, device) for device in plan.devices[:SHOWN]]
     if len(plan.devices) > SHOWN:
         lines.append(f"{'':<10} and {len(plan.devices) - SHOWN} more devices")

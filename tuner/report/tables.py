@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from tuner.browse import metric_columns
 from tuner.placement import low_bytes, need_bytes
-from tuner.results import Row
+from tuner.study_folder import Row
 from tuner.trial import GB, MemoryEstimate, Request, title
 
 if TYPE_CHECKING:
@@ -88,18 +89,20 @@ def make_console() -> Console:
     return console
 
 
-def plan_text(plan: Plan, requests: Sequence[Request], data: str) -> str:
+def plan_text(plan: Plan, requests: Sequence[Request], data: str, batches: str = "") -> str:
     """The plan in a few lines: data, footprint, memory, buffer, workers, share, and what bounds them.
 
     Args:
         plan: the plan.
         requests: all trials that are to run, with their estimates.
         data: the data sets in a few words, a line for each.
+        batches: the batches that were found for it, a line for each; empty where none was to be found.
     """
-    lines = [f"{'' if number else 'data':<10} {line}" for number, line in enumerate(data.splitlines())]
+    lines = _labelled("data", data)
     lines.append(f"{'trials':<10} {len(requests)}")
     if not requests:
         return "\n".join([*lines, "nothing is left to do"])
+    lines += _labelled("batch", batches)
     lines.append(f"{'footprint':<10} {_footprint(plan, requests)}")
     notes = Counter((request.estimate.method, request.estimate.note) for request in requests if request.estimate.note)
     lines += [f"{'':<10} {count} of them {method}, as {note}" for (method, note), count in notes.items()]
@@ -111,6 +114,10 @@ def plan_text(plan: Plan, requests: Sequence[Request], data: str) -> str:
     least = f"{plan.guaranteed} to " if plan.guaranteed < plan.workers else ""
     lines.append(f"{'workers':<10} {least}{plan.workers}, {threads}; bounded by {plan.bound}")
     return "\n".join(lines)
+
+
+def _labelled(label: str, text: str) -> list[str]:
+    return [f"{'' if number else label:<10} {line}" for number, line in enumerate(text.splitlines())]
 
 
 def _device_lines(plan: Plan, index: int) -> list[str]:
@@ -149,7 +156,7 @@ def results_table(rows: Sequence[Row], metric: str) -> Table:
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    metrics = [key for key in (metric, metric.replace("val_", "test_")) if any(key in row for row in rows)]
+    metrics = metric_columns(rows, metric)
     error = ("error",) if any(row["error"] for row in rows) else ()
     tried = ("attempts",) if any(row["attempts"] > 1 for row in rows) else ()
     heads = ("name", "status", *tried, *metrics, "epochs", "seconds", "share", "estimated", "peak", *error)
@@ -169,22 +176,6 @@ def results_table(rows: Sequence[Row], metric: str) -> Table:
             *(Text(row[key]) for key in error),
         )
     return table
-
-
-def best_first(rows: Sequence[Row], metrics: Mapping[str, str]) -> list[Row]:
-    """Each workload's completed rows with the smallest of its metric first, then its others.
-
-    Args:
-        rows: of the study.
-        metrics: what a workload's trials are compared by, by workload, in their order.
-    """
-    order = list(metrics)
-
-    def rank(row: Row) -> tuple[int, bool, bool, float]:
-        value = row.get(metrics[row["workload"]])
-        return order.index(row["workload"]), row["status"] != "completed", value is None, value or 0.0
-
-    return sorted(rows, key=rank)
 
 
 def _number(value: Any, digits: int) -> str:

@@ -21,11 +21,12 @@ def largest_batch_of(
     *,
     at_least: int = 1,
     at_most: int | None = None,
+    accumulation: int = 1,
     method: Method = "auto",
     calibration: bool = True,
     expandable_segments: bool = False,
 ) -> tuple[LargestBatch, MemoryEstimate]:
-    """The largest batch of a configuration that fits, in one piece, and the estimate of its footprint.
+    """The largest batch of a configuration that fits, or micro-batch, and the estimate of its footprint.
 
     Args:
         job: the workload and its data.
@@ -35,6 +36,8 @@ def largest_batch_of(
         need_bytes: what an estimate counts as, with or without margins.
         at_least: the smallest batch of interest, in samples.
         at_most: the largest; by default the training set, or what the hyperparameter allows.
+        accumulation: micro-batches in a step. Where there are several, one of them is sought: it takes more than a
+            batch of its size does, as the gradients of those before it are there, too.
         method: how to estimate.
         calibration: correct by what earlier trials on this device needed.
         expandable_segments: estimate with PyTorch's CUDA allocator option of that name.
@@ -45,15 +48,18 @@ def largest_batch_of(
     """
     key = batch_key(job)
     alone = {name: value for name, value in config.items() if name != ACCUMULATION}
+    parts = {ACCUMULATION: accumulation} if accumulation > 1 else {}
 
     @cache
     def guess(batch: int) -> MemoryEstimate:
-        raw = estimate(job.workload, {**alone, key: batch}, job.data, device, method, expandable_segments)
+        sized = {**alone, key: batch * accumulation, **parts}
+        raw = estimate(job.workload, sized, job.data, device, method, expandable_segments)
         if not calibration:
             return raw
         return calibrated([raw], job.workload.name, device.name, expandable_segments)[0]
 
     most, bound = batch_bound(job)
+    most = max(1, most // accumulation)
     if at_most is not None and at_most < most:
         most, bound = at_most, "--max-batch-size"
     found = largest_batch(

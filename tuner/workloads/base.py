@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tuner.errors import InputError
-from tuner.trial import ACCUMULATION, LOOP_OPTIONS, Configuration, Hyperparameter, Trial
+from tuner.trial import ACCUMULATION, AUTO, LOOP_OPTIONS, Configuration, Hyperparameter, Trial
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -34,7 +34,8 @@ class Workload(ABC):
             the training loop reads.
         batches_vary: whether batches differ in size, other than that the last of an epoch may be smaller.
         memory_scales_with: the key of a configuration that says how many samples are in a batch, if memory grows with
-            it and ``loss`` is a mean over them: then a step may be taken in several smaller batches.
+            it and ``loss`` is a mean over them: then a step may be taken in several smaller batches, and the key's
+            value may be ``AUTO``.
         memory_limited_by: the key of a configuration beyond which a batch takes no more memory, however many samples
             it may have; None where there is none.
         explosion: an epoch's mean loss that is so many times the first step's ends a trial as diverged.
@@ -56,7 +57,9 @@ class Workload(ABC):
     @property
     def schema(self) -> Mapping[str, Hyperparameter]:
         """Everything that a configuration may set: the workload's own and the training loop's options."""
-        return {**self.hyperparameters, **LOOP_OPTIONS}
+        key = self.memory_scales_with
+        batch = {} if key is None else {key: replace(self.hyperparameters[key], auto=True)}
+        return {**self.hyperparameters, **batch, **LOOP_OPTIONS}
 
     @abstractmethod
     def load_data(self, source: str, seed: int) -> Any:
@@ -176,7 +179,7 @@ class Choice:
             parts = each.values.get(ACCUMULATION, 1)
             if parts > 1 and key is None:
                 raise InputError(f"{each.name}: accumulation: workload {self.workload.name} has no batch to divide")
-            if key is not None and each.values[key] % parts:
+            if key is not None and each.values[key] != AUTO and each.values[key] % parts:
                 raise InputError(f"{each.name}: accumulation {parts} does not divide {key} {each.values[key]}")
 
 
