@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tuner.errors import InputError
-from tuner.trial import ACCUMULATION, LOOP_OPTIONS, Configuration, Hyperparameter, Trial
+from tuner.trial import ACCUMULATION, CHECKPOINTING, LOOP_OPTIONS, Configuration, Hyperparameter, Trial
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -119,6 +119,18 @@ class Workload(ABC):
             return config
         return {**config, key: config[key] // config[ACCUMULATION]}
 
+    def checkpointed(self, model: nn.Module) -> Iterable[nn.Module]:
+        """The modules whose activations may be computed again in backward (``gradient_checkpointing``); optional.
+
+        They must be deterministic but for torch's random numbers, and change no buffers in training.
+        """
+        return ()
+
+    @property
+    def can_checkpoint(self) -> bool:
+        """Whether the workload names such modules."""
+        return type(self).checkpointed is not Workload.checkpointed
+
     def describe(self, data: Any) -> str:
         """The data set in a few words, for the plan; optional."""
         return ""
@@ -163,10 +175,11 @@ class Choice:
     configurations: Sequence[Configuration]
 
     def __post_init__(self) -> None:
-        """Refuses micro-batches that cannot be made.
+        """Refuses options of the training loop that the workload cannot serve.
 
         Raises:
-            InputError: a configuration's ``accumulation`` does not divide its batch, or there is none to divide.
+            InputError: a configuration's ``accumulation`` does not divide its batch, or there is none to divide; or
+                it has ``gradient_checkpointing``, and the workload names no modules for it.
         """
         key = self.workload.memory_scales_with
         for each in self.configurations:
@@ -175,6 +188,11 @@ class Choice:
                 raise InputError(f"{each.name}: accumulation: workload {self.workload.name} has no batch to divide")
             if key is not None and each.values[key] % parts:
                 raise InputError(f"{each.name}: accumulation {parts} does not divide {key} {each.values[key]}")
+            if each.values.get(CHECKPOINTING) and not self.workload.can_checkpoint:
+                raise InputError(
+                    f"{each.name}: {CHECKPOINTING} 1: workload {self.workload.name} names no modules that may be "
+                    "computed again: leave it out"
+                )
 
 
 def load_jobs(choices: Sequence[Choice]) -> dict[str, Job]:

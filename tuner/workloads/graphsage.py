@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tuner.trial import Hyperparameter
@@ -90,6 +90,13 @@ class GraphSAGE(Workload):
         )
         model.load_state_dict(dict(weights))
         return model
+
+    def checkpointed(self, model: nn.Module) -> Iterable[nn.Module]:
+        """The layers, each with its activation and dropout."""
+        from tuner.workloads.graphsage_model import GraphSAGEModel
+
+        assert isinstance(model, GraphSAGEModel)
+        return model.layers
 
     def batches(self, config: Config, data: RatingData) -> Iterator[Batch]:
         """Users (B,), items (B,) and ratings (B,) in a new random order."""
