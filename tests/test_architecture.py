@@ -43,7 +43,7 @@ ALLOWED = {
     },
     "journal": set(),
     "results": {"journal"},
-    "report": {"results", "placement", "retry", "forecast"},
+    "report": {"results", "placement", "retry", "forecast", "capacity"},
     "settings": {"devices", "memory", "placement", "results", "retry"},
     "planning": {"memory", "placement", "settings", "workloads"},
     "resume": {"results", "retry", "workloads"},
@@ -66,7 +66,9 @@ ALLOWED = {
     },
     "selection": {"space", "workloads"},
     "estimation": {"devices", "memory", "placement", "results", "selection", "settings", "study", "workloads"},
+    "capacity": {"memory", "placement", "planning", "settings", "workloads"},
     "forecast": {
+        "capacity",
         "devices",
         "memory",
         "placement",
@@ -93,7 +95,7 @@ ALLOWED = {
     },
     "sizing": {"caps", "devices", "memory", "peak", "training", "workloads"},
     "options": {"selection"},
-    "cli": {"api", "estimation", "forecast", "options", "results", "report"},
+    "cli": {"api", "capacity", "estimation", "forecast", "options", "results", "report"},
     "__main__": {"cli"},
 }
 EVERYWHERE = {"errors", "trial"}

@@ -103,7 +103,9 @@ class GraphSAGE(Workload):
         import torch
 
         user, item, rating = _tensors(data.train)
-        for chosen in torch.split(torch.randperm(len(rating)), config["batch_size"]):
+        order, size = torch.randperm(len(rating)), config["batch_size"]
+        for begin in range(0, len(order), size):  # one by one: estimates look at two of maybe 100,000
+            chosen = order[begin : begin + size]
             yield user[chosen], item[chosen], rating[chosen]
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
