@@ -23,7 +23,8 @@ ALLOWED = {
     "workloads": {"datasets"},
     "checkpoints": {"caps"},
     "optimizers": set(),
-    "training": {"workloads", "checkpoints", "optimizers"},
+    "training": {"workloads", "checkpoints", "optimizers", "recompute"},
+    "recompute": set(),
     "memory": {"devices", "workloads", "training", "peak", "caps"},
     "placement": set(),
     "retry": set(),
@@ -45,7 +46,7 @@ ALLOWED = {
     "browse": {"study_folder"},
     "studies": {"browse", "journal", "study_folder"},
     "comparison": {"again", "api", "browse", "studies", "study_folder", "workloads"},
-    "report": {"browse", "comparison", "study_folder", "placement", "retry", "forecast"},
+    "report": {"browse", "capacity", "comparison", "study_folder", "placement", "retry", "forecast"},
     "settings": {"devices", "memory", "placement", "study_folder", "retry"},
     "planning": {"memory", "placement", "settings", "workloads"},
     "auto_batch": {"memory", "placement", "planning", "settings", "sizing", "workloads"},
@@ -81,8 +82,10 @@ ALLOWED = {
         "study",
         "workloads",
     },
+    "capacity": {"memory", "placement", "planning", "settings", "workloads"},
     "forecast": {
         "auto_batch",
+        "capacity",
         "devices",
         "memory",
         "placement",
@@ -111,7 +114,7 @@ ALLOWED = {
     },
     "sizing": {"caps", "devices", "journal", "memory", "peak", "space", "training", "workloads"},
     "options": {"selection"},
-    "cli": {"api", "comparison", "estimation", "forecast", "options", "study_folder", "report", "sizing"},
+    "cli": {"api", "capacity", "comparison", "estimation", "forecast", "options", "study_folder", "report", "sizing"},
     "__main__": {"cli"},
 }
 EVERYWHERE = {"errors", "trial"}
