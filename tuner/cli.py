@@ -87,18 +87,20 @@ def estimate(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
     "workload", "mode", "config", "overrides", "data", "skip_bad", "only", "limit", "auto_memory", "model_memory_gb"
 )
 @options("packing", "gpu_memory_buffer_gb", "device_memory_gb", "max_workers", "threads", "epochs", "seed")
-@options("device", "gpus", "memory_estimation", "calibration", "expandable_segments", "like", "as_json", "debug")
+@options(
+    "device", "gpus", "gpu", "memory_estimation", "calibration", "expandable_segments", "like", "as_json", "debug"
+)
 def plan(debug: bool, as_json: bool, **chosen: Any) -> None:
     """Show how a study would be packed and how long it would take, without running it."""
-    from tuner import forecast
+    from tuner import capacity, forecast
+    from tuner.report.capacity import capacity_text
+    from tuner.report.forecast import forecast_text
 
     found = forecast.plan(**chosen)
-    if as_json:
-        click.echo(json.dumps(forecast.to_record(found), indent=2))
+    if isinstance(found, capacity.Capacity):
+        click.echo(json.dumps(capacity.to_record(found), indent=2) if as_json else capacity_text(found))
     else:
-        from tuner.report.forecast import forecast_text
-
-        click.echo(forecast_text(found))
+        click.echo(json.dumps(forecast.to_record(found), indent=2) if as_json else forecast_text(found))
 
 
 @cli.command()

@@ -170,6 +170,9 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
     "gpus": click.option(
         "--gpus", type=int, metavar="N", help="Plan for N GPUs of --device-memory-gb each, which need not be there."
     ),
+    "gpu": click.option(
+        "--gpu", metavar="GB,GB,…", help="Say what the study would be on one card of each of these sizes, in GB."
+    ),
     "like": click.option(
         "--like", metavar="DIR", help="The folder of a study whose trials tell how long an epoch takes."
     ),

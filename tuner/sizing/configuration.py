@@ -9,7 +9,7 @@ from tuner.memory.estimate import Method, calibrated, estimate
 from tuner.sizing.choices import PAIRS, Chosen, Goal, accumulation_for, lowered
 from tuner.sizing.search import DoesNotFit, LargestBatch
 from tuner.sizing.workload import batch_bound, batch_key, largest_batch_of
-from tuner.trial import ACCUMULATION, GB, Device, MemoryEstimate
+from tuner.trial import ACCUMULATION, CHECKPOINTING, GB, Device, MemoryEstimate
 from tuner.workloads.base import Config, Job
 
 # What no smaller model is made of.
@@ -153,13 +153,13 @@ def _fewer_pairs(
 
 
 def _remedies(estimator: Estimator, config: Config, goal: Goal, need: int) -> list[str]:
-    """What would make the smallest batch fit: a larger device, mixed precision, half of what counts the most."""
+    """What would make the smallest batch fit: a larger device, a switch, half of what counts the most."""
     batch = min(goal.min_batch_size, batch_bound(estimator.job)[0])
     found = [f"it fits a device of {need / goal.safety_margin / GB:.2f} GB"]
     if goal.min_batch_size > 1:
         found.append("or lower --min-batch-size")
-    changes = [change for change in (_amp(estimator, config), _halved(estimator, config, batch)) if change]
-    for key, value in changes:
+    half = _halved(estimator, config, batch)
+    for key, value in [*_switches(estimator, config), *([half] if half else [])]:
         total = estimator.estimate({**config, key: value}, batch).total_bytes
         if total < need:
             fits = "fits" if total <= goal.limit_bytes else "is still too much"
@@ -167,10 +167,14 @@ def _remedies(estimator: Estimator, config: Config, goal: Goal, need: int) -> li
     return found
 
 
-def _amp(estimator: Estimator, config: Config) -> tuple[str, int] | None:
-    """Mixed precision, where it is not on yet; on the CPU not where batches vary, as a study refuses it there."""
-    refused = estimator.device.kind == "cpu" and estimator.job.workload.batches_vary
-    return None if config.get("amp") or refused else ("amp", 1)
+def _switches(estimator: Estimator, config: Config) -> list[tuple[str, int]]:
+    """What can be switched on to need less; mixed precision on the CPU only where a study does not refuse it."""
+    workload = estimator.job.workload
+    allowed = {
+        "amp": estimator.device.kind == "cuda" or not workload.batches_vary,
+        CHECKPOINTING: workload.can_checkpoint,
+    }
+    return [(key, 1) for key, can in allowed.items() if can and not config.get(key)]
 
 
 def _halved(estimator: Estimator, config: Config, batch: int) -> tuple[str, int] | None:
