@@ -40,11 +40,11 @@ from tuner.workloads import find_workload
 from tuner.workloads.base import Choice, Job
 
 RATINGS = 700_000
-TREES_PER_GB = 73  # to train on: a tenth more than the largest batch
+TREES_PER_GB = 34  # to train on: a tenth more than the largest batch
 MORE = 1.1
 
 
-# From half a GB to 6: what is larger than all samples is predicted by a line whose slope is that of smaller ones.
+# From half a GB to several: what is larger than all samples is predicted by a line whose slope is that of smaller ones.
 CALIBRATION = """
 configurations:
   - {workload: graphsage, name: g512, hidden_dim: 512, batch_size: 20000}
@@ -52,11 +52,11 @@ configurations:
   - {workload: graphsage, name: g1024, hidden_dim: 1024, batch_size: 60000}
   - {workload: graphsage, name: g2048, hidden_dim: 2048, batch_size: 60000}
   - {workload: graphsage, name: g4096, hidden_dim: 4096, batch_size: 60000}
-  - {workload: gt-ssl, name: t8, batch_size: 8, max_paths_per_batch: 100000000}
-  - {workload: gt-ssl, name: t56, batch_size: 56, max_paths_per_batch: 100000000}
-  - {workload: gt-ssl, name: t56 128, batch_size: 56, max_paths_per_batch: 100000000, hidden_channels: 128}
-  - {workload: gt-ssl, name: t56 256, batch_size: 56, max_paths_per_batch: 100000000, hidden_channels: 256}
-  - {workload: gt-ssl, name: t56 512, batch_size: 56, max_paths_per_batch: 100000000, hidden_channels: 512}
+  - {workload: gt-ssl, name: t4, batch_size: 4, n_negatives: 20000, max_paths_per_batch: 100000000}
+  - {workload: gt-ssl, name: t8, batch_size: 8, n_negatives: 20000, max_paths_per_batch: 100000000}
+  - {workload: gt-ssl, name: t16, batch_size: 16, n_negatives: 20000, max_paths_per_batch: 100000000}
+  - {workload: gt-ssl, name: t28, batch_size: 28, n_negatives: 20000, max_paths_per_batch: 100000000}
+  - {workload: gt-ssl, name: t56, batch_size: 56, n_negatives: 20000, max_paths_per_batch: 100000000}
 """
 
 
@@ -90,9 +90,10 @@ class Found:
 
 
 def cases_of(gb: float) -> list[Case]:
-    """Two of GraphSAGE, wider where there is more memory, so that the ratings are enough; one of GT-SSL."""
+    """Two of GraphSAGE, wider where there is more memory, so that the ratings are enough; one of GT-SSL with many pairs, which take
+    memory and little time."""
     width = max(16, int(128 * gb))
-    trees = {"hidden_channels": 64, "max_paths_per_batch": 100_000_000}
+    trees = {"hidden_channels": 64, "n_negatives": 20_000, "max_paths_per_batch": 100_000_000}
     return [
         Case(f"graphsage {width}x2", "graphsage", gb, {"hidden_dim": width, "num_layers": 2}),
         Case(f"graphsage {width}x3", "graphsage", gb, {"hidden_dim": width, "num_layers": 3}),
