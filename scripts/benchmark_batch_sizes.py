@@ -50,8 +50,8 @@ configurations:
   - {workload: graphsage, name: g512, hidden_dim: 512, batch_size: 20000}
   - {workload: graphsage, name: g512x3, hidden_dim: 512, num_layers: 3, batch_size: 60000}
   - {workload: graphsage, name: g1024, hidden_dim: 1024, batch_size: 60000}
-  - {workload: graphsage, name: g2048, hidden_dim: 2048, batch_size: 60000}
-  - {workload: graphsage, name: g4096, hidden_dim: 4096, batch_size: 60000}
+  - {workload: graphsage, name: g2048, hidden_dim: 2048, lr: 1.0e-5, batch_size: 60000}
+  - {workload: graphsage, name: g4096, hidden_dim: 4096, lr: 1.0e-5, batch_size: 60000}
   - {workload: gt-ssl, name: t4, batch_size: 4, n_negatives: 20000, max_paths_per_batch: 100000000}
   - {workload: gt-ssl, name: t8, batch_size: 8, n_negatives: 20000, max_paths_per_batch: 100000000}
   - {workload: gt-ssl, name: t16, batch_size: 16, n_negatives: 20000, max_paths_per_batch: 100000000}
@@ -90,8 +90,10 @@ class Found:
 
 
 def cases_of(gb: float) -> list[Case]:
-    """Two of GraphSAGE, wider where there is more memory, so that the ratings are enough; one of GT-SSL with many pairs, which take
-    memory and little time."""
+    """Two of GraphSAGE, wider where there is more memory, so that the ratings are enough; and one of GT-SSL.
+
+    Its trees have many pairs, which take more memory than time.
+    """
     width = max(16, int(128 * gb))
     trees = {"hidden_channels": 64, "n_negatives": 20_000, "max_paths_per_batch": 100_000_000}
     return [
