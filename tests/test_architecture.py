@@ -42,7 +42,7 @@ ALLOWED = {
     },
     "journal": set(),
     "results": {"journal"},
-    "report": {"results", "placement", "retry", "forecast"},
+    "report": {"results", "placement", "retry", "forecast", "sizing"},
     "settings": {"devices", "memory", "placement", "results", "retry"},
     "planning": {"memory", "placement", "settings", "workloads"},
     "resume": {"results", "retry", "workloads"},
@@ -64,7 +64,17 @@ ALLOWED = {
         "recorder",
     },
     "selection": {"space", "workloads"},
-    "estimation": {"devices", "memory", "placement", "results", "selection", "settings", "study", "workloads"},
+    "estimation": {
+        "devices",
+        "memory",
+        "placement",
+        "results",
+        "selection",
+        "settings",
+        "sizing",
+        "study",
+        "workloads",
+    },
     "forecast": {
         "devices",
         "memory",
@@ -95,6 +105,7 @@ ALLOWED = {
     "cli": {"api", "estimation", "forecast", "options", "results", "report"},
     "__main__": {"cli"},
 }
+TRANSFORMER = "import tuner; tuner.estimate(model_embd=64, model_layer=1, batch_size=1)"
 EVERYWHERE = {"errors", "trial"}
 
 
@@ -120,7 +131,9 @@ def test_rooms_import_only_what_the_architecture_allows(path: Path) -> None:
     assert imported_rooms(path) <= ALLOWED[room(path)] | EVERYWHERE | {room(path)}
 
 
-@pytest.mark.parametrize("code", ["import tuner", "import tuner; tuner.estimate_model_memory()", "import tuner.cli"])
+@pytest.mark.parametrize(
+    "code", ["import tuner", "import tuner; tuner.estimate_model_memory()", "import tuner.cli", TRANSFORMER]
+)
 def test_nothing_heavy_comes_through_the_door(code: str) -> None:
     heavy = "{'torch', 'torch_geometric', 'ray', 'pandas', 'numpy'} & set(sys.modules)"
     run = subprocess.run(

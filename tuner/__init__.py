@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tuner.estimation import calibrate, estimate
     from tuner.forecast import plan
     from tuner.memory.static import auto_estimate_memory_from_configs, estimate_model_memory
+    from tuner.sizing.gpu_memory import estimate_gpu_memory_requirements
 
 __all__ = [
     "DataError",
@@ -23,6 +24,7 @@ __all__ = [
     "auto_estimate_memory_from_configs",
     "calibrate",
     "estimate",
+    "estimate_gpu_memory_requirements",
     "estimate_model_memory",
     "load_best",
     "plan",
@@ -36,6 +38,7 @@ _MODULES = {
     "tuner.estimation": ("calibrate", "estimate"),
     "tuner.forecast": ("plan",),
     "tuner.memory.static": ("auto_estimate_memory_from_configs", "estimate_model_memory"),
+    "tuner.sizing.gpu_memory": ("estimate_gpu_memory_requirements",),
 }
 
 

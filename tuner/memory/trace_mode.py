@@ -8,7 +8,7 @@ integers and booleans stay real for as long as they come from real ones. Everyth
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal, TypeAlias, cast
 from unittest import mock
@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakIdKeyDictionary
 
 from tuner.memory import corrections
 from tuner.memory.allocator import RELEASE, Event
@@ -367,17 +368,35 @@ def _attention(*args: Any, **kwargs: Any) -> Tensor:
 
 
 def _apply(module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
-    """As ``nn.Module._apply``, behind ``to()``, ``half()`` and the like, which fails on fake tensors."""
+    """As ``nn.Module._apply``, behind ``to()``, ``half()`` and the like, which fails on fake tensors.
+
+    A parameter that several modules share stays shared.
+    """
     for child in module.children() if recurse else ():
         child._apply(fn)  # type: ignore[no-untyped-call]
     with torch.no_grad():
         for name, parameter in module._parameters.items():
-            moved = parameter if parameter is None else fn(parameter)
-            if moved is not parameter and moved is not None:
-                module._parameters[name] = nn.Parameter(moved, moved.requires_grad)
+            if parameter is not None:
+                module._parameters[name] = _moved(parameter, fn)
         for name, buffer in module._buffers.items():
             module._buffers[name] = buffer if buffer is None else fn(buffer)
     return module
+
+
+# By the parameter that a module had before: what moved it, and what it has become.
+_MOVED: MutableMapping[Tensor, tuple[Callable[[Tensor], Tensor], nn.Parameter]] = WeakIdKeyDictionary()
+
+
+def _moved(parameter: nn.Parameter, fn: Callable[[Tensor], Tensor]) -> nn.Parameter:
+    mover, known = _MOVED.get(parameter, (None, parameter))
+    if mover is fn:
+        return known
+    value = fn(parameter)
+    if value is parameter:
+        return parameter
+    moved = nn.Parameter(value, parameter.requires_grad)
+    _MOVED[parameter] = fn, moved
+    return moved
 
 
 @contextmanager
