@@ -105,7 +105,7 @@ ALLOWED = {
     "cli": {"api", "estimation", "forecast", "options", "results", "report"},
     "__main__": {"cli"},
 }
-TRANSFORMER = "import tuner; tuner.estimate(model_embd=64, model_layer=1, batch_size=1)"
+TRANSFORMER = "import tuner; tuner.estimate_gpu_memory_requirements(512, 384, 6, 6, 24, 512)"
 EVERYWHERE = {"errors", "trial"}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, Literal, TypeAlias, cast
 from unittest import mock
 
@@ -288,7 +289,7 @@ class FunctionMode(TorchFunctionMode):
     Values that leave torch are ones. For a GPU, tensors say that they are on one, although they are the CPU's, and
     may be put there. ``dropout`` is one kernel there with a mask of booleans, where the CPU multiplies with noise of
     the input's type; and attention with dropout is one kernel too, which draws its mask again in backward, where the
-    CPU computes all scores.
+    CPU computes all scores. Autocast computes a softmax in float32 there, on the CPU in what it is given.
     """
 
     def __init__(self, device_kind: DeviceKind) -> None:
@@ -303,6 +304,7 @@ class FunctionMode(TorchFunctionMode):
             replaced |= {
                 _plain_dropout: _dropout,
                 _plain_attention: _attention,
+                **{softmax: partial(_in_float32, softmax) for softmax in _SOFTMAXES},
                 Tensor.device.__get__: lambda tensor: CUDA,
                 Tensor.is_cuda.__get__: lambda tensor: True,  # type: ignore[attr-defined]
                 Tensor.cuda: lambda tensor, *args, **kwargs: tensor,
@@ -321,6 +323,11 @@ class FunctionMode(TorchFunctionMode):
         return self._replaced.get(func, func)(*args, **kwargs)
 
 
+# Of ATen's list AT_FORALL_FP32_SET_OPT_DTYPE for CUDA (autocast_mode.h).
+_SOFTMAXES: tuple[Callable[..., Tensor], ...] = (
+    *(F.softmax, torch.softmax, Tensor.softmax),
+    *(F.log_softmax, torch.log_softmax, Tensor.log_softmax),
+)
 _plain_dropout, _plain_attention = F.dropout, F.scaled_dot_product_attention
 
 
@@ -360,6 +367,26 @@ def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool
     if inplace or not training or not 0 < p < 1:
         return _plain_dropout(input, p, training, inplace)
     return torch.native_dropout(input, p, training)[0]
+
+
+def _in_float32(softmax: Callable[..., Tensor], input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    narrow = input.dtype in (torch.bfloat16, torch.float16) and torch.is_autocast_enabled("cpu")
+    return softmax(input.float() if narrow else input, *args, **kwargs)
+
+
+_plain_init_autocast = torch.autocast.__init__
+
+
+def _init_autocast(
+    self: torch.autocast,
+    device_type: str,
+    dtype: torch.dtype | None = None,
+    enabled: bool = True,
+    cache_enabled: bool | None = None,
+) -> None:
+    """Of the CPU, where the tensors really are; autocast for a GPU would leave them as they are."""
+    dtype = torch.get_autocast_dtype(device_type) if dtype is None else dtype
+    _plain_init_autocast(self, "cpu", dtype, enabled, cache_enabled)
 
 
 def _attention(*args: Any, **kwargs: Any) -> Tensor:
@@ -411,7 +438,10 @@ def patched(mode: TraceMode, device_kind: DeviceKind) -> Iterator[None]:
         stack.enter_context(mock.patch.object(nn.Module, "_apply", _apply))
         if device_kind == "cuda":
             stack.enter_context(mock.patch.object(FakeTensor, "device", property(device)))
+            stack.enter_context(mock.patch.object(torch.autocast, "__init__", _init_autocast))
             stack.enter_context(mock.patch.object(F, "dropout", _dropout))
+            for softmax in (F.softmax, F.log_softmax):  # in a block that is computed again there is no function mode
+                stack.enter_context(mock.patch.object(F, softmax.__name__, partial(_in_float32, softmax)))
             stack.enter_context(mock.patch.object(F, "scaled_dot_product_attention", _attention))
         yield
 

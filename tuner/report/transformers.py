@@ -27,19 +27,25 @@ def transformer_text(config: TransformerConfig, found: Sequence[tuple[str, Memor
     """
     totals = {name: guess.reserved_bytes / GB for name, guess in found}
     base, *others = totals
-    savings = [
-        f"{name} {totals[base] - totals[name]:.2f} GB ({1 - totals[name] / totals[base]:.0%})" for name in others
-    ]
+    saved = {name: totals[base] - totals[name] for name in others}
+    savings = ", ".join(f"{name} {gb:.2f} GB ({gb / totals[base]:.0%})" for name, gb in saved.items())
     asked = precision_of(config)
+    early = [name for name, guess in found if not guess.gradient_bytes]
     lines = {
         "model": _model(config),
         "parameters": f"{parameter_count(config) / 1e6:.2f} M",
-        "saved": f"against {base}: {', '.join(savings)}",
+        "peak": _peak(early),
+        "saved": f"against {base}: {savings}",
         "advice": f"{asked} takes {totals[asked]:.2f} GB without the context: {advice(totals[asked])}",
         "watch": WATCH_GPU,
         "": WATCH_MEMORY,
     }
-    return "\n".join(f"{head:<10} {text}" for head, text in lines.items())
+    return "\n".join(f"{head:<10} {text}" for head, text in lines.items() if text)
+
+
+def _peak(early: Sequence[str]) -> str:
+    """Why these precisions show no gradients."""
+    return f"of {', '.join(early)} at the loss, when no gradient is there yet" if early else ""
 
 
 def advice(total_gb: float) -> str:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +17,9 @@ from torch.utils.checkpoint import checkpoint
 from tuner.sizing.transformer import Precision, TransformerConfig
 
 Parts = tuple[nn.Module, torch.optim.Optimizer, Callable[[], Tensor]]
+
+Built = tuple[nn.Module, tuple[Tensor, ...], Callable[..., Tensor]]
+"""A model, a batch, and the loss: called with both."""
 
 
 class Attention(nn.Module):
@@ -103,19 +105,23 @@ def training_step(config: TransformerConfig, precision: Precision, device: str =
             which everything is bfloat16.
         device: a torch device, such as "cpu" or "cuda:0".
     """
-    dtype = torch.bfloat16 if precision == "half" else torch.float32
-    model = GPT(config).to(device=device, dtype=dtype)
-    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    shape = config.batch_size, config.seq_len
-    tokens, targets = (torch.randint(config.vocabulary, shape).to(device) for _ in range(2))
+    model, batch, loss = build(config, precision)
+    model = model.to(device)
+    on_device = tuple(part.to(device) for part in batch)
+    return model, torch.optim.AdamW(model.parameters(), fused=True), lambda: loss(model, *on_device)
 
-    def loss() -> Tensor:
-        with _autocast(device, precision):
+
+def build(config: TransformerConfig, precision: Precision) -> Built:
+    """The model and one batch on the CPU, and the loss of both, for a precision as in ``training_step``."""
+    model = GPT(config)
+    if precision == "half":
+        model = model.to(torch.bfloat16)
+    shape = config.batch_size, config.seq_len
+    batch = torch.randint(config.vocabulary, shape), torch.randint(config.vocabulary, shape)
+
+    def loss(model: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
+        with torch.autocast(tokens.device.type, torch.bfloat16) if precision == "amp" else nullcontext():
             value: Tensor = model(tokens, targets)
         return value
 
-    return model, optimizer, loss
-
-
-def _autocast(device: str, precision: Precision) -> AbstractContextManager[Any]:
-    return torch.autocast(torch.device(device).type, torch.bfloat16) if precision == "amp" else nullcontext()
+    return model, batch, loss
