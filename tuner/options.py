@@ -182,12 +182,12 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
         "--mixed-precision/--no-mixed-precision", default=None, help="Advise for training under autocast."
     ),
     "checkpointing": click.option(
-        "--checkpointing/--no-checkpointing", default=None, help="Blocks are computed again in backward."
+        "--checkpointing/--no-checkpointing", default=None, help="Compute blocks again in backward, to keep less."
     ),
     "attention": click.option(
         "--attention",
         type=click.Choice(["sdpa", "explicit"]),
-        help="torch's, or scores kept.  [default: sdpa]",
+        help="torch's kernel, or all scores.  [default: sdpa]",
     ),
     "vocabulary": click.option("--vocabulary", type=int, metavar="N", help="Tokens there are.  [default: 50257]"),
     "tied": click.option(

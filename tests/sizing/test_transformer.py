@@ -44,7 +44,7 @@ def test_the_formula_agrees_with_the_trace(shape: str, precision: Precision) -> 
     )
 
 
-@pytest.mark.parametrize("shape", ["loss", "scores"])
+@pytest.mark.parametrize("shape", ["loss", "scores", "scores again"])
 def test_the_formula_agrees_with_the_trace_for_a_gpu(shape: str) -> None:
     config = SHAPES[shape]
     assert footprint(config, "amp", "cuda").total_bytes == pytest.approx(
