@@ -46,7 +46,7 @@ ALLOWED = {
     "browse": {"study_folder"},
     "studies": {"browse", "journal", "study_folder"},
     "comparison": {"again", "api", "browse", "studies", "study_folder", "workloads"},
-    "report": {"browse", "capacity", "comparison", "study_folder", "placement", "retry", "forecast"},
+    "report": {"browse", "capacity", "comparison", "study_folder", "placement", "retry", "forecast", "sizing"},
     "settings": {"devices", "memory", "placement", "study_folder", "retry"},
     "planning": {"memory", "placement", "settings", "workloads"},
     "auto_batch": {"memory", "placement", "planning", "settings", "sizing", "workloads"},
@@ -79,6 +79,7 @@ ALLOWED = {
         "study_folder",
         "selection",
         "settings",
+        "sizing",
         "study",
         "workloads",
     },
@@ -117,6 +118,7 @@ ALLOWED = {
     "cli": {"api", "capacity", "comparison", "estimation", "forecast", "options", "study_folder", "report", "sizing"},
     "__main__": {"cli"},
 }
+TRANSFORMER = "import tuner; tuner.estimate_gpu_memory_requirements(512, 384, 6, 6, 24, 512)"
 EVERYWHERE = {"errors", "trial"}
 
 
@@ -142,7 +144,9 @@ def test_rooms_import_only_what_the_architecture_allows(path: Path) -> None:
     assert imported_rooms(path) <= ALLOWED[room(path)] | EVERYWHERE | {room(path)}
 
 
-@pytest.mark.parametrize("code", ["import tuner", "import tuner; tuner.estimate_model_memory()", "import tuner.cli"])
+@pytest.mark.parametrize(
+    "code", ["import tuner", "import tuner; tuner.estimate_model_memory()", "import tuner.cli", TRANSFORMER]
+)
 def test_nothing_heavy_comes_through_the_door(code: str) -> None:
     heavy = "{'torch', 'torch_geometric', 'ray', 'pandas', 'numpy'} & set(sys.modules)"
     run = subprocess.run(

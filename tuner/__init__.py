@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tuner.forecast import plan
     from tuner.memory.static import auto_estimate_memory_from_configs, estimate_model_memory
     from tuner.sizing.fitting import fit_footprint
+    from tuner.sizing.gpu_memory import estimate_gpu_memory_requirements
 
 __all__ = [
     "DataError",
@@ -25,6 +26,7 @@ __all__ = [
     "auto_estimate_memory_from_configs",
     "calibrate",
     "estimate",
+    "estimate_gpu_memory_requirements",
     "estimate_model_memory",
     "fit_footprint",
     "load_best",
@@ -42,6 +44,7 @@ _MODULES = {
     "tuner.forecast": ("plan",),
     "tuner.memory.static": ("auto_estimate_memory_from_configs", "estimate_model_memory"),
     "tuner.sizing.fitting": ("fit_footprint",),
+    "tuner.sizing.gpu_memory": ("estimate_gpu_memory_requirements",),
 }
 
 

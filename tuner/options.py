@@ -166,6 +166,33 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
     "expandable_segments": click.option(
         "--expandable-segments", is_flag=True, help="Use PyTorch's CUDA allocator option of that name."
     ),
+    "model_embd": click.option("--model-embd", type=int, metavar="N", help="A transformer's width."),
+    "model_layer": click.option("--model-layer", type=int, metavar="N", help="Its blocks."),
+    "model_head": click.option(
+        "--model-head", type=int, metavar="N", help="Its attention heads.  [default: heads of 64]"
+    ),
+    "model_positions": click.option(
+        "--model-positions", type=int, metavar="N", help="Its positions.  [default: --seq-len, or 512]"
+    ),
+    "batch_size": click.option("--batch-size", type=int, metavar="N", help="Sequences in a batch."),
+    "seq_len": click.option(
+        "--seq-len", type=int, metavar="N", help="Tokens in a sequence.  [default: --model-positions]"
+    ),
+    "mixed_precision": click.option(
+        "--mixed-precision/--no-mixed-precision", default=None, help="Advise for training under autocast."
+    ),
+    "checkpointing": click.option(
+        "--checkpointing/--no-checkpointing", default=None, help="Compute blocks again in backward, to keep less."
+    ),
+    "attention": click.option(
+        "--attention",
+        type=click.Choice(["sdpa", "explicit"]),
+        help="torch's kernel, or all scores.  [default: sdpa]",
+    ),
+    "vocabulary": click.option("--vocabulary", type=int, metavar="N", help="Tokens there are.  [default: 50257]"),
+    "tied": click.option(
+        "--tied/--untied", default=None, help="The head shares the token embedding's weight.  [default: tied]"
+    ),
     "dry_run": click.option("--dry-run", is_flag=True, help="Stop after the plan."),
     "gpus": click.option(
         "--gpus", type=int, metavar="N", help="Plan for N GPUs of --device-memory-gb each, which need not be there."
