@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tuner.estimation import calibrate, estimate
     from tuner.forecast import plan
     from tuner.memory.static import auto_estimate_memory_from_configs, estimate_model_memory
+    from tuner.retraining import train
 
 __all__ = [
     "DataError",
@@ -27,6 +28,7 @@ __all__ = [
     "load_best",
     "plan",
     "run",
+    "train",
     "tune_hyperparameters_parallel",
 ]
 
@@ -36,6 +38,7 @@ _MODULES = {
     "tuner.estimation": ("calibrate", "estimate"),
     "tuner.forecast": ("plan",),
     "tuner.memory.static": ("auto_estimate_memory_from_configs", "estimate_model_memory"),
+    "tuner.retraining": ("train",),
 }
 
 

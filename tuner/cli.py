@@ -128,6 +128,16 @@ def calibrate(ctx: click.Context, /, debug: bool, **chosen: Any) -> None:
     ctx.exit(0 if (table.status == "completed").all() else 1)
 
 
+@cli.command()
+@options("study", "trial", "train.workload", "train.seed", "train.epochs", "all_data", "exact", "train.data")
+@options("device", "train.threads", "train.output", "debug")
+def train(debug: bool, **chosen: Any) -> None:
+    """Train one configuration of a study again: longer, on all the data, or to the same digits."""
+    from tuner import retraining
+
+    retraining.train(**chosen)
+
+
 def main() -> None:
     """Runs the command line and exits: 0 success, 1 some trials did not complete, 2 bad input, 130 interrupted."""
     debug = "--debug" in sys.argv

@@ -38,6 +38,25 @@ class Interrupt:
             raise KeyboardInterrupt
 
 
+class Immediate(Interrupt):
+    """Ends what can be broken off at any moment at the first signal, as Ctrl-C does elsewhere.
+
+    Attributes:
+        armed: whether a signal raises KeyboardInterrupt where it comes; later, what is written is not broken off.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.armed = True
+
+    def remember(self, *_: Any) -> None:
+        """A handler of signals."""
+        super().remember()
+        if self.armed:
+            self.armed = False
+            raise KeyboardInterrupt
+
+
 @contextmanager
 def orderly(interrupt: Interrupt) -> Iterator[None]:
     """Within this block the signals only ask ``interrupt`` for an end; elsewhere than in the main thread, nothing.

@@ -122,6 +122,14 @@ class Workload(ABC):
             return config
         return {**config, key: config[key] // config[ACCUMULATION]}
 
+    def all_data(self, data: Any) -> Any:
+        """The data set with everything in it to train on; optional. Its other splits, if it has any, tell nothing.
+
+        Raises:
+            InputError: the workload does not provide it.
+        """
+        raise InputError(f"--all-data: workload {self.name!r} does not say how its data are joined: leave it out")
+
     def describe(self, data: Any) -> str:
         """The data set in a few words, for the plan; optional."""
         return ""
