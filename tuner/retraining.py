@@ -49,9 +49,9 @@ class TrainingResult:
 
     Attributes:
         folder: where the model is: ``tuner.load_best(folder)`` gives it.
-        metrics: of the epoch that was kept, as they are written; with all data only ``train_loss`` and ``best_epoch``.
+        metrics: of the epoch that was kept, as they are written; with all data the training loss alone.
         study: those of the study's trial.
-        differences: of metrics that are to be alike, both values, the study's first; None where something was changed.
+        differences: where nothing was changed, the metrics that are others, with the study's value first; else None.
     """
 
     folder: Path
@@ -163,7 +163,7 @@ def _check(options: Mapping[str, Any]) -> None:
         raise InputError("--from DIR: give the folder of a study")
     if options["exact"] and options["device"] == "cuda":
         raise InputError(
-            "--exact: on a GPU the last digits differ from run to run, as sums are made in any order: use --device cpu"
+            "--exact: on GPUs the last digits differ from run to run, as sums are made in any order: use --device cpu"
         )
     if options["exact"] and options["all_data"]:
         raise InputError("--exact and --all-data were both given: on other data other figures come out")
@@ -204,8 +204,8 @@ def _check_exact(past: PastTrial, changes: list[str]) -> None:
         )
     if not str(row["device"]).endswith("cpu"):
         raise InputError(
-            f"--exact: {row['trial_id']} ran on {row['device']}, and on a GPU the last digits differ from run to run, "
-            "as sums are made in any order: leave it out"
+            f"--exact: {row['trial_id']} ran on {row['device']}, and on GPUs the last digits differ from run to "
+            "run, as sums are made in any order: leave it out"
         )
     if changes:
         raise InputError(f"--exact and {changes[0]}: the study's trial had another value: leave one of them out")
