@@ -39,21 +39,27 @@ class Interrupt:
 
 
 class Immediate(Interrupt):
-    """Ends what can be broken off at any moment at the first signal, as Ctrl-C does elsewhere.
-
-    Attributes:
-        armed: whether a signal raises KeyboardInterrupt where it comes; later, what is written is not broken off.
-    """
+    """Does not wait for an end where something can be broken off at any moment."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.armed = True
+        self._armed = False
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """In this block a signal raises KeyboardInterrupt where it comes; one that has come before, as it begins."""
+        self.check()
+        self._armed = True
+        try:
+            yield
+        finally:
+            self._armed = False
 
     def remember(self, *_: Any) -> None:
         """A handler of signals."""
         super().remember()
-        if self.armed:
-            self.armed = False
+        if self._armed:
+            self._armed = False  # a second one must not break off what the first one began
             raise KeyboardInterrupt
 
 

@@ -290,9 +290,8 @@ def _trained(
     progress = Progress()
     try:
         with _on(device, run.threads) as name:
-            fitted = _fit(run, job, name, progress, TrainingProgress(console, job.workload.metric))
-        interrupt.armed = False  # what follows is short, and is not broken off
-        return fitted, False
+            shown = TrainingProgress(console, job.workload.metric)
+            return _fit(run, job, name, progress, shown, interrupt), False
     except KeyboardInterrupt:
         if progress.weights:
             return Fit(progress.best, progress.weights), True
@@ -306,7 +305,9 @@ def _trained(
         raise
 
 
-def _fit(run: _Run, job: Job, device: str, progress: Progress, shown: TrainingProgress) -> Fit:
+def _fit(
+    run: _Run, job: Job, device: str, progress: Progress, shown: TrainingProgress, interrupt: Immediate
+) -> Fit:
     from tuner.training import fit
 
     training = fit(
@@ -318,11 +319,12 @@ def _fit(run: _Run, job: Job, device: str, progress: Progress, shown: TrainingPr
         held_out=not run.all_data,
         last_epoch=run.last_epoch,
     )
-    for said in training:
+    while True:
+        with interrupt.at_once():
+            said = next(training)
         if not isinstance(said, EpochReport):
             return said
         shown.reported(said)
-    raise AssertionError("training always ends with what it leaves")
 
 
 @contextmanager
