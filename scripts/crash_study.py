@@ -27,7 +27,7 @@ from typing import Any, Literal
 import psutil
 import torch
 
-from tuner import journal, results
+from tuner import journal, study_folder
 from tuner.datasets.synthetic import synthetic_ratings
 from tuner.execution.in_process import InProcessExecutor
 from tuner.settings import Settings
@@ -58,7 +58,7 @@ class Difference(Exception):
 
 def study(folder: Path) -> None:
     """Begins a study in this folder, or goes on with the one there is; its table is written after every trial."""
-    results.CSV_SECONDS = results.CSV_PATIENCE = 0
+    study_folder.CSV_SECONDS = study_folder.CSV_PATIENCE = 0
     workload = find_workload("graphsage")
     listed = [{"epochs": 2, "batch_size": 500, **each} for each in LISTED]
     where = {"resume": str(folder)} if (folder / "study.json").exists() else {"output": str(folder)}

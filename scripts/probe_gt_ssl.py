@@ -23,7 +23,7 @@ from torch import Tensor
 
 from tuner.datasets.trees import TreeData, load_trees
 from tuner.journal import read_attempts
-from tuner.results import read_study
+from tuner.study_folder import read_study
 from tuner.training import Fit, fit
 from tuner.trial import Trial
 from tuner.workloads.gt_ssl import EVALUATION_TREES, GTSSL

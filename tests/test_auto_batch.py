@@ -10,7 +10,7 @@ import pytest
 
 import tuner
 from tests.toy import Batched, Toy
-from tuner.api import _with_its_batch
+from tuner.again import its_options
 from tuner.auto_batch import Sized, packed_uniformly, share_of, size_batches
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
@@ -243,8 +243,9 @@ def test_a_batch_that_was_a_number_is_not_recognised_as_auto(tmp_path: Path) -> 
 def test_the_command_that_repeats_a_trial_names_its_batch() -> None:
     options = {"overrides": ["lr=0.1", "batch_size=auto"]}
     row = {"workload": "batched", "trial_id": "t002"}
-    assert _with_its_batch(options, row, {"auto_batch": {"t002": 96}})["overrides"] == ["lr=0.1", "batch_size=96"]
-    assert _with_its_batch(options, row, {}) == options
+    study = {"workload": "batched", "auto_batch": {"t002": 96}}
+    assert its_options(options, row, study)["overrides"] == ["lr=0.1", "batch_size=96"]
+    assert its_options(options, row, {"workload": "batched"}) == options
 
 
 @pytest.mark.ray

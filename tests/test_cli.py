@@ -60,6 +60,7 @@ def test_a_study_ends_with_a_table_a_csv_and_a_command_that_repeats_the_best(fol
     assert (results.peak_memory_gb > 0.05).all()
     best = results.loc[results.val_rmse.idxmin()]
     (again,) = re.findall("^best: .* Again: (.*)$", run.stdout, re.MULTILINE)
+    assert f"Again: {again}\n" in tune("results", "out", cwd=tmp_path).stdout
     repeated = subprocess.run(
         [*shlex.split(again), "--output", "again"], capture_output=True, text=True, cwd=tmp_path, timeout=120
     )

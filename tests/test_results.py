@@ -1,427 +1,334 @@
+"""Studies that have ended or still run, read and shown side by side."""
+
 from __future__ import annotations
 
-import csv
+import io
 import json
-import multiprocessing
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import closing, suppress
-from dataclasses import replace
-from multiprocessing.connection import Connection
-from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from tuner import journal
-from tuner.errors import ExecutionError, InputError
-from tuner.journal import read_attempts
-from tuner.results import StudyFolder, read_study, to_row
-from tuner.trial import GB, Device, MemoryEstimate, Outcome, Placement, Status, Trial
+import tuner
+from tuner.api import run_defaults
+from tuner.comparison import Comparison, compare
+from tuner.errors import InputError
+from tuner.report.results import print_results
+from tuner.studies import read_studies
+from tuner.study_folder import read_study, to_csv
 
-ESTIMATE = MemoryEstimate("given", context_bytes=3 * GB // 2)
-METRICS = {"toy": "val_loss"}
-FIRST = "001,toy,t1,5,completed,1,0.5,0.6,3,1.235,cuda:0,0.111111,1.5,0.5,,8"
-
-
-def outcome(device: Device, number: int, status: Status = "completed", attempt: int = 1, **metrics: float) -> Outcome:
-    trial = Trial(f"{number:03d}", "toy", f"t{number}", {"width": 8}, 5, attempt)
-    placement = Placement(trial, ESTIMATE, device, 1 / 9, 2 * GB, threads=1)
-    error = "" if status == "completed" else "Boom: it broke"
-    return Outcome(trial, status, placement, metrics, 3, 1.23456, GB // 2, error, "Traceback…" if error else "")
-
-
-def of_wide(ended: Outcome) -> Outcome:
-    return replace(ended, trial=replace(ended.trial, workload="toy-wide"))
-
-
-def names(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()}
-
-
-def resumed(study: StudyFolder) -> StudyFolder:
-    """The folder as the next run finds it; what its last process had open was closed by its end."""
-    study._journal.close()
-    return StudyFolder.resume(study.path, METRICS)
+FIXED = {
+    "workload": "graphsage",
+    "seed": 0,
+    "status": "completed",
+    "attempts": 1,
+    "epochs": 3,
+    "duration_s": 1.5,
+    "device": "cpu",
+    "gpu_fraction": 0.25,
+    "estimated_memory_gb": 0.5,
+    "peak_memory_gb": 0.4,
+    "error": "",
+    "limit_gb": 0.6,
+    "lost": "",
+}
 
 
-class Killed(BaseException):
-    """Stands for a SIGKILL: nothing that a program does on an error may be done on it."""
+def trial(number: int, **values: Any) -> dict[str, Any]:
+    """A line of a journal; ``val`` is its metric, and what is in capitals a hyperparameter."""
+    metric = {"val_rmse": values.pop("val")} if "val" in values else {}
+    config = {f"config/{key.lower()}": values.pop(key) for key in list(values) if key.isupper()}
+    return {"trial_id": f"t{number}", "name": f"n{number}", **FIXED, **metric, **values, **config}
 
 
-def kill_at(monkeypatch: pytest.MonkeyPatch, function: str) -> None:
-    """The process ends as it is about to call this function of the journal's module."""
+def study(path: Path, *rows: dict[str, Any], **about: Any) -> Path:
+    path.mkdir(parents=True)
+    (path / "attempts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    described = {"workload": "graphsage", "options": run_defaults(), "plan": {"threads": 2}, **about}
+    (path / "study.json").write_text(json.dumps(described))
+    return path
 
-    def killed(*_: object) -> None:
-        raise Killed
 
-    monkeypatch.setattr(journal, function, killed)
+def table(path: Path, *rows: dict[str, Any]) -> Path:
+    path.write_text(to_csv(rows))
+    return path
 
 
-def never() -> bytes:
-    raise AssertionError("the weights of a trial that is not the best are not fetched")
+def compared(*paths: Path | str, **asked: Any) -> Comparison:
+    return compare(paths, **{"sort": (), "where": (), "columns": None, "top": None, **asked})
+
+
+def names(found: Comparison) -> list[str]:
+    return [row["name"] for row in found.shown]
+
+
+def text(found: Comparison, width: int | None = None) -> list[str]:
+    """What is printed: in a pipe, or on a terminal of so many characters."""
+    console = Console(file=io.StringIO(), width=width or 60, force_terminal=bool(width), color_system=None)
+    print_results(console, found)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
 
 
 @pytest.fixture
-def study(tmp_path: Path) -> Iterator[StudyFolder]:
-    folder = StudyFolder(tmp_path / "study", METRICS)
-    folder.describe({"workload": "toy"})
-    yield folder
-    folder.close()
+def one(tmp_path: Path) -> Path:
+    """A study of three trials: the second is the best, the third failed."""
+    rows = [trial(1, val=0.9, LR=0.1), trial(2, val=0.8, LR=0.2), trial(3, LR=0.3, status="failed", error="E: no")]
+    return study(tmp_path / "one", *rows)
 
 
-def test_the_columns_are_the_contracts(study: StudyFolder, gpu_16gb: Device) -> None:
-    study.record(outcome(gpu_16gb, 2, "failed"), ESTIMATE, never)
-    study.record(outcome(gpu_16gb, 1, val_loss=0.5, test_loss=0.6), ESTIMATE, lambda: b"")
-    study.close()
-    with (study.path / "results.csv").open() as file:
-        first, second = csv.DictReader(file)
-    assert ",".join(first) == (
-        "trial_id,workload,name,seed,status,attempts,val_loss,test_loss,epochs,duration_s,device,gpu_fraction,"
-        "estimated_memory_gb,peak_memory_gb,error,config/width"
-    )
-    assert list(first.values()) == (FIRST.split(","))
-    assert (second["trial_id"], second["val_loss"], second["error"]) == ("002", "", "Boom: it broke")
+def test_a_trials_latest_attempt_counts_and_half_a_line_is_left_out(tmp_path: Path) -> None:
+    first, second = trial(1, status="out_of_memory"), trial(1, val=0.5, attempts=2)
+    path = study(tmp_path / "s", first, trial(2, val=0.7), second)
+    with (path / "attempts.jsonl").open("a") as file:
+        file.write('{"trial_id": "t3", "sta')
+    found = compared(path)
+    assert names(found) == ["n1", "n2"]
+    assert found.notes == [f"{path / 'attempts.jsonl'}: line 4 is not whole; left out"]
 
 
-def test_every_attempt_is_a_line_the_moment_it_ends(study: StudyFolder, gpu_16gb: Device) -> None:
-    for number in (1, 2):
-        study.record(outcome(gpu_16gb, number, val_loss=0.5), ESTIMATE, lambda: b"")
-        lines = (study.path / "attempts.jsonl").read_text().splitlines()
-        assert json.loads(lines[-1])["name"] == f"t{number}"
-        assert len(lines) == number
+def test_rows_are_chosen_sorted_and_cut(one: Path) -> None:
+    assert names(compared(one)) == ["n2", "n1", "n3"]
+    assert names(compared(one, sort=["-lr"], where=["lr>0.1"])) == ["n3", "n2"]
+    assert names(compared(one, sort="lr", top=1)) == ["n1"]
+    assert names(compared(one, where=['error!=""', "status~fail"])) == ["n3"]
+    with pytest.raises(InputError, match="--top 0: must be at least 1"):
+        compared(one, top=0)
 
 
-def test_only_the_best_trials_weights_are_kept(study: StudyFolder, gpu_16gb: Device) -> None:
-    study.record(outcome(gpu_16gb, 1, val_loss=0.5), ESTIMATE, lambda: b"first")
-    study.record(outcome(gpu_16gb, 2, val_loss=0.7), ESTIMATE, never)
-    study.record(outcome(gpu_16gb, 3, val_loss=0.4), ESTIMATE, lambda: b"third")
-    assert (study.path / "best.pt").read_bytes() == b"third"
+def test_a_folder_of_studies_stands_for_them_and_none_counts_twice(one: Path, tmp_path: Path) -> None:
+    study(tmp_path / "two", trial(1, val=0.85))
+    found = compared(tmp_path, one, one / ".." / "one")
+    assert [(row["study"], row["name"]) for row in found.shown] == [
+        ("one", "n2"),
+        ("two", "n1"),
+        ("one", "n1"),
+        ("one", "n3"),
+    ]
 
 
-def test_the_full_text_of_an_error_is_kept(study: StudyFolder, gpu_16gb: Device) -> None:
-    study.record(outcome(gpu_16gb, 1, "failed"), ESTIMATE, never)
-    assert (study.path / "tracebacks.log").read_text() == "== 001 t1\nTraceback…\n"
+def test_without_a_path_it_is_the_study_that_was_begun_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"^results/ holds no study: run one, or"):
+        read_studies([])
+    for name, begun in (("b", 2), ("c", 3), ("a", 1)):
+        os.utime(study(tmp_path / "results" / name, trial(1)) / "study.json", (begun, begun))
+    assert [each.path for each in read_studies([])] == [Path("results/c")]
 
 
-def test_text_that_is_no_unicode_costs_no_result(study: StudyFolder, gpu_16gb: Device) -> None:
-    study.record(replace(outcome(gpu_16gb, 1, "failed"), error="file \udcff"), ESTIMATE, never)
-    with closing(resumed(study)) as again:
-        assert [row["trial_id"] for row in again.rows()] == ["001"]
-    assert "file ?" in (study.path / "results.csv").read_text()
-
-
-def test_a_folder_with_files_or_under_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(InputError, match="the folder is not empty"):
-        StudyFolder(tmp_path, METRICS)
-    with pytest.raises(InputError, match="cannot be written: Not a directory"):
-        StudyFolder(tmp_path / "file" / "study", METRICS)
-
-
-def test_a_disk_that_fails_is_one_clear_error(
-    study: StudyFolder, gpu_16gb: Device, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("folders", "expected"),
+    [
+        (["20260101-01-graphsage-quick", "20260101-02-graphsage-quick"], ["01", "02"]),
+        (["20260101-01-graphsage-quick", "20260102-01-graphsage-quick"], ["20260101", "20260102"]),
+        (["run", "run-2"], ["run", "run-2"]),
+        (["x/same", "y/same"], ["x", "y"]),
+        (["long-name-of-one"], ["long-name-of-one"]),
+    ],
+)
+def test_studies_are_called_by_what_tells_their_folders_apart(
+    tmp_path: Path, folders: list[str], expected: list[str]
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(journal, "write_through", full)
-        with pytest.raises(ExecutionError, match="can no longer be written: No space left"):
-            study.record(outcome(gpu_16gb, 1, val_loss=0.5), ESTIMATE, lambda: b"")
-    assert names(study.path) == {"attempts.jsonl", "study.json"}
-    assert study.attempts() == study.rows() == []
+    paths = [study(tmp_path / folder, trial(1)) for folder in folders]
+    assert list(compared(*paths).studies) == expected
 
 
-def test_weights_that_cannot_be_had_cost_no_result(study: StudyFolder, gpu_16gb: Device) -> None:
-    def lost() -> bytes:
-        raise RuntimeError("the worker\nis gone")
-
-    study.record(outcome(gpu_16gb, 1, val_loss=0.5), ESTIMATE, lost)
-    assert study.rows()[0]["error"] == "weights not kept: the worker is gone"
-    study.record(outcome(gpu_16gb, 2, val_loss=0.6), ESTIMATE, lambda: b"second")
-    again = resumed(study)
-    again.record(outcome(gpu_16gb, 3, val_loss=0.55), ESTIMATE, lambda: b"third")
-    again.close()
-    assert (study.path / "best.pt").read_bytes() == b"third"
+def test_a_table_alone_is_read_as_the_study_it_was_written_of(one: Path, tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in (one / "attempts.jsonl").read_text().splitlines()]
+    rows[0]["name"] = "007"  # a name, though it looks like a number
+    found = compared(table(tmp_path / "alone.csv", *rows))
+    assert names(found) == ["n2", "007", "n3"]
+    assert [row.get("val_rmse") for row in found.shown] == [0.8, 0.9, None]
+    assert [row["config/lr"] for row in found.shown] == [0.2, 0.1, 0.3]
+    assert list(found.columns) == ["study", *list(compared(one).columns)[1:]]
 
 
-def test_figures_that_are_not_numbers_are_left_blank(study: StudyFolder, gpu_16gb: Device) -> None:
-    study.record(outcome(gpu_16gb, 1, val_loss=0.5, test_loss=float("nan")), ESTIMATE, lambda: b"")
-    assert json.loads((study.path / "attempts.jsonl").read_text())["test_loss"] is None
+def test_the_csv_of_several_studies_is_read_back_as_several(one: Path, tmp_path: Path) -> None:
+    from tuner.study_folder import write_rows
+
+    found = compared(one, study(tmp_path / "two", trial(1, val=0.85)))
+    (tmp_path / "both.csv").write_text(write_rows(found.records(), found.names))
+    assert compared(tmp_path / "both.csv").records() == found.records()
 
 
-def test_the_table_is_rewritten_now_and_then_and_at_the_end(study: StudyFolder, gpu_16gb: Device) -> None:
-    for number in range(1, 301):
-        study.record(outcome(gpu_16gb, number, val_loss=1.0), ESTIMATE, lambda: b"")
-    study.close()
-    assert len((study.path / "results.csv").read_text().splitlines()) == 301
-
-
-def test_a_folder_that_must_be_new_is_not_shared(tmp_path: Path) -> None:
-    with pytest.raises(FileExistsError):
-        StudyFolder(tmp_path, METRICS, new=True)
-
-
-def test_every_attempt_is_a_line_and_the_latest_is_the_row(study: StudyFolder, gpu_16gb: Device) -> None:
-    study.record(outcome(gpu_16gb, 2, "out_of_memory"), ESTIMATE, never)
-    study.record(outcome(gpu_16gb, 1, val_loss=0.7), ESTIMATE, lambda: b"")
-    study.record(outcome(gpu_16gb, 2, attempt=2, val_loss=0.5), ESTIMATE, lambda: b"")
-    told = [(row["trial_id"], row["attempts"], row["status"]) for row in study.attempts()]
-    assert told == [("002", 1, "out_of_memory"), ("001", 1, "completed"), ("002", 2, "completed")]
-    assert [(row["trial_id"], row["attempts"]) for row in study.rows()] == [("001", 1), ("002", 2)]
-    assert read_attempts(study.path / "attempts.jsonl") == (study.attempts(), [])
-
-
-def test_a_line_says_what_a_retry_is_decided_by(gpu_16gb: Device) -> None:
-    trial = Trial("001", "toy", "t1", {}, seed=5)
-    placement = Placement(trial, ESTIMATE, gpu_16gb, 1 / 9, 2 * GB + 1, threads=1)
-    row = to_row(Outcome(trial, "failed", placement, error="Boom", phase="first step", lost="worker"), ESTIMATE)
-    assert (row["error"], row["lost"]) == ("first step: Boom", "worker")
-    assert json.loads(json.dumps(row))["limit_gb"] * GB == 2 * GB + 1
-    never_placed = to_row(Outcome(trial, "interrupted", error="Ctrl-C"), ESTIMATE)
-    assert (never_placed["error"], never_placed["lost"], never_placed["limit_gb"]) == ("Ctrl-C", "", None)
-
-
-@pytest.mark.parametrize("status", ["completed", "pruned", "diverged", "failed", "out_of_memory", "interrupted"])
-def test_a_checkpoint_lives_until_its_trial_has_ended_for_good(
-    study: StudyFolder, gpu_16gb: Device, status: Status
-) -> None:
-    assert "checkpoints" not in names(study.path)
-    (study.checkpoints / "001.pt").write_bytes(b"")
-    study.record(outcome(gpu_16gb, 1, status), ESTIMATE, never)
-    study.record(outcome(gpu_16gb, 2, status), ESTIMATE, never)
-    gone = status in ("completed", "pruned", "diverged")
-    assert names(study.checkpoints) == (set() if gone else {"001.pt"})
-
-
-def test_a_study_that_is_gone_on_with_has_its_rows_its_table_and_its_best(
-    study: StudyFolder, gpu_16gb: Device
-) -> None:
-    study.record(outcome(gpu_16gb, 1, val_loss=0.5), ESTIMATE, lambda: b"first")
-    study.record(outcome(gpu_16gb, 2, "interrupted"), ESTIMATE, never)
-    (study.path / "results.csv").unlink()
-    again = resumed(study)
-    assert (again.attempts(), again.rows(), again.notes) == (study.attempts(), study.rows(), [])
-    assert len((study.path / "results.csv").read_text().splitlines()) == 3
-    again.record(outcome(gpu_16gb, 2, val_loss=0.6), ESTIMATE, never)
-    again.record(outcome(gpu_16gb, 3, val_loss=0.4), ESTIMATE, lambda: b"third")
-    again.close()
-    assert (study.path / "best.pt").read_bytes() == b"third"
-    assert [row["status"] for row in again.rows()] == ["completed"] * 3
-
-
-@pytest.mark.parametrize(("function", "best"), [("write_through", b"first"), ("move", b"second")])
-def test_the_best_weights_are_those_of_a_trial_with_a_line_after_a_kill(
-    study: StudyFolder, gpu_16gb: Device, monkeypatch: pytest.MonkeyPatch, function: str, best: bytes
-) -> None:
-    study.record(outcome(gpu_16gb, 1, val_loss=0.5), ESTIMATE, lambda: b"first")
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        kill_at(patch, function)
-        study.record(outcome(gpu_16gb, 2, val_loss=0.4), ESTIMATE, lambda: b"second")
-    assert "best.pt.002" in names(study.path)
-    again = resumed(study)
-    again.close()
-    assert (study.path / "best.pt").read_bytes() == best
-    assert names(study.path) == {"attempts.jsonl", "results.csv", "study.json", "best.pt"}
-
-
-@pytest.mark.parametrize(("function", "best"), [("write_through", b"second"), ("move", b"third")])
-def test_each_workloads_best_weights_are_those_of_a_trial_of_its_own_after_a_kill(
-    tmp_path: Path, gpu_16gb: Device, monkeypatch: pytest.MonkeyPatch, function: str, best: bytes
-) -> None:
-    metrics = {"toy": "val_loss", "toy-wide": "val_error"}
-    study = StudyFolder(tmp_path / "study", metrics)
-    study.describe({"workload": list(metrics)})
-    study.record(outcome(gpu_16gb, 1, val_loss=0.5, val_error=0.1), ESTIMATE, lambda: b"first")
-    study.record(of_wide(outcome(gpu_16gb, 2, val_error=0.7)), ESTIMATE, lambda: b"second")
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        kill_at(patch, function)
-        study.record(of_wide(outcome(gpu_16gb, 3, val_error=0.6)), ESTIMATE, lambda: b"third")
-    assert "best-toy-wide.pt.003" in names(study.path)
-    study._journal.close()
-    with closing(StudyFolder.resume(study.path, metrics)) as again:
-        again.record(of_wide(outcome(gpu_16gb, 4, val_error=0.65)), ESTIMATE, lambda: b"fourth")
-    last = b"fourth" if best == b"second" else best
-    assert [(study.path / f"best-{name}.pt").read_bytes() for name in metrics] == [b"first", last]
-    assert names(study.path) == {"attempts.jsonl", "results.csv", "study.json", "best-toy.pt", "best-toy-wide.pt"}
-
-
-def test_what_a_kill_leaves_half_done_is_finished_or_removed(study: StudyFolder, gpu_16gb: Device) -> None:
-    study.record(outcome(gpu_16gb, 1, val_loss=0.5), ESTIMATE, lambda: b"first")
-    for left in ("results.csv.partial", "best.pt.007", "checkpoints/001.pt", "checkpoints/002.pt.partial"):
-        (study.checkpoints.parent / left).write_bytes(b"half")
-    (study.checkpoints / "002.pt").write_bytes(b"whole")
-    with (study.path / "attempts.jsonl").open("a") as file:
-        file.write('{"trial_id": "002", "sta')
-    again = resumed(study)
-    again.close()
-    assert [note.split(": ")[1] for note in again.notes] == ["line 2 is not whole; moved to attempts.jsonl.corrupt"]
-    assert [row["trial_id"] for row in again.rows()] == ["001"]
-    assert names(study.checkpoints) == {"002.pt"}
-    known = {"attempts.jsonl", "attempts.jsonl.corrupt", "results.csv", "study.json", "best.pt", "checkpoints"}
-    assert names(study.path) == known
-
-
-def test_a_study_killed_before_its_first_line_is_gone_on_with(study: StudyFolder) -> None:
-    study._journal.close()
-    (study.path / "attempts.jsonl").unlink()
-    again = resumed(study)
-    assert again.rows() == []
-    again.close()
-
-
-def test_a_folder_where_a_study_had_hardly_begun_counts_as_new(tmp_path: Path) -> None:
-    (tmp_path / "attempts.jsonl").touch()
-    (tmp_path / "study.json.partial").write_text("{")
-    folder = StudyFolder(tmp_path, METRICS)
-    folder.describe({"workload": "toy"})
-    folder.close()
-    assert read_study(tmp_path) == {"workload": "toy"}
+def test_a_results_csv_in_a_studys_folder_stands_for_the_folder(one: Path) -> None:
+    (one / "results.csv").write_text("not looked at")
+    assert names(compared(one / "results.csv")) == ["n2", "n1", "n3"]
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "holds no study.json; give the folder of a study"),
-        ("{", r"study.json is damaged \(Expecting property name"),
-        ("[]", "its study.json is not tuner's"),
-        ("{}", "its study.json is not tuner's"),
+        ("a,b\n1,2\n", "is no table of tuner's: it has no column trial_id, workload, name"),
+        ("", "is no table of tuner's: it has no column trial_id"),
+        (to_csv([trial(1)]).replace(",error", ",eror"), "it has no column error$"),
+        (to_csv([trial(1)]) + "t2,graphsage\n", "line 3: has 2 fields, but there are 13 columns"),
+        (to_csv([trial(1, epochs="many")]), "line 2: epochs is 'many'; expected a number"),
+        (to_csv([trial(1, val="low")]), "line 2: val_rmse is 'low'; expected a number"),
+        (to_csv([trial(1, status="")]), "line 2: has no status"),
+        ('a,"b', "is no CSV text in UTF-8: "),
     ],
 )
-def test_a_folder_that_is_no_study_is_not_gone_on_with(tmp_path: Path, content: str | None, message: str) -> None:
-    if content is not None:
-        (tmp_path / "study.json").write_text(content)
-    before = names(tmp_path)
-    with pytest.raises(InputError, match=f"--resume {tmp_path}: {message}"):
-        StudyFolder.resume(tmp_path, METRICS)
-    assert names(tmp_path) == before
+def test_a_table_that_is_not_ours_is_refused(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "x.csv").write_text(content)
+    with pytest.raises(InputError, match=f"^{tmp_path}/x.csv.*{message}"):
+        compared(tmp_path / "x.csv")
 
 
-def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    for name, what in (("none", "there is no such folder"), ("file", "is no folder")):
-        with pytest.raises(InputError, match=f"--resume {tmp_path / name}: {what}"):
-            StudyFolder.resume(tmp_path / name, METRICS)
-    assert names(tmp_path) == {"file"}
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="is no CSV text in UTF-8"):
+        compared(tmp_path / "x.csv")
 
 
-def test_a_folder_where_another_run_writes_is_refused(study: StudyFolder, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"--resume .*: another run is writing there: wait for it or end it"):
-        StudyFolder.resume(study.path, METRICS)
-    begun = StudyFolder(tmp_path / "begun", METRICS)
-    with pytest.raises(InputError, match=r"--output .*: another run is writing there: wait for it or end it"):
-        StudyFolder(begun.path, METRICS)
-    begun.close()
+def test_places_without_a_study_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="nowhere: there is no such file or folder"):
+        compared(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="is no study and holds none"):
+        compared(tmp_path)
 
 
-def test_a_file_system_without_locks_is_named_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_locks(*_: object) -> None:
-        raise OSError(38, "Function not implemented")
-
-    monkeypatch.setattr("fcntl.flock", no_locks)
-    with pytest.raises(InputError, match="its file system has no locks; give a folder on another one"):
-        StudyFolder(tmp_path, METRICS)
+def test_a_study_of_which_nothing_has_ended_is_told(one: Path, tmp_path: Path) -> None:
+    empty = study(tmp_path / "empty")
+    with pytest.raises(InputError, match="empty: no attempt has ended yet"):
+        compared(empty)
+    assert compared(empty, one).notes == [f"{empty}: no attempt has ended yet"]
 
 
-def test_a_folder_that_was_closed_is_left_to_the_next_run(study: StudyFolder, gpu_16gb: Device) -> None:
-    study.close()
-    again = StudyFolder.resume(study.path, METRICS)
-    again.record(outcome(gpu_16gb, 1, val_loss=0.5), ESTIMATE, lambda: b"")
-    again.close()
-    study.close()
-    assert len((study.path / "results.csv").read_text().splitlines()) == 2
+def test_studies_of_other_data_are_told(one: Path, tmp_path: Path) -> None:
+    a, b = (study(tmp_path / name, trial(1), fingerprint=name) for name in "ab")
+    assert compared(one, a).notes == []
+    (note,) = compared(a, b).notes
+    assert note.startswith("graphsage: these studies are of different data")
 
 
-def begin_together(folders: list[Path], barrier: Barrier, told: Connection) -> None:
-    """Begins a study in each folder at the same moment as the other process that does."""
-    for path in folders:
-        barrier.wait(60)
-        try:
-            folder = StudyFolder(path, METRICS)
-        except InputError as error:
-            told.send(str(error))
-            barrier.wait(60)
-        else:
-            told.send("won")
-            barrier.wait(60)
-            folder.close()
+def test_a_workload_that_is_not_built_in_is_ranked_by_its_first_validation_metric(tmp_path: Path) -> None:
+    rows = [trial(1, workload="own", train_loss=1, val_loss=3.0, val_x=1.0), trial(2, workload="own", val_loss=2.0)]
+    found = compared(study(tmp_path / "s", *rows, workload="own"))
+    assert (found.metrics, names(found)) == ({"own": "val_loss"}, ["n2", "n1"])
+    assert text(found)[-1].startswith("best: n2, val_loss 2.0000. Its values: ")
 
 
-def test_of_two_runs_started_on_one_folder_exactly_one_goes_on(tmp_path: Path) -> None:
-    spawn = multiprocessing.get_context("spawn")
-    folders, barrier = [tmp_path / str(number) for number in range(50)], spawn.Barrier(2)
-    pipes = [spawn.Pipe(duplex=False) for _ in range(2)]
-    runs = [spawn.Process(target=begin_together, args=(folders, barrier, told)) for _, told in pipes]
-    for run in runs:
-        run.start()
-    answers = [[heard.recv() for _ in folders] for heard, _ in pipes]
-    for run in runs:
-        run.join(60)
-        assert run.exitcode == 0
-    for first, second in zip(*answers, strict=True):
-        assert (first == "won") != (second == "won")
-        assert "another run is writing there" in first + second
+def test_the_frame_has_numbers_and_tells_what_could_not_be_read(tmp_path: Path) -> None:
+    rows = [trial(1, val=0.5, best_epoch=2), trial(2, status="failed", error="E: no")]
+    frame = tuner.results(study(tmp_path / "s", *rows))
+    assert list(frame.columns) == list(compared(tmp_path / "s").columns)
+    assert frame.best_epoch.tolist()[0] == 2
+    assert (str(frame.best_epoch.dtype), str(frame.val_rmse.dtype), str(frame.seed.dtype)) == (
+        "Int64",
+        "float64",
+        "int64",
+    )
+    assert frame.error.isna().tolist() == [True, False]
+    (tmp_path / "s" / "study.json").write_text("{")
+    with pytest.warns(UserWarning, match="study.json is damaged"):
+        assert tuner.results([tmp_path / "s"], columns="name", top=1).to_dict("list") == {"name": ["n1"]}
 
 
-def mount(*arguments: str) -> None:
-    """Mounts a file system, or skips the test where that is not allowed."""
-    done = subprocess.run(["mount", *arguments], capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"needs the right to mount: {done.stderr.strip()}")
+def test_a_pipe_has_whole_lines_and_a_terminal_its_width(one: Path) -> None:
+    found = compared(one)
+    piped, terminal = text(found), text(found, 60)
+    heads = "name status val_rmse epochs seconds estimated_gb peak_gb lr error"
+    assert piped[0].split() == heads.split()
+    assert piped[1].split() == ["n2", "completed", "0.8000", "3", "1.5", "0.50", "0.40", "0.2"]
+    assert piped[3].endswith("0.3  E: no")
+    assert terminal[0].split() == ["name", "status", "val_rmse", "epochs", "seconds", "lr", "error"]
+    assert terminal[4] == "left out, as the terminal is narrow: estimated_gb, peak_gb"
+    assert piped[4] == f"{one}: 3 trials: 2 completed, 1 failed"
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 64 KiB."""
-    if sys.platform != "linux":
-        pytest.skip("needs Linux: it mounts a tmpfs")
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount("-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk))
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
+def test_a_long_error_is_cut_on_a_terminal_and_has_no_control_characters(tmp_path: Path) -> None:
+    long = trial(1, status="failed", error="\x1b[31mE: \udcff " + "x" * 100)
+    found = compared(study(tmp_path / "s", long))
+    assert text(found)[1].endswith("?[31mE: ? " + "x" * 100)
+    line = text(found, 90)[1]
+    assert (len(line), line[-2:]) == (90, "x…")
 
 
-def fill(disk: Path, leave: int) -> None:
-    """Leaves about so many bytes free."""
-    filler = disk / "filler"
-    with filler.open("wb", buffering=0) as file:
-        while file.write(b"x" * 4096) == 4096 and filler.stat().st_size < 65536 - leave:
-            pass
+def test_columns_that_are_asked_for_are_shown_in_their_order(one: Path) -> None:
+    lines = text(compared(one, columns="lr,name,seconds"))
+    assert [line.split() for line in lines[:2]] == [["lr", "name", "seconds"], ["0.2", "n2", "1.5"]]
 
 
-@pytest.mark.parametrize("leave", [8192, 12288, 16384, 32768])
-def test_a_full_disk_is_one_clear_error_and_loses_nothing(small_disk: Path, gpu_16gb: Device, leave: int) -> None:
-    folder = StudyFolder(small_disk / "study", METRICS)
-    folder.describe({"workload": "toy"})
-    fill(small_disk, leave)
-    ended: list[dict[str, Any]] = []
-    with pytest.raises(ExecutionError, match="study can no longer be written: No space left on device"):
-        for number in range(1, 1000):
-            weights = b"w" * 3000
-            folder.record(outcome(gpu_16gb, number, val_loss=1 / number), ESTIMATE, weights.__bytes__)
-            ended = folder.attempts()
-    with suppress(ExecutionError):  # what is left may be enough for the table
-        folder.close()
-    rows, notes = read_attempts(folder.path / "attempts.jsonl")
-    assert (rows[: len(ended)], notes) == (ended, [])
-    assert not list(folder.path.glob("*.partial"))
-    (small_disk / "filler").unlink()
-    again = StudyFolder.resume(folder.path, METRICS)
-    again.close()
-    assert again.attempts() == rows
-    assert len((folder.path / "results.csv").read_text().splitlines()) == len(rows) + 1
+def test_several_studies_have_a_column_and_a_line_each(one: Path, tmp_path: Path) -> None:
+    planned = study(tmp_path / "two", trial(1, val=0.85), configurations=[{}] * 4)
+    lines = text(compared(one, planned))
+    assert [line.split()[0] for line in lines[:3]] == ["study", "one", "two"]
+    assert lines[5:7] == [
+        f"one  {one}: 3 trials: 2 completed, 1 failed; best n2, val_rmse 0.8000",
+        f"two  {planned}: 1 of 4 trials: 1 completed; best n1, val_rmse 0.8500",
+    ]
+    assert lines[7].startswith("best: n2 of one, val_rmse 0.8000. Again: ")
 
 
-def test_a_read_only_folder_is_refused(small_disk: Path) -> None:
-    folder = StudyFolder(small_disk / "study", METRICS)
-    folder.describe({"workload": "toy"})
-    folder.close()
-    mount("-o", "remount,ro", str(small_disk))
-    with pytest.raises(InputError, match=r"--resume .*study: cannot be written: Read-only file system"):
-        StudyFolder.resume(folder.path, METRICS)
-    with pytest.raises(InputError, match=r"--output .*other: cannot be written: Read-only file system"):
-        StudyFolder(small_disk / "other", METRICS)
+def test_workloads_have_tables_and_best_trials_of_their_own(tmp_path: Path) -> None:
+    options = {**run_defaults(), "workload": ["graphsage", "gt-ssl"], "data": {"gt-ssl": "trees"}}
+    rows = [trial(1, val=0.9), trial(2, workload="gt-ssl", val_loss=-1.5)]
+    path = study(tmp_path / "s", *rows, workload=["graphsage", "gt-ssl"], options=options)
+    lines = text(compared(path))
+    assert [lines[0], lines[3]] == ["graphsage", "gt-ssl"]
+    assert lines[-2].startswith("best: graphsage/n1, val_rmse 0.9000. Again: ")
+    assert lines[-1].endswith(" -m tuner --workload gt-ssl --data trees --only n2 --threads 2")
+
+
+def test_a_study_from_python_gives_its_best_model_and_of_others_the_values(tmp_path: Path) -> None:
+    path = study(tmp_path / "s", trial(1, val=0.9, LR=0.1), trial(2, val=0.8, LR=0.2), options=None)
+    assert text(compared(path))[-1] == f"best: n2, val_rmse 0.8000. Again: tuner.load_best({str(path)!r})"
+    assert text(compared(path, where=["lr<0.2"]))[-1] == "best: n1, val_rmse 0.9000. Its values: --set lr=0.1"
+
+
+def test_nothing_that_meets_the_conditions_is_said(one: Path) -> None:
+    assert text(compared(one, where=["lr>1"]))[0] == "no trial of 3 meets what --where asks for"
+
+
+def test_options_that_a_study_had_not_yet_have_their_defaults(one: Path) -> None:
+    about = read_study(one)
+    del about["options"]["seed"]
+    about["options"]["bygone"] = 1
+    (one / "study.json").write_text(json.dumps({**about, "plan": {}}))
+    assert text(compared(one))[-1].endswith(" -m tuner --only n2")
+
+
+COMMAND = """
+import sys
+from tuner.cli import main
+try:
+    main()
+finally:
+    print({"torch", "torch_geometric", "ray", "pandas"} & set(sys.modules), file=sys.stderr)
+"""
+
+
+def tune_results(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """``tune results`` in a process that says at its end what of the heavy modules it has loaded."""
+    return subprocess.run(
+        [sys.executable, "-c", COMMAND, "results", *arguments], capture_output=True, text=True, cwd=cwd, timeout=60
+    )
+
+
+def test_the_command_prints_a_table_json_or_csv_and_loads_nothing_heavy(one: Path, tmp_path: Path) -> None:
+    shown = tune_results("one", "--sort", "-lr", "--where", "lr>=0.2", cwd=tmp_path)
+    assert (shown.returncode, shown.stderr) == (0, "set()\n")
+    assert [line.split()[0] for line in shown.stdout.splitlines()[:3]] == ["name", "n3", "n2"]
+    records = json.loads(tune_results("one", "--json", "--columns", "study,name,lr", cwd=tmp_path).stdout)
+    assert records[0] == {"study": "one", "name": "n2", "config/lr": 0.2}
+    lines = tune_results("one", "--csv", "--columns", "name,error", cwd=tmp_path).stdout
+    assert lines == "name,error\nn2,\nn1,\nn3,E: no\n"
+
+
+def test_bad_input_is_one_line_and_exit_code_2(one: Path, tmp_path: Path) -> None:
+    for arguments, message in (
+        (
+            ["one", "--where", "lr"],
+            "error: --where lr: expected a column, one of = != < <= > >= ~ and a value, ",
+        ),
+        ([], "error: results/ holds no study: run one, or give the folder of a study"),
+    ):
+        run = tune_results(*arguments, cwd=tmp_path)
+        line, _ = run.stderr.splitlines()
+        assert (run.returncode, run.stdout) == (2, "")
+        assert line.startswith(message)

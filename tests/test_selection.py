@@ -10,14 +10,14 @@ import pytest
 
 from tests.toy import Toy, Wide
 from tuner import space
-from tuner.api import _again, _of_workload, _plain
+from tuner.again import its_options, run_again
+from tuner.api import _plain, run_defaults
 from tuner.devices import ram_device
 from tuner.errors import InputError
-from tuner.placement import make_plan
 from tuner.planning import estimate_requests, to_trials
 from tuner.selection import choose, chosen_before, parse_data
 from tuner.settings import Settings
-from tuner.trial import GB, Device
+from tuner.trial import Device
 from tuner.workloads import BUILT_IN
 from tuner.workloads.base import load_jobs
 
@@ -179,23 +179,21 @@ def test_what_a_study_has_tried_is_chosen_again() -> None:
 
 
 def test_the_command_that_repeats_a_trial_has_what_is_of_its_workload_alone() -> None:
-    from tuner.api import _defaults
-
     options = {
-        **_defaults(),
+        **run_defaults(),
         "workload": ["toy", "toy-wide"],
         "config": "own.yaml",
         "data": {"toy": "t", "toy-wide": "w"},
         "overrides": ["width=3", "lr=1"],
     }
-    row = {"workload": "toy", "name": "b c", "config/lr": 1.0, "attempts": 1}
-    assert not _of_workload({**options, "skip_bad": True}, row)["skip_bad"]  # which toys do not understand
-    plan = make_plan([ram_device()], [GB // 100], packing="uniform", buffer_bytes=0, max_workers=1, threads=1)
-    command = _again(_of_workload(options, row), row, plan)
+    row = {"trial_id": "t001", "workload": "toy", "name": "b c", "config/lr": 1.0, "attempts": 1}
+    several = {"workload": ["toy", "toy-wide"]}
+    assert not its_options({**options, "skip_bad": True}, row, several)["skip_bad"]  # which toys do not understand
+    command = run_again(its_options(options, row, several), row, 1, run_defaults())
     assert command.partition(" -m tuner ")[2] == (
         "--workload toy --config own.yaml --set lr=1 --data t --only 'b c' --threads 1"
     )
-    grown = _again(_defaults(), {**row, "attempts": 2, "limit_gb": 2.251}, plan)
+    grown = run_again(run_defaults(), {**row, "attempts": 2, "limit_gb": 2.251}, 1, run_defaults())
     assert "--model-memory-gb 2.26" in grown  # with less it had run out of memory
 
 

@@ -22,10 +22,10 @@ from tuner.execution.loop import Executor
 from tuner.execution.ray_executor import RayExecutor
 from tuner.forecast import plan
 from tuner.planning import estimate_requests, to_trials
-from tuner.results import best_name
 from tuner.settings import Settings
 from tuner.space import configurations
 from tuner.study import StudyResult, run_study
+from tuner.study_folder import best_name
 from tuner.trial import EpochReport
 from tuner.workloads import BUILT_IN
 from tuner.workloads.base import Choice, Workload, load_jobs

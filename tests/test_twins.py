@@ -10,7 +10,8 @@ import click
 import pytest
 
 import tuner
-from tuner.api import _arguments
+from tuner.again import arguments
+from tuner.api import run_defaults
 from tuner.cli import cli
 
 ROOT = Path(__file__).parents[1]
@@ -19,11 +20,19 @@ CLI_ONLY = {"debug", "as_json", "as_csv"}
 PYTHON_ONLY = {"step"}
 
 
+def python_name(command: str) -> str:
+    return command.replace("-", "_")
+
+
 @pytest.mark.parametrize("name", sorted(cli.commands))
 def test_a_command_has_a_python_twin(name: str) -> None:
     command = cli.commands[name]
-    options = {key: value for key, value in command.make_context(name, []).params.items() if key not in CLI_ONLY}
-    parameters = inspect.signature(getattr(tuner, name)).parameters
+    arguments = [param for param in command.params if isinstance(param, click.Argument) and param.required]
+    context = command.make_context(name, ["x"] * len(arguments))
+    # What must be given is "x" on the command line, and has no default in Python.
+    empty = {str(param.name): inspect.Parameter.empty for param in arguments}
+    options = {key: value for key, value in {**context.params, **empty}.items() if key not in CLI_ONLY}
+    parameters = inspect.signature(getattr(tuner, python_name(name))).parameters
     assert options == {key: value.default for key, value in parameters.items() if key not in PYTHON_ONLY}
 
 
@@ -37,7 +46,9 @@ def code_in_the_docs() -> str:
 def test_every_option_is_in_the_docs(name: str) -> None:
     text = code_in_the_docs()
     for option in cli.commands[name].params:
-        assert isinstance(option, click.Option)
+        if isinstance(option, click.Argument):
+            assert f"{name} {option.metavar}" in text, f"{option.metavar} is not documented"
+            continue
         names = [*option.opts, *option.secondary_opts]
         assert any(re.search(rf"{name}(?![\w-])", text) for name in names), f"none of {names} is documented"
 
@@ -71,6 +82,6 @@ def test_the_arguments_of_a_run_are_read_back_as_the_same_run(data: dict[str, ob
     }
     parameters = inspect.signature(tuner.run).parameters
     options = {name: changed.get(name, parameter.default) for name, parameter in parameters.items()}
-    context = cli.commands["run"].make_context("run", _arguments(options))
+    context = cli.commands["run"].make_context("run", arguments(options, run_defaults()))
     assert {name: value for name, value in context.params.items() if name != "debug"} == options
-    assert _arguments({name: parameter.default for name, parameter in parameters.items()}) == []
+    assert arguments(run_defaults(), run_defaults()) == []

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tuner.api import load_best, run, tune_hyperparameters_parallel
+    from tuner.comparison import results
     from tuner.errors import DataError, ExecutionError, InputError, TunerError
     from tuner.estimation import calibrate, estimate
     from tuner.forecast import plan
     from tuner.memory.static import auto_estimate_memory_from_configs, estimate_model_memory
     from tuner.retraining import train
+    from tuner.sizing.fitting import fit_footprint
 
 __all__ = [
     "DataError",
@@ -25,8 +27,10 @@ __all__ = [
     "calibrate",
     "estimate",
     "estimate_model_memory",
+    "fit_footprint",
     "load_best",
     "plan",
+    "results",
     "run",
     "train",
     "tune_hyperparameters_parallel",
@@ -34,11 +38,13 @@ __all__ = [
 
 _MODULES = {
     "tuner.api": ("load_best", "run", "tune_hyperparameters_parallel"),
+    "tuner.comparison": ("results",),
     "tuner.errors": ("DataError", "ExecutionError", "InputError", "TunerError"),
     "tuner.estimation": ("calibrate", "estimate"),
     "tuner.forecast": ("plan",),
     "tuner.memory.static": ("auto_estimate_memory_from_configs", "estimate_model_memory"),
     "tuner.retraining": ("train",),
+    "tuner.sizing.fitting": ("fit_footprint",),
 }
 
 

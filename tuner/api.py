@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import inspect
-import math
-import os
 import pickle
 import shlex
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tuner.again import arguments, its_options, load_again, run_again
 from tuner.devices import DeviceChoice
 from tuner.errors import InputError
 from tuner.memory.estimate import Method
-from tuner.placement import Packing, Plan
-from tuner.results import BEST, Row, best_name, read_study, workloads
-from tuner.resume import AUTO_BATCH, merged_options
+from tuner.placement import Packing
+from tuner.resume import merged_options
 from tuner.retry import OnOom
 from tuner.selection import DEFAULT_DATA, DEFAULT_MODE, choose, chosen_before
 from tuner.settings import Settings
 from tuner.space import configurations as parse_configurations
 from tuner.study import StudyResult, run_study
+from tuner.study_folder import BEST, best_name, read_study, workloads
 from tuner.workloads import find_workload
 from tuner.workloads.base import Choice
 
 if TYPE_CHECKING:
     import pandas as pd
     from torch import nn
-
-FLAGS = {"overrides": "set"}  # options that the command line calls otherwise
 
 
 def run(
@@ -115,7 +111,7 @@ def run(
         ExecutionError: Ray does not start, the folder can no longer be written, or every device is lost.
     """
     options = dict(locals())
-    defaults = _defaults()
+    defaults = run_defaults()
     return run_given(options, {name for name, value in options.items() if value != defaults[name]})
 
 
@@ -130,22 +126,24 @@ def run_given(options: Mapping[str, Any], given: Collection[str]) -> StudyResult
         InputError: as ``run``.
         ExecutionError: as ``run``.
     """
-    options = {name: _plain(value) for name, value in options.items()}
+    options, defaults = {name: _plain(value) for name, value in options.items()}, run_defaults()
     study: Mapping[str, Any] = {}
     if resume := options["resume"]:
         study = read_study(Path(resume))
         chosen = {name: value for name, value in options.items() if name in given}
-        options = merged_options(study, chosen, _defaults(), resume)
+        options = merged_options(study, chosen, defaults, resume)
     choices, label = _choices(options, study)
-    several = len(choices) > 1
     return run_study(
         choices,
         Settings.from_options(options),
         label=label,
-        command=shlex.join(["tune", *_arguments(options)]),
+        command=shlex.join(["tune", *arguments(options, defaults)]),
         options=options,
-        again=lambda best, folder, plan: _again(
-            _with_its_batch(_of_workload(options, best) if several else options, best, read_study(folder)), best, plan
+        again=lambda best, folder, plan: run_again(
+            its_options(options, best, read_study(folder)),
+            best,
+            plan.threads,
+            defaults,
         ),
     )
 
@@ -245,7 +243,7 @@ def tune_hyperparameters_parallel(
         Settings.from_options(options),
         label="notebook",
         command="tune_hyperparameters_parallel()",
-        again=lambda _, folder, __: f"tuner.load_best({str(folder)!r})",
+        again=lambda _, folder, __: load_again(folder),
     )
     frame = result.to_frame()
     frame.attrs["folder"] = str(result.folder)
@@ -294,61 +292,6 @@ def _best_file(folder: Path, workload: str | None) -> Path:
     return several[workload]
 
 
-def _of_workload(options: Mapping[str, Any], row: Row) -> dict[str, Any]:
-    """A study's options, without those that are of other workloads than a row's."""
-    name, data = row["workload"], options["data"]
-    its_own = data.get(name, DEFAULT_DATA) if isinstance(data, Mapping) else data
-    overrides = [text for text in options["overrides"] if f"config/{text.partition('=')[0]}" in row]
-    skip_bad = options["skip_bad"] and find_workload(name).skips_bad_files
-    return {**options, "workload": name, "data": its_own, "overrides": overrides, "skip_bad": skip_bad}
-
-
-def _with_its_batch(options: Mapping[str, Any], row: Row, study: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A study's options, with the batch of a row if it was found by the study: with other trials it is another."""
-    batch = study.get(AUTO_BATCH, {}).get(row["trial_id"])
-    if batch is None:
-        return options
-    key = find_workload(row["workload"]).memory_scales_with
-    others = [text for text in options["overrides"] if text.partition("=")[0] != key]
-    return {**options, "overrides": [*others, f"{key}={batch}"]}
-
-
-def _again(options: Mapping[str, Any], row: Row, plan: Plan) -> str:
-    """The command that runs one configuration of a study again; on the CPU it gives the same figures.
-
-    The number of threads is part of it, since the last digits of a sum depend on that; so is the memory with which
-    the trial ended well, if that was more than was asked for.
-    """
-    if not options["auto_memory"] and row["attempts"] > 1:
-        enough = math.ceil(100 * row["limit_gb"]) / 100
-        options = {**options, "model_memory_gb": max(options["model_memory_gb"], enough)}
-    anew = {
-        "only": row["name"],
-        "limit": None,
-        "output": None,
-        "resume": None,
-        "threads": plan.threads,
-        "max_workers": None,
-    }
-    python = min(sys.executable, os.path.relpath(sys.executable), key=len)
-    return f"{python} -m tuner {shlex.join(_arguments({**options, **anew}))}"
-
-
-def _arguments(options: Mapping[str, Any]) -> list[str]:
-    """The command-line arguments of a run: every option that has not its default."""
-    defaults = _defaults()
-    arguments: list[str] = []
-    for name, value in options.items():
-        flag = "--" + FLAGS.get(name, name).replace("_", "-")
-        if value == defaults[name]:
-            continue
-        if isinstance(value, bool):
-            arguments.append(flag if value else flag.replace("--", "--no-", 1))
-        else:
-            arguments += [word for text in _texts(value) for word in (flag, text)]
-    return arguments
-
-
 def _plain(value: Any) -> Any:
     """A path as text, which ``study.json`` can hold; in a mapping, too."""
     if isinstance(value, Mapping):
@@ -356,12 +299,6 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def _texts(value: Any) -> list[str]:
-    """What stands behind an option on the command line, each time that it is given."""
-    if isinstance(value, Mapping):
-        return [f"{key}={each}" for key, each in value.items()]
-    return [str(each) for each in value] if isinstance(value, (list, tuple)) else [str(value)]
-
-
-def _defaults() -> dict[str, Any]:
+def run_defaults() -> dict[str, Any]:
+    """Every option of ``run`` with its default."""
     return {name: parameter.default for name, parameter in inspect.signature(run).parameters.items()}

@@ -63,20 +63,17 @@ def run(ctx: click.Context, /, debug: bool, **chosen: Any) -> None:
 @cli.command()
 @options("workload", "mode", "config", "overrides", "data", "skip_bad", "only", "limit", "seed")
 @options("device", "memory_estimation", "calibration", "expandable_segments")
-@options("as_json")
-@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
-@options("debug")
+@options("as_json", "as_csv", "debug")
 def estimate(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
     """Say what training will take, without training."""
-    if as_json and as_csv:
-        raise InputError("--json and --csv were both given: leave one of them out")
+    _check_formats(as_json, as_csv)
     from tuner import estimation
 
     found = estimation.estimate(**chosen)
     if as_json:
         click.echo(json.dumps([estimation.to_record(*each) for each in found], indent=2))
     elif as_csv:
-        from tuner.results import write_rows
+        from tuner.study_folder import write_rows
 
         click.echo(write_rows([estimation.to_record(*each) for each in found]), nl=False)
     else:
@@ -90,18 +87,20 @@ def estimate(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
     "workload", "mode", "config", "overrides", "data", "skip_bad", "only", "limit", "auto_memory", "model_memory_gb"
 )
 @options("packing", "gpu_memory_buffer_gb", "device_memory_gb", "max_workers", "threads", "epochs", "seed")
-@options("device", "gpus", "memory_estimation", "calibration", "expandable_segments", "like", "as_json", "debug")
+@options(
+    "device", "gpus", "gpu", "memory_estimation", "calibration", "expandable_segments", "like", "as_json", "debug"
+)
 def plan(debug: bool, as_json: bool, **chosen: Any) -> None:
     """Show how a study would be packed and how long it would take, without running it."""
-    from tuner import forecast
+    from tuner import capacity, forecast
+    from tuner.report.capacity import capacity_text
+    from tuner.report.forecast import forecast_text
 
     found = forecast.plan(**chosen)
-    if as_json:
-        click.echo(json.dumps(forecast.to_record(found), indent=2))
+    if isinstance(found, capacity.Capacity):
+        click.echo(json.dumps(capacity.to_record(found), indent=2) if as_json else capacity_text(found))
     else:
-        from tuner.report.forecast import forecast_text
-
-        click.echo(forecast_text(found))
+        click.echo(json.dumps(forecast.to_record(found), indent=2) if as_json else forecast_text(found))
 
 
 @cli.command()
@@ -129,13 +128,55 @@ def calibrate(ctx: click.Context, /, debug: bool, **chosen: Any) -> None:
 
 
 @cli.command()
-@options("study", "trial", "train.workload", "train.seed", "train.epochs", "all_data", "exact", "train.data")
-@options("device", "train.threads", "train.output", "debug")
+@options("study", "trial", "train_workload", "train_seed", "train_epochs", "all_data", "exact", "train_data")
+@options("device", "train_threads", "train_output", "debug")
 def train(debug: bool, **chosen: Any) -> None:
     """Train one configuration of a study again: longer, on all the data, or to the same digits."""
     from tuner import retraining
 
     retraining.train(**chosen)
+
+
+@cli.command()
+@options("rows", "footprint_output", "name", "batch", "overwrite", "debug")
+def fit_footprint(debug: bool, **chosen: Any) -> None:
+    """Fit a model's footprint to measured rows: a column memory_gb, the others variables."""
+    from tuner.sizing import fitting
+
+    click.echo(fitting.fit_footprint(**chosen).text())
+
+
+@cli.command()
+@click.argument("paths", nargs=-1, metavar="[DIR|CSV]...")
+@options("sort", "where", "columns", "top", "as_json", "as_csv", "debug")
+def results(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
+    """Show and compare what studies came to, also while they run.
+
+    Each DIR is the folder of a study or holds such folders; without one, it is the study under results/ that was
+    begun last.
+    """
+    _check_formats(as_json, as_csv)
+    from tuner import comparison
+
+    found = comparison.compare(**chosen)
+    for note in found.notes:
+        click.echo(f"note: {note}", err=True)
+    if as_json:
+        click.echo(json.dumps(found.records(), indent=2))
+    elif as_csv:
+        from tuner.study_folder import write_rows
+
+        click.echo(write_rows(found.records(), found.names), nl=False)
+    else:
+        from tuner.report.results import print_results
+        from tuner.report.tables import make_console
+
+        print_results(make_console(), found)
+
+
+def _check_formats(as_json: bool, as_csv: bool) -> None:
+    if as_json and as_csv:
+        raise InputError("--json and --csv were both given: leave one of them out")
 
 
 def main() -> None:

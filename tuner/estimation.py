@@ -14,10 +14,10 @@ from tuner.devices import DeviceChoice, detect_devices
 from tuner.errors import InputError
 from tuner.memory.estimate import Method, calibrated, cublas_workspace_bytes, estimate_all, to_estimate
 from tuner.placement import low_bytes, need_bytes
-from tuner.results import Row
 from tuner.selection import DEFAULT_DATA, DEFAULT_MODE, choose
 from tuner.settings import Settings
 from tuner.study import run_study
+from tuner.study_folder import Row
 from tuner.trial import GB, Device, MemoryEstimate, title
 from tuner.workloads.base import Choice
 

@@ -6,18 +6,19 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack, overload
 
 from tuner.auto_batch import Sized, packed_uniformly, size_batches
+from tuner.capacity import Capacity, capacity, card_sizes, imagined
 from tuner.devices import DeviceChoice, detect_devices
 from tuner.errors import InputError
 from tuner.journal import read_attempts
 from tuner.memory.estimate import Method
 from tuner.placement import Packing, Plan, Schedule, simulate
 from tuner.planning import plan_requests, to_trials, usable
-from tuner.results import ATTEMPTS, Row, read_study, workloads
 from tuner.selection import DEFAULT_DATA, DEFAULT_MODE, choose
 from tuner.settings import Settings
+from tuner.study_folder import ATTEMPTS, Row, read_study, workloads
 from tuner.trial import GB, Device, Request, Trial, is_auto, title
 from tuner.workloads.base import describe, load_jobs
 
@@ -54,6 +55,42 @@ class Forecast:
         return title(trial.workload, trial.name, several=several)
 
 
+class PlanOptions(TypedDict, total=False):
+    """The options of ``plan`` but for ``gpu``, which decides what it returns."""
+
+    workload: str | Sequence[str]
+    mode: str
+    config: str | None
+    overrides: Sequence[str]
+    data: str | Mapping[str, str]
+    skip_bad: bool
+    only: str | None
+    limit: int | None
+    auto_memory: bool
+    model_memory_gb: float
+    packing: Packing | None
+    gpu_memory_buffer_gb: float
+    device_memory_gb: float | None
+    max_workers: int | None
+    threads: int | None
+    epochs: int | None
+    seed: int
+    device: DeviceChoice
+    gpus: int | None
+    memory_estimation: Method
+    calibration: bool
+    expandable_segments: bool
+    like: str | None
+
+
+@overload
+def plan(*, gpu: None = None, **options: Unpack[PlanOptions]) -> Forecast: ...
+
+
+@overload
+def plan(*, gpu: str | Sequence[float], **options: Unpack[PlanOptions]) -> Capacity: ...
+
+
 def plan(
     *,
     workload: str | Sequence[str] = (),
@@ -75,11 +112,12 @@ def plan(
     seed: int = 0,
     device: DeviceChoice = "auto",
     gpus: int | None = None,
+    gpu: str | Sequence[float] | None = None,
     memory_estimation: Method = "auto",
     calibration: bool = True,
     expandable_segments: bool = False,
     like: str | None = None,
-) -> Forecast:
+) -> Forecast | Capacity:
     """Shows the packing of a study without running it: what ``tune plan`` prints.
 
     Args:
@@ -103,18 +141,29 @@ def plan(
         device: "cuda", "cpu", or "auto" for GPUs where there are any.
         gpus: plan for so many GPUs of ``device_memory_gb`` each, which need not be there; their machines' CPU cores
             are taken to be enough.
+        gpu: sizes of cards in GB, such as ``[8, 16, 24]`` or ``"8,16,24"``, which need not be there: says for each of
+            them what the study would be on one such card, and what would make the rest fit.
         memory_estimation: how ``auto_memory`` estimates.
         calibration: correct estimates by what earlier trials on this device needed.
         expandable_segments: estimate with PyTorch's CUDA allocator option of that name.
         like: the folder of a study whose trials tell how long an epoch takes. Without it nothing is known of time,
             and only ratios are: a trial's time is taken to grow with its epochs and its memory.
 
+    Returns:
+        The forecast; with ``gpu`` a ``Capacity``.
+
     Raises:
         InputError: something given cannot be used.
     """
     settings = Settings.from_options(locals())
     settings.check()
-    devices = usable(_imagined(gpus, device_memory_gb) if gpus is not None else detect_devices(device), settings)
+    sizes = card_sizes(gpu) if gpu is not None else []
+    if sizes:
+        _check_alone(
+            device=None if device == "auto" else device, gpus=gpus, device_memory_gb=device_memory_gb, like=like
+        )
+    found = [] if sizes else detect_devices(device) if gpus is None else _imagined(gpus, device_memory_gb)
+    devices = usable(found, settings)
     choices, _ = choose(
         workload=workload,
         mode=mode,
@@ -129,6 +178,9 @@ def plan(
     trials = to_trials(choices, settings)
     if any(is_auto(trial.config) for trial in trials):
         settings = packed_uniformly(settings)
+    if sizes:
+        _refuse_auto(trials)
+        return capacity(load_jobs(choices), trials, sizes, settings)
     rows = _finished_rows(like, [choice.workload.name for choice in choices]) if like else []
     jobs = load_jobs(choices)
     sized = size_batches(jobs, trials, devices, settings)
@@ -212,13 +264,28 @@ def _device_record(forecast: Forecast, device: Device) -> dict[str, Any]:
     }
 
 
+def _refuse_auto(trials: Sequence[Trial]) -> None:
+    for trial in trials:
+        if is_auto(trial.config):
+            raise InputError(
+                f"--gpu: {trial.name} has a batch that is auto, which is another on each card: plan one card with "
+                "--gpus 1 --device-memory-gb GB, or give a number"
+            )
+
+
 def _imagined(gpus: int, memory_gb: float | None) -> list[Device]:
     if gpus < 1:
         raise InputError(f"--gpus {gpus}: must be at least 1")
     if memory_gb is None:
         raise InputError(f"--gpus {gpus}: say how much memory each has, with --device-memory-gb")
-    size = int(memory_gb * GB)
-    return [Device("", "cuda", index, "a GPU", size, size, cores=0) for index in range(gpus)]
+    return [imagined(int(memory_gb * GB), index) for index in range(gpus)]
+
+
+def _check_alone(**others: object) -> None:
+    """Refuses what ``--gpu`` leaves nothing to say for."""
+    for name, value in others.items():
+        if value is not None:
+            raise InputError(f"--gpu and --{name.replace('_', '-')} were both given: leave one of them out")
 
 
 def _finished_rows(folder: str, names: Sequence[str]) -> list[Row]:

@@ -40,7 +40,7 @@ class Journal:
         self._path = path
         self._file = _open_locked(path)
         try:
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
             content = self._file.readall()
         except BaseException:
             self._file.close()
@@ -143,7 +143,7 @@ def write_file(path: Path, content: bytes) -> None:
     try:
         with path.open("wb", buffering=0) as file:
             write_through(file, content)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError:
         _discard(path)
         raise
@@ -178,7 +178,7 @@ def move(source: Path, target: Path) -> None:
         OSError: it cannot be renamed.
     """
     source.replace(target)
-    _sync_folder(target.parent)
+    sync_folder(target.parent)
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ def _open_locked(path: Path) -> io.FileIO:
     return file
 
 
-def _sync_folder(path: Path) -> None:
+def sync_folder(path: Path) -> None:
     """Waits until the disk has the names in a folder."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -16,7 +16,7 @@ def _data(ctx: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
     return parse_data(texts)
 
 
-# By the parameter's name; after that of a command where it means something else there.
+# By the parameter's name; an option that means another thing to another command has a name of its own here.
 OPTIONS: dict[str, Callable[[Command], Command]] = {
     "workload": click.option(
         "--workload",
@@ -170,6 +170,9 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
     "gpus": click.option(
         "--gpus", type=int, metavar="N", help="Plan for N GPUs of --device-memory-gb each, which need not be there."
     ),
+    "gpu": click.option(
+        "--gpu", metavar="GB,GB,…", help="Say what the study would be on one card of each of these sizes, in GB."
+    ),
     "like": click.option(
         "--like", metavar="DIR", help="The folder of a study whose trials tell how long an epoch takes."
     ),
@@ -189,28 +192,52 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
     "exact": click.option(
         "--exact", is_flag=True, help="Fail unless the study's figures come out again, to the last digit (CPU)."
     ),
-    "train.workload": click.option(
+    "train_workload": click.option(
         "--workload", metavar="NAME", help="Whose trial, where the study has several workloads."
     ),
-    "train.data": click.option(
+    "train_data": click.option(
         "--data", metavar="NAME|DIR", help="Where the data are now.  [default: where the study had them]"
     ),
-    "train.epochs": click.option(
+    "train_epochs": click.option(
         "--epochs", type=int, metavar="N", help="Train for so many epochs.  [default: the study's]"
     ),
-    "train.seed": click.option(
+    "train_seed": click.option(
         "--seed",
         type=int,
         metavar="N",
         help="Of weights, batches and dropout; which trial, where there are several.  [default: the trial's]",
     ),
-    "train.threads": click.option(
+    "train_threads": click.option(
         "--threads", type=int, metavar="N", help="CPU threads.  [default: those of the study's trials]"
     ),
-    "train.output": click.option(
+    "train_output": click.option(
         "--output", metavar="DIR", help="Where to leave the model.  [default: a new folder under results/]"
     ),
+    "sort": click.option(
+        "--sort",
+        multiple=True,
+        metavar="[-]COLUMN",
+        help="Sort by this, with - or :desc the largest first.  [default: completed first, by their metric]",
+    ),
+    "where": click.option(
+        "--where",
+        multiple=True,
+        metavar="CONDITION",
+        help='Only rows like "hidden_dim>=64"; = != < <= > >=, and ~ for contains. Given again, all must hold.',
+    ),
+    "columns": click.option(
+        "--columns", metavar="A,B,C", help="Show these columns.  [default: what tells trials apart]"
+    ),
+    "top": click.option("--top", type=int, metavar="N", help="Just the first N of each workload."),
     "as_json": click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+    "rows": click.argument("rows", metavar="ROWS.csv"),
+    "footprint_output": click.option("--output", "output", metavar="FILE", help="The footprint's TOML file."),
+    "name": click.option("--name", metavar="NAME", help="What to call the model.  [default: the file's name]"),
+    "batch": click.option(
+        "--batch", default="batch_size", show_default=True, metavar="COLUMN", help="Which column is the batch."
+    ),
+    "overwrite": click.option("--overwrite", is_flag=True, help="Replace the file if it is there."),
+    "as_csv": click.option("--csv", "as_csv", is_flag=True, help="Print CSV."),
     "debug": click.option("--debug", is_flag=True, help="Show the traceback of an error."),
 }
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from tuner.errors import InputError
 from tuner.journal import read_attempts
-from tuner.results import ATTEMPTS, BEFORE_METRICS, STUDY, Row, columns, read_study, workloads
 from tuner.resume import fingerprint
 from tuner.selection import DEFAULT_DATA, chosen_before
+from tuner.study_folder import ATTEMPTS, BEFORE_METRICS, STUDY, Row, columns, read_study, workloads
 from tuner.trial import ACCUMULATION
 from tuner.workloads import find_workload
 from tuner.workloads.base import Config, Workload

@@ -69,7 +69,7 @@ def estimate_requests(
     Raises:
         InputError: a footprint cannot be estimated, the calibration is damaged, or a trial can run on no CPU.
     """
-    _check_amp(jobs, trials, devices)
+    check_amp(jobs, trials, devices)
     if not settings.auto_memory:
         given = MemoryEstimate("given", context_bytes=int(settings.model_memory_gb * GB))
         requests = [Request(trial, given, need_bytes(given)) for trial in trials]
@@ -86,11 +86,14 @@ def estimate_requests(
     return Estimates(requests, raw, known)
 
 
-def _check_amp(jobs: Jobs, trials: Sequence[Trial], devices: Sequence[Device]) -> None:
+def check_amp(jobs: Jobs, trials: Sequence[Trial], devices: Sequence[Device]) -> None:
     """Refuses mixed precision on the CPU with batches of many sizes.
 
     oneDNN compiles its bfloat16 kernels for every shape and keeps them: GT-SSL's epochs took ten times as long there,
     and the kernels' memory is in no estimate.
+
+    Raises:
+        InputError: a trial asks for it.
     """
     for trial in trials:
         varies = jobs[trial.workload].workload.batches_vary
@@ -123,7 +126,7 @@ def plan_requests(
         InputError: a trial fits on no device; the text names it and says what can be done.
     """
     whole = whole_bytes(devices, settings)
-    served = [_within(request, whole, jobs, settings) for request in requests]
+    served = [within(request, whole, jobs, settings) for request in requests]
     largest = max(served, key=lambda request: request.need_bytes)
     try:
         plan = make_plan(
@@ -166,7 +169,15 @@ def _of_one_kind(job: Job, trials: Sequence[Trial], device: Device, settings: Se
     return list(zip(raw, calibrated(raw, job.workload.name, device.name, expandable), strict=True))
 
 
-def _within(request: Request, whole: int, jobs: Jobs, settings: Settings) -> Request:
+def within(request: Request, whole: int, jobs: Jobs, settings: Settings) -> Request:
+    """The request as a plan serves it: of no more than a whole device, where only its margin is more than that.
+
+    Args:
+        request: a trial's.
+        whole: the most that a trial can be given, in bytes.
+        jobs: what the study trains.
+        settings: whether a trial that is too large may accumulate.
+    """
     may_shrink = settings.on_oom == "accumulate" and accumulated(jobs, request.trial) is not None
     if whole and (request.estimate.total_bytes <= whole or may_shrink):
         return replace(request, need_bytes=min(request.need_bytes, whole))

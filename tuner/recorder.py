@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from tuner.execution.loop import Weights
 from tuner.report.progress import Progress
-from tuner.results import StudyFolder
 from tuner.retry import Retry
+from tuner.study_folder import StudyFolder
 from tuner.trial import DeviceLost, EpochReport, Outcome, Placement, Request
 
 

@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 
 from tuner.errors import InputError
-from tuner.results import Row
 from tuner.retry import Accumulated, Retry, RetryPolicy, next_attempt
+from tuner.study_folder import AUTO_BATCH, Row
 from tuner.trial import ACCUMULATION, GB, Ending, Request, Trial, is_auto, with_batch
 from tuner.workloads.base import Jobs
 
 Study = Mapping[str, Any]
-AUTO_BATCH = "auto_batch"  # in study.json: what each batch that was to be found came to, by trial id
 
 
 def fingerprint(data: Any) -> str:

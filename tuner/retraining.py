@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import platform
@@ -14,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tuner.again import arguments
 from tuner.caps import is_out_of_memory
 from tuner.devices import DeviceChoice, detect_devices
 from tuner.errors import ExecutionError, InputError, TunerError
@@ -24,8 +26,8 @@ from tuner.past_trial import PastTrial, find_trial
 from tuner.planning import estimate_requests
 from tuner.report.tables import make_console
 from tuner.report.training import TrainingProgress, figures_table
-from tuner.results import BEST, written
 from tuner.settings import Settings
+from tuner.study_folder import BEST, written
 from tuner.trial import GB, Device, EpochReport, MemoryEstimate, Trial
 from tuner.workloads.base import Job
 
@@ -305,9 +307,7 @@ def _trained(
         raise
 
 
-def _fit(
-    run: _Run, job: Job, device: str, progress: Progress, shown: TrainingProgress, interrupt: Immediate
-) -> Fit:
+def _fit(run: _Run, job: Job, device: str, progress: Progress, shown: TrainingProgress, interrupt: Immediate) -> Fit:
     from tuner.training import fit
 
     training = fit(
@@ -384,13 +384,8 @@ def _about(
 
 
 def _command(options: Mapping[str, Any]) -> str:
-    words = ["tune", "train", "--from", str(options["study"])]
-    for name, value in options.items():
-        if name == "study" or value in (None, False) or (name, value) in (("trial", "best"), ("device", "auto")):
-            continue
-        words.append(f"--{name.replace('_', '-')}")
-        words += [] if value is True else [str(value)]
-    return shlex.join(words)
+    defaults = {name: parameter.default for name, parameter in inspect.signature(train).parameters.items()}
+    return shlex.join(["tune", "train", *arguments(options, defaults)])
 
 
 def _versions() -> dict[str, str]:

@@ -13,8 +13,8 @@ from tuner.devices import DeviceChoice
 from tuner.errors import InputError
 from tuner.memory.estimate import Method
 from tuner.placement import Packing
-from tuner.results import check_empty
 from tuner.retry import OnOom, RetryPolicy
+from tuner.study_folder import check_empty
 from tuner.trial import GB
 
 # The smallest value of each option that is a number, and whether it is allowed itself; all are finite.

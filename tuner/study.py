@@ -16,6 +16,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from tuner.auto_batch import packed_uniformly, size_batches
+from tuner.browse import best_first
 from tuner.errors import InputError, TunerError
 from tuner.execution.loop import Correction, Decisions, Executor, run_trials
 from tuner.interrupts import Interrupt, orderly
@@ -34,17 +35,16 @@ from tuner.planning import (
 from tuner.recorder import Recorder
 from tuner.report.progress import Progress
 from tuner.report.tables import (
-    best_first,
     estimate_accuracy,
     estimates_text,
     make_console,
     plan_text,
     results_table,
 )
-from tuner.results import ATTEMPTS, RESULTS, Row, StudyFolder, read_study
-from tuner.resume import AUTO_BATCH, check_same, description, listed, remaining, to_ending, with_batches_of
+from tuner.resume import check_same, description, listed, remaining, to_ending, with_batches_of
 from tuner.retry import Retry, next_attempt
 from tuner.settings import Settings
+from tuner.study_folder import ATTEMPTS, AUTO_BATCH, RESULTS, Row, StudyFolder, read_study
 from tuner.trial import ACCUMULATION, GB, SUCCESSFUL, Device, MemoryEstimate, Outcome, Request, is_auto, title
 from tuner.workloads.base import Choice, Jobs, accumulated, describe, load_jobs, metrics_of
 
@@ -80,7 +80,7 @@ class StudyResult:
         """The rows as a DataFrame with the CSV's columns."""
         import pandas as pd
 
-        from tuner.results import columns
+        from tuner.study_folder import columns
 
         return pd.DataFrame(self.rows, columns=columns(self.rows))
 

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from tuner.checkpoints import Checkpoint, Progress
 from tuner.errors import TunerError
 from tuner.optimizers import Adam
-from tuner.trial import ACCUMULATION, EpochReport, Phase, Trial
+from tuner.recompute import recomputing
+from tuner.trial import ACCUMULATION, CHECKPOINTING, EpochReport, Phase, Trial
 from tuner.workloads.base import Batch, Config, Job, Workload
 
 # Enough for the intra-op threads to start: a layer so wide, and so many samples.
@@ -172,10 +173,11 @@ def rehearse(
     """
     weights: dict[str, Tensor] = {}
     data = workload.rehearsal(data)
+    amp, checkpointing = uses(config, "amp"), uses(config, CHECKPOINTING)
     for _ in range(2):
         model.train()
         micro_batches = islice(batches, min(config.get(ACCUMULATION, 1), 2))
-        float(train_step(workload, model, optimizer, *micro_batches, amp=uses_amp(config)))
+        float(train_step(workload, model, optimizer, *micro_batches, amp=amp, checkpointing=checkpointing))
         evaluate(workload, model, data, "validation")
         weights = (keep or snapshot)(model)
     model.load_state_dict(weights)
@@ -224,9 +226,11 @@ def train_epoch(
         The mean loss of its steps and the loss of the first, read from the device once.
     """
     model.train()
+    amp, checkpointing = uses(config, "amp"), uses(config, CHECKPOINTING)
     losses = []
     for group in workload.training_steps(config, data):
-        losses.append(train_step(workload, model, optimizer, *group, device=device, amp=uses_amp(config)))
+        loss = train_step(workload, model, optimizer, *group, device=device, amp=amp, checkpointing=checkpointing)
+        losses.append(loss)
         enter("training")
         if (every := config.get("clear_cache_every", 0)) and next(steps) % every == 0 and device != "cpu":
             torch.cuda.empty_cache()
@@ -252,6 +256,7 @@ def train_step(
     *batches: Batch,
     device: str | None = None,
     amp: bool = False,
+    checkpointing: bool = False,
 ) -> Tensor:
     """Forward, backward and an optimizer step on one batch, or on one that comes in several micro-batches.
 
@@ -262,16 +267,18 @@ def train_step(
         batches: one, or the micro-batches, whose gradients and losses count by their samples.
         device: where to take each of them first; None where they are there already.
         amp: compute the loss in bfloat16 where autocast does; weights, gradients and the optimizer stay as they are.
+        checkpointing: compute the activations of ``workload.checkpointed`` again in backward, to keep fewer.
 
     Returns:
         The loss, a scalar on the device.
     """
     optimizer.zero_grad(set_to_none=True)
+    modules = list(workload.checkpointed(model)) if checkpointing else []
     shares = _shares(workload, batches)
     total: Tensor | None = None
     for batch, share in zip(batches, shares, strict=True):
         batch = to_device(batch, device) if device else batch
-        with _autocast(model, amp):
+        with _autocast(model, amp), recomputing(modules):
             loss = workload.loss(model, batch)
         loss = loss if share == 1 else loss * share
         loss.backward()  # type: ignore[no-untyped-call]
@@ -283,9 +290,9 @@ def train_step(
     return total
 
 
-def uses_amp(config: Config) -> bool:
-    """Whether a configuration asks for mixed precision."""
-    return bool(config.get("amp", 0))
+def uses(config: Config, option: str) -> bool:
+    """Whether a configuration has this option of the loop switched on."""
+    return bool(config.get(option, 0))
 
 
 def _autocast(model: nn.Module, enabled: bool) -> AbstractContextManager[Any]:
@@ -344,7 +351,8 @@ def _rehearse_smallest(job: Job, device: str) -> None:
         name: kind.low if isinstance(kind.default, int) and name != workload.memory_scales_with else kind.default
         for name, kind in workload.hyperparameters.items()
     }
+    config |= {CHECKPOINTING: int(job.checkpointing)}
     model = workload.build_model(config, data).to(device)
     two_epochs = (batch for _ in range(2) for batch in workload.batches(config, data))
     batches = (to_device(batch, device) for batch in two_epochs)
-    rehearse(workload, model, build_optimizer(model, config), batches, data)
+    rehearse(workload, model, build_optimizer(model, config), batches, data, config=config)

@@ -21,6 +21,8 @@ Lost = Literal["", "worker", "node"]
 # Micro-batches in an optimizer step: a key of a configuration where it is more than one.
 ACCUMULATION = "accumulation"
 AUTO = "auto"  # the batch of a configuration that is to be as large as its share of a device allows
+# 1 where backward computes activations again instead of finding them kept: an optional key, too.
+CHECKPOINTING = "gradient_checkpointing"
 SUCCESSFUL: tuple[Status, ...] = ("completed", "pruned")
 
 
@@ -305,4 +307,5 @@ LOOP_OPTIONS: Mapping[str, Hyperparameter] = {
     "clear_cache_every": Hyperparameter(
         0, 0, 1_000_000_000, "steps after which a GPU's cached memory is given back; 0 for never", optional=True
     ),
+    CHECKPOINTING: Hyperparameter(0, 0, 1, "1 computes activations again in backward, to keep fewer", optional=True),
 }

@@ -63,10 +63,10 @@ def estimate_all(
         raise InputError(f"--memory-estimation {method!r}: choose one of {', '.join(METHODS)}")
     found: dict[tuple[tuple[str, Any], ...], MemoryEstimate] = {}
     for configuration in configurations:
-        key = _key(configuration.values)
+        key = memory_key(configuration.values)
         if key not in found:
             found[key] = estimate(workload, configuration.values, data, device, method, expandable_segments)
-    return [found[_key(configuration.values)] for configuration in configurations]
+    return [found[memory_key(configuration.values)] for configuration in configurations]
 
 
 def estimate(
@@ -105,7 +105,8 @@ def calibrated(
     return [calibration.apply(each, known) if known and each.method == "traced" else each for each in estimates]
 
 
-def _key(config: Config) -> tuple[tuple[str, Any], ...]:
+def memory_key(config: Config) -> tuple[tuple[str, Any], ...]:
+    """What of a configuration decides its memory; configurations with the same key share an estimate."""
     return tuple((name, value) for name, value in config.items() if name not in WITHOUT_MEMORY)
 
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
+from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tuner.memory import corrections
@@ -193,7 +194,9 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return None
         if func in corrections.UNKNOWN:
             raise NotImplementedError("its kernel keeps a workspace of unknown size")
-        if torch._C._current_graph_task_id() >= 0:
+        # In backward, but not in a forward that backward runs once more (gradient checkpointing): that one has
+        # gradients enabled. So has a backward of a backward, which is therefore followed without these corrections.
+        if torch._C._current_graph_task_id() >= 0 and not torch.is_grad_enabled():
             func = corrections.in_place(func, args, self._fresh_zeros)
         twins: dict[int, Tensor] = {}
         out = self._fake.dispatch(func, types, self._twin(args, twins), self._twin(kwargs, twins) if kwargs else {})
@@ -366,6 +369,27 @@ def _attention(*args: Any, **kwargs: Any) -> Tensor:
     return _plain_attention(**{**kwargs, "dropout_p": 0.0})
 
 
+def _autocast(self: Any, device_type: str, dtype: torch.dtype | None = None, **kwargs: Any) -> None:
+    """As the constructor of ``torch.autocast``: fake tensors are the CPU's, also where they stand for a GPU's."""
+    if device_type == "cuda":
+        device_type, dtype = "cpu", dtype or torch.get_autocast_dtype("cuda")
+    _plain_autocast(self, device_type, dtype, **kwargs)
+
+
+def _run_backward(*args: Any, **kwargs: Any) -> Any:
+    """The autograd engine, under a function mode again: gradient checkpointing runs a forward in there."""
+    with FunctionMode("cuda"):
+        return _plain_run_backward(*args, **kwargs)
+
+
+def _nothing(tensor: Tensor) -> None:
+    """What ``torch.utils.checkpoint`` compares of a tensor that it computes again."""
+
+
+_plain_autocast = torch.autocast.__init__
+_plain_run_backward = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
+
+
 def _apply(module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
     """As ``nn.Module._apply``, behind ``to()``, ``half()`` and the like, which fails on fake tensors."""
     for child in module.children() if recurse else ():
@@ -393,6 +417,10 @@ def patched(mode: TraceMode, device_kind: DeviceKind) -> Iterator[None]:
         if device_kind == "cuda":
             stack.enter_context(mock.patch.object(FakeTensor, "device", property(device)))
             stack.enter_context(mock.patch.object(F, "dropout", _dropout))
+            stack.enter_context(mock.patch.object(torch.autocast, "__init__", _autocast))
+            stack.enter_context(mock.patch.object(torch.autograd, "_engine_run_backward", _run_backward))
+            # It compares devices, and integers are the CPU's at one time and a GPU's at another.
+            stack.enter_context(mock.patch.dict(checkpoint._allowed_determinism_checks_to_fns, default=_nothing))
             stack.enter_context(mock.patch.object(F, "scaled_dot_product_attention", _attention))
         yield
 

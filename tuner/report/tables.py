@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from tuner.browse import metric_columns
 from tuner.placement import low_bytes, need_bytes
-from tuner.results import Row
+from tuner.study_folder import Row
 from tuner.trial import GB, MemoryEstimate, Request, title
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def results_table(rows: Sequence[Row], metric: str) -> Table:
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    metrics = [key for key in (metric, metric.replace("val_", "test_")) if any(key in row for row in rows)]
+    metrics = metric_columns(rows, metric)
     error = ("error",) if any(row["error"] for row in rows) else ()
     tried = ("attempts",) if any(row["attempts"] > 1 for row in rows) else ()
     heads = ("name", "status", *tried, *metrics, "epochs", "seconds", "share", "estimated", "peak", *error)
@@ -175,22 +176,6 @@ def results_table(rows: Sequence[Row], metric: str) -> Table:
             *(Text(row[key]) for key in error),
         )
     return table
-
-
-def best_first(rows: Sequence[Row], metrics: Mapping[str, str]) -> list[Row]:
-    """Each workload's completed rows with the smallest of its metric first, then its others.
-
-    Args:
-        rows: of the study.
-        metrics: what a workload's trials are compared by, by workload, in their order.
-    """
-    order = list(metrics)
-
-    def rank(row: Row) -> tuple[int, bool, bool, float]:
-        value = row.get(metrics[row["workload"]])
-        return order.index(row["workload"]), row["status"] != "completed", value is None, value or 0.0
-
-    return sorted(rows, key=rank)
 
 
 def _number(value: Any, digits: int) -> str:

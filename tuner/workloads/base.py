@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tuner.errors import InputError
-from tuner.trial import ACCUMULATION, AUTO, LOOP_OPTIONS, Configuration, Hyperparameter, Trial
+from tuner.trial import ACCUMULATION, AUTO, CHECKPOINTING, LOOP_OPTIONS, Configuration, Hyperparameter, Trial
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -130,6 +130,18 @@ class Workload(ABC):
         """
         raise InputError(f"--all-data: workload {self.name!r} does not say how its data are joined: leave it out")
 
+    def checkpointed(self, model: nn.Module) -> Iterable[nn.Module]:
+        """The modules whose activations may be computed again in backward (``gradient_checkpointing``); optional.
+
+        They must be deterministic but for torch's random numbers, and change no buffers in training.
+        """
+        return ()
+
+    @property
+    def can_checkpoint(self) -> bool:
+        """Whether the workload names such modules."""
+        return type(self).checkpointed is not Workload.checkpointed
+
     def describe(self, data: Any) -> str:
         """The data set in a few words, for the plan; optional."""
         return ""
@@ -150,10 +162,12 @@ class Job:
     Attributes:
         workload: the model, its batches and its loss.
         data: what ``workload.load_data`` returned.
+        checkpointing: whether one of the trials computes activations again.
     """
 
     workload: Workload
     data: Any
+    checkpointing: bool = False
 
 
 Jobs = Mapping[str, Job]  # a study's, by the workload's name, in the order in which the user named them
@@ -174,10 +188,11 @@ class Choice:
     configurations: Sequence[Configuration]
 
     def __post_init__(self) -> None:
-        """Refuses micro-batches that cannot be made.
+        """Refuses options of the training loop that the workload cannot serve.
 
         Raises:
-            InputError: a configuration's ``accumulation`` does not divide its batch, or there is none to divide.
+            InputError: a configuration's ``accumulation`` does not divide its batch, or there is none to divide; or
+                it has ``gradient_checkpointing``, and the workload names no modules for it.
         """
         key = self.workload.memory_scales_with
         for each in self.configurations:
@@ -186,6 +201,11 @@ class Choice:
                 raise InputError(f"{each.name}: accumulation: workload {self.workload.name} has no batch to divide")
             if key is not None and each.values[key] != AUTO and each.values[key] % parts:
                 raise InputError(f"{each.name}: accumulation {parts} does not divide {key} {each.values[key]}")
+            if each.values.get(CHECKPOINTING) and not self.workload.can_checkpoint:
+                raise InputError(
+                    f"{each.name}: {CHECKPOINTING} 1: workload {self.workload.name} names no modules that may be "
+                    "computed again: leave it out"
+                )
 
 
 def load_jobs(choices: Sequence[Choice]) -> dict[str, Job]:
@@ -194,7 +214,12 @@ def load_jobs(choices: Sequence[Choice]) -> dict[str, Job]:
     Raises:
         InputError: data are not there, or cannot be read.
     """
-    return {choice.workload.name: Job(choice.workload, choice.load_data()) for choice in choices}
+    return {choice.workload.name: _job(choice) for choice in choices}
+
+
+def _job(choice: Choice) -> Job:
+    checkpointing = any(each.values.get(CHECKPOINTING) for each in choice.configurations)
+    return Job(choice.workload, choice.load_data(), checkpointing)
 
 
 def accumulated(jobs: Jobs, trial: Trial) -> Config | None:

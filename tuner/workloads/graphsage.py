@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -98,12 +98,21 @@ class GraphSAGE(Workload):
         model.load_state_dict(dict(weights))
         return model
 
+    def checkpointed(self, model: nn.Module) -> Iterable[nn.Module]:
+        """The layers, each with its activation and dropout."""
+        from tuner.workloads.graphsage_model import GraphSAGEModel
+
+        assert isinstance(model, GraphSAGEModel)
+        return model.layers
+
     def batches(self, config: Config, data: RatingData) -> Iterator[Batch]:
         """Users (B,), items (B,) and ratings (B,) in a new random order."""
         import torch
 
         user, item, rating = _tensors(data.train)
-        for chosen in torch.split(torch.randperm(len(rating)), config["batch_size"]):
+        order, size = torch.randperm(len(rating)), config["batch_size"]
+        for begin in range(0, len(order), size):  # one by one: estimates look at two of maybe 100,000
+            chosen = order[begin : begin + size]
             yield user[chosen], item[chosen], rating[chosen]
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:

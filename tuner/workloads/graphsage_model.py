@@ -27,15 +27,19 @@ class SAGELayer(nn.Module):
     Parameters have that layer's names, so that weights can be exchanged.
     """
 
-    def __init__(self, in_channels: int, out_channels: int) -> None:
+    def __init__(self, in_channels: int, out_channels: int, dropout: float | None = None) -> None:
+        """With new weights; with a share for ``dropout``, the output goes through ReLU and dropout."""
         super().__init__()
+        self.dropout = dropout
         self.lin_l = nn.Linear(in_channels, out_channels)
         self.lin_r = nn.Linear(in_channels, out_channels, bias=False)
 
     def forward(self, x: Tensor, graph: Csr) -> Tensor:
         """(N, in_channels) → (N, out_channels)."""
         out: Tensor = self.lin_l(csr_matmul(*graph, x)) + self.lin_r(x)
-        return out
+        if self.dropout is None:
+            return out
+        return dropout(F.relu(out), self.dropout) if self.training else F.relu(out)
 
 
 class GraphSAGEModel(nn.Module):
@@ -91,7 +95,8 @@ class GraphSAGEModel(nn.Module):
         self.bias = nn.Parameter(torch.zeros(nodes))
         self.user_projection = nn.Linear(user_features.shape[1], hidden_dim, bias=False)
         self.item_projection = nn.Linear(item_features.shape[1], hidden_dim, bias=False)
-        self.layers = nn.ModuleList(SAGELayer(hidden_dim, hidden_dim) for _ in range(num_layers))
+        shares = [dropout] * (num_layers - 1) + [None]  # the last layer's output is plain
+        self.layers = nn.ModuleList(SAGELayer(hidden_dim, hidden_dim, share) for share in shares)
 
     @property
     def graph(self) -> Csr:
@@ -101,13 +106,13 @@ class GraphSAGEModel(nn.Module):
     def encode(self) -> Tensor:
         """Every node's vector z: (num_users + num_items, hidden_dim)."""
         users, items = self.user_projection(self.user_features), self.item_projection(self.item_features)
-        x = self._drop(self.embedding + torch.cat([users, items]))
-        z = x
-        for layer in self.layers[:-1]:
-            x = self._drop(F.relu(layer(x, self.graph)))
+        x = self.embedding + torch.cat([users, items])
+        x = dropout(x, self.dropout) if self.training else x
+        z: Tensor = x
+        for layer in self.layers:
+            x = layer(x, self.graph)
             z = z + x
-        last: Tensor = self.layers[-1](x, self.graph)
-        return z + last
+        return z
 
     def decode(self, z: Tensor, user: Tensor, item: Tensor) -> Tensor:
         """Predicted ratings (B,) of the pairs user (B,), item (B,), both counted from 0."""
@@ -124,6 +129,3 @@ class GraphSAGEModel(nn.Module):
         """Predicted ratings (B,); in evaluation mode, limited to the scale of the training ratings."""
         predicted = self.decode(self.encode(), user, item)
         return predicted if self.training else self.clamp(predicted)
-
-    def _drop(self, x: Tensor) -> Tensor:
-        return dropout(x, self.dropout) if self.training else x

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -86,6 +86,13 @@ class GTSSL(Workload):
         model = _model(config, weights["encoder.input.0.weight"].shape[1])
         model.load_state_dict(dict(weights))
         return model
+
+    def checkpointed(self, model: nn.Module) -> Iterable[nn.Module]:
+        """The encoder's layers. The paths' geometry has no gradients and is kept: every layer needs it."""
+        from tuner.workloads.gt_ssl_model import GtSsl
+
+        assert isinstance(model, GtSsl)
+        return model.encoder.interactions
 
     def batches(self, config: Config, data: TreeData) -> Iterator[Batch]:
         """``TreeBatch`` after ``TreeBatch``, of the training trees in a new random order."""

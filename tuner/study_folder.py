@@ -33,6 +33,7 @@ from tuner.trial import GB, MemoryEstimate, Outcome, Status
 ATTEMPTS = "attempts.jsonl"
 RESULTS = "results.csv"
 STUDY = "study.json"
+AUTO_BATCH = "auto_batch"  # in study.json: what each batch that was to be found came to, by trial id
 BEST = "best.pt"
 CHECKPOINTS = "checkpoints"
 TRACEBACKS = "tracebacks.log"

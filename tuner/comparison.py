@@ -1,0 +1,180 @@
+"""Browsing what studies came to: the function behind ``tune results``."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tuner.again import its_options, load_again, run_again, values_again
+from tuner.browse import STUDY, best_first, parse_columns, parse_condition, parse_order, sort_rows
+from tuner.errors import InputError
+from tuner.studies import Study, labels, read_studies
+from tuner.study_folder import NOT_KEPT, Row, workloads
+from tuner.study_folder import columns as csv_columns
+from tuner.workloads import BUILT_IN, find_workload
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+OTHER_DATA = "these studies are of different data, or of other splits of them: their figures may not be comparable"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Studies side by side.
+
+    Attributes:
+        studies: by what their rows' column ``study`` says.
+        metrics: what the trials of each workload are compared by; empty where there is no validation metric.
+        rows: of all studies, each workload's best first.
+        matching: those of them that meet the conditions.
+        shown: of these, the first of each workload in the order asked for.
+        columns: all that there are, ``study`` first, then those of ``results.csv``.
+        chosen: the columns that were asked for; None for those that suit the rows.
+    """
+
+    studies: Mapping[str, Study]
+    metrics: Mapping[str, str]
+    rows: Sequence[Row]
+    matching: Sequence[Row]
+    shown: Sequence[Row]
+    columns: Sequence[str]
+    chosen: Sequence[str] | None
+
+    @property
+    def notes(self) -> list[str]:
+        """What could not be read, and what should not be compared, a line each."""
+        notes = [note for study in self.studies.values() for note in study.notes]
+        return notes + [f"{name}: {OTHER_DATA}" for name in self.metrics if self._other_data(name)]
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The columns of ``records``: those asked for, else all."""
+        return self.columns if self.chosen is None else self.chosen
+
+    def records(self) -> list[Row]:
+        """The rows that are shown, each with the same columns; None is what is missing."""
+        return [{column: row.get(column) for column in self.names} for row in self.shown]
+
+    def best(self, rows: Sequence[Row], workload: str) -> Row | None:
+        """The best completed row of a workload among some of ``rows``; None without one."""
+        metric = self.metrics[workload]
+        ended = (row for row in rows if row["workload"] == workload and row["status"] == "completed")
+        return next((row for row in ended if row.get(metric) is not None), None)
+
+    def _other_data(self, workload: str) -> bool:
+        prints = set()
+        for about in (study.about for study in self.studies.values() if "fingerprint" in study.about):
+            found = about["fingerprint"]
+            each = found if isinstance(found, list) else [found]
+            prints.add(dict(zip(workloads(about), each, strict=False)).get(workload))
+        return len(prints - {None}) > 1
+
+
+def results(
+    paths: str | Path | Sequence[str | Path] = (),
+    *,
+    sort: str | Sequence[str] = (),
+    where: str | Sequence[str] = (),
+    columns: str | Sequence[str] | None = None,
+    top: int | None = None,
+) -> pd.DataFrame:
+    """What studies came to, a row for each configuration: what ``tune results`` shows.
+
+    Args:
+        paths: folders of studies, folders that hold some, and files like ``results.csv``; without one, the study
+            under ``results/`` that was begun last. They may still run.
+        sort: columns to sort each workload's rows by, ``"-column"`` or ``"column:desc"`` for the largest first; by
+            default completed ones come first, by their metric.
+        where: conditions that must all hold, such as ``"hidden_dim>=64"``; ``tuner/browse.py`` has the rules.
+        columns: which columns, hyperparameters with or without ``config/``; by default all.
+        top: just the first so many of each workload.
+
+    Returns:
+        ``study``, then the columns of ``results.csv`` (seconds, GB of 2**30 bytes): numbers are numbers, whole ones
+        also where some are missing. What could not be read of a study is a warning.
+
+    Raises:
+        InputError: something given cannot be used, or no attempt has ended yet.
+    """
+    import pandas as pd
+
+    found = compare(paths, sort=sort, where=where, columns=columns, top=top)
+    for note in found.notes:
+        warnings.warn(note, stacklevel=2)
+    frame = pd.DataFrame(found.records(), columns=list(found.names))
+    return frame.astype(dict.fromkeys((name for name in frame.columns if _with_gaps(found.rows, name)), "Int64"))
+
+
+def compare(
+    paths: str | Path | Sequence[str | Path],
+    *,
+    sort: str | Sequence[str],
+    where: str | Sequence[str],
+    columns: str | Sequence[str] | None,
+    top: int | None,
+) -> Comparison:
+    """Reads studies and chooses what to show of them; parameters as for ``results``.
+
+    Raises:
+        InputError: as ``results``.
+    """
+    if top is not None and top < 1:
+        raise InputError(f"--top {top}: must be at least 1")
+    studies = read_studies([paths] if isinstance(paths, (str, Path)) else paths)
+    by_label = dict(zip(labels(studies), studies, strict=True))
+    known = [STUDY, *csv_columns(row for study in studies for row in study.rows)]
+    rows = [{STUDY: label, **row} for label, study in by_label.items() for row in study.rows]
+    metrics = {name: _metric(name, known, rows) for name in dict.fromkeys(row["workload"] for row in rows)}
+    rows = best_first(rows, metrics)
+    orders = [parse_order(text, known) for text in _listed(sort)]
+    conditions = [parse_condition(text, known) for text in _listed(where)]
+    chosen = None if columns is None else parse_columns(columns, known)
+    matching = [row for row in rows if all(condition.holds(row) for condition in conditions)]
+    shown = [
+        row
+        for name in metrics
+        for row in sort_rows([row for row in matching if row["workload"] == name], orders)[:top]
+    ]
+    return Comparison(by_label, metrics, rows, matching, shown, known, chosen)
+
+
+def again(found: Comparison, row: Row) -> str:
+    """How to have a row's configuration again: a command, a call, or the values as options of ``tune run``."""
+    from tuner.api import run_defaults
+
+    study, name = found.studies[row[STUDY]], row["workload"]
+    values = f"Its values: {values_again(row)}"
+    if not study.about or name not in BUILT_IN:
+        return values
+    options = study.about.get("options")
+    if isinstance(options, Mapping):
+        defaults = run_defaults()
+        known = {key: value for key, value in options.items() if key in defaults}
+        its_own = {**known, **{key: value for key, value in defaults.items() if key not in known}}
+        threads = study.about.get("plan", {}).get("threads")
+        return f"Again: {run_again(its_options(its_own, row, study.about), row, threads, defaults)}"
+    own = [each for each in found.rows if each[STUDY] == row[STUDY]]
+    kept = row is found.best(own, name) and not str(row.get("error")).startswith(NOT_KEPT)
+    return f"Again: {load_again(study.path)}" if kept else values
+
+
+def _metric(workload: str, columns: Sequence[str], rows: Sequence[Row]) -> str:
+    """What trials of a workload are compared by; of one that is not built in, its first validation metric."""
+    if workload in BUILT_IN:
+        return find_workload(workload).metric
+    own = [row for row in rows if row["workload"] == workload]
+    return next((name for name in columns if name.startswith("val_") and any(name in row for row in own)), "")
+
+
+def _with_gaps(rows: Sequence[Row], column: str) -> bool:
+    """Whether a column holds whole numbers, of which some are missing."""
+    values = [row[column] for row in rows if column in row]
+    return 0 < len(values) < len(rows) and all(isinstance(value, int) for value in values)
+
+
+def _listed(texts: str | Sequence[str]) -> Sequence[str]:
+    return [texts] if isinstance(texts, str) else texts

@@ -1,0 +1,186 @@
+"""Reading studies that have ended or still run: folders with a journal, and tables alone. Nothing is written."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tuner.browse import CONFIG, STUDY, to_value
+from tuner.errors import InputError
+from tuner.journal import read_attempts
+from tuner.study_folder import AFTER_METRICS, ATTEMPTS, BEFORE_METRICS, RESULTS, Row, read_study
+from tuner.study_folder import STUDY as STUDY_FILE
+
+RESULTS_FOLDER = Path("results")  # where a study has its folder unless told otherwise
+FIXED = (*BEFORE_METRICS, *AFTER_METRICS)
+TEXTS = ("trial_id", "workload", "name", "status", "device", "error", STUDY)  # a name may look like a number
+
+
+@dataclass(frozen=True)
+class Study:
+    """What was read of a study.
+
+    Attributes:
+        path: its folder, or the file of a table alone.
+        name: the folder's; of a table the file's, or what its column ``study`` says.
+        rows: one for each configuration that has ended once: its latest attempt, without what is missing.
+        about: the content of ``study.json``; empty where there is none that can be read.
+        notes: what could not be read, a line each.
+    """
+
+    path: Path
+    name: str
+    rows: Sequence[Row]
+    about: Mapping[str, Any] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+
+def read_studies(paths: Iterable[str | Path]) -> list[Study]:
+    """The studies in these places, each once, in their order.
+
+    Args:
+        paths: folders of studies, folders that hold some, and files like ``results.csv``; none for the study under
+            ``results/`` that was begun last. A ``results.csv`` in a study's folder stands for the folder.
+
+    Raises:
+        InputError: one of them is not there, holds no study or is no table of ours; or nothing has ended yet.
+    """
+    places = [place for path in paths for place in _places(Path(path))] or [newest_study(RESULTS_FOLDER)]
+    once = {place.resolve(): place for place in places}.values()
+    studies = [study for place in once for study in (_read_folder(place) if place.is_dir() else _read_table(place))]
+    if not any(study.rows for study in studies):
+        raise InputError(f"{', '.join(map(str, once))}: no attempt has ended yet; look again later")
+    return studies
+
+
+def newest_study(folder: Path) -> Path:
+    """The study in a folder that was begun last.
+
+    Raises:
+        InputError: it holds none.
+    """
+    studies = _studies_in(folder)
+    if not studies:
+        raise InputError(f"{folder}/ holds no study: run one, or give the folder of a study")
+    return max(studies, key=_begun)
+
+
+def labels(studies: Sequence[Study]) -> list[str]:
+    """A short name for each study: as much of its folder's name as tells it from the others, between hyphens.
+
+    Where folders have the same name, it is of their paths.
+    """
+    names, joint = [study.name.split("-") for study in studies], "-"
+    if not _distinct(names):
+        names, joint = [[*study.path.resolve().parts[1:], study.name] for study in studies], "/"
+    if len(names) == 1:
+        return [studies[0].name]
+    while min(map(len, names)) > 1 and len({name[0] for name in names}) == 1:
+        names = [name[1:] for name in names]
+    while max(map(len, names)) > 1 and _distinct([name[:-1] or name for name in names]):
+        names = [name[:-1] or name for name in names]
+    return [joint.join(name) for name in names]
+
+
+def _distinct(names: Sequence[Sequence[str]]) -> bool:
+    return len({tuple(name) for name in names}) == len(names)
+
+
+def _places(path: Path) -> list[Path]:
+    if not path.exists():
+        raise InputError(f"{path}: there is no such file or folder; give the folder of a study or a {RESULTS}")
+    if path.is_file():
+        return [path.parent if path.name == RESULTS and _is_study(path.parent) else path]
+    if _is_study(path):
+        return [path]
+    if studies := _studies_in(path):
+        return studies
+    if (path / RESULTS).is_file():
+        return [path / RESULTS]
+    raise InputError(f"{path}: is no study and holds none; give the folder of a study or a {RESULTS}")
+
+
+def _studies_in(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if _is_study(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be read: {error.strerror}") from error
+
+
+def _is_study(path: Path) -> bool:
+    return (path / STUDY_FILE).is_file() or (path / ATTEMPTS).is_file()
+
+
+def _begun(path: Path) -> tuple[int, str]:
+    """When a study was begun: its ``study.json`` is written once, and its journal after that."""
+    file = path / STUDY_FILE if (path / STUDY_FILE).is_file() else path / ATTEMPTS
+    return file.stat().st_mtime_ns, path.name
+
+
+def _read_folder(path: Path) -> list[Study]:
+    attempts, notes = read_attempts(path / ATTEMPTS)
+    latest = {row["trial_id"]: row for row in attempts}
+    for row in latest.values():
+        _check_columns(row, path / ATTEMPTS)
+    rows = [_present(latest[trial_id], f"{path / ATTEMPTS}, trial {trial_id}") for trial_id in sorted(latest)]
+    if not rows:
+        notes.append(f"{path}: no attempt has ended yet")
+    about: Mapping[str, Any] = {}
+    try:
+        about = read_study(path, "study")
+    except InputError as error:
+        notes.append(f"{str(error).rpartition(';')[0]}: how its trials were run is not known")
+    return [Study(path, path.resolve().name, rows, about, notes)]
+
+
+def _read_table(path: Path) -> list[Study]:
+    """The studies of a CSV file: one, or those that its column ``study`` names."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            lines = csv.reader(file, strict=True)
+            columns = next(lines, [])
+            _check_columns(columns, path)
+            rows = [_parse(line, columns, f"{path}, line {lines.line_num}") for line in lines if line]
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path}: is no CSV text in UTF-8: {error}") from error
+    own = path.resolve().parent.name if path.name == RESULTS else path.stem
+    by_name: dict[str, list[Row]] = {own: []} if not rows else {}
+    for row in rows:
+        by_name.setdefault(row.pop(STUDY, own), []).append(row)
+    return [Study(path, name, each) for name, each in by_name.items()]
+
+
+def _parse(line: Sequence[str], columns: Sequence[str], where: str) -> Row:
+    if len(line) != len(columns):
+        raise InputError(f"{where}: has {len(line)} fields, but there are {len(columns)} columns")
+    row = {
+        column: text if column in TEXTS else to_value(text)
+        for column, text in zip(columns, line, strict=True)
+        if text
+    }
+    for column, value in row.items():
+        if isinstance(value, str) and column not in TEXTS and not column.startswith(CONFIG):
+            raise InputError(f"{where}: {column} is {value!r}; expected a number")
+    return _present(row, where)
+
+
+def _check_columns(columns: Iterable[str], path: Path) -> None:
+    missing = [column for column in FIXED if column not in columns]
+    if missing:
+        raise InputError(f"{path}: is no table of tuner's: it has no column {', '.join(missing)}")
+
+
+def _present(row: Row, where: str) -> Row:
+    """A row without what is missing in it; it has a workload, a name and a status."""
+    found = {key: value for key, value in row.items() if value not in (None, "")}
+    missing = [key for key in ("workload", "name", "status") if key not in found]
+    if missing:
+        raise InputError(f"{where}: has no {missing[0]}")
+    return found
