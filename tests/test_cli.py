@@ -140,6 +140,7 @@ def test_ctrl_c_on_a_terminal_keeps_the_finished_and_leaves_no_process(folder: P
         (["--set", "batch_size=auto", "--packing", "per-trial"], "fills the share of a uniform plan: leave out"),
         (["plan", "--gpus", "2"], "say how much memory each has"),
         (["--resume", "nowhere"], "--resume nowhere: there is no such folder"),
+        (["train", "--from", "nowhere"], "--from nowhere: there is no such folder"),
         (["--resume", ".", "--output", "x"], "--resume .: holds no study.json"),
         (["--address", "127.0.0.1:1"], "--address 127.0.0.1:1: nothing listens there"),
         (["fly"], "unexpected extra argument (fly)"),
