@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tuner.estimation import calibrate, estimate
     from tuner.forecast import plan
     from tuner.memory.static import auto_estimate_memory_from_configs, estimate_model_memory
+    from tuner.retraining import train
     from tuner.sizing.fitting import fit_footprint
     from tuner.sizing.gpu_memory import estimate_gpu_memory_requirements
 
@@ -33,6 +34,7 @@ __all__ = [
     "plan",
     "results",
     "run",
+    "train",
     "tune_hyperparameters_parallel",
 ]
 
@@ -43,6 +45,7 @@ _MODULES = {
     "tuner.estimation": ("calibrate", "estimate"),
     "tuner.forecast": ("plan",),
     "tuner.memory.static": ("auto_estimate_memory_from_configs", "estimate_model_memory"),
+    "tuner.retraining": ("train",),
     "tuner.sizing.fitting": ("fit_footprint",),
     "tuner.sizing.gpu_memory": ("estimate_gpu_memory_requirements",),
 }

@@ -139,6 +139,16 @@ def calibrate(ctx: click.Context, /, debug: bool, **chosen: Any) -> None:
 
 
 @cli.command()
+@options("study", "trial", "train_workload", "train_seed", "train_epochs", "all_data", "exact", "train_data")
+@options("device", "train_threads", "train_output", "debug")
+def train(debug: bool, **chosen: Any) -> None:
+    """Train one configuration of a study again: longer, on all the data, or to the same digits."""
+    from tuner import retraining
+
+    retraining.train(**chosen)
+
+
+@cli.command()
 @options("rows", "footprint_output", "name", "batch", "overwrite", "debug")
 def fit_footprint(debug: bool, **chosen: Any) -> None:
     """Fit a model's footprint to measured rows: a column memory_gb, the others variables."""

@@ -203,6 +203,43 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
     "like": click.option(
         "--like", metavar="DIR", help="The folder of a study whose trials tell how long an epoch takes."
     ),
+    "study": click.option("--from", "study", metavar="DIR", help="The folder of the study."),
+    "trial": click.option(
+        "--trial",
+        default="best",
+        show_default=True,
+        metavar="best|ID|NAME",
+        help="Which of its trials: the best, one by its id, or by the name of its configuration.",
+    ),
+    "all_data": click.option(
+        "--all-data",
+        is_flag=True,
+        help="Train on training, validation and test data together, for as many epochs as the best took.",
+    ),
+    "exact": click.option(
+        "--exact", is_flag=True, help="Fail unless the study's figures come out again, to the last digit (CPU)."
+    ),
+    "train_workload": click.option(
+        "--workload", metavar="NAME", help="Whose trial, where the study has several workloads."
+    ),
+    "train_data": click.option(
+        "--data", metavar="NAME|DIR", help="Where the data are now.  [default: where the study had them]"
+    ),
+    "train_epochs": click.option(
+        "--epochs", type=int, metavar="N", help="Train for so many epochs.  [default: the study's]"
+    ),
+    "train_seed": click.option(
+        "--seed",
+        type=int,
+        metavar="N",
+        help="Of weights, batches and dropout; which trial, where there are several.  [default: the trial's]",
+    ),
+    "train_threads": click.option(
+        "--threads", type=int, metavar="N", help="CPU threads.  [default: those of the study's trials]"
+    ),
+    "train_output": click.option(
+        "--output", metavar="DIR", help="Where to leave the model.  [default: a new folder under results/]"
+    ),
     "sort": click.option(
         "--sort",
         multiple=True,
