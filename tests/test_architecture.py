@@ -90,7 +90,7 @@ ALLOWED = {
         "resume",
         "retry",
     },
-    "sizing": {"caps", "devices", "memory", "peak", "training", "workloads"},
+    "sizing": {"caps", "devices", "memory", "optimizers", "peak", "training", "workloads"},
     "options": {"selection"},
     "cli": {"api", "estimation", "forecast", "options", "results", "report"},
     "__main__": {"cli"},

@@ -14,17 +14,23 @@ if TYPE_CHECKING:
     from tuner.estimation import calibrate, estimate
     from tuner.forecast import plan
     from tuner.memory.static import auto_estimate_memory_from_configs, estimate_model_memory
+    from tuner.sizing.batch_size import compute_batch_size
+    from tuner.sizing.budget import MemoryBudget
+    from tuner.sizing.memory_state import log_memory_state
 
 __all__ = [
     "DataError",
     "ExecutionError",
     "InputError",
+    "MemoryBudget",
     "TunerError",
     "auto_estimate_memory_from_configs",
     "calibrate",
+    "compute_batch_size",
     "estimate",
     "estimate_model_memory",
     "load_best",
+    "log_memory_state",
     "plan",
     "run",
     "tune_hyperparameters_parallel",
@@ -36,6 +42,9 @@ _MODULES = {
     "tuner.estimation": ("calibrate", "estimate"),
     "tuner.forecast": ("plan",),
     "tuner.memory.static": ("auto_estimate_memory_from_configs", "estimate_model_memory"),
+    "tuner.sizing.batch_size": ("compute_batch_size",),
+    "tuner.sizing.budget": ("MemoryBudget",),
+    "tuner.sizing.memory_state": ("log_memory_state",),
 }
 
 
