@@ -114,9 +114,11 @@ def _static(step: TrainingStep, samples: Samples, device: Device) -> _Footprint:
     held = counted.total_bytes + state_bytes
     each = samples.sample_bytes + sum(activation_bytes(model, samples.extent()) for model in step.models())
     context, fragmentation = CONTEXT_BYTES[device.kind], FRAGMENTATION[device.kind]
+    workspace_bytes = 2 * cublas_workspace_bytes(device)  # of forward and of backward
 
     def need(size: int) -> int:
-        return context + math.ceil((1 + fragmentation) * max(held + size * each, least_bytes + counted.teacher))
+        tensor_bytes = max(held + size * each, least_bytes + counted.teacher) + workspace_bytes
+        return context + math.ceil((1 + fragmentation) * tensor_bytes)
 
     return _Footprint(need, state_bytes, fragmentation)
 
@@ -136,7 +138,7 @@ def _trace(step: TrainingStep, samples: Samples, device: Device, size: int) -> M
     outline = samples.take(size, outline=True)
 
     def make() -> Parts:
-        batch = apply(outline, lambda tensor: torch.empty_like(tensor, device="cpu") if tensor.is_meta else tensor)
+        batch = apply(outline, _traced_tensor)
         trained = [parameter for parameter in step.model.parameters() if parameter.requires_grad]
         return step.model, step.make_optimizer(trained), lambda: step.value(batch)
 
@@ -150,13 +152,19 @@ def _trace(step: TrainingStep, samples: Samples, device: Device, size: int) -> M
     return to_estimate(trace, device.kind)
 
 
+def _traced_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of a batch's outline, as one that is allocated in the trace; integers are real in it."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype) if tensor.is_meta else tensor
+
+
 def _measured(
     step: TrainingStep, samples: Samples, device: Device, limit_bytes: int, smallest: int, most: int
 ) -> _Footprint:
     context, counted = CONTEXT_BYTES[device.kind], count(step)
     fragmentation = FRAGMENTATION["cuda"] if device.kind == "cuda" else 0.0  # the heap's gaps are measured
     room_bytes = int(min(limit_bytes - context, device.free_bytes) / (1 + fragmentation))
-    target = torch.device(device.kind, device.index)
+    # Not "cpu:0", which would be another device to Tensor.to, and a second copy of each batch.
+    target = torch.device("cuda", device.index) if device.kind == "cuda" else torch.device("cpu")
     try:
         with rehearsal(step, samples, target) as run:
             line = measure_line(

@@ -78,7 +78,7 @@ class GraphSamples(Samples):
         from torch_geometric.data import Batch
 
         graphs = sample.to_data_list() if isinstance(sample, Batch) else [sample]
-        if not graphs or not sample.num_nodes:
+        if not graphs or not [*tensors_of(sample)] or not sample.num_nodes:
             raise InputError("sample: a graph without nodes says nothing about memory; give one with nodes")
         self._graphs = [graph.clone().apply(_copy) for graph in graphs]
         self._outlines = [graph.clone().apply(without_floats) for graph in self._graphs]
@@ -96,7 +96,8 @@ class GraphSamples(Samples):
         nodes = sum(graph.num_nodes for graph in self._graphs)
         edges = sum(graph.num_edges for graph in self._graphs)
         tensors = (tensor for graph in self._graphs for tensor in tensors_of(graph))
-        features = max(tensor.shape[-1] for tensor in tensors if tensor.is_floating_point() and tensor.dim() > 1)
+        widths = (tensor.shape[-1] for tensor in tensors if tensor.is_floating_point() and tensor.dim() > 1)
+        features = max(widths, default=1)
         return Extent(_share(nodes, self.count), _share(nodes + edges, self.count), features)
 
 
