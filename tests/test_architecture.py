@@ -130,7 +130,7 @@ ALLOWED = {
         "training",
         "workloads",
     },
-    "sizing": {"caps", "devices", "journal", "memory", "peak", "space", "training", "workloads"},
+    "sizing": {"caps", "devices", "journal", "memory", "optimizers", "peak", "space", "training", "workloads"},
     "options": {"selection"},
     "cli": {
         "api",
