@@ -270,6 +270,15 @@ def gat(own_loops: bool) -> Callable[[], Parts]:
     return make
 
 
+def gat_with_edge_features() -> Parts:
+    """Loops among the edges are masked out, and with them their features."""
+    from torch_geometric.nn import GATConv
+
+    edges, x, features = torch.randint(0, 500, (2, 4000)), torch.randn(500, 32), torch.randn(4000, 4)
+    model = GATConv(32, 16, heads=4, edge_dim=4)
+    return model, adam(model), lambda: F.elu(model(x, edges, features)).square().mean()
+
+
 def transformer() -> Parts:
     layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.1, batch_first=True)
     model = nn.Sequential(nn.Embedding(100, 64), nn.TransformerEncoder(layer, 2), nn.Linear(64, 100))
@@ -304,6 +313,7 @@ STEPS = {
     "mlp": mlp,
     "gat": gat(own_loops=False),
     "gat with loops of its own": gat(own_loops=True),
+    "gat with features of edges": gat_with_edge_features,
     "transformer": transformer,
     "causal attention": causal_attention,
     "masks and losses": masked_ranking,

@@ -200,6 +200,8 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # gradients enabled. So has a backward of a backward, which is therefore followed without these corrections.
         if torch._C._current_graph_task_id() >= 0 and not torch.is_grad_enabled():
             func = corrections.in_place(func, args, self._fresh_zeros)
+        if func in corrections.INDEXED:
+            args = args[0], _positions(args[1]), *args[2:]
         twins: dict[int, Tensor] = {}
         out = self._fake.dispatch(func, types, self._twin(args, twins), self._twin(kwargs, twins) if kwargs else {})
         # An operator in place returns its own argument, not the argument's twin.
@@ -284,6 +286,17 @@ class _Operator:
         self.is_loss = func in corrections.BUFFERED_LOSSES
         self.is_zeros = func in corrections.ZEROS
         self.temporaries = corrections.temporaries(func, device_kind)
+
+
+def _positions(indices: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """The indices with every mask, which is real, as the positions that it selects: their number decides the shape."""
+    found: list[Tensor | None] = []
+    for index in indices:
+        if index is None or index.dtype != torch.bool or isinstance(index, FakeTensor):
+            found.append(index)
+        else:
+            found += index.nonzero().unbind(1)
+    return found
 
 
 class FunctionMode(TorchFunctionMode):
