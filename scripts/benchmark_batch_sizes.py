@@ -205,7 +205,7 @@ def _gb(value: float | None) -> str:
 @click.command(help=__doc__)
 @click.option("--gb", "sizes", multiple=True, type=float, default=(1, 2, 4, 8), show_default=True)
 @click.option("--only", default="", metavar="TEXT", help="Cases whose name has this in it.")
-@click.option("--safety-margin", type=float, default=0.99, show_default=True, help="As in tune optimize.")
+@click.option("--safety-margin", type=float, default=0.98, show_default=True, help="As in tune optimize.")
 @click.option("--calibrate", "calibrated", is_flag=True, help="Calibrate first.")
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the results here.")
 @click.pass_context

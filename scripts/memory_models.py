@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +23,8 @@ from tuner.datasets.synthetic import synthetic_ratings
 from tuner.datasets.synthetic_trees import synthetic_trees
 from tuner.datasets.trees import build as build_trees
 from tuner.datasets.trees import split
+from tuner.sizing.gpt import build as build_gpt
+from tuner.sizing.transformer import TransformerConfig
 from tuner.space import complete
 from tuner.training import build_optimizer, rehearse, representative_batches, to_device
 from tuner.workloads import find_workload
@@ -149,11 +151,12 @@ def build(step: Step) -> Built:
 
 
 def optimizer_of(step: Step, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer that a plain step names, at torch's defaults."""
+    """The optimizer that a plain step names, at torch's defaults but for ``fused=1``."""
     name = step.sizes.get("optimizer", "adam")
     if name == "sgd":
         return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name](model.parameters())
+    fused = True if step.sizes.get("fused") else None
+    return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name](model.parameters(), fused=fused)
 
 
 def _classify(model: nn.Module, *batch: Tensor) -> Tensor:
@@ -267,4 +270,23 @@ def make_transformer(sizes: Sizes) -> Built:
     return Transformer(sizes), batch, _classify
 
 
-MODELS: dict[str, Callable[[Sizes], Built]] = {"mlp": make_mlp, "gat": make_gat, "transformer": make_transformer}
+def gpt_config(sizes: Sizes) -> TransformerConfig:
+    """The sizes of a GPT's row, by the names that ``tune estimate`` has for them."""
+    names = {field.name for field in fields(TransformerConfig)}
+    known = {key: value for key, value in sizes.items() if key in names}
+    return TransformerConfig(
+        **{**known, **{key: bool(known[key]) for key in ("checkpointing", "tied") if key in known}}
+    )
+
+
+def make_gpt(sizes: Sizes) -> Built:
+    """The model that the closed formula for transformers is of."""
+    return build_gpt(gpt_config(sizes), sizes["precision"])
+
+
+MODELS: dict[str, Callable[[Sizes], Built]] = {
+    "mlp": make_mlp,
+    "gat": make_gat,
+    "transformer": make_transformer,
+    "gpt": make_gpt,
+}

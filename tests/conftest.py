@@ -54,10 +54,14 @@ def trees() -> TreeData:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A small data set in the files of ML-100K, without u1.base and u1.test."""
+    return write_ratings(tmp_path / "ml-small")
+
+
+def write_ratings(data: Path) -> Path:
+    """The files of that data set, the same every time."""
     random = np.random.default_rng(0)
     pairs = random.permutation(40 * 60)[:1000]
     lines = [f"{pair // 60 + 1}\t{pair % 60 + 1}\t{random.integers(1, 6)}\t0" for pair in pairs]
-    data = tmp_path / "ml-small"
     data.mkdir()
     (data / "u.data").write_text("\n".join(lines) + "\n")
     users = [f"{user}|{20 + user}|{'MF'[user % 2]}|{('artist', 'writer')[user % 2]}|0" for user in range(1, 41)]

@@ -89,6 +89,7 @@ ALLOWED = {
         "study_folder",
         "selection",
         "settings",
+        "sizing",
         "study",
         "workloads",
     },
@@ -122,7 +123,24 @@ ALLOWED = {
         "resume",
         "retry",
     },
-    "sizing": {"caps", "devices", "journal", "memory", "peak", "space", "training", "workloads"},
+    "past_trial": {"journal", "resume", "study_folder", "selection", "workloads"},
+    "retraining": {
+        "again",
+        "checkpoints",
+        "caps",
+        "devices",
+        "execution",
+        "interrupts",
+        "journal",
+        "past_trial",
+        "planning",
+        "report",
+        "study_folder",
+        "settings",
+        "training",
+        "workloads",
+    },
+    "sizing": {"caps", "devices", "journal", "memory", "optimizers", "peak", "space", "training", "workloads"},
     "optimization": {"devices", "memory", "selection", "sizing", "workloads"},
     "options": {"selection"},
     "cli": {
@@ -135,10 +153,12 @@ ALLOWED = {
         "options",
         "study_folder",
         "report",
+        "retraining",
         "sizing",
     },
     "__main__": {"cli"},
 }
+TRANSFORMER = "import tuner; tuner.estimate_gpu_memory_requirements(512, 384, 6, 6, 24, 512)"
 EVERYWHERE = {"errors", "trial"}
 
 
@@ -164,7 +184,9 @@ def test_rooms_import_only_what_the_architecture_allows(path: Path) -> None:
     assert imported_rooms(path) <= ALLOWED[room(path)] | EVERYWHERE | {room(path)}
 
 
-@pytest.mark.parametrize("code", ["import tuner", "import tuner; tuner.estimate_model_memory()", "import tuner.cli"])
+@pytest.mark.parametrize(
+    "code", ["import tuner", "import tuner; tuner.estimate_model_memory()", "import tuner.cli", TRANSFORMER]
+)
 def test_nothing_heavy_comes_through_the_door(code: str) -> None:
     heavy = "{'torch', 'torch_geometric', 'ray', 'pandas', 'numpy'} & set(sys.modules)"
     run = subprocess.run(

@@ -19,6 +19,7 @@ from typing import Any
 import pandas as pd
 import psutil
 import pytest
+import torch
 
 from tuner.cli import cli
 from tuner.errors import InputError
@@ -66,6 +67,12 @@ def test_a_study_ends_with_a_table_a_csv_and_a_command_that_repeats_the_best(fol
     assert repeated.returncode == 0, repeated.stderr
     (row,) = pd.read_csv(tmp_path / "again" / "results.csv").to_dict("records")
     assert (row["name"], row["val_rmse"], row["test_rmse"]) == (best["name"], best.val_rmse, best.test_rmse)
+    trained = tune("train", "--from", "out", "--exact", "--output", "trained", cwd=tmp_path)  # without Ray
+    assert trained.returncode == 0, trained.stderr
+    assert trained.stdout.endswith("the study's figures came out again, to the last digit\n")
+    there, here = (torch.load(tmp_path / name / "best.pt", weights_only=True) for name in ("out", "trained"))
+    assert here["metrics"] == there["metrics"]
+    assert all(torch.equal(weight, here["weights"][name]) for name, weight in there["weights"].items())
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
@@ -133,6 +140,7 @@ def test_ctrl_c_on_a_terminal_keeps_the_finished_and_leaves_no_process(folder: P
         (["--set", "batch_size=auto", "--packing", "per-trial"], "fills the share of a uniform plan: leave out"),
         (["plan", "--gpus", "2"], "say how much memory each has"),
         (["--resume", "nowhere"], "--resume nowhere: there is no such folder"),
+        (["train", "--from", "nowhere"], "--from nowhere: there is no such folder"),
         (["--resume", ".", "--output", "x"], "--resume .: holds no study.json"),
         (["--address", "127.0.0.1:1"], "--address 127.0.0.1:1: nothing listens there"),
         (["fly"], "unexpected extra argument (fly)"),

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tuner.interrupts import Interrupt, orderly
+from tuner.interrupts import Immediate, Interrupt, orderly
 
 
 def test_a_signal_only_asks_and_the_third_insists() -> None:
@@ -44,3 +44,14 @@ def test_in_another_thread_signals_are_left_alone() -> None:
     thread.start()
     thread.join()
     assert seen == [before]
+
+
+def test_what_can_be_broken_off_is_at_once() -> None:
+    interrupt = Immediate()
+    with orderly(interrupt):
+        with pytest.raises(KeyboardInterrupt), interrupt.at_once():
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise AssertionError("it went on")
+        os.kill(os.getpid(), signal.SIGTERM)  # only remembered: what follows is being written
+        with pytest.raises(KeyboardInterrupt), interrupt.at_once():
+            raise AssertionError("it went on")

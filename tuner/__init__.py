@@ -16,23 +16,33 @@ if TYPE_CHECKING:
     from tuner.forecast import plan
     from tuner.memory.static import auto_estimate_memory_from_configs, estimate_model_memory
     from tuner.optimization import optimize
+    from tuner.retraining import train
+    from tuner.sizing.batch_size import compute_batch_size
+    from tuner.sizing.budget import MemoryBudget
     from tuner.sizing.fitting import fit_footprint
+    from tuner.sizing.gpu_memory import estimate_gpu_memory_requirements
+    from tuner.sizing.memory_state import log_memory_state
 
 __all__ = [
     "DataError",
     "ExecutionError",
     "InputError",
+    "MemoryBudget",
     "TunerError",
     "auto_estimate_memory_from_configs",
     "calibrate",
+    "compute_batch_size",
     "estimate",
+    "estimate_gpu_memory_requirements",
     "estimate_model_memory",
     "fit_footprint",
     "load_best",
+    "log_memory_state",
     "optimize",
     "plan",
     "results",
     "run",
+    "train",
     "tune_hyperparameters_parallel",
 ]
 
@@ -44,7 +54,12 @@ _MODULES = {
     "tuner.forecast": ("plan",),
     "tuner.memory.static": ("auto_estimate_memory_from_configs", "estimate_model_memory"),
     "tuner.optimization": ("optimize",),
+    "tuner.retraining": ("train",),
     "tuner.sizing.fitting": ("fit_footprint",),
+    "tuner.sizing.gpu_memory": ("estimate_gpu_memory_requirements",),
+    "tuner.sizing.batch_size": ("compute_batch_size",),
+    "tuner.sizing.budget": ("MemoryBudget",),
+    "tuner.sizing.memory_state": ("log_memory_state",),
 }
 
 

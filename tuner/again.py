@@ -14,7 +14,7 @@ from tuner.selection import DEFAULT_DATA
 from tuner.study_folder import AUTO_BATCH, Row, workloads
 from tuner.workloads import find_workload
 
-FLAGS = {"overrides": "set"}  # options that the command line calls otherwise
+FLAGS = {"overrides": "set", "study": "from"}  # options that the command line calls otherwise
 
 
 def run_again(options: Mapping[str, Any], row: Row, threads: int | None, defaults: Mapping[str, Any]) -> str:

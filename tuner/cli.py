@@ -61,11 +61,18 @@ def run(ctx: click.Context, /, debug: bool, **chosen: Any) -> None:
 
 
 @cli.command()
+@click.argument("model", required=False, metavar="[MODEL.toml]")
 @options("workload", "mode", "config", "overrides", "data", "skip_bad", "only", "limit", "seed")
 @options("device", "memory_estimation", "calibration", "expandable_segments")
+@options("model_embd", "model_layer", "model_head", "model_positions", "batch_size", "seq_len")
+@options("mixed_precision", "checkpointing", "attention", "vocabulary", "tied")
 @options("as_json", "as_csv", "debug")
 def estimate(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
-    """Say what training will take, without training."""
+    """Say what training will take, without training.
+
+    Of a workload's configurations; or, with MODEL.toml or options such as --model-embd, of a GPT-style transformer on
+    a GPU, which need not be there.
+    """
     _check_formats(as_json, as_csv)
     from tuner import estimation
 
@@ -80,6 +87,10 @@ def estimate(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
         from tuner.report.tables import estimates_text
 
         click.echo(estimates_text(found))
+        if config := estimation.transformer(**chosen):
+            from tuner.report.transformers import transformer_text
+
+            click.echo(transformer_text(config, found))
 
 
 @cli.command()
@@ -143,6 +154,16 @@ def calibrate(ctx: click.Context, /, debug: bool, **chosen: Any) -> None:
     table = estimation.calibrate(**chosen)
     click.echo(table.to_string(index=False))
     ctx.exit(0 if (table.status == "completed").all() else 1)
+
+
+@cli.command()
+@options("study", "trial", "train_workload", "train_seed", "train_epochs", "all_data", "exact", "train_data")
+@options("device", "train_threads", "train_output", "debug")
+def train(debug: bool, **chosen: Any) -> None:
+    """Train one configuration of a study again: longer, on all the data, or to the same digits."""
+    from tuner import retraining
+
+    retraining.train(**chosen)
 
 
 @cli.command()

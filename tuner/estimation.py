@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +17,9 @@ from tuner.memory.estimate import Method, calibrated, cublas_workspace_bytes, es
 from tuner.placement import low_bytes, need_bytes
 from tuner.selection import DEFAULT_DATA, DEFAULT_MODE, choose
 from tuner.settings import Settings
+from tuner.sizing.gpu_memory import transformer_estimates
+from tuner.sizing.model_file import KEYS, transformer_config
+from tuner.sizing.transformer import Attention, TransformerConfig
 from tuner.study import run_study
 from tuner.study_folder import Row
 from tuner.trial import GB, Device, MemoryEstimate, title
@@ -26,11 +30,13 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-
+# Not after their parameters.
+OPTIONS_NAMED_OTHERWISE = {"overrides": "--set", "calibration": "--no-calibration", "step": "step"}
 Step = Callable[[], "tuple[nn.Module, Optimizer | None, Callable[[], Tensor]]"]
 
 
 def estimate(
+    model: str | None = None,
     *,
     workload: str | Sequence[str] = (),
     mode: str = DEFAULT_MODE,
@@ -45,11 +51,26 @@ def estimate(
     memory_estimation: Method = "auto",
     calibration: bool = True,
     expandable_segments: bool = False,
+    model_embd: int | None = None,
+    model_layer: int | None = None,
+    model_head: int | None = None,
+    model_positions: int | None = None,
+    batch_size: int | None = None,
+    seq_len: int | None = None,
+    mixed_precision: bool | None = None,
+    checkpointing: bool | None = None,
+    attention: Attention | None = None,
+    vocabulary: int | None = None,
+    tied: bool | None = None,
     step: Step | None = None,
 ) -> list[tuple[str, MemoryEstimate]]:
     """Says what training will take, without training: what ``tune estimate`` prints.
 
+    Of a workload's configurations, of a model of your own (``step``), or of a GPT-style transformer, if ``model`` or
+    one of its sizes is given: those from ``model_embd`` to ``tied``, which win over the file's.
+
     Args:
+        model: a TOML file with a transformer's sizes, by the names of the arguments below.
         workload: what would be trained, or several names; without one, what ``config`` names, else "graphsage".
         mode: a named list of configurations.
         config: a file of your own instead of a mode.
@@ -59,21 +80,35 @@ def estimate(
         only: just the configuration of this name.
         limit: just the first so many.
         seed: seed of the validation split.
-        device: "cuda", which need not be there, "cpu", or "auto" for GPUs where there are any.
+        device: "cuda", which need not be there, "cpu", or "auto" for GPUs where there are any; of a transformer
+            always for a GPU.
         memory_estimation: "static", "traced", "measured", or "auto" for traced where a step can be followed.
         calibration: correct by what earlier trials on this device needed.
         expandable_segments: simulate PyTorch's CUDA allocator with that option.
+        model_embd: a transformer's width.
+        model_layer: its blocks.
+        model_head: its attention heads; by default heads of 64.
+        model_positions: its positions; by default ``seq_len``, or 512.
+        batch_size: sequences in a batch.
+        seq_len: tokens in a sequence; by default ``model_positions``.
+        mixed_precision: whether it is to be trained under autocast; all precisions are estimated.
+        checkpointing: whether each block is computed again in backward.
+        attention: torch's kernel "sdpa", which is the default, or "explicit".
+        vocabulary: tokens that there are; by default GPT-2's 50,257.
+        tied: whether the head shares the token embedding's weight, as by default.
         step: for a model of your own, instead of a workload: a function that builds and returns the model, its
             optimizer (or None) and a function that computes a batch's loss. It runs on tensors without content.
 
     Returns:
         Name and estimate of each configuration, as "workload/name" where there are several workloads; of ``step``
-        alone under the name "step".
+        alone under the name "step"; of a transformer as "float32", "amp" and "half".
 
     Raises:
         InputError: something given cannot be used.
         Untraceable: ``step`` cannot be followed; the text names the operation.
     """
+    if (of_transformer := transformer(**locals())) is not None:
+        return transformer_estimates(of_transformer, _device("cuda" if device == "auto" else device))
     target = _device(device)
     if step is not None and memory_estimation not in ("auto", "traced"):
         raise InputError(f"memory_estimation={memory_estimation!r}: a step of your own can only be traced")
@@ -101,6 +136,22 @@ def estimate(
         name = partial(title, choice.workload.name, several=len(choices) > 1)
         found += [(name(each.name), guess) for each, guess in zip(choice.configurations, estimates, strict=True)]
     return found
+
+
+def transformer(**chosen: Any) -> TransformerConfig | None:
+    """The transformer that arguments of ``estimate`` describe, or None if they are about something else.
+
+    Raises:
+        InputError: they are about both, or its sizes cannot be used.
+    """
+    sizes = {name: chosen[name] for name in KEYS}
+    if chosen["model"] is None and all(value is None for value in sizes.values()):
+        return None
+    for name, parameter in inspect.signature(estimate).parameters.items():
+        if name not in (*KEYS, "model", "device") and chosen.get(name, parameter.default) != parameter.default:
+            option = OPTIONS_NAMED_OTHERWISE.get(name, f"--{name.replace('_', '-')}")
+            raise InputError(f"{option} is of no use to a transformer's sizes, which were given too: leave one out")
+    return transformer_config(chosen["model"], sizes)
 
 
 def _estimates(

@@ -38,6 +38,31 @@ class Interrupt:
             raise KeyboardInterrupt
 
 
+class Immediate(Interrupt):
+    """Does not wait for an end where something can be broken off at any moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._armed = False
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """In this block a signal raises KeyboardInterrupt where it comes; one that has come before, as it begins."""
+        self.check()
+        self._armed = True
+        try:
+            yield
+        finally:
+            self._armed = False
+
+    def remember(self, *_: Any) -> None:
+        """A handler of signals."""
+        super().remember()
+        if self._armed:
+            self._armed = False  # a second one must not break off what the first one began
+            raise KeyboardInterrupt
+
+
 @contextmanager
 def orderly(interrupt: Interrupt) -> Iterator[None]:
     """Within this block the signals only ask ``interrupt`` for an end; elsewhere than in the main thread, nothing.

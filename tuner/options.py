@@ -166,6 +166,33 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
     "expandable_segments": click.option(
         "--expandable-segments", is_flag=True, help="Use PyTorch's CUDA allocator option of that name."
     ),
+    "model_embd": click.option("--model-embd", type=int, metavar="N", help="A transformer's width."),
+    "model_layer": click.option("--model-layer", type=int, metavar="N", help="Its blocks."),
+    "model_head": click.option(
+        "--model-head", type=int, metavar="N", help="Its attention heads.  [default: heads of 64]"
+    ),
+    "model_positions": click.option(
+        "--model-positions", type=int, metavar="N", help="Its positions.  [default: --seq-len, or 512]"
+    ),
+    "batch_size": click.option("--batch-size", type=int, metavar="N", help="Sequences in a batch."),
+    "seq_len": click.option(
+        "--seq-len", type=int, metavar="N", help="Tokens in a sequence.  [default: --model-positions]"
+    ),
+    "mixed_precision": click.option(
+        "--mixed-precision/--no-mixed-precision", default=None, help="Advise for training under autocast."
+    ),
+    "checkpointing": click.option(
+        "--checkpointing/--no-checkpointing", default=None, help="Compute blocks again in backward, to keep less."
+    ),
+    "attention": click.option(
+        "--attention",
+        type=click.Choice(["sdpa", "explicit"]),
+        help="torch's kernel, or all scores.  [default: sdpa]",
+    ),
+    "vocabulary": click.option("--vocabulary", type=int, metavar="N", help="Tokens there are.  [default: 50257]"),
+    "tied": click.option(
+        "--tied/--untied", default=None, help="The head shares the token embedding's weight.  [default: tied]"
+    ),
     "dry_run": click.option("--dry-run", is_flag=True, help="Stop after the plan."),
     "gpus": click.option(
         "--gpus", type=int, metavar="N", help="Plan for N GPUs of --device-memory-gb each, which need not be there."
@@ -225,6 +252,43 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
     ),
     "key": click.option(
         "--key", multiple=True, metavar="NAME=PATH", help="Where in the files a value is, such as a.b.batch_size."
+    ),
+    "study": click.option("--from", "study", metavar="DIR", help="The folder of the study."),
+    "trial": click.option(
+        "--trial",
+        default="best",
+        show_default=True,
+        metavar="best|ID|NAME",
+        help="Which of its trials: the best, one by its id, or by the name of its configuration.",
+    ),
+    "all_data": click.option(
+        "--all-data",
+        is_flag=True,
+        help="Train on training, validation and test data together, for as many epochs as the best took.",
+    ),
+    "exact": click.option(
+        "--exact", is_flag=True, help="Fail unless the study's figures come out again, to the last digit (CPU)."
+    ),
+    "train_workload": click.option(
+        "--workload", metavar="NAME", help="Whose trial, where the study has several workloads."
+    ),
+    "train_data": click.option(
+        "--data", metavar="NAME|DIR", help="Where the data are now.  [default: where the study had them]"
+    ),
+    "train_epochs": click.option(
+        "--epochs", type=int, metavar="N", help="Train for so many epochs.  [default: the study's]"
+    ),
+    "train_seed": click.option(
+        "--seed",
+        type=int,
+        metavar="N",
+        help="Of weights, batches and dropout; which trial, where there are several.  [default: the trial's]",
+    ),
+    "train_threads": click.option(
+        "--threads", type=int, metavar="N", help="CPU threads.  [default: those of the study's trials]"
+    ),
+    "train_output": click.option(
+        "--output", metavar="DIR", help="Where to leave the model.  [default: a new folder under results/]"
     ),
     "sort": click.option(
         "--sort",

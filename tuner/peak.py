@@ -99,6 +99,12 @@ class PeakMeter:
         return (_status_bytes("RssAnon") or 0) + (_status_bytes("VmSwap") or 0) + _free_heap_bytes()
 
 
+def resident_bytes() -> dict[str, int]:
+    """This process's resident bytes now, as ``resident``, and at its peak, as ``peak``; each if the system tells."""
+    found = {"resident": _status_bytes("VmRSS"), "peak": _status_bytes("VmHWM")}
+    return {name: size for name, size in found.items() if size is not None}
+
+
 def _return_free_heap() -> None:
     """Has glibc give back what earlier trials freed: heap that it keeps would hide the next trial's first bytes."""
     libc = ctypes.CDLL(None)

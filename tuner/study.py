@@ -38,6 +38,7 @@ from tuner.report.tables import (
     estimate_accuracy,
     estimates_text,
     make_console,
+    monitoring_text,
     plan_text,
     results_table,
 )
@@ -139,6 +140,8 @@ def run_study(
             if requests:
                 console.print(_estimates_text(jobs, requests), markup=False, soft_wrap=True)
             return StudyResult(plan, estimates.raw)
+        if requests and (watch := monitoring_text(plan)):
+            console.print(watch, markup=False, soft_wrap=True)
         folder = _open_folder(settings, jobs, label, len(attempts), console)
         with closing(folder):
             if not settings.resume:

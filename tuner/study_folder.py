@@ -342,7 +342,7 @@ def to_row(outcome: Outcome, estimate: MemoryEstimate) -> Row:
         "seed": trial.seed,
         "status": outcome.status,
         "attempts": trial.attempt if placement else trial.attempt - 1,
-        **{name: round(value, 6) if math.isfinite(value) else None for name, value in outcome.metrics.items()},
+        **{name: written(value) for name, value in outcome.metrics.items()},
         "epochs": outcome.epochs,
         "duration_s": round(outcome.seconds, 3),
         "device": placement.device.label if placement else None,
@@ -356,6 +356,11 @@ def to_row(outcome: Outcome, estimate: MemoryEstimate) -> Row:
         "lost": outcome.lost,
         **{sys.intern(f"config/{key}"): value for key, value in trial.config.items()},
     }
+
+
+def written(value: float) -> float | None:
+    """A metric as a row has it: to six decimals, and None where it is no finite number."""
+    return round(value, 6) if math.isfinite(value) else None
 
 
 def columns(rows: Iterable[Row]) -> list[str]:

@@ -42,7 +42,15 @@ class Fit:
 
 
 def fit(
-    workload: Workload, trial: Trial, data: Any, device: str, checkpoint: Checkpoint | None = None
+    workload: Workload,
+    trial: Trial,
+    data: Any,
+    device: str,
+    checkpoint: Checkpoint | None = None,
+    *,
+    progress: Progress | None = None,
+    held_out: bool = True,
+    last_epoch: int | None = None,
 ) -> Generator[EpochReport | Fit, None, None]:
     """Trains one configuration; yields a report as training begins and after every epoch, and at last a ``Fit``.
 
@@ -58,37 +66,42 @@ def fit(
         data: what ``workload.load_data`` returned.
         device: a torch device, such as "cpu" or "cuda:0".
         checkpoint: where to go on from, if there is something, and to keep what has been reached.
+        progress: a new one that is kept up to date for whoever breaks training off; not beside a checkpoint.
+        held_out: False where nothing is: nothing is evaluated then, and the last epoch is the one that is kept.
+        last_epoch: stop after it, with the learning rates that the whole of the epochs has; None trains them all.
 
     Raises:
         Diverged: an epoch's mean loss is not finite, or the workload's ``explosion`` times that of the first step.
         Exception: what the workload or torch raises; ``phase_of`` tells what was being done.
     """
     epochs = trial.config["epochs"]
+    last = epochs if last_epoch is None else last_epoch
     with _phases() as enter:
-        model, optimizer, progress = _begin(workload, trial, data, device, checkpoint)
-        yield EpochReport(trial.trial_id, progress.epoch, epochs)
+        model, optimizer, progress = _begin(workload, trial, data, device, checkpoint, progress)
+        yield EpochReport(trial.trial_id, progress.epoch, last)
         steps = count(1)
         enter("first step")
-        for epoch in range(progress.epoch + 1, epochs + 1):
+        for epoch in range(progress.epoch + 1, last + 1):
             set_learning_rate(optimizer, trial.config["lr"] * (1 - (epoch - 1) / epochs))
             loss, first = train_epoch(workload, model, optimizer, trial.config, data, device, enter, steps)
             progress.first_loss = first if progress.first_loss is None else progress.first_loss
             _check(loss, progress.first_loss, epoch, workload.explosion)
             enter("evaluation")
-            metrics = {"train_loss": loss, **evaluate(workload, model, data, "validation")}
-            if metrics[workload.metric] < progress.best.get(workload.metric, math.inf):
-                progress.best = {**metrics, "best_epoch": epoch}
-                progress.weights = snapshot(model)
+            metrics = {"train_loss": loss, **(evaluate(workload, model, data, "validation") if held_out else {})}
+            if not held_out or metrics[workload.metric] < progress.best.get(workload.metric, math.inf):
+                weights = snapshot(model)  # first, so that metrics and weights are of one epoch at any moment
+                progress.best, progress.weights = {**metrics, "best_epoch": epoch}, weights
             progress.epoch = epoch
             if checkpoint:
                 checkpoint.save_if_due(model, optimizer, progress)
             enter("training")
-            yield EpochReport(trial.trial_id, epoch, epochs, metrics)
+            yield EpochReport(trial.trial_id, epoch, last, metrics)
         enter("evaluation")
         if not progress.weights:
             raise Diverged(f"{workload.metric} was never a finite number: lower lr")
         model.load_state_dict(progress.weights)
-        yield Fit(progress.best | evaluate(workload, model, data, "test"), progress.weights)
+        tested = evaluate(workload, model, data, "test") if held_out else {}
+        yield Fit(progress.best | tested, progress.weights)
 
 
 def phase_of(error: BaseException) -> Phase:
@@ -109,13 +122,18 @@ def _phases() -> Iterator[Callable[[Phase], None]]:
 
 
 def _begin(
-    workload: Workload, trial: Trial, data: Any, device: str, checkpoint: Checkpoint | None
+    workload: Workload,
+    trial: Trial,
+    data: Any,
+    device: str,
+    checkpoint: Checkpoint | None,
+    progress: Progress | None = None,
 ) -> tuple[nn.Module, torch.optim.Optimizer, Progress]:
     """The model and its optimizer, new, or as a checkpoint that can be used has them."""
     torch.manual_seed(trial.seed)
     model = workload.build_model(trial.config, data).to(device)
     optimizer = build_optimizer(model, trial.config)
-    progress = checkpoint.restore(model, optimizer) if checkpoint else Progress()
+    progress = checkpoint.restore(model, optimizer) if checkpoint else progress or Progress()
     if progress is None:  # they may be half restored
         del model, optimizer
         return _begin(workload, trial, data, device, None)

@@ -103,12 +103,14 @@ class MemoryEstimate:
         gradient_bytes: one gradient for each trained parameter.
         optimizer_bytes: the optimizer's state, such as Adam's two moments.
         activation_bytes: what forward keeps for backward, and the temporaries at the peak.
+        logits_bytes: of a transformer's head: scores of every token in the vocabulary, and the loss's copies of them.
         data_bytes: buffers and the largest batch: features, graph, targets.
         workspace_bytes: scratch memory of libraries, such as cuBLAS.
         fragmentation_bytes: what the caching allocator reserves beyond what is allocated at the peak.
         heap_bytes: an allowance for what the C library's heap keeps of freed CPU tensors.
         context_bytes: what a process takes before its first tensor: CUDA context, or interpreter and libraries.
-        method: where it comes from: "given", "static", "traced" or "measured"; then ", calibrated" if it is.
+        method: where it comes from: "given", "static", "formula" (a transformer's), "traced" or "measured"; then
+            ", calibrated" if it is.
         margin: the share by which a trial's need exceeds what it reserves.
         headroom_bytes: what a need has on top, for errors that do not grow with size; from calibration.
         note: why another method than the one asked for was used; empty otherwise.
@@ -119,6 +121,7 @@ class MemoryEstimate:
     gradient_bytes: int = 0
     optimizer_bytes: int = 0
     activation_bytes: int = 0
+    logits_bytes: int = 0
     data_bytes: int = 0
     workspace_bytes: int = 0
     fragmentation_bytes: int = 0
@@ -145,6 +148,7 @@ class MemoryEstimate:
             "gradients": self.gradient_bytes,
             "optimizer": self.optimizer_bytes,
             "activations": self.activation_bytes,
+            "logits": self.logits_bytes,
             "data": self.data_bytes,
             "workspace": self.workspace_bytes,
             "fragmentation": self.fragmentation_bytes,

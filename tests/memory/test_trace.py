@@ -270,6 +270,15 @@ def gat(own_loops: bool) -> Callable[[], Parts]:
     return make
 
 
+def gat_with_edge_features() -> Parts:
+    """Loops among the edges are masked out, and with them their features."""
+    from torch_geometric.nn import GATConv
+
+    edges, x, features = torch.randint(0, 500, (2, 4000)), torch.randn(500, 32), torch.randn(4000, 4)
+    model = GATConv(32, 16, heads=4, edge_dim=4)
+    return model, adam(model), lambda: F.elu(model(x, edges, features)).square().mean()
+
+
 def transformer() -> Parts:
     layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.1, batch_first=True)
     model = nn.Sequential(nn.Embedding(100, 64), nn.TransformerEncoder(layer, 2), nn.Linear(64, 100))
@@ -304,6 +313,7 @@ STEPS = {
     "mlp": mlp,
     "gat": gat(own_loops=False),
     "gat with loops of its own": gat(own_loops=True),
+    "gat with features of edges": gat_with_edge_features,
     "transformer": transformer,
     "causal attention": causal_attention,
     "masks and losses": masked_ranking,
@@ -334,3 +344,41 @@ def test_graphsages_peak_is_the_profilers(hidden: int, layers: int, batch: int, 
     run()
     real, traced = profiled_peak(run), trace_workload(workload, config, data).peak_bytes()
     assert real * 0.98 <= traced <= real * 1.03
+
+
+# --------------------------------------------------------------------------------- mixed precision, shared weights
+
+
+def test_autocast_for_a_gpu_is_followed_without_one() -> None:
+    def make(kind: str) -> Parts:
+        model = nn.Linear(256, 256, bias=False)
+        x = torch.randn(512, 256)
+
+        def loss() -> Tensor:
+            with torch.autocast(kind, torch.bfloat16):
+                return model(x).relu().relu().sum()
+
+        return model, adam(model, fused=True), loss
+
+    on_gpu = trace_step(lambda: make("cuda"), device_kind="cuda")
+    assert on_gpu.peak_bytes() == trace_step(lambda: make("cpu")).peak_bytes()
+
+
+def test_a_softmax_under_autocast_is_in_float32_on_a_gpu_only() -> None:
+    def step(x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return F.softmax(x @ x.T, dim=-1).sum()
+
+    wide = {kind: allocated(of(step, 100, 90, device_kind=kind)).count(FLOAT * 100 * 100) for kind in ("cpu", "cuda")}
+    assert wide["cpu"] < wide["cuda"]
+
+
+def test_a_shared_weight_stays_shared_and_trained_when_its_type_changes() -> None:
+    def make() -> Parts:
+        model = nn.ModuleList([nn.Linear(100, 100, bias=False), nn.Linear(100, 100, bias=False)])
+        model[1].weight = model[0].weight
+        model = model.to(torch.bfloat16)
+        x = torch.randn(10, 100, dtype=torch.bfloat16)
+        return model, adam(model), lambda: model[1](model[0](x)).sum()
+
+    assert trace_step(make).parts_at_peak()["parameters"] == 2 * 100 * 100

@@ -37,6 +37,12 @@ class Ratings:
         return Ratings(self.user[rows], self.item[rows], self.rating[rows])
 
 
+def joined(*parts: Ratings) -> Ratings:
+    """The ratings of all parts, one part after another."""
+    columns = ([getattr(part, name) for part in parts] for name in ("user", "item", "rating"))
+    return Ratings(*(np.concatenate(column) for column in columns))
+
+
 @dataclass(frozen=True, eq=False)
 class RatingData:
     """Ratings in three disjoint parts; users and items are rows of the feature matrices."""

@@ -121,7 +121,7 @@ class _Attempt:
                 yield said
             training.close()  # of all that it held, only the weights are needed any more
             self.metrics = said.metrics
-            self.weights = _to_bytes(trial, said)
+            self.weights = to_bytes(trial, said)
         except Exception as error:
             self._fail(error)
         self.error = "; ".join(filter(None, [self.error, *faults]))
@@ -186,7 +186,7 @@ def _one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _to_bytes(trial: Trial, result: Fit) -> bytes:
+def to_bytes(trial: Trial, result: Fit) -> bytes:
     """What ``best.pt`` holds: plain values and tensors, so that ``torch.load(weights_only=True)`` reads it."""
     import torch
 

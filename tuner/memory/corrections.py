@@ -64,6 +64,17 @@ GEMMS = frozenset(
     {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default, aten.addmv.default, aten.mv.default}
 )
 
+# Their second argument may hold masks, whose positions decide a shape.
+INDEXED = frozenset(
+    {
+        aten.index.Tensor,
+        aten.index_put.default,
+        aten.index_put_.default,
+        aten._index_put_impl.default,
+        aten._index_put_impl_.default,
+    }
+)
+
 _INDEX_BYTES = 8  # of one position: an int64
 
 

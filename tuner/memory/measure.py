@@ -81,7 +81,6 @@ def measure(
 def _run(workload: Workload, config: Config, data: Any, device: Device, expandable_segments: bool) -> Measurement:
     pin(device)
     os.environ.update(allocator_environment(expandable_segments))
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's library writes lines to the terminal
     import torch
 
     from tuner import training
@@ -117,12 +116,17 @@ def _run(workload: Workload, config: Config, data: Any, device: Device, expandab
 
 
 def _tensor_peak_bytes(run: Callable[[], object]) -> int:
-    """The peak of the CPU tensors' bytes while ``run`` runs, by the profiler's record of every allocation."""
+    """The peak of the CPU tensors' bytes while ``run`` runs."""
+    return max(itertools.accumulate(tensor_changes(run), initial=0))
+
+
+def tensor_changes(run: Callable[[], object]) -> list[int]:
+    """Bytes of every CPU tensor allocated (above 0) and released while ``run`` runs, by the profiler's record."""
     import torch
 
-    with torch.profiler.profile(profile_memory=True) as profile:
+    quiet = {"KINETO_LOG_LEVEL": os.environ.get("KINETO_LOG_LEVEL", "99")}  # its lines would go to the terminal
+    with environment(quiet), torch.profiler.profile(profile_memory=True) as profile:
         run()
     events: Any = profile.profiler
     records = [event for event in events.kineto_results.events() if event.name() == "[memory]"]
-    sizes = [record.nbytes() for record in sorted(records, key=lambda record: record.start_ns())]
-    return int(max(itertools.accumulate(sizes, initial=0)))
+    return [int(record.nbytes()) for record in sorted(records, key=lambda record: record.start_ns())]

@@ -8,8 +8,9 @@ integers and booleans stay real for as long as they come from real ones. Everyth
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, Literal, TypeAlias, cast
 from unittest import mock
 
@@ -21,6 +22,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakIdKeyDictionary
 
 from tuner.memory import corrections
 from tuner.memory.allocator import RELEASE, Event
@@ -198,6 +200,8 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # gradients enabled. So has a backward of a backward, which is therefore followed without these corrections.
         if torch._C._current_graph_task_id() >= 0 and not torch.is_grad_enabled():
             func = corrections.in_place(func, args, self._fresh_zeros)
+        if func in corrections.INDEXED:
+            args = args[0], _positions(args[1]), *args[2:]
         twins: dict[int, Tensor] = {}
         out = self._fake.dispatch(func, types, self._twin(args, twins), self._twin(kwargs, twins) if kwargs else {})
         # An operator in place returns its own argument, not the argument's twin.
@@ -284,13 +288,24 @@ class _Operator:
         self.temporaries = corrections.temporaries(func, device_kind)
 
 
+def _positions(indices: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """The indices, but every mask, which is real, as the positions that it selects: they decide the shape."""
+    found: list[Tensor | None] = []
+    for index in indices:
+        if index is None or index.dtype != torch.bool or isinstance(index, FakeTensor):
+            found.append(index)
+        else:
+            found += index.nonzero().unbind(1)
+    return found
+
+
 class FunctionMode(TorchFunctionMode):
     """What has to be changed before it is an operator.
 
     Values that leave torch are ones. For a GPU, tensors say that they are on one, although they are the CPU's, and
     may be put there. ``dropout`` is one kernel there with a mask of booleans, where the CPU multiplies with noise of
     the input's type; and attention with dropout is one kernel too, which draws its mask again in backward, where the
-    CPU computes all scores.
+    CPU computes all scores. Autocast computes a softmax in float32 there, on the CPU in what it is given.
     """
 
     def __init__(self, device_kind: DeviceKind) -> None:
@@ -305,6 +320,7 @@ class FunctionMode(TorchFunctionMode):
             replaced |= {
                 _plain_dropout: _dropout,
                 _plain_attention: _attention,
+                **{softmax: partial(_in_float32, softmax) for softmax in _SOFTMAXES},
                 Tensor.device.__get__: lambda tensor: CUDA,
                 Tensor.is_cuda.__get__: lambda tensor: True,  # type: ignore[attr-defined]
                 Tensor.cuda: lambda tensor, *args, **kwargs: tensor,
@@ -323,6 +339,11 @@ class FunctionMode(TorchFunctionMode):
         return self._replaced.get(func, func)(*args, **kwargs)
 
 
+# Of ATen's list AT_FORALL_FP32_SET_OPT_DTYPE for CUDA (autocast_mode.h).
+_SOFTMAXES: tuple[Callable[..., Tensor], ...] = (
+    *(F.softmax, torch.softmax, Tensor.softmax),
+    *(F.log_softmax, torch.log_softmax, Tensor.log_softmax),
+)
 _plain_dropout, _plain_attention = F.dropout, F.scaled_dot_product_attention
 
 
@@ -364,16 +385,29 @@ def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool
     return torch.native_dropout(input, p, training)[0]
 
 
+def _in_float32(softmax: Callable[..., Tensor], input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    narrow = input.dtype in (torch.bfloat16, torch.float16) and torch.is_autocast_enabled("cpu")
+    return softmax(input.float() if narrow else input, *args, **kwargs)
+
+
+_plain_init_autocast = torch.autocast.__init__
+
+
+def _init_autocast(
+    self: torch.autocast,
+    device_type: str,
+    dtype: torch.dtype | None = None,
+    enabled: bool = True,
+    cache_enabled: bool | None = None,
+) -> None:
+    """Of the CPU, where the tensors really are; autocast for a GPU would leave them as they are."""
+    dtype = torch.get_autocast_dtype(device_type) if dtype is None else dtype
+    _plain_init_autocast(self, "cpu", dtype, enabled, cache_enabled)
+
+
 def _attention(*args: Any, **kwargs: Any) -> Tensor:
     kwargs.update(zip(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), args, strict=False))
     return _plain_attention(**{**kwargs, "dropout_p": 0.0})
-
-
-def _autocast(self: Any, device_type: str, dtype: torch.dtype | None = None, **kwargs: Any) -> None:
-    """As the constructor of ``torch.autocast``: fake tensors are the CPU's, also where they stand for a GPU's."""
-    if device_type == "cuda":
-        device_type, dtype = "cpu", dtype or torch.get_autocast_dtype("cuda")
-    _plain_autocast(self, device_type, dtype, **kwargs)
 
 
 def _run_backward(*args: Any, **kwargs: Any) -> Any:
@@ -386,22 +420,39 @@ def _nothing(tensor: Tensor) -> None:
     """What ``torch.utils.checkpoint`` compares of a tensor that it computes again."""
 
 
-_plain_autocast = torch.autocast.__init__
 _plain_run_backward = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
 
 
 def _apply(module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
-    """As ``nn.Module._apply``, behind ``to()``, ``half()`` and the like, which fails on fake tensors."""
+    """As ``nn.Module._apply``, behind ``to()``, ``half()`` and the like, which fails on fake tensors.
+
+    A parameter that several modules share stays shared.
+    """
     for child in module.children() if recurse else ():
         child._apply(fn)  # type: ignore[no-untyped-call]
     with torch.no_grad():
         for name, parameter in module._parameters.items():
-            moved = parameter if parameter is None else fn(parameter)
-            if moved is not parameter and moved is not None:
-                module._parameters[name] = nn.Parameter(moved, moved.requires_grad)
+            if parameter is not None:
+                module._parameters[name] = _moved(parameter, fn)
         for name, buffer in module._buffers.items():
             module._buffers[name] = buffer if buffer is None else fn(buffer)
     return module
+
+
+# By the parameter that a module had before: what moved it, and what it has become.
+_MOVED: MutableMapping[Tensor, tuple[Callable[[Tensor], Tensor], nn.Parameter]] = WeakIdKeyDictionary()
+
+
+def _moved(parameter: nn.Parameter, fn: Callable[[Tensor], Tensor]) -> nn.Parameter:
+    mover, known = _MOVED.get(parameter, (None, parameter))
+    if mover is fn:
+        return known
+    value = fn(parameter)
+    if value is parameter:
+        return parameter
+    moved = nn.Parameter(value, parameter.requires_grad)
+    _MOVED[parameter] = fn, moved
+    return moved
 
 
 @contextmanager
@@ -416,8 +467,8 @@ def patched(mode: TraceMode, device_kind: DeviceKind) -> Iterator[None]:
         stack.enter_context(mock.patch.object(nn.Module, "_apply", _apply))
         if device_kind == "cuda":
             stack.enter_context(mock.patch.object(FakeTensor, "device", property(device)))
+            stack.enter_context(mock.patch.object(torch.autocast, "__init__", _init_autocast))
             stack.enter_context(mock.patch.object(F, "dropout", _dropout))
-            stack.enter_context(mock.patch.object(torch.autocast, "__init__", _autocast))
             stack.enter_context(mock.patch.object(torch.autograd, "_engine_run_backward", _run_backward))
             # It compares devices, and integers are the CPU's at one time and a GPU's at another.
             stack.enter_context(mock.patch.dict(checkpoint._allowed_determinism_checks_to_fns, default=_nothing))

@@ -120,6 +120,17 @@ def _labelled(label: str, text: str) -> list[str]:
     return [f"{'' if number else label:<10} {line}" for number, line in enumerate(text.splitlines())]
 
 
+# From the GPU memory estimation guide.
+WATCH_GPU = "nvidia-smi -l 1"
+WATCH_MEMORY = "nvidia-smi -l 1 --query-gpu=memory.used,memory.total,memory.free --format=csv"
+
+
+def monitoring_text(plan: Plan) -> str:
+    """How to watch the memory of the plan's GPUs while a study runs; empty where there are none."""
+    on_gpu = any(device.kind == "cuda" for device in plan.devices)
+    return f"{'watch':<10} {WATCH_MEMORY}" if on_gpu else ""
+
+
 def _device_lines(plan: Plan, index: int) -> list[str]:
     device, budget, fit = plan.devices[index], plan.budgets[index], plan.fits[index]
     share = f", each with 1/{fit} of it" if plan.packing == "uniform" and fit else ""

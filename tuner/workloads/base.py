@@ -125,6 +125,14 @@ class Workload(ABC):
             return config
         return {**config, key: config[key] // config[ACCUMULATION]}
 
+    def all_data(self, data: Any) -> Any:
+        """The data set with everything in it to train on; optional. Its other splits, if it has any, tell nothing.
+
+        Raises:
+            InputError: the workload does not provide it.
+        """
+        raise InputError(f"--all-data: workload {self.name!r} does not say how its data are joined: leave it out")
+
     def checkpointed(self, model: nn.Module) -> Iterable[nn.Module]:
         """The modules whose activations may be computed again in backward (``gradient_checkpointing``); optional.
 

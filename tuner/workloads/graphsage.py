@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tuner.trial import Hyperparameter
@@ -54,6 +55,12 @@ class GraphSAGE(Workload):
             f"{len(data.train):,} ratings to train on, {len(data.validation):,} to choose by, "
             f"{len(data.test):,} to report on"
         )
+
+    def all_data(self, data: RatingData) -> RatingData:
+        """All ratings as training ratings, and so as edges of the graph."""
+        from tuner.datasets.ratings import joined
+
+        return replace(data, train=joined(data.train, data.validation, data.test))
 
     def training_samples(self, data: RatingData) -> int:
         """The training ratings."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from tuner.trial import ACCUMULATION, Hyperparameter
@@ -66,6 +67,12 @@ class GTSSL(Workload):
             f"paths; {len(data.train):,} trees to train on, {len(data.validation):,} to choose by, "
             f"{len(data.test):,} to report on{left_out}"
         )
+
+    def all_data(self, data: TreeData) -> TreeData:
+        """All trees as training trees."""
+        import numpy as np
+
+        return replace(data, train=np.arange(len(data)))
 
     def training_samples(self, data: TreeData) -> int:
         """The training trees."""

@@ -1,0 +1,81 @@
+"""Compares the closed formula for transformers with traced and with real training steps.
+
+The steps are the GPTs of memory_steps.csv, each in float32, under autocast and in pure half precision. The truth on
+the CPU is the tensors' peak by torch.profiler, as in benchmark_memory.py; on a GPU it is ``max_memory_allocated``.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import click
+import torch
+from benchmark_memory import true_peak
+from memory_models import Step, gpt_config, read_steps, run, trace
+
+from tuner.devices import detect_devices
+from tuner.memory.estimate import cublas_workspace_bytes
+from tuner.sizing.gpu_memory import HANDLES
+from tuner.sizing.transformer import PRECISIONS, footprint
+from tuner.trial import MB
+
+Kind = Literal["cpu", "cuda"]
+MOST = 0.05  # the formula's error, as a share of the truth
+
+
+def steps() -> list[Step]:
+    """Each GPT of the list once, in all precisions."""
+    first = [step for step in read_steps() if step.model == "gpt" and step.sizes["precision"] == "float32"]
+    return [_in(step, precision) for step in first for precision in PRECISIONS]
+
+
+def _in(step: Step, precision: str) -> Step:
+    name = f"{step.name.removesuffix('-fp32')} {precision}"
+    return replace(step, name=name, sizes={**step.sizes, "precision": precision})
+
+
+def peaks(step: Step, kind: Kind) -> tuple[int, int, int]:
+    """Bytes by the formula, by the trace, and in truth."""
+    workspace = cublas_workspace_bytes(detect_devices(kind)[0])
+    formula = footprint(gpt_config(step.sizes), step.sizes["precision"], kind).total_bytes + HANDLES * workspace
+    traced = trace(step, kind, workspace).peak_bytes()
+    return formula, traced, true_peak(step) if kind == "cpu" else cuda_peak(step)
+
+
+def cuda_peak(step: Step) -> int:
+    """The most that torch had allocated on the GPU during the step, cuBLAS' workspaces with it."""
+    gc.collect()
+    torch.cuda.reset_peak_memory_stats()
+    run(step, "cuda")
+    return torch.cuda.max_memory_allocated()
+
+
+def worst(errors: Sequence[float]) -> str:
+    return f"{min(0.0, *errors):+.2%} to {max(0.0, *errors):+.2%}"
+
+
+@click.command(help=__doc__)
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.pass_context
+def main(ctx: click.Context, device: Kind) -> None:
+    torch.set_num_threads(1)  # kernels' temporaries grow with the threads: one, so that every machine has the same
+    click.echo(f"MiB on the {device}, torch {torch.__version__}")
+    click.echo(f"{'step':<56} {'real':>9} {'traced':>9} {'formula':>9} {'traced':>8} {'formula':>8}")
+    errors: list[tuple[float, float]] = []
+    for step in steps():
+        formula, traced, real = peaks(step, device)
+        errors.append((traced / real - 1, formula / real - 1))
+        sizes = " ".join(f"{size / MB:>9.2f}" for size in (real, traced, formula))
+        click.echo(f"{step.name:<56} {sizes} {errors[-1][0]:>+8.2%} {errors[-1][1]:>+8.2%}")
+    of_trace, of_formula = zip(*errors, strict=True)
+    click.echo(f"\nerrors: traced {worst(of_trace)}, formula {worst(of_formula)}")
+    passed = max(abs(error) for error in of_formula) <= MOST
+    click.echo(f"{'PASS' if passed else 'FAIL'}  formula: within {MOST:.0%} of every real step")
+    ctx.exit(0 if passed else 1)
+
+
+if __name__ == "__main__":
+    main()

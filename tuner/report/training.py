@@ -1,0 +1,77 @@
+"""How the training of one configuration looks: a line an epoch on a terminal, now and then one elsewhere."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tuner.trial import EpochReport
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+LINE_SECONDS = 10.0  # between two lines where nobody watches
+
+
+class TrainingProgress:
+    """Tells of epochs as they end."""
+
+    def __init__(self, console: Console, metric: str) -> None:
+        """Says nothing yet.
+
+        Args:
+            console: where to write.
+            metric: which of the validation metrics epochs are compared by; smaller is better.
+        """
+        self._console = console
+        self._metric = metric
+        self._began = self._said = time.monotonic()
+        self._best = (math.inf, 0)
+
+    def reported(self, report: EpochReport) -> None:
+        """Training has begun, or an epoch has ended; the last one always has its line."""
+        now = time.monotonic()
+        if report.epoch == 0:
+            self._began = self._said = now
+            return
+        value = report.metrics.get(self._metric)
+        if value is not None:
+            self._best = min(self._best, (value, report.epoch))
+        ended = report.epoch == report.epochs
+        if self._console.is_terminal or ended or now - self._said >= LINE_SECONDS:
+            self._said = now
+            self._console.print(self._line(report, now - self._began), markup=False, highlight=False, soft_wrap=True)
+
+    def _line(self, report: EpochReport, seconds: float) -> str:
+        words = [f"epoch {report.epoch:{len(str(report.epochs))}d}/{report.epochs}"]
+        words += [
+            f"{name} {report.metrics[name]:.4f}" for name in ("train_loss", self._metric) if name in report.metrics
+        ]
+        if self._best[1]:
+            words.append(f"best {self._best[0]:.4f} in epoch {self._best[1]}")
+        left = seconds / report.epoch * (report.epochs - report.epoch)
+        words.append(f"about {left:.0f} s left" if left else f"{seconds:.1f} s")
+        return ", ".join(words)
+
+
+def figures_table(here: Mapping[str, float | None], study: Mapping[str, float | None]) -> Table:
+    """Metrics as they are written, beside those of the study's trial."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("")
+    for head in ("here", "in the study"):
+        table.add_column(head, justify="right")
+    for name in dict.fromkeys([*study, *here]):
+        table.add_row(name, *(_number(figures, name) for figures in (here, study)))
+    return table
+
+
+def _number(figures: Mapping[str, float | None], name: str) -> str:
+    value = figures.get(name)
+    if value is None:
+        return ""
+    return str(int(value)) if name == "best_epoch" else f"{value:.6f}"

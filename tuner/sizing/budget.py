@@ -1,0 +1,80 @@
+"""What `compute_batch_size` found: where a device's memory goes, and how many samples it has room for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tuner.trial import MB
+
+
+@dataclass(frozen=True)
+class MemoryBudget:
+    """The memory of a device and what of it a training step takes, in bytes.
+
+    With ``fragmentation`` as a share, what a batch takes of the device is
+
+        need = context + (1 + fragmentation) · (model + batch_size · (activation + per_sample))
+
+    where model = parameters + embeddings + optimizer + gradients + teacher.
+
+    Attributes:
+        total_bytes: all memory of the device.
+        limit_bytes: what of it may be used: total · target utilization.
+        need_bytes: what a batch of ``batch_size`` takes, no more than the limit.
+        context_bytes: what a process takes before its first tensor: CUDA context, or interpreter and libraries.
+        parameter_bytes: the model's parameters and buffers without its embeddings.
+        embedding_bytes: weights of its ``nn.Embedding`` and ``nn.EmbeddingBag`` modules, shared ones once.
+        optimizer_bytes: the optimizer's state.
+        gradient_bytes: one gradient for each trainable parameter.
+        teacher_bytes: parameters and buffers of the teacher.
+        available_bytes: what is left for samples within the limit.
+        activation_bytes: what a sample takes beyond its own data, at the batch size that was chosen.
+        per_sample_bytes: a sample's own data.
+        fragmentation: what the allocator loses, as a share of the tensors; 0 where ``activation_bytes`` has it.
+        batch_size: the largest batch that fits, in samples.
+        mode: "static", "traced" or "measured".
+        stopped_by: why the batch is not larger: "memory" or "max_batch_size".
+    """
+
+    total_bytes: int
+    limit_bytes: int
+    need_bytes: int
+    context_bytes: int
+    parameter_bytes: int
+    embedding_bytes: int
+    optimizer_bytes: int
+    gradient_bytes: int
+    teacher_bytes: int
+    available_bytes: int
+    activation_bytes: int
+    per_sample_bytes: int
+    fragmentation: float
+    batch_size: int
+    mode: str
+    stopped_by: str
+
+    @property
+    def static_bytes(self) -> int:
+        """What does not depend on the batch: context, parameters, embeddings, optimizer, gradients, teacher."""
+        return self.context_bytes + self.model_bytes
+
+    @property
+    def model_bytes(self) -> int:
+        """The same without the context: the tensors that live as long as the training."""
+        held = self.parameter_bytes + self.embedding_bytes + self.optimizer_bytes
+        return held + self.gradient_bytes + self.teacher_bytes
+
+    def __str__(self) -> str:
+        parts = {
+            "params": self.parameter_bytes,
+            "embed": self.embedding_bytes,
+            "opt": self.optimizer_bytes,
+            "grad": self.gradient_bytes,
+            "teacher": self.teacher_bytes,
+        }
+        words = " ".join(f"{name}={size / MB:.1f}" for name, size in parts.items())
+        return (
+            f"MemoryBudget(total={self.total_bytes / MB:.0f}MB static={self.static_bytes / MB:.1f}MB [{words}] "
+            f"activation={self.activation_bytes / MB:.1f}MB per_graph={self.per_sample_bytes / MB:.3f}MB "
+            f"available={self.available_bytes / MB:.1f}MB batch_size={self.batch_size} mode={self.mode})"
+        )

@@ -1,0 +1,67 @@
+"""A line in the log for where memory stands."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING
+
+from tuner.devices import ram_device
+from tuner.errors import InputError
+from tuner.peak import resident_bytes
+from tuner.trial import GB
+
+if TYPE_CHECKING:
+    import torch
+
+
+def log_memory_state(label: str = "", device: str | torch.device | None = None) -> dict[str, int]:
+    """Logs what a device and this process hold, in one line of the logger "tuner" at the level INFO.
+
+    Args:
+        label: where in the program this is; it opens the line.
+        device: "cuda", "cuda:1", "cpu" or a ``torch.device``; by default the GPU if this process uses one.
+
+    Returns:
+        Bytes by name. CUDA: ``allocated``, ``reserved`` and ``peak`` (the most that was reserved) of torch's
+        allocator, ``free`` and ``total`` of the GPU. CPU: ``resident`` and ``peak`` (the most that was) of this
+        process, where the system tells, ``free`` and ``total`` of the machine within its cgroup.
+
+    Raises:
+        InputError: no such device.
+    """
+    state = _cpu_state() if _is_cpu(device) else _cuda_state(device)
+    figures = " ".join(f"{name}={size / GB:.2f}GB" for name, size in state.items())
+    logging.getLogger("tuner").info("memory%s: %s", f" {label}" if label else "", figures)
+    return state
+
+
+def _is_cpu(device: str | torch.device | None) -> bool:
+    if device is not None:
+        return str(device) == "cpu"
+    torch = sys.modules.get("torch")  # a process without it uses no GPU
+    return torch is None or not torch.cuda.is_initialized()
+
+
+def _cpu_state() -> dict[str, int]:
+    machine = ram_device()
+    return {**resident_bytes(), "free": machine.free_bytes, "total": machine.total_bytes}
+
+
+def _cuda_state(device: str | torch.device | None) -> dict[str, int]:
+    import torch
+
+    try:
+        chosen = torch.device("cuda" if device is None else device)
+    except (RuntimeError, TypeError) as error:
+        raise InputError(f"device={device!r}: give cpu, cuda or cuda:N") from error
+    if chosen.type != "cuda" or (chosen.index or 0) >= torch.cuda.device_count():
+        raise InputError(f"device='{chosen}': this machine has no such GPU; give cpu, cuda or cuda:N")
+    free, total = torch.cuda.mem_get_info(chosen)
+    return {
+        "allocated": torch.cuda.memory_allocated(chosen),
+        "reserved": torch.cuda.memory_reserved(chosen),
+        "peak": torch.cuda.max_memory_reserved(chosen),
+        "free": free,
+        "total": total,
+    }

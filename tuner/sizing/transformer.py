@@ -1,0 +1,252 @@
+"""What a training step of a GPT-style transformer takes, by a closed formula.
+
+The model is that of ``gpt.py``: nanoGPT's with ``bias=False`` and no dropout, trained by AdamW's fused kernel. A step
+takes the most at one of a few moments, which differ by what is alive: the ledger below adds each of them up, and the
+largest is the footprint. It is the peak of the tensors' bytes, as ``torch.cuda.max_memory_allocated`` shows it. The
+optimizer's step is never the largest: its kernel has no temporaries, and the embedding's backward has more.
+
+N = batch_size · seq_len tokens, d the width, L layers, H heads, T = seq_len, V the vocabulary, P positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from tuner.errors import InputError
+from tuner.trial import MemoryEstimate
+
+Precision = Literal["float32", "amp", "half"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+Attention = Literal["sdpa", "explicit"]
+DeviceKind = Literal["cpu", "cuda"]
+GPT2_VOCABULARY = 50_257
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """The sizes of a model and of its batch.
+
+    Attributes:
+        model_positions: places that the model has an embedding for.
+        model_embd: the width.
+        model_layer: blocks.
+        model_head: attention heads, between which the width is divided.
+        batch_size: sequences in a micro-batch.
+        seq_len: tokens in a sequence.
+        mixed_precision: whether it is to be trained under autocast; the formula's ``precision`` decides, not this.
+        checkpointing: whether each block is computed again in backward instead of being kept.
+        attention: torch's kernel "sdpa", or "explicit", which keeps the matrix of scores.
+        vocabulary: tokens that there are.
+        tied: whether the head's weight is the token embedding's.
+    """
+
+    model_positions: int
+    model_embd: int
+    model_layer: int
+    model_head: int
+    batch_size: int
+    seq_len: int
+    mixed_precision: bool = False
+    checkpointing: bool = False
+    attention: Attention = "sdpa"
+    vocabulary: int = GPT2_VOCABULARY
+    tied: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuses sizes of which there is no model.
+
+        Raises:
+            InputError: a size is below one, or two do not go together.
+        """
+        for name in ("model_positions", "model_embd", "model_layer", "model_head", "batch_size", "seq_len"):
+            _check_positive(name, getattr(self, name))
+        _check_positive("vocabulary", self.vocabulary)
+        if self.attention not in get_args(Attention):
+            raise InputError(f"attention {self.attention!r}: choose sdpa or explicit")
+        if self.model_embd % self.model_head:
+            raise InputError(
+                f"model_head {self.model_head} does not divide model_embd {self.model_embd}: choose one that does"
+            )
+        if self.seq_len > self.model_positions:
+            raise InputError(
+                f"seq_len {self.seq_len} is more than model_positions {self.model_positions}: shorten the sequences, "
+                "or give the model more positions"
+            )
+
+
+def _check_positive(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InputError(f"{name} {value!r}: give a whole number from 1 on")
+
+
+def parameter_count(config: TransformerConfig) -> int:
+    """12·L·d² + P·d + V·d + d·(2L + 1), the last for layer norms without bias; an untied head has another V·d."""
+    width, layers = config.model_embd, config.model_layer
+    tables = config.model_positions + config.vocabulary * (1 if config.tied else 2)
+    return 12 * layers * width**2 + tables * width + width * (2 * layers + 1)
+
+
+@dataclass(frozen=True)
+class _Moment:
+    """Bytes that are alive at a moment beside weights, optimizer state and batch."""
+
+    gradient_bytes: int
+    activation_bytes: int
+    logits_bytes: int = 0
+
+
+class _Ledger:
+    """The moments at which a step may take the most.
+
+    Sizes of one value: ``weight`` in parameters and gradients; ``stream`` in the residual stream, layer norms and the
+    loss; ``branch`` in what linear layers read and write. Under autocast only the branches are 2 bytes wide.
+    """
+
+    def __init__(self, config: TransformerConfig, precision: Precision, device_kind: DeviceKind) -> None:
+        self.config, self.precision = config, precision
+        self.weight = self.stream = 2 if precision == "half" else 4
+        self.branch = 4 if precision == "float32" else 2
+        self.tokens = config.batch_size * config.seq_len
+        values = self.tokens * config.model_embd
+        self.x = self.stream * values  # one tensor (B, T, d) of the residual stream
+        self.y = self.branch * values  # one of a branch
+        # Autocast casts each weight once and keeps the cast, which the linear layer's backward needs.
+        self.cast = 2 if precision == "amp" else 0
+        self.square = config.model_embd**2
+        self.table = config.vocabulary * config.model_embd
+        self.statistics = 2 * self.stream * self.tokens  # a layer norm's means and deviations
+        self.scores = config.batch_size * config.model_head * config.seq_len**2
+        # CUDA's autocast computes a softmax in float32, and casts its result for the product with the values.
+        self.wide_softmax = precision == "amp" and device_kind == "cuda"
+
+    def moments(self) -> Iterator[_Moment]:
+        """Every moment that is the largest for some sizes, in the order of a step."""
+        layers = self.config.model_layer
+        yield from self._loss()
+        for block in {layers, 1}:  # in between, gradients come and activations go by the same bytes a block
+            yield self._mlp(block)
+            yield self._attention(block)
+        yield self._embedding()
+
+    def kept_by_attention(self) -> int:
+        """The softmax's result for each pair of places and the mask; of the kernel a log-sum for each row."""
+        if self.config.attention == "sdpa":
+            return 4 * self.tokens * self.config.model_head
+        return self.scores * (4 + 2 if self.wide_softmax else self.branch) + self.config.seq_len**2
+
+    def kept_by_block(self) -> int:
+        """What a block's forward keeps for its backward.
+
+        In the stream what the two norms read; in the branches what qkv reads (1), queries, keys and values (3), what
+        the projection reads (1), what the MLP's first layer reads (1) and writes (4), and what its second reads (4).
+        """
+        return 2 * self.x + 14 * self.y + 2 * self.statistics + self.kept_by_attention()
+
+    def kept_by_earlier(self, blocks: int) -> int:
+        """What so many blocks keep while a later one is computed."""
+        if self.config.checkpointing:
+            return blocks * self.x  # what each reads
+        return blocks * (self.kept_by_block() + 12 * self.square * self.cast)
+
+    def _loss(self) -> Iterator[_Moment]:
+        """The head and the loss, when all blocks keep what they keep; the last norm's input and output too."""
+        logits = self.tokens * self.config.vocabulary
+        kept = self.kept_by_earlier(self.config.model_layer) + self.x + self.y + self.statistics
+        kept += self.cast * self.table
+        if self.precision == "amp" and self.config.checkpointing:
+            # Still inside autocast, whose cache has every weight's cast: the logits, their cast, log_softmax's
+            # result.
+            casts = 12 * self.config.model_layer * self.square * self.cast
+            yield _Moment(0, kept + casts, logits * (2 + 4 + 4))
+        # LogSoftmaxBackward: its saved result, the gradient of that, and the gradient of the logits.
+        yield _Moment(0, kept, 3 * self.stream * logits)
+        # The head's MmBackward: the gradients of the logits, of the weight, and of what the head read.
+        yield _Moment(self.branch * self.table, kept + self.y, self.branch * logits)
+        if self.precision == "amp":  # the weight's gradient is cast back
+            yield _Moment((2 + 4) * self.table, kept - self.cast * self.table, 0)
+
+    def _gradients_above(self, block: int) -> int:
+        """Of the head, the last norm and the blocks above this one, which is counted from 1."""
+        width = self.config.model_embd
+        blocks = (self.config.model_layer - block) * (12 * self.square + 2 * width)
+        return self.weight * (self.table + width + blocks)
+
+    def _mlp(self, block: int) -> _Moment:
+        """MmBackward of the MLP's second layer: nothing of this block is freed yet.
+
+        The stream's gradient (under autocast cast to a branch's type too), that of the layer's input, which is four
+        times as wide, and of its weight.
+        """
+        alive = self.kept_by_earlier(block - 1) + self.kept_by_block() + 12 * self.square * self.cast
+        alive += self.x + 4 * self.y + (self.y if self.precision == "amp" else 0)
+        return _Moment(self._gradients_above(block) + 4 * self.square * self.branch, alive)
+
+    def _attention(self, block: int) -> _Moment:
+        """Attention's backward: the MLP's share is freed; its weights' gradients and the projection's are there.
+
+        In the stream the block's input and its gradient. In the branches what qkv read (1), queries, keys and values
+        (3), the result and its gradient (2) and theirs (3); written out, one of each of these is freed or not there
+        yet, and SoftmaxBackward has its saved result, the gradient of that and its own result.
+        """
+        alive = self.kept_by_earlier(block - 1) + 2 * self.x + 3 * self.square * self.cast
+        if self.config.attention == "sdpa":
+            alive += 9 * self.y + self.kept_by_attention()
+        else:
+            alive += 4 * self.y + self.config.seq_len**2
+            alive += 3 * self.scores * (4 if self.wide_softmax else self.branch)
+        return _Moment(self._gradients_above(block) + 9 * self.square * self.weight, alive)
+
+    def _embedding(self) -> _Moment:
+        """The token embedding's backward, when every gradient is there, and nothing else but the stream's.
+
+        Where the head shares its weight, its gradient has waited for the embedding's. The engine adds the one to the
+        other in place where it owns it, as the cast that autocast's backward makes; a transposed view it does not
+        own, and the sum is a third table.
+        """
+        own = 0 if not self.config.tied else 1 if self.precision == "amp" else 2
+        return _Moment(self.weight * (parameter_count(self.config) + own * self.table), self.x)
+
+
+def footprint(
+    config: TransformerConfig,
+    precision: Precision,
+    device_kind: DeviceKind = "cuda",
+    *,
+    include_activations: bool = True,
+    include_optimizer: bool = True,
+) -> MemoryEstimate:
+    """What the tensors of a training step take when they take the most, from the second step on.
+
+    Args:
+        config: the sizes.
+        precision: "float32"; "amp", float32 weights under autocast to a type of 2 bytes; "half", 2 bytes everywhere.
+        device_kind: where; autocast computes a softmax in other types on a GPU than on the CPU.
+        include_activations: whether activations and logits count.
+        include_optimizer: whether AdamW's two moments count.
+
+    Returns:
+        The parts in bytes, without context, workspaces or the allocator's fragmentation; the method is "formula".
+    """
+    ledger = _Ledger(config, precision, device_kind)
+    moments = list(ledger.moments())
+    if not include_activations:
+        moments = [_Moment(ledger.weight * parameter_count(config), 0)]
+    peak = max(moments, key=lambda each: each.gradient_bytes + each.activation_bytes + each.logits_bytes)
+    parameters = ledger.weight * parameter_count(config)
+    return MemoryEstimate(
+        method="formula",
+        parameter_bytes=parameters,
+        gradient_bytes=peak.gradient_bytes,
+        optimizer_bytes=2 * parameters if include_optimizer else 0,
+        activation_bytes=peak.activation_bytes,
+        logits_bytes=peak.logits_bytes,
+        data_bytes=_data_bytes(config),
+    )
+
+
+def _data_bytes(config: TransformerConfig) -> int:
+    """Tokens, targets and places as 8-byte integers, and explicit attention's mask in each block."""
+    masks = config.model_layer * config.model_positions**2 if config.attention == "explicit" else 0
+    return 8 * (2 * config.batch_size * config.seq_len + config.seq_len) + masks
