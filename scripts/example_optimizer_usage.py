@@ -1,4 +1,4 @@
-"""Sizes a run for a GPU from Python: a footprint's curriculum, and a workload of ours.
+"""Sizes a run for a GPU from Python: a footprint's curriculum, a workload of ours, and a model of your own.
 
 Run it with the project's environment: .venv/bin/python scripts/example_optimizer_usage.py [--gpu-memory GB]
 """
@@ -35,12 +35,22 @@ def workload(gpu_memory_gb: float) -> None:
     print(*found.explanations, sep="\n")
 
 
+def own_model(gpu_memory_gb: float) -> None:
+    """Any torch model and one sample."""
+    import torch
+
+    model = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 10))
+    sample = torch.randn(1, 256)
+    print(tuner.compute_batch_size(model, sample, "cuda", mode="traced", total_gb=gpu_memory_gb))
+
+
 @click.command()
 @click.option("--gpu-memory", type=float, default=24, show_default=True, metavar="GB", help="The GPU to size for.")
 def main(gpu_memory: float) -> None:
     """Print what fits."""
     curriculum(gpu_memory)
     workload(gpu_memory)
+    own_model(gpu_memory)
 
 
 if __name__ == "__main__":
