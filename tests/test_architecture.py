@@ -42,11 +42,11 @@ ALLOWED = {
     },
     "journal": set(),
     "results": {"journal"},
-    "report": {"results", "placement", "retry", "forecast"},
+    "views": {"results", "placement", "retry", "forecast"},
     "settings": {"devices", "memory", "placement", "results", "retry"},
     "planning": {"memory", "placement", "settings", "workloads"},
     "resume": {"results", "retry", "workloads"},
-    "recorder": {"execution", "report", "results", "retry"},
+    "recorder": {"execution", "results", "retry", "views"},
     "study": {
         "devices",
         "memory",
@@ -57,7 +57,7 @@ ALLOWED = {
         "results",
         "resume",
         "retry",
-        "report",
+        "views",
         "workloads",
         "interrupts",
         "settings",
@@ -92,7 +92,7 @@ ALLOWED = {
     },
     "sizing": {"caps", "devices", "memory", "peak", "training", "workloads"},
     "options": {"selection"},
-    "cli": {"api", "estimation", "forecast", "options", "results", "report"},
+    "cli": {"api", "estimation", "forecast", "options", "results", "views"},
     "__main__": {"cli"},
 }
 EVERYWHERE = {"errors", "trial"}

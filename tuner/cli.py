@@ -80,7 +80,7 @@ def estimate(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
 
         click.echo(write_rows([estimation.to_record(*each) for each in found]), nl=False)
     else:
-        from tuner.report.tables import estimates_text
+        from tuner.views.tables import estimates_text
 
         click.echo(estimates_text(found))
 
@@ -99,7 +99,7 @@ def plan(debug: bool, as_json: bool, **chosen: Any) -> None:
     if as_json:
         click.echo(json.dumps(forecast.to_record(found), indent=2))
     else:
-        from tuner.report.forecast import forecast_text
+        from tuner.views.forecast import forecast_text
 
         click.echo(forecast_text(found))
 

@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 
 from tuner.execution.loop import Weights
-from tuner.report.progress import Progress
 from tuner.results import StudyFolder
 from tuner.retry import Retry
 from tuner.trial import DeviceLost, EpochReport, Outcome, Placement, Request
+from tuner.views.progress import Progress
 
 
 class Recorder:

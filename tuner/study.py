@@ -32,8 +32,13 @@ from tuner.planning import (
     whole_bytes,
 )
 from tuner.recorder import Recorder
-from tuner.report.progress import Progress
-from tuner.report.tables import (
+from tuner.results import ATTEMPTS, RESULTS, Row, StudyFolder, read_study
+from tuner.resume import check_same, description, remaining, to_ending
+from tuner.retry import Retry, next_attempt
+from tuner.settings import Settings
+from tuner.trial import ACCUMULATION, GB, SUCCESSFUL, Device, MemoryEstimate, Outcome, Request, title
+from tuner.views.progress import Progress
+from tuner.views.tables import (
     best_first,
     estimate_accuracy,
     estimates_text,
@@ -41,11 +46,6 @@ from tuner.report.tables import (
     plan_text,
     results_table,
 )
-from tuner.results import ATTEMPTS, RESULTS, Row, StudyFolder, read_study
-from tuner.resume import check_same, description, remaining, to_ending
-from tuner.retry import Retry, next_attempt
-from tuner.settings import Settings
-from tuner.trial import ACCUMULATION, GB, SUCCESSFUL, Device, MemoryEstimate, Outcome, Request, title
 from tuner.workloads.base import Choice, Jobs, accumulated, describe, load_jobs, metrics_of
 
 if TYPE_CHECKING:
