@@ -43,7 +43,7 @@ ALLOWED = {
     "journal": set(),
     "epochs": set(),
     "results": {"journal"},
-    "views": {"results", "placement", "retry", "forecast"},
+    "views": {"epochs", "journal", "results", "placement", "retry", "forecast"},
     "settings": {"devices", "memory", "placement", "results", "retry"},
     "planning": {"memory", "placement", "settings", "workloads"},
     "resume": {"results", "retry", "workloads"},
@@ -93,7 +93,9 @@ ALLOWED = {
     },
     "sizing": {"caps", "devices", "memory", "peak", "training", "workloads"},
     "options": {"selection"},
-    "cli": {"api", "estimation", "forecast", "options", "results", "views"},
+    "serving": {"epochs", "results", "views"},
+    "pages": {"api", "journal", "results", "serving", "views", "workloads"},
+    "cli": {"api", "estimation", "forecast", "options", "pages", "results", "views"},
     "__main__": {"cli"},
 }
 EVERYWHERE = {"errors", "trial"}

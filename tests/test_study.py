@@ -59,10 +59,19 @@ class LostWeights(InProcessExecutor):
 
 
 def study(folder: Path, *listed: dict[str, Any], executor: type = InProcessExecutor, **settings: Any) -> StudyResult:
-    defaults = {} if settings.get("auto_memory") else {"model_memory_gb": 0.1}
+    defaults: dict[str, Any] = {} if settings.get("auto_memory") else {"model_memory_gb": 0.1}
     return run_study(
         [Choice(Toy(), lambda: None, configurations(listed, Toy.hyperparameters))],
-        Settings(**{"output": str(folder), "device": "cpu", "gpu_memory_buffer_gb": 0, **defaults, **settings}),
+        Settings(
+            **{
+                "output": str(folder),
+                "device": "cpu",
+                "gpu_memory_buffer_gb": 0,
+                "report": False,
+                **defaults,
+                **settings,
+            }
+        ),
         label="test",
         command="a test",
         again=lambda best, folder, plan: f"again {best['name']}",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tuner.estimation import calibrate, estimate
     from tuner.forecast import plan
     from tuner.memory.static import auto_estimate_memory_from_configs, estimate_model_memory
+    from tuner.pages import report
 
 __all__ = [
     "DataError",
@@ -26,6 +27,7 @@ __all__ = [
     "estimate_model_memory",
     "load_best",
     "plan",
+    "report",
     "run",
     "tune_hyperparameters_parallel",
 ]
@@ -35,6 +37,7 @@ _MODULES = {
     "tuner.errors": ("DataError", "ExecutionError", "InputError", "TunerError"),
     "tuner.estimation": ("calibrate", "estimate"),
     "tuner.forecast": ("plan",),
+    "tuner.pages": ("report",),
     "tuner.memory.static": ("auto_estimate_memory_from_configs", "estimate_model_memory"),
 }
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tuner.devices import DeviceChoice
 from tuner.errors import InputError
 from tuner.memory.estimate import Method
-from tuner.placement import Packing, Plan
+from tuner.placement import Packing
 from tuner.results import BEST, Row, best_name, read_study, workloads
 from tuner.resume import merged_options
 from tuner.retry import OnOom
@@ -67,6 +67,7 @@ def run(
     memory_estimation: Method = "auto",
     calibration: bool = True,
     expandable_segments: bool = False,
+    report: bool = True,
     dry_run: bool = False,
 ) -> StudyResult:
     """Tunes a workload: what ``tune`` does in a terminal.
@@ -108,6 +109,7 @@ def run(
             where a step can be followed.
         calibration: correct estimates by what earlier trials on this device needed, and keep what these need.
         expandable_segments: set PyTorch's CUDA allocator option of that name, and estimate with it.
+        report: write ``report.html`` into the study's folder at its end.
         dry_run: stop after printing the plan.
 
     Raises:
@@ -144,7 +146,7 @@ def run_given(options: Mapping[str, Any], given: Collection[str]) -> StudyResult
         label=label,
         command=shlex.join(["tune", *_arguments(options)]),
         options=options,
-        again=lambda best, _, plan: _again(_of_workload(options, best) if several else options, best, plan),
+        again=lambda best, _, plan: _again(_of_workload(options, best) if several else options, best, plan.threads),
     )
 
 
@@ -189,6 +191,7 @@ def tune_hyperparameters_parallel(
     memory_estimation: Method = "auto",
     calibration: bool = True,
     expandable_segments: bool = False,
+    report: bool = True,
 ) -> pd.DataFrame:
     """Tunes GraphSAGE on ratings that are in memory: the call for notebooks and scripts.
 
@@ -224,6 +227,7 @@ def tune_hyperparameters_parallel(
         memory_estimation: how ``auto_memory`` estimates: "static", "traced", "measured" or "auto".
         calibration: correct estimates by what earlier trials on this device needed, and keep what these need.
         expandable_segments: set PyTorch's CUDA allocator option of that name, and estimate with it.
+        report: write ``report.html`` into the study's folder at its end.
 
     Returns:
         One row for each configuration, best first, with the columns of ``results.csv``; ``attrs["folder"]`` is the
@@ -301,7 +305,23 @@ def _of_workload(options: Mapping[str, Any], row: Row) -> dict[str, Any]:
     return {**options, "workload": name, "data": its_own, "overrides": overrides, "skip_bad": skip_bad}
 
 
-def _again(options: Mapping[str, Any], row: Row, plan: Plan) -> str:
+def command_again(study: Mapping[str, Any], row: Row, folder: Path) -> str:
+    """How to have a trial of a study again: the command, or for a study that Python started the call for its weights.
+
+    Args:
+        study: the content of ``study.json``.
+        row: the trial's.
+        folder: the study's.
+    """
+    stored = study.get("options")
+    if not isinstance(stored, Mapping):
+        return f"tuner.load_best({str(folder)!r})"
+    options = {name: stored.get(name, default) for name, default in _defaults().items()}
+    own = _of_workload(options, row) if len(workloads(study)) > 1 else options
+    return _again(own, row, study.get("plan", {}).get("threads"))
+
+
+def _again(options: Mapping[str, Any], row: Row, threads: int | None) -> str:
     """The command that runs one configuration of a study again; on the CPU it gives the same figures.
 
     The number of threads is part of it, since the last digits of a sum depend on that; so is the memory with which
@@ -315,7 +335,7 @@ def _again(options: Mapping[str, Any], row: Row, plan: Plan) -> str:
         "limit": None,
         "output": None,
         "resume": None,
-        "threads": plan.threads,
+        "threads": threads,
         "max_workers": None,
     }
     python = min(sys.executable, os.path.relpath(sys.executable), key=len)

@@ -50,7 +50,7 @@ def cli() -> None:
 @options("packing", "gpu_memory_buffer_gb", "device_memory_gb", "caps", "max_workers", "threads", "epochs", "seed")
 @options("max_attempts", "retry_growth", "backoff", "backoff_max", "on_oom", "max_failures", "checkpoint_seconds")
 @options("output", "resume", "address", "device", "memory_estimation", "calibration", "expandable_segments")
-@options("dry_run", "debug")
+@options("report", "dry_run", "debug")
 @click.pass_context
 def run(ctx: click.Context, /, debug: bool, **chosen: Any) -> None:
     """Tune a workload and leave a CSV of results."""
@@ -126,6 +126,22 @@ def calibrate(ctx: click.Context, /, debug: bool, **chosen: Any) -> None:
     table = estimation.calibrate(**chosen)
     click.echo(table.to_string(index=False))
     ctx.exit(0 if (table.status == "completed").all() else 1)
+
+
+@cli.command()
+@click.argument("directory", metavar="[DIR]", required=False)
+@click.option("--output", metavar="FILE", help="The page's file.  [default: report.html in the study's folder]")
+@click.option("--watch", is_flag=True, help="Serve the page on this machine until Ctrl-C, as the study goes on.")
+@click.option("--port", type=int, default=8765, show_default=True, metavar="N", help="Where --watch serves it.")
+@options("debug")
+def report(debug: bool, **chosen: Any) -> None:
+    """Write a study as one HTML page: a table, plots, and what memory did.
+
+    DIR is the study's folder; by default the newest one under results/.
+    """
+    from tuner import pages
+
+    click.echo(f"report: {pages.report(**chosen)}")
 
 
 def main() -> None:

@@ -166,6 +166,9 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
     "expandable_segments": click.option(
         "--expandable-segments", is_flag=True, help="Use PyTorch's CUDA allocator option of that name."
     ),
+    "report": click.option(
+        "--report/--no-report", default=True, help="Write report.html at the end, a page of plots."
+    ),
     "dry_run": click.option("--dry-run", is_flag=True, help="Stop after the plan."),
     "gpus": click.option(
         "--gpus", type=int, metavar="N", help="Plan for N GPUs of --device-memory-gb each, which need not be there."
