@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.skipif(not (BROWSER and DRIVER), reason="needs chromium and chromedriver"),
     pytest.mark.xdist_group("browser"),
 ]
-NASTY = "</script><img src=x onerror=alert(1)>"
+NASTY = "</script><img src=x onerror=alert(1)>-that-does-not-fit-on-a-phone"
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage")
 
 
@@ -50,6 +50,20 @@ def thousand(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_study(folder, 1000)
     report(folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("studies") / "small"
+    write_study(folder, 8, name=NASTY)
+    report(folder)
+    return folder
+
+
+def show(browser: webdriver.Chrome, folder: Path) -> None:
+    """Opens a study's page, if it is not the one that is open: reading 5 MB takes a while."""
+    if browser.current_url != (folder / "report.html").as_uri():
+        open_page(browser, folder)
 
 
 def open_page(browser: webdriver.Chrome, folder: Path) -> None:
@@ -115,14 +129,18 @@ def test_a_thousand_trials_open_and_sort_in_two_seconds_in_less_than_6_mb(
     browser: webdriver.Chrome, thousand: Path
 ) -> None:
     assert (thousand / "report.html").stat().st_size < 6e6
-    # What else the machine does only adds to the time, so the least of three is the page's own.
-    assert min(milliseconds_to_open_and_sort(browser, thousand) for _ in range(3)) < 2000
+    # What else the machine does adds to the time: one of three is enough.
+    took = [milliseconds_to_open_and_sort(browser, thousand)]
+    while took[-1] >= 2000 and len(took) < 3:
+        took.append(milliseconds_to_open_and_sort(browser, thousand))
+    assert min(took) < 2000
     values = [float(text) for text in cells(browser, "config/lr")]
     assert values == sorted(values)
 
 
 def test_the_table_has_the_csvs_very_texts(browser: webdriver.Chrome, thousand: Path) -> None:
-    open_page(browser, thousand)
+    show(browser, thousand)
+    assert press(browser, "val_loss") == "ascending"
     with (thousand / "results.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     ids = cells(browser, "trial_id")
@@ -132,10 +150,10 @@ def test_the_table_has_the_csvs_very_texts(browser: webdriver.Chrome, thousand: 
     for column in rows[0]:
         assert cells(browser, column) == [row[column] for row in rows], column
     losses = [float(text) for text in cells(browser, "val_loss") if text]
-    assert losses == sorted(losses), "the best first"
+    assert losses == sorted(losses)
     best = browser.find_element(By.CSS_SELECTOR, ".best")
     assert best.find_element(By.CLASS_NAME, "name").text == cells(browser, "name")[0]
-    assert best.find_element(By.CLASS_NAME, "big").text == f"{losses[0]:.4g}"
+    assert best.find_element(By.CLASS_NAME, "big").text == f"{losses[0]:.4f}"
 
 
 def test_sorting_and_filtering_by_keyboard(browser: webdriver.Chrome, tmp_path: Path) -> None:
@@ -160,12 +178,11 @@ def test_sorting_and_filtering_by_keyboard(browser: webdriver.Chrome, tmp_path: 
 def test_every_plot_is_drawn_without_an_error_and_without_the_network(
     browser: webdriver.Chrome, thousand: Path
 ) -> None:
-    open_page(browser, thousand)
+    show(browser, thousand)
     browser.execute_script("drawAll()")
-    drawn = browser.execute_script("return document.querySelectorAll('.plot .main-svg').length > 0")
     plots = browser.find_elements(By.CLASS_NAME, "plot")
     empty = [each for each in plots if not each.find_elements(By.CLASS_NAME, "main-svg")]
-    assert (drawn, len(plots), empty) == (True, 1 + 5 + 1 + 2 + 1, [])
+    assert (len(plots), empty) == (1 + 5 + 1 + 2 + 1, [])
     bars = browser.execute_script("return document.querySelectorAll('.plot .bars .point').length")
     attempts = len((thousand / "attempts.jsonl").read_text().splitlines())
     assert bars >= attempts
@@ -176,14 +193,13 @@ def test_every_plot_is_drawn_without_an_error_and_without_the_network(
 
 @pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (1280, "dark"), (375, "light")])
 def test_nothing_serious_for_those_who_cannot_see_or_use_a_mouse_and_no_sideways_scroll(
-    browser: webdriver.Chrome, tmp_path: Path, width: int, theme: str
+    browser: webdriver.Chrome, small: Path, width: int, theme: str
 ) -> None:
-    write_study(tmp_path / "s", 8, name="a-long-name-of-a-configuration-that-does-not-fit-on-a-phone")
-    report(tmp_path / "s")
     set_screen(browser, width, theme)
-    open_page(browser, tmp_path / "s")
+    show(browser, small)
     browser.execute_script("drawAll()")
-    browser.execute_script(resources.files("axe_core_python").joinpath("axe.min.js").read_text())
+    if not browser.execute_script("return Boolean(window.axe)"):
+        browser.execute_script(resources.files("axe_core_python").joinpath("axe.min.js").read_text())
     found = browser.execute_async_script("axe.run().then(arguments[arguments.length - 1])")
     grave = [each for each in found["violations"] if each["impact"] in ("serious", "critical")]
     assert [(each["id"], each["nodes"][0]["html"]) for each in grave] == []
@@ -192,11 +208,9 @@ def test_nothing_serious_for_those_who_cannot_see_or_use_a_mouse_and_no_sideways
     assert browser.execute_script("return document.querySelector('.scroll.table').scrollWidth") > width - 40
 
 
-def test_names_of_users_stay_text(browser: webdriver.Chrome, tmp_path: Path) -> None:
-    write_study(tmp_path / "s", 12, name=NASTY)
-    report(tmp_path / "s")
+def test_names_of_users_stay_text(browser: webdriver.Chrome, small: Path) -> None:
     set_screen(browser, 1280, "light")
-    open_page(browser, tmp_path / "s")
+    open_page(browser, small)
     browser.execute_script("drawAll()")
     assert NASTY in cells(browser, "name")[0]
     assert browser.find_elements(By.TAG_NAME, "img") == []
@@ -204,21 +218,18 @@ def test_names_of_users_stay_text(browser: webdriver.Chrome, tmp_path: Path) -> 
     assert [each for each in browser.get_log("browser") if each["level"] == "SEVERE"] == []
 
 
-def test_a_theme_is_chosen_by_button_and_the_plots_follow(browser: webdriver.Chrome, tmp_path: Path) -> None:
-    write_study(tmp_path / "s", 5)
-    report(tmp_path / "s")
-    set_screen(browser, 1280, "light")
-    open_page(browser, tmp_path / "s")
+def test_a_theme_is_chosen_by_button_and_the_plots_follow(browser: webdriver.Chrome, small: Path) -> None:
+    show(browser, small)
     ground = "return getComputedStyle(document.body).backgroundColor"
     light = browser.execute_script(ground)
     button = browser.find_element(By.ID, "theme")
     assert button.text == "Dark theme"
+    before = browser.execute_script("return readColours().completed")
     button.click()
     assert (button.text, browser.execute_script(ground) != light) == ("Light theme", True)
     browser.execute_script("drawAll()")
-    colour = "return getComputedStyle(document.querySelector('.plot .xtick text')).fill"
-    muted = browser.execute_script("return readColours()")
-    assert browser.execute_script(colour) in (muted["muted"], muted["ink"])
+    marker = "return getComputedStyle(document.querySelector('.grid .plot .point')).fill"
+    assert browser.execute_script(marker) == browser.execute_script("return readColours().completed") != before
 
 
 def test_a_live_page_follows_its_study_and_keeps_sort_and_filter(browser: webdriver.Chrome, tmp_path: Path) -> None:

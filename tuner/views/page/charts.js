@@ -165,7 +165,7 @@ const charts = {
     ], baseLayout(colours, {
       xaxis: axis(colours, { title: { text: "estimated, GB" }, range: [low, most] }),
       yaxis: axis(colours, { title: { text: "measured peak, GB" }, range: [low, most] }),
-      annotations: [{ x: most, y: most, text: "as estimated", showarrow: false, xanchor: "right", yanchor: "bottom", xshift: -22, yshift: -2, font: { color: colours.muted } }],
+      annotations: [{ x: low + 0.8 * (most - low), y: low + 0.8 * (most - low), text: "as estimated", showarrow: false, xanchor: "left", yanchor: "top", xshift: 6, font: { color: colours.muted } }],
     })];
   },
 

@@ -19,7 +19,7 @@ from tuner.views.forecast import duration
 from tuner.views.page.coordinates import against_each, parallel_coordinates
 from tuner.views.page.curves import learning_curves
 from tuner.views.page.estimates import estimate_against_peak
-from tuner.views.page.figure import Figure, count_text, number_text
+from tuner.views.page.figure import Figure, count_text
 from tuner.views.page.study import PageStudy
 from tuner.views.page.table import trials_table
 from tuner.views.page.timeline import timelines, to_bars, without_pauses
@@ -139,7 +139,12 @@ def _times(study: PageStudy) -> list[tuple[str, str]]:
     except ValueError:
         pass
     if bars := to_bars(study.attempts):
-        found.append(("Took", duration(max(bar.end for bar in without_pauses(bars)[0]))))
+        found.append(
+            (
+                "Took" if len(study.rows) == study.total else "So far",
+                duration(max(bar.end for bar in without_pauses(bars)[0])),
+            )
+        )
     trained = sum(row.get("duration_s") or 0 for row in study.attempts)
     found.append(("Training", f"{duration(trained)} over all attempts"))
     return found
@@ -184,9 +189,7 @@ def _best(study: PageStudy, workload: str, metric: str) -> str:
     best = rows[0]
     test = metric.replace("val_", "test_")
     figures = [(key, best[key]) for key in dict.fromkeys((metric, test)) if best.get(key) is not None]
-    big = "".join(
-        f'<div><dt>{escape(key)}</dt><dd class="big">{number_text(value)}</dd></div>' for key, value in figures
-    )
+    big = "".join(f'<div><dt>{escape(key)}</dt><dd class="big">{value:.4f}</dd></div>' for key, value in figures)
     config = {key.removeprefix("config/"): value for key, value in best.items() if key.startswith("config/")}
     items = "".join(
         f"<div><dt>{escape(key)}</dt><dd>{escape(str(value))}</dd></div>" for key, value in config.items()

@@ -51,7 +51,7 @@ def timelines(study: PageStudy) -> list[Figure]:
     bars = to_bars(study.attempts)
     if not bars:
         placed = any(row.get("device") for row in study.attempts)
-        why = "its attempts have no times: it ran before they were kept" if placed else "no attempt has ended yet"
+        why = "it ran before the times of attempts were kept" if placed else "no attempt has ended yet"
         return [Figure("timeline", title, f"There is no timeline: {why}.")]
     bars, pauses = without_pauses(bars)
     budgets = {device.label: (device, budget) for device, budget in study.devices()}
