@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tuner.estimation import calibrate, estimate
     from tuner.forecast import plan
     from tuner.memory.static import auto_estimate_memory_from_configs, estimate_model_memory
+    from tuner.pages import report
     from tuner.retraining import train
     from tuner.sizing.batch_size import compute_batch_size
     from tuner.sizing.budget import MemoryBudget
@@ -38,6 +39,7 @@ __all__ = [
     "load_best",
     "log_memory_state",
     "plan",
+    "report",
     "results",
     "run",
     "train",
@@ -50,6 +52,7 @@ _MODULES = {
     "tuner.errors": ("DataError", "ExecutionError", "InputError", "TunerError"),
     "tuner.estimation": ("calibrate", "estimate"),
     "tuner.forecast": ("plan",),
+    "tuner.pages": ("report",),
     "tuner.memory.static": ("auto_estimate_memory_from_configs", "estimate_model_memory"),
     "tuner.retraining": ("train",),
     "tuner.sizing.fitting": ("fit_footprint",),
