@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tuner.forecast import plan
     from tuner.memory.static import auto_estimate_memory_from_configs, estimate_model_memory
     from tuner.optimization import optimize
+    from tuner.pages import report
     from tuner.retraining import train
     from tuner.sizing.batch_size import compute_batch_size
     from tuner.sizing.budget import MemoryBudget
@@ -40,6 +41,7 @@ __all__ = [
     "log_memory_state",
     "optimize",
     "plan",
+    "report",
     "results",
     "run",
     "train",
@@ -52,6 +54,7 @@ _MODULES = {
     "tuner.errors": ("DataError", "ExecutionError", "InputError", "TunerError"),
     "tuner.estimation": ("calibrate", "estimate"),
     "tuner.forecast": ("plan",),
+    "tuner.pages": ("report",),
     "tuner.memory.static": ("auto_estimate_memory_from_configs", "estimate_model_memory"),
     "tuner.optimization": ("optimize",),
     "tuner.retraining": ("train",),

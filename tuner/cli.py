@@ -50,7 +50,7 @@ def cli() -> None:
 @options("packing", "gpu_memory_buffer_gb", "device_memory_gb", "caps", "max_workers", "threads", "epochs", "seed")
 @options("max_attempts", "retry_growth", "backoff", "backoff_max", "on_oom", "max_failures", "checkpoint_seconds")
 @options("output", "resume", "address", "device", "memory_estimation", "calibration", "expandable_segments")
-@options("dry_run", "debug")
+@options("report", "dry_run", "debug")
 @click.pass_context
 def run(ctx: click.Context, /, debug: bool, **chosen: Any) -> None:
     """Tune a workload and leave a CSV of results."""
@@ -84,11 +84,11 @@ def estimate(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
 
         click.echo(write_rows([estimation.to_record(*each) for each in found]), nl=False)
     else:
-        from tuner.report.tables import estimates_text
+        from tuner.views.tables import estimates_text
 
         click.echo(estimates_text(found))
         if config := estimation.transformer(**chosen):
-            from tuner.report.transformers import transformer_text
+            from tuner.views.transformers import transformer_text
 
             click.echo(transformer_text(config, found))
 
@@ -104,8 +104,8 @@ def estimate(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
 def plan(debug: bool, as_json: bool, **chosen: Any) -> None:
     """Show how a study would be packed and how long it would take, without running it."""
     from tuner import capacity, forecast
-    from tuner.report.capacity import capacity_text
-    from tuner.report.forecast import forecast_text
+    from tuner.views.capacity import capacity_text
+    from tuner.views.forecast import forecast_text
 
     found = forecast.plan(**chosen)
     if isinstance(found, capacity.Capacity):
@@ -127,7 +127,7 @@ def optimize(debug: bool, as_json: bool, **chosen: Any) -> None:
     if as_json:
         click.echo(json.dumps(optimization.to_record(found), indent=2))
     else:
-        from tuner.report.optimization import optimization_text
+        from tuner.views.optimization import optimization_text
 
         click.echo(optimization_text(found, chosen["dry_run"]))
 
@@ -197,10 +197,26 @@ def results(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
 
         click.echo(write_rows(found.records(), found.names), nl=False)
     else:
-        from tuner.report.results import print_results
-        from tuner.report.tables import make_console
+        from tuner.views.results import print_results
+        from tuner.views.tables import make_console
 
         print_results(make_console(), found)
+
+
+@cli.command()
+@click.argument("directory", metavar="[DIR]", required=False)
+@click.option("--output", metavar="FILE", help="The page's file.  [default: report.html in the study's folder]")
+@click.option("--watch", is_flag=True, help="Serve the page on this machine until Ctrl-C, as the study goes on.")
+@click.option("--port", type=int, default=8765, show_default=True, metavar="N", help="Where --watch serves it.")
+@options("debug")
+def report(debug: bool, **chosen: Any) -> None:
+    """Write a study as one HTML page: a table, plots, and what memory did.
+
+    DIR is the study's folder; by default the newest one under results/.
+    """
+    from tuner import pages
+
+    click.echo(f"report: {pages.report(**chosen)}")
 
 
 def _check_formats(as_json: bool, as_csv: bool) -> None:

@@ -193,6 +193,9 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
     "tied": click.option(
         "--tied/--untied", default=None, help="The head shares the token embedding's weight.  [default: tied]"
     ),
+    "report": click.option(
+        "--report/--no-report", default=True, help="Write report.html at the end, a page of plots."
+    ),
     "dry_run": click.option("--dry-run", is_flag=True, help="Stop after the plan."),
     "gpus": click.option(
         "--gpus", type=int, metavar="N", help="Plan for N GPUs of --device-memory-gb each, which need not be there."

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tuner.report.tables import WATCH_GPU, WATCH_MEMORY
 from tuner.sizing.gpu_memory import precision_of
 from tuner.sizing.transformer import TransformerConfig, parameter_count
 from tuner.trial import GB, MemoryEstimate
+from tuner.views.tables import WATCH_GPU, WATCH_MEMORY
 
 # Advice by the GB of tensors, as the GPU memory estimation guide has it: up to so many, and in words.
 BANDS = (

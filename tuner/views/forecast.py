@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tuner.report.tables import SHOWN, plan_text
 from tuner.trial import GB, Device
+from tuner.views.tables import SHOWN, plan_text
 
 if TYPE_CHECKING:
     from tuner.forecast import Forecast
