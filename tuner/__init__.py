@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tuner.forecast import plan
     from tuner.memory.static import auto_estimate_memory_from_configs, estimate_model_memory
     from tuner.pages import report
+    from tuner.optimization import optimize
     from tuner.retraining import train
     from tuner.sizing.batch_size import compute_batch_size
     from tuner.sizing.budget import MemoryBudget
@@ -38,6 +39,7 @@ __all__ = [
     "fit_footprint",
     "load_best",
     "log_memory_state",
+    "optimize",
     "plan",
     "report",
     "results",
@@ -54,6 +56,7 @@ _MODULES = {
     "tuner.forecast": ("plan",),
     "tuner.pages": ("report",),
     "tuner.memory.static": ("auto_estimate_memory_from_configs", "estimate_model_memory"),
+    "tuner.optimization": ("optimize",),
     "tuner.retraining": ("train",),
     "tuner.sizing.fitting": ("fit_footprint",),
     "tuner.sizing.gpu_memory": ("estimate_gpu_memory_requirements",),

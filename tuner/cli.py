@@ -115,6 +115,24 @@ def plan(debug: bool, as_json: bool, **chosen: Any) -> None:
 
 
 @cli.command()
+@options("workload", "mode", "config", "overrides", "data", "skip_bad", "only", "limit", "seed", "footprint")
+@options("auto", "gpu_memory", "safety_margin", "target_effective_batch", "devices", "min_batch_size")
+@options("max_batch_size", "profile", "apply", "config_path", "dry_run_edits", "key")
+@options("device", "memory_estimation", "calibration", "expandable_segments", "as_json", "debug")
+def optimize(debug: bool, as_json: bool, **chosen: Any) -> None:
+    """Find the largest batch that fits a device, and write it into configuration files."""
+    from tuner import optimization
+
+    found = optimization.optimize(**chosen)
+    if as_json:
+        click.echo(json.dumps(optimization.to_record(found), indent=2))
+    else:
+        from tuner.views.optimization import optimization_text
+
+        click.echo(optimization_text(found, chosen["dry_run"]))
+
+
+@cli.command()
 @options(
     "workload",
     "mode",
