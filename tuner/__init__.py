@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from tuner.estimation import calibrate, estimate
     from tuner.forecast import plan
     from tuner.memory.static import auto_estimate_memory_from_configs, estimate_model_memory
-    from tuner.pages import report
     from tuner.optimization import optimize
+    from tuner.pages import report
     from tuner.retraining import train
     from tuner.sizing.batch_size import compute_batch_size
     from tuner.sizing.budget import MemoryBudget

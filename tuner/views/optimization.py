@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tuner.views.tables import WIDE
 from tuner.trial import GB
+from tuner.views.tables import WIDE
 
 if TYPE_CHECKING:
     from rich.table import Table
