@@ -170,7 +170,7 @@ def train(debug: bool, **chosen: Any) -> None:
 @options("rows", "footprint_output", "name", "batch", "overwrite", "debug")
 def fit_footprint(debug: bool, **chosen: Any) -> None:
     """Fit a model's footprint to measured rows: a column memory_gb, the others variables."""
-    from tuner.sizing import fitting
+    from tuner.sizing.footprints import fitting
 
     click.echo(fitting.fit_footprint(**chosen).text())
 

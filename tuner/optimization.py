@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from tuner.devices import DeviceChoice
+from tuner.editing.edit import Edit
+from tuner.editing.edit import apply as write
 from tuner.errors import InputError
 from tuner.memory.estimate import METHODS, Method
 from tuner.selection import DEFAULT_DATA, DEFAULT_MODE, choose
 from tuner.sizing.choices import Chosen, Goal, explanations
-from tuner.sizing.configs import Values, config_files, parse_keys, planned_edits, values_of
+from tuner.sizing.config_files import Values, config_files, parse_keys, planned_edits, values_of
 from tuner.sizing.configuration import Estimator, limited_by, reachable, size_configuration
-from tuner.sizing.edit import Edit
-from tuner.sizing.edit import apply as write
-from tuner.sizing.footprint import read_footprint
+from tuner.sizing.footprints.footprint import read_footprint
+from tuner.sizing.footprints.stages import size_stages, stages_of
 from tuner.sizing.profile import profiled
-from tuner.sizing.stages import size_stages, stages_of
 from tuner.sizing.target import Target, detected_target, given_target
 from tuner.sizing.workload import batch_bound, batch_key
 from tuner.trial import GB, Device, title

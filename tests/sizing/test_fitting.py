@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from tuner import InputError, fit_footprint
-from tuner.sizing.footprint import read_footprint
+from tuner.sizing.footprints.footprint import read_footprint
 from tuner.trial import GB
 
 SIZES = [(8, 8, 16), (16, 24, 32), (32, 8, 4), (64, 24, 8), (45, 16, 16), (100, 4, 9)]

@@ -8,9 +8,9 @@ import pytest
 
 from tuner.errors import InputError
 from tuner.sizing.choices import Goal
-from tuner.sizing.footprint import Footprint, Term, read_footprint
+from tuner.sizing.footprints.footprint import Footprint, Term, read_footprint
+from tuner.sizing.footprints.stages import size_stages, stages_of
 from tuner.sizing.search import DoesNotFit
-from tuner.sizing.stages import size_stages, stages_of
 from tuner.trial import GB
 
 ENCODER = read_footprint("contrastive_encoder")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tuner.sizing.gpu_memory import precision_of
-from tuner.sizing.transformer import TransformerConfig, parameter_count
+from tuner.sizing.transformers.formula import TransformerConfig, parameter_count
+from tuner.sizing.transformers.gpu_memory import precision_of
 from tuner.trial import GB, MemoryEstimate
 from tuner.views.tables import WATCH_GPU, WATCH_MEMORY
 

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from tuner import journal
+from tuner.editing.edit import Change, apply, edit, holds
 from tuner.errors import ExecutionError, InputError
-from tuner.sizing.edit import Change, apply, edit, holds
 
 # Files as people have them: each value that is to change stands between « and ».
 FILES: dict[str, tuple[str, dict[str, int | float]]] = {

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tuner.editing.edit import Edit, edit, holds
 from tuner.errors import InputError
 from tuner.sizing.choices import Chosen, Number
-from tuner.sizing.edit import Edit, edit, holds
-from tuner.sizing.footprint import stage_numbers
+from tuner.sizing.footprints.footprint import stage_numbers
 from tuner.trial import ACCUMULATION
 
 SUFFIXES = (".yaml", ".yml", ".toml")

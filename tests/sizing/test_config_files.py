@@ -8,7 +8,7 @@ import pytest
 
 from tuner.errors import InputError
 from tuner.sizing.choices import Chosen
-from tuner.sizing.configs import Values, config_files, parse_keys, planned_edits, stage_of, values_of
+from tuner.sizing.config_files import Values, config_files, parse_keys, planned_edits, stage_of, values_of
 
 STAGES = ["01", "02-05"]
 

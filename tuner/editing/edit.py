@@ -15,9 +15,9 @@ from pathlib import Path
 from types import ModuleType
 
 from tuner import journal
+from tuner.editing import toml_places, yaml_places
+from tuner.editing.places import Place, flat, new_text
 from tuner.errors import ExecutionError, InputError
-from tuner.sizing import toml_places, yaml_places
-from tuner.sizing.places import Place, flat, new_text
 
 FORMATS = {".yaml": yaml_places, ".yml": yaml_places, ".toml": toml_places}
 BACKUP = ".backup"

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from tuner.editing.places import Place, join
 from tuner.errors import InputError
-from tuner.sizing.places import Place, join
 
 MERGE = "<<"
 MOST_PLACES = 100_000  # aliases of aliases can stand for more values than fit into memory

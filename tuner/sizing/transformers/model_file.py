@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import InputError
-from tuner.sizing.transformer import TransformerConfig
+from tuner.sizing.transformers.formula import TransformerConfig
 
 # What a file may set, by the options' names, and which type it has there.
 KEYS: Mapping[str, type] = {

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from tuner.errors import InputError
 from tuner.sizing.choices import PAIRS, Chosen, Goal, Number, accumulation_for, lowered
-from tuner.sizing.footprint import Footprint, used
+from tuner.sizing.footprints.footprint import Footprint, used
 from tuner.sizing.search import DoesNotFit, LargestBatch, largest_batch
 from tuner.trial import GB
 

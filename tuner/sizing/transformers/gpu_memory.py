@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tuner.errors import InputError
 from tuner.memory.estimate import CONTEXT_BYTES, CUBLAS_WORKSPACE_BYTES, cublas_workspace_bytes
-from tuner.sizing.transformer import (
+from tuner.sizing.transformers.formula import (
     GPT2_VOCABULARY,
     PRECISIONS,
     Attention,
@@ -60,7 +60,7 @@ def estimate_gpu_memory_requirements(
     vocabulary: int = GPT2_VOCABULARY,
     tied: bool = True,
 ) -> dict[str, float]:
-    """What a training step of a GPT-style transformer takes from a GPU, by formula: ``tuner.sizing.transformer``.
+    """What a training step of a GPT-style transformer takes from a GPU, by the formula of ``footprint``.
 
     Args:
         model_positions: places that the model has an embedding for.

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from tuner.sizing.transformer import Precision, TransformerConfig
+from tuner.sizing.transformers.formula import Precision, TransformerConfig
 
 Parts = tuple[nn.Module, torch.optim.Optimizer, Callable[[], Tensor]]
 

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+from tuner.editing.places import Place, join
 from tuner.errors import InputError
-from tuner.sizing.places import Place, join
 
 
 def load(text: str, source: str) -> Any:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from tuner.errors import InputError
 from tuner.memory.trace import Parts, Untraceable, trace_step
 from tuner.memory.trace_mode import DeviceKind
-from tuner.sizing.samples import Extent
-from tuner.sizing.training_step import TrainingStep
+from tuner.sizing.any_model.samples import Extent
+from tuner.sizing.any_model.training_step import TrainingStep
 
 FLOAT_BYTES = 4  # activations are counted in single precision
 # Of a layer's output are kept at most: itself, an activation function's of it, and dropout's with its mask. By

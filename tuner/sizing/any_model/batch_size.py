@@ -16,12 +16,12 @@ from tuner.errors import InputError
 from tuner.memory.estimate import CONTEXT_BYTES, HEAP_SLACK, cublas_workspace_bytes, to_estimate
 from tuner.memory.trace import Parts, Untraceable, trace_step
 from tuner.optimizers import Adam
-from tuner.sizing.budget import MemoryBudget
-from tuner.sizing.counting import activation_bytes, count, optimizer_bytes
-from tuner.sizing.measuring import copied, measure_line, rehearsal
-from tuner.sizing.samples import Samples, apply, samples_of
+from tuner.sizing.any_model.budget import MemoryBudget
+from tuner.sizing.any_model.counting import activation_bytes, count, optimizer_bytes
+from tuner.sizing.any_model.measuring import copied, measure_line, rehearsal
+from tuner.sizing.any_model.samples import Samples, apply, samples_of
+from tuner.sizing.any_model.training_step import Loss, MakeOptimizer, TrainingStep
 from tuner.sizing.search import DoesNotFit, LargestBatch, Need, largest_batch
-from tuner.sizing.training_step import Loss, MakeOptimizer, TrainingStep
 from tuner.trial import GB, Device, MemoryEstimate
 
 Mode = Literal["static", "traced", "measured"]

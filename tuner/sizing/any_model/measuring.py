@@ -14,8 +14,8 @@ from tuner.caps import MMAP_THRESHOLD_BYTES, is_out_of_memory
 from tuner.errors import InputError, TunerError
 from tuner.memory.estimate import HEAP_SLACK
 from tuner.memory.measure import tensor_changes
-from tuner.sizing.samples import Samples, apply
-from tuner.sizing.training_step import TrainingStep
+from tuner.sizing.any_model.samples import Samples, apply
+from tuner.sizing.any_model.training_step import TrainingStep
 
 SAME_LINE = 0.02  # two neighbouring slopes that differ by no more than this share are of one line
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError
-from tuner.sizing.footprint import Footprint, Term, used, write_footprint
-from tuner.sizing.rows import Measured, read_rows
+from tuner.sizing.footprints.footprint import Footprint, Term, used, write_footprint
+from tuner.sizing.footprints.rows import Measured, read_rows
 from tuner.trial import GB
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tuner.errors import InputError
-from tuner.sizing.samples import is_graph, tensors_of
+from tuner.sizing.any_model.samples import is_graph, tensors_of
 
 Loss = Callable[[nn.Module, Any], Tensor]
 MakeOptimizer = Callable[[Any], Optimizer]
