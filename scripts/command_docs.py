@@ -139,7 +139,7 @@ PAGES = {
     ),
     "fit-footprint": Page(
         examples=(
-            ("tune fit-footprint results/study/results.csv", "show the fit to the trials of a study"),
+            ("tune fit-footprint results/study/results.csv", "show the fit to a study that tried several batches"),
             ("tune fit-footprint rows.csv --output model.toml --batch batch", "and keep it as a footprint file"),
         ),
         files=(
