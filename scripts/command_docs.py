@@ -160,6 +160,30 @@ PAGES = {
         ),
         see=("run", "train", "results.md"),
     ),
+    "optimize": Page(
+        examples=(
+            (
+                "tune optimize --gpu-memory 12 --mode architecture",
+                "the largest batch of each configuration on a GPU of 12 GB",
+            ),
+            (
+                "tune optimize --footprint contrastive_encoder --gpu-memory 24 --config-path conf --dry-run",
+                "what would be changed in the files of a folder",
+            ),
+            ("tune optimize --auto --limit 1 --profile", "on this machine, checked by real steps"),
+        ),
+        files=(("NAME.backup", "each file that `--apply` changes, as it was"), CALIBRATION),
+        see=("estimate", "plan", "fit-footprint", "sizing.md"),
+    ),
+    "report": Page(
+        examples=(
+            ("tune report", "the newest study under results/"),
+            ("tune report study --output page.html", "this one, into this file"),
+            ("tune report study --watch", "live, while the study runs"),
+        ),
+        files=(("report.html", "the page, in the study's folder unless `--output` names a file"),),
+        see=("results", "report.md"),
+    ),
 }
 
 

@@ -182,17 +182,12 @@ def train(debug: bool, **chosen: Any) -> None:
 @cli.command()
 @options("rows", "footprint_output", "name", "batch", "overwrite", "debug")
 def fit_footprint(debug: bool, **chosen: Any) -> None:
-<<<<<<< HEAD
-    """Fit a model's footprint to measured rows: a column memory_gb, the others variables."""
-    from tuner.sizing.footprints import fitting
-=======
     """Fit a formula of memory to measured rows, and keep it as a footprint file.
 
     ROWS.csv has a column memory_gb (or peak_memory_gb), and a column for each variable; a study's results.csv is
     understood too.
     """
-    from tuner.sizing import fitting
->>>>>>> r5
+    from tuner.sizing.footprints import fitting
 
     click.echo(fitting.fit_footprint(**chosen).text())
 
