@@ -88,7 +88,7 @@ def study_lines(found: Comparison) -> list[str]:
     for label, study in found.studies.items():
         rows = [row for row in found.rows if row["study"] == label]
         counts = ", ".join(f"{count} {status}" for status, count in Counter(row["status"] for row in rows).items())
-        planned = len(study.about.get("configurations", rows))
+        planned = len(study.about.get("configurations", rows)) * study.about.get("seeds", 1)
         of_all = f" of {planned}" if planned > len(rows) else ""
         best = "".join(
             f"; best {title(workload, row['name'], several=len(found.metrics) > 1)}, {metric} {row[metric]:.4f}"
