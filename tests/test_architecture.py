@@ -71,7 +71,6 @@ ALLOWED = {
         "browse",
         "devices",
         "memory",
-        "noise",
         "placement",
         "planning",
         "execution",

@@ -51,8 +51,8 @@ def test_what_is_marked_is_what_the_paired_intervals_say() -> None:
     assert near and near.mean == pytest.approx(0.008)
     assert near.half_width == pytest.approx(2.776 * math.sqrt(0.00027) / math.sqrt(5))  # 0.0204 > 0.008
     assert summary(found) == (
-        "1 configuration of 2 cannot be told from the best, a, at 95 % (paired over 5 seeds): near. "
-        "Not corrected for many comparisons."
+        "1 of 2 other configurations cannot be told from the best, a, at 95 % (paired over 5 seeds; not corrected "
+        "for many comparisons): near"
     )
 
 
@@ -76,7 +76,7 @@ def test_completed_seeds_alone_count_and_fewer_than_two_in_common_are_not_judged
     assert verdicts(found) == {"c": "best", "a": "=", "b": "=", "d": "not judged"}
     found = averages(rows(a=[0.5, 0.6, None, None], b=[None, None, 0.7, 0.8], c=[0.7, 0.71, None, None]), "val_rmse")
     assert verdicts(found)["b"] == "not judged"
-    assert "not judged, with fewer than two completed seeds in common: b." in summary(found)
+    assert "not judged, with fewer than two completed seeds in common: b" in summary(found)
 
 
 def test_the_best_has_two_seeds_where_any_has() -> None:

@@ -115,7 +115,7 @@ def averages(rows: Sequence[Row], metric: str) -> list[Average]:
         by_name.setdefault(row["name"], []).append(row)
     found = [_average(name, own, metric) for name, own in by_name.items()]
     found.sort(key=lambda each: each.interval.mean if each.interval else math.inf)
-    if len({row["seed"] for row in rows}) < 2:
+    if len({row.get("seed") for row in rows}) < 2:
         return found
     best = next((each for each in found if len(each.values) > 1), next((each for each in found if each.values), None))
     return [_judged(each, best) for each in found] if best else found
@@ -138,7 +138,7 @@ def seeds_needed(difference: Interval, most: int = 30) -> int | None:
 
 
 def _average(name: str, rows: Sequence[Row], metric: str) -> Average:
-    completed = {row["seed"]: row.get(metric) for row in rows if row["status"] == "completed"}
+    completed = {row.get("seed", 0): row.get(metric) for row in rows if row["status"] == "completed"}
     values = {seed: float(value) for seed, value in completed.items() if value is not None and math.isfinite(value)}
     return Average(name, len(rows), values, interval_of(list(values.values())) if values else None)
 
@@ -167,13 +167,16 @@ def summary(found: Sequence[Average]) -> str:
         return ""
     said = []
     if judged := [each for each in others if each.verdict != "not judged"]:
-        same = [each for each in judged if each.verdict == "="]
-        which = f": {', '.join(each.name for each in same)}" if same else ""
-        what = f"{len(same)} configuration{'s' * (len(same) != 1)} of {len(judged)} cannot be told"
-        said.append(f"{what} from the best, {best.name}, at 95 % (paired over {_counts(judged)} seeds){which}")
+        same = [each.name for each in judged if each.verdict == "="]
+        noun = f"other configuration{'s' * (len(judged) != 1)}"
+        said.append(
+            f"{len(same)} of {len(judged)} {noun} cannot be told from the best, "
+            f"{best.name}, at 95 % (paired over {_counts(judged)} seeds; not corrected for many comparisons)"
+            + (f": {', '.join(same)}" if same else "")
+        )
     if skipped := [each.name for each in others if each.verdict == "not judged"]:
         said.append(f"not judged, with fewer than two completed seeds in common: {', '.join(skipped)}")
-    return f"{'; '.join(said)}. Not corrected for many comparisons."
+    return "\n".join(said)
 
 
 def _counts(judged: Sequence[Average]) -> str:

@@ -24,7 +24,6 @@ from tuner.interrupts import Interrupt, TimeLimitReached, orderly
 from tuner.journal import read_attempts
 from tuner.memory import calibration
 from tuner.memory.feedback import StudyFeedback
-from tuner.noise import averages, summary
 from tuner.placement import Packer, Plan, need_bytes
 from tuner.planning import (
     Estimates,
@@ -36,7 +35,7 @@ from tuner.planning import (
 )
 from tuner.recorder import Recorder
 from tuner.report.progress import Progress
-from tuner.report.seeds import averages_table, has_seeds
+from tuner.report.seeds import has_seeds, print_averages
 from tuner.report.tables import (
     estimate_accuracy,
     estimates_text,
@@ -397,8 +396,9 @@ def _print_tables(console: Console, rows: Sequence[Row], metric: str) -> None:
     if not has_seeds(rows):
         console.print(results_table(rows, metric))
         return
-    console.print(averages_table(rows, metric))
-    if said := summary(averages(rows, metric)):
-        console.print(said, markup=False, soft_wrap=True)
-    if others := [row for row in rows if row["status"] != "completed"]:
-        console.print(results_table(others, metric))
+    print_averages(console, rows, metric)
+    others = [row for row in rows if row["status"] != "completed"]
+    if ran := [row for row in others if row["device"]]:
+        console.print(results_table(ran, metric))
+    if len(others) > len(ran):
+        console.print(f"{len(others) - len(ran)} of {len(rows)} trials never started")

@@ -6,11 +6,25 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tuner.browse import metric_columns
-from tuner.noise import Interval, averages
+from tuner.noise import Interval, averages, summary
 from tuner.study_folder import Row
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
+
+
+def print_averages(console: Console, rows: Sequence[Row], metric: str) -> None:
+    """A workload's configurations over their seeds, and which of them cannot be told from the best.
+
+    Args:
+        console: where to write.
+        rows: the workload's trials, of several seeds.
+        metric: what they are compared by.
+    """
+    console.print(averages_table(rows, metric))
+    if said := summary(averages(rows, metric)):
+        console.print(said, markup=False, soft_wrap=True, highlight=False)
 
 
 def averages_table(rows: Sequence[Row], metric: str) -> Table:
@@ -53,4 +67,4 @@ def _text(interval: Interval | None, *, signed: bool = False) -> str:
 
 def has_seeds(rows: Sequence[Row]) -> bool:
     """Whether trials have several seeds."""
-    return len({row["seed"] for row in rows}) > 1
+    return len({row.get("seed") for row in rows}) > 1
