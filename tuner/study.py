@@ -399,6 +399,6 @@ def _print_tables(console: Console, rows: Sequence[Row], metric: str) -> None:
     print_averages(console, rows, metric)
     others = [row for row in rows if row["status"] != "completed"]
     if ran := [row for row in others if row["device"]]:
-        console.print(results_table(ran, metric))
+        console.print(results_table(ran, metric, seeds=True))
     if len(others) > len(ran):
         console.print(f"{len(others) - len(ran)} of {len(rows)} trials never started")

@@ -174,15 +174,21 @@ def _footprint(plan: Plan, requests: Sequence[Request]) -> str:
     return f"{need}{sum_} of {name}, the largest ({guess.method}){each}"
 
 
-def results_table(rows: Sequence[Row], metric: str) -> Table:
-    """The trials of one workload in the order given, with their reason where they have no metric."""
+def results_table(rows: Sequence[Row], metric: str, *, seeds: bool = False) -> Table:
+    """The trials of one workload in the order given, with their reason where they have no metric.
+
+    Args:
+        rows: the trials.
+        metric: what they are compared by.
+        seeds: show each trial's seed.
+    """
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     metrics = metric_columns(rows, metric)
     error = ("error",) if any(row["error"] for row in rows) else ()
-    seed = ("seed",) if len({row["seed"] for row in rows}) > 1 else ()
+    seed = ("seed",) if seeds else ()
     tried = ("attempts",) if any(row["attempts"] > 1 for row in rows) else ()
     heads = ("name", *seed, "status", *tried, *metrics, "epochs", "seconds", "share", "estimated", "peak", *error)
     for head in heads:
