@@ -33,10 +33,10 @@ from tuner.interrupts import Interrupt
 from tuner.peak import PeakMeter
 from tuner.placement import Packer, Plan, make_plan, shortest_possible
 from tuner.recorder import Recorder
-from tuner.report.progress import Progress
-from tuner.report.tables import make_console
 from tuner.study_folder import StudyFolder
 from tuner.trial import GB, MB, Device, EpochReport, Hyperparameter, MemoryEstimate, Request, Trial
+from tuner.views.progress import Progress
+from tuner.views.tables import make_console
 from tuner.workloads.base import Batch, Config, Job, Split, Workload
 
 

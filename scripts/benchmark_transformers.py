@@ -18,8 +18,8 @@ from memory_models import Step, gpt_config, read_steps, run, trace
 
 from tuner.devices import detect_devices
 from tuner.memory.estimate import cublas_workspace_bytes
-from tuner.sizing.gpu_memory import HANDLES
-from tuner.sizing.transformer import PRECISIONS, footprint
+from tuner.sizing.transformers.formula import PRECISIONS, footprint
+from tuner.sizing.transformers.gpu_memory import HANDLES
 from tuner.trial import MB
 
 Kind = Literal["cpu", "cuda"]

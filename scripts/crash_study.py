@@ -64,7 +64,15 @@ def study(folder: Path) -> None:
     where = {"resume": str(folder)} if (folder / "study.json").exists() else {"output": str(folder)}
     run_study(
         [Choice(workload, lambda: synthetic_ratings(40, 60, 1000), configurations(listed, workload.hyperparameters))],
-        Settings(device="cpu", gpu_memory_buffer_gb=0, max_workers=1, threads=1, checkpoint_seconds=0, **where),
+        Settings(
+            device="cpu",
+            gpu_memory_buffer_gb=0,
+            max_workers=1,
+            threads=1,
+            checkpoint_seconds=0,
+            report=False,
+            **where,
+        ),
         label="crash",
         command="scripts/crash_study",
         executor=InProcessExecutor(),

@@ -23,8 +23,8 @@ from tuner.datasets.synthetic import synthetic_ratings
 from tuner.datasets.synthetic_trees import synthetic_trees
 from tuner.datasets.trees import build as build_trees
 from tuner.datasets.trees import split
-from tuner.sizing.gpt import build as build_gpt
-from tuner.sizing.transformer import TransformerConfig
+from tuner.sizing.transformers.formula import TransformerConfig
+from tuner.sizing.transformers.gpt import build as build_gpt
 from tuner.space import complete
 from tuner.training import build_optimizer, rehearse, representative_batches, to_device
 from tuner.workloads import find_workload

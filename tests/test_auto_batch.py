@@ -17,11 +17,11 @@ from tuner.execution.in_process import InProcessExecutor
 from tuner.forecast import to_record
 from tuner.placement import need_bytes
 from tuner.planning import to_trials
-from tuner.report.forecast import forecast_text
 from tuner.settings import Settings
 from tuner.space import complete, configurations
 from tuner.study import StudyResult, run_study
 from tuner.trial import AUTO, GB, Device, is_auto
+from tuner.views.forecast import forecast_text
 from tuner.workloads import BUILT_IN, find_workload
 from tuner.workloads.base import Choice, Workload, load_jobs
 

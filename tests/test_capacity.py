@@ -13,9 +13,9 @@ from tests.test_cli import tune
 from tests.toy import Toy
 from tuner.capacity import Capacity, capacity, card_sizes, cheapest_change, to_record
 from tuner.errors import InputError
-from tuner.report.capacity import capacity_text
 from tuner.settings import Settings
 from tuner.trial import GB, Configuration, Hyperparameter, MemoryEstimate, Trial
+from tuner.views.capacity import capacity_text
 from tuner.workloads.base import Choice, Config, Job
 
 

@@ -8,8 +8,8 @@ import pytest
 import tuner
 from tuner.errors import InputError
 from tuner.forecast import Forecast, speed, to_record
-from tuner.report.forecast import duration, forecast_text
 from tuner.trial import GB, MemoryEstimate, Request, Trial
+from tuner.views.forecast import duration, forecast_text
 
 
 def forecast(**options: Any) -> Forecast:

@@ -17,9 +17,9 @@ import tuner
 from tuner.api import run_defaults
 from tuner.comparison import Comparison, compare
 from tuner.errors import InputError
-from tuner.report.results import print_results
 from tuner.studies import read_studies
 from tuner.study_folder import read_study, to_csv
+from tuner.views.results import print_results
 
 FIXED = {
     "workload": "graphsage",

@@ -50,7 +50,14 @@ def both(data: Any = None) -> list[Choice]:
 
 def study(folder: Path, choices: list[Choice], executor: Executor | None = None, **settings: Any) -> StudyResult:
     memory = {} if settings.get("auto_memory") else {"model_memory_gb": 0.1}
-    common = {"output": str(folder), "device": "cpu", "gpu_memory_buffer_gb": 0, "max_workers": 1, "threads": 1}
+    common = {
+        "output": str(folder),
+        "device": "cpu",
+        "gpu_memory_buffer_gb": 0,
+        "max_workers": 1,
+        "threads": 1,
+        "report": False,
+    }
     return run_study(
         choices,
         Settings(**{**common, **memory, **settings}),

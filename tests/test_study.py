@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from tests.toy import Toy
+from tuner.epochs import read_epochs
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
 from tuner.placement import Plan
@@ -57,10 +59,19 @@ class LostWeights(InProcessExecutor):
 
 
 def study(folder: Path, *listed: dict[str, Any], executor: type = InProcessExecutor, **settings: Any) -> StudyResult:
-    defaults = {} if settings.get("auto_memory") else {"model_memory_gb": 0.1}
+    defaults: dict[str, Any] = {} if settings.get("auto_memory") else {"model_memory_gb": 0.1}
     return run_study(
         [Choice(Toy(), lambda: None, configurations(listed, Toy.hyperparameters))],
-        Settings(**{"output": str(folder), "device": "cpu", "gpu_memory_buffer_gb": 0, **defaults, **settings}),
+        Settings(
+            **{
+                "output": str(folder),
+                "device": "cpu",
+                "gpu_memory_buffer_gb": 0,
+                "report": False,
+                **defaults,
+                **settings,
+            }
+        ),
         label="test",
         command="a test",
         again=lambda best, folder, plan: f"again {best['name']}",
@@ -108,6 +119,38 @@ def test_an_interrupt_keeps_what_is_finished_and_names_what_is_not(tmp_path: Pat
     ]
     assert rows[1]["val_loss"] > 0, "what it had reached is kept"
     assert len((tmp_path / "out" / "results.csv").read_text().splitlines()) == 5
+
+
+def test_a_line_says_when_its_attempt_was_placed_and_when_it_ended(tmp_path: Path) -> None:
+    before = time.time()
+    study(tmp_path / "out", {"name": "a", "fault": 2}, {"name": "b"}, device_memory_gb=0.2, max_workers=1)
+    rows = journal(tmp_path / "out")
+    times = [
+        row[key] for row in sorted(rows, key=lambda row: row["started_at"]) for key in ("started_at", "ended_at")
+    ]
+    assert len(times) == 6
+    assert before - 0.001 <= times[0]
+    assert times == sorted(times)
+    assert "started_at" not in (tmp_path / "out" / "results.csv").read_text()
+
+
+def test_what_trials_say_after_an_epoch_is_kept_with_the_attempt_also_when_a_study_is_gone_on_with(
+    tmp_path: Path,
+) -> None:
+    listed = interrupted(tmp_path / "out")
+    study(tmp_path / "out", *listed, resume=str(tmp_path / "out"), output=None, max_workers=1)
+    lines = read_epochs(tmp_path / "out" / "epochs.jsonl")
+    told = [(line["trial_id"], line["attempt"], line["epoch"]) for line in lines]
+    assert told[:6] == [
+        ("t001", 1, 0),
+        ("t001", 1, 1),
+        ("t001", 1, 2),
+        ("t001", 1, 3),
+        ("t002", 1, 0),
+        ("t002", 1, 1),
+    ]
+    assert ("t002", 2, 3) in told
+    assert lines[1]["metrics"]["val_loss"] > 0
 
 
 def test_an_interrupt_while_a_result_is_written_does_not_lose_it(tmp_path: Path) -> None:

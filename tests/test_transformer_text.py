@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tuner.placement import make_plan
-from tuner.report.tables import monitoring_text
-from tuner.report.transformers import advice
 from tuner.trial import Device
+from tuner.views.tables import monitoring_text
+from tuner.views.transformers import advice
 
 ROOT = Path(__file__).parents[1]
 

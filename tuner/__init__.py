@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from tuner.estimation import calibrate, estimate
     from tuner.forecast import plan
     from tuner.memory.static import auto_estimate_memory_from_configs, estimate_model_memory
+    from tuner.optimization import optimize
+    from tuner.pages import report
     from tuner.retraining import train
-    from tuner.sizing.batch_size import compute_batch_size
-    from tuner.sizing.budget import MemoryBudget
-    from tuner.sizing.fitting import fit_footprint
-    from tuner.sizing.gpu_memory import estimate_gpu_memory_requirements
+    from tuner.sizing.any_model.batch_size import compute_batch_size
+    from tuner.sizing.any_model.budget import MemoryBudget
+    from tuner.sizing.footprints.fitting import fit_footprint
     from tuner.sizing.memory_state import log_memory_state
+    from tuner.sizing.transformers.gpu_memory import estimate_gpu_memory_requirements
 
 __all__ = [
     "DataError",
@@ -39,7 +41,9 @@ __all__ = [
     "fit_footprint",
     "load_best",
     "log_memory_state",
+    "optimize",
     "plan",
+    "report",
     "results",
     "run",
     "train",
@@ -53,12 +57,14 @@ _MODULES = {
     "tuner.errors": ("DataError", "ExecutionError", "InputError", "TunerError"),
     "tuner.estimation": ("calibrate", "estimate"),
     "tuner.forecast": ("plan",),
+    "tuner.pages": ("report",),
     "tuner.memory.static": ("auto_estimate_memory_from_configs", "estimate_model_memory"),
+    "tuner.optimization": ("optimize",),
     "tuner.retraining": ("train",),
-    "tuner.sizing.fitting": ("fit_footprint",),
-    "tuner.sizing.gpu_memory": ("estimate_gpu_memory_requirements",),
-    "tuner.sizing.batch_size": ("compute_batch_size",),
-    "tuner.sizing.budget": ("MemoryBudget",),
+    "tuner.sizing.footprints.fitting": ("fit_footprint",),
+    "tuner.sizing.transformers.gpu_memory": ("estimate_gpu_memory_requirements",),
+    "tuner.sizing.any_model.batch_size": ("compute_batch_size",),
+    "tuner.sizing.any_model.budget": ("MemoryBudget",),
     "tuner.sizing.memory_state": ("log_memory_state",),
 }
 

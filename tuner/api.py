@@ -20,7 +20,7 @@ from tuner.selection import DEFAULT_DATA, DEFAULT_MODE, choose, chosen_before
 from tuner.settings import Settings
 from tuner.space import configurations as parse_configurations
 from tuner.study import StudyResult, run_study
-from tuner.study_folder import BEST, best_name, read_study, workloads
+from tuner.study_folder import BEST, Row, best_name, read_study, workloads
 from tuner.workloads import find_workload
 from tuner.workloads.base import Choice
 
@@ -66,6 +66,7 @@ def run(
     memory_estimation: Method = "auto",
     calibration: bool = True,
     expandable_segments: bool = False,
+    report: bool = True,
     dry_run: bool = False,
 ) -> StudyResult:
     """Tunes a workload: what ``tune`` does in a terminal.
@@ -111,6 +112,7 @@ def run(
             where a step can be followed.
         calibration: correct estimates by what earlier trials on this device needed, and keep what these need.
         expandable_segments: set PyTorch's CUDA allocator option of that name, and estimate with it.
+        report: write ``report.html`` into the study's folder at its end.
         dry_run: stop after printing the plan.
 
     Raises:
@@ -199,6 +201,7 @@ def tune_hyperparameters_parallel(
     memory_estimation: Method = "auto",
     calibration: bool = True,
     expandable_segments: bool = False,
+    report: bool = True,
 ) -> pd.DataFrame:
     """Tunes GraphSAGE on ratings that are in memory: the call for notebooks and scripts.
 
@@ -238,6 +241,7 @@ def tune_hyperparameters_parallel(
         memory_estimation: how ``auto_memory`` estimates: "static", "traced", "measured" or "auto".
         calibration: correct estimates by what earlier trials on this device needed, and keep what these need.
         expandable_segments: set PyTorch's CUDA allocator option of that name, and estimate with it.
+        report: write ``report.html`` into the study's folder at its end.
 
     Returns:
         One row for each trial (a configuration with one seed), best first, with the columns of ``results.csv``;
@@ -309,6 +313,22 @@ def _best_file(folder: Path, workload: str | None) -> Path:
         asked = f"no best weights of {workload!r}" if workload else "the best weights of several workloads"
         raise InputError(f"{folder} holds {asked}: choose workload {' or '.join(map(repr, sorted(several)))}")
     return several[workload]
+
+
+def command_again(study: Mapping[str, Any], row: Row, folder: Path) -> str:
+    """How to have a trial of a study again: the command, or for a study that Python started the call for its weights.
+
+    Args:
+        study: the content of ``study.json``.
+        row: the trial's.
+        folder: the study's.
+    """
+    stored = study.get("options")
+    if not isinstance(stored, Mapping):
+        return load_again(folder)
+    defaults = run_defaults()
+    options = {name: stored.get(name, default) for name, default in defaults.items()}
+    return run_again(its_options(options, row, study), row, study.get("plan", {}).get("threads"), defaults)
 
 
 def _plain(value: Any) -> Any:

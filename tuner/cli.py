@@ -51,7 +51,7 @@ def cli() -> None:
 @options("seeds", "split_seed", "time_limit")
 @options("max_attempts", "retry_growth", "backoff", "backoff_max", "on_oom", "max_failures", "checkpoint_seconds")
 @options("output", "resume", "address", "device", "memory_estimation", "calibration", "expandable_segments")
-@options("dry_run", "debug")
+@options("report", "dry_run", "debug")
 @click.pass_context
 def run(ctx: click.Context, /, debug: bool, **chosen: Any) -> None:
     """Tune a workload and leave a CSV of results."""
@@ -85,11 +85,11 @@ def estimate(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
 
         click.echo(write_rows([estimation.to_record(*each) for each in found]), nl=False)
     else:
-        from tuner.report.tables import estimates_text
+        from tuner.views.tables import estimates_text
 
         click.echo(estimates_text(found))
         if config := estimation.transformer(**chosen):
-            from tuner.report.transformers import transformer_text
+            from tuner.views.transformers import transformer_text
 
             click.echo(transformer_text(config, found))
 
@@ -105,14 +105,32 @@ def estimate(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
 def plan(debug: bool, as_json: bool, **chosen: Any) -> None:
     """Show how a study would be packed and how long it would take, without running it."""
     from tuner import capacity, forecast
-    from tuner.report.capacity import capacity_text
-    from tuner.report.forecast import forecast_text
+    from tuner.views.capacity import capacity_text
+    from tuner.views.forecast import forecast_text
 
     found = forecast.plan(**chosen)
     if isinstance(found, capacity.Capacity):
         click.echo(json.dumps(capacity.to_record(found), indent=2) if as_json else capacity_text(found))
     else:
         click.echo(json.dumps(forecast.to_record(found), indent=2) if as_json else forecast_text(found))
+
+
+@cli.command()
+@options("workload", "mode", "config", "overrides", "data", "skip_bad", "only", "limit", "seed", "footprint")
+@options("auto", "gpu_memory", "safety_margin", "target_effective_batch", "devices", "min_batch_size")
+@options("max_batch_size", "profile", "apply", "config_path", "dry_run_edits", "key")
+@options("device", "memory_estimation", "calibration", "expandable_segments", "as_json", "debug")
+def optimize(debug: bool, as_json: bool, **chosen: Any) -> None:
+    """Find the largest batch that fits a device, and write it into configuration files."""
+    from tuner import optimization
+
+    found = optimization.optimize(**chosen)
+    if as_json:
+        click.echo(json.dumps(optimization.to_record(found), indent=2))
+    else:
+        from tuner.views.optimization import optimization_text
+
+        click.echo(optimization_text(found, chosen["dry_run"]))
 
 
 @cli.command()
@@ -153,7 +171,7 @@ def train(debug: bool, **chosen: Any) -> None:
 @options("rows", "footprint_output", "name", "batch", "overwrite", "debug")
 def fit_footprint(debug: bool, **chosen: Any) -> None:
     """Fit a model's footprint to measured rows: a column memory_gb, the others variables."""
-    from tuner.sizing import fitting
+    from tuner.sizing.footprints import fitting
 
     click.echo(fitting.fit_footprint(**chosen).text())
 
@@ -180,10 +198,26 @@ def results(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
 
         click.echo(write_rows(found.records(), found.names), nl=False)
     else:
-        from tuner.report.results import print_results
-        from tuner.report.tables import make_console
+        from tuner.views.results import print_results
+        from tuner.views.tables import make_console
 
         print_results(make_console(), found)
+
+
+@cli.command()
+@click.argument("directory", metavar="[DIR]", required=False)
+@click.option("--output", metavar="FILE", help="The page's file.  [default: report.html in the study's folder]")
+@click.option("--watch", is_flag=True, help="Serve the page on this machine until Ctrl-C, as the study goes on.")
+@click.option("--port", type=int, default=8765, show_default=True, metavar="N", help="Where --watch serves it.")
+@options("debug")
+def report(debug: bool, **chosen: Any) -> None:
+    """Write a study as one HTML page: a table, plots, and what memory did.
+
+    DIR is the study's folder; by default the newest one under results/.
+    """
+    from tuner import pages
+
+    click.echo(f"report: {pages.report(**chosen)}")
 
 
 def _check_formats(as_json: bool, as_csv: bool) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.again import its_options, load_again, run_again, values_again
+from tuner.again import values_again
 from tuner.browse import STUDY, best_first, parse_columns, parse_condition, parse_order, sort_rows
 from tuner.errors import InputError
 from tuner.studies import Study, labels, read_studies
@@ -144,22 +144,15 @@ def compare(
 
 def again(found: Comparison, row: Row) -> str:
     """How to have a row's configuration again: a command, a call, or the values as options of ``tune run``."""
-    from tuner.api import run_defaults
+    from tuner.api import command_again
 
     study, name = found.studies[row[STUDY]], row["workload"]
-    values = f"Its values: {values_again(row)}"
-    if not study.about or name not in BUILT_IN:
-        return values
-    options = study.about.get("options")
-    if isinstance(options, Mapping):
-        defaults = run_defaults()
-        known = {key: value for key, value in options.items() if key in defaults}
-        its_own = {**known, **{key: value for key, value in defaults.items() if key not in known}}
-        threads = study.about.get("plan", {}).get("threads")
-        return f"Again: {run_again(its_options(its_own, row, study.about), row, threads, defaults)}"
-    own = [each for each in found.rows if each[STUDY] == row[STUDY]]
-    kept = row is found.best(own, name) and not str(row.get("error")).startswith(NOT_KEPT)
-    return f"Again: {load_again(study.path)}" if kept else values
+    if study.about and name in BUILT_IN:
+        own = [each for each in found.rows if each[STUDY] == row[STUDY]]
+        kept = row is found.best(own, name) and not str(row.get("error")).startswith(NOT_KEPT)
+        if kept or isinstance(study.about.get("options"), Mapping):
+            return f"Again: {command_again(study.about, row, study.path)}"
+    return f"Its values: {values_again(row)}"
 
 
 def _metric(workload: str, columns: Sequence[str], rows: Sequence[Row]) -> str:

@@ -17,9 +17,9 @@ from tuner.memory.estimate import Method, calibrated, cublas_workspace_bytes, es
 from tuner.placement import low_bytes, need_bytes
 from tuner.selection import DEFAULT_DATA, DEFAULT_MODE, choose
 from tuner.settings import Settings
-from tuner.sizing.gpu_memory import transformer_estimates
-from tuner.sizing.model_file import KEYS, transformer_config
-from tuner.sizing.transformer import Attention, TransformerConfig
+from tuner.sizing.transformers.formula import Attention, TransformerConfig
+from tuner.sizing.transformers.gpu_memory import transformer_estimates
+from tuner.sizing.transformers.model_file import KEYS, transformer_config
 from tuner.study import run_study
 from tuner.study_folder import Row
 from tuner.trial import GB, Device, MemoryEstimate, title

@@ -207,6 +207,9 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
     "tied": click.option(
         "--tied/--untied", default=None, help="The head shares the token embedding's weight.  [default: tied]"
     ),
+    "report": click.option(
+        "--report/--no-report", default=True, help="Write report.html at the end, a page of plots."
+    ),
     "dry_run": click.option("--dry-run", is_flag=True, help="Stop after the plan."),
     "gpus": click.option(
         "--gpus", type=int, metavar="N", help="Plan for N GPUs of --device-memory-gb each, which need not be there."
@@ -216,6 +219,56 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
     ),
     "like": click.option(
         "--like", metavar="DIR", help="The folder of a study whose trials tell how long an epoch takes."
+    ),
+    "footprint": click.option(
+        "--footprint",
+        metavar="FILE",
+        help="Size this footprint, or one in configs/footprints, in place of a workload.",
+    ),
+    "auto": click.option("--auto", is_flag=True, help="Size for this machine's device."),
+    "gpu_memory": click.option(
+        "--gpu-memory", type=float, metavar="GB", help="Size for a GPU of this size, which need not be there."
+    ),
+    "safety_margin": click.option(
+        "--safety-margin",
+        type=float,
+        default=0.85,
+        show_default=True,
+        metavar="SHARE",
+        help="Of the device's memory, what may be taken.",
+    ),
+    "target_effective_batch": click.option(
+        "--target-effective-batch",
+        type=int,
+        default=256,
+        show_default=True,
+        metavar="N",
+        help="Samples of an optimizer step, over all devices.",
+    ),
+    "devices": click.option(
+        "--devices", type=int, default=1, show_default=True, metavar="N", help="Devices that share each step."
+    ),
+    "min_batch_size": click.option(
+        "--min-batch-size",
+        type=int,
+        default=1,
+        show_default=True,
+        metavar="N",
+        help="The smallest batch of interest.",
+    ),
+    "max_batch_size": click.option("--max-batch-size", type=int, metavar="N", help="The largest."),
+    "profile": click.option("--profile", is_flag=True, help="Check the choice with real steps on the device."),
+    "apply": click.option(
+        "--apply", is_flag=True, help="Write the choice into the files of --config-path; keeps NAME.backup of each."
+    ),
+    "config_path": click.option(
+        "--config-path", multiple=True, metavar="PATH", help="A YAML or TOML file, or a folder; may be given again."
+    ),
+    "dry_run_edits": click.option(
+        "--dry-run", is_flag=True, help="Show what --apply would change, and write nothing."
+    ),
+    "key": click.option(
+        "--key", multiple=True, metavar="NAME=PATH", help="Where in the files a value is, such as a.b.batch_size."
     ),
     "study": click.option("--from", "study", metavar="DIR", help="The folder of the study."),
     "trial": click.option(

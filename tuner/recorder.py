@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from tuner.epochs import EPOCHS, EpochLog
 from tuner.execution.loop import Weights
-from tuner.report.progress import Progress
 from tuner.retry import Retry
-from tuner.study_folder import StudyFolder
+from tuner.study_folder import StudyFolder, Times
 from tuner.trial import DeviceLost, EpochReport, Outcome, Placement, Request
+from tuner.views.progress import Progress
 
 
 class Recorder:
@@ -26,29 +27,33 @@ class Recorder:
         self._folder = folder
         self._progress = progress
         self._unfinished = {request.trial.trial_id: request for request in requests}
-        self._placements: dict[str, tuple[Placement, float]] = {}
+        self._placements: dict[str, tuple[Placement, float, float]] = {}
         self._reports: dict[str, EpochReport] = {}
+        self._epochs = EpochLog(folder.path / EPOCHS)
 
     def started(self, placement: Placement) -> None:
         """A trial has been given its place."""
-        self._placements[placement.trial.trial_id] = placement, time.monotonic()
+        self._placements[placement.trial.trial_id] = placement, time.time(), time.monotonic()
         self._progress.started(placement)
 
     def reported(self, report: EpochReport) -> None:
         """A trial has begun to train, or finished an epoch."""
         self._reports[report.trial_id] = report
+        attempt = self._placements[report.trial_id][0].trial.attempt
+        self._epochs.add(report.trial_id, attempt, report.epoch, report.metrics)
         self._progress.reported(report)
 
     def finished(self, outcome: Outcome, weights: Weights, retry: Retry | None) -> None:
         """An attempt has ended, with another to follow or for good."""
         trial_id = outcome.trial.trial_id
         request = self._unfinished.pop(trial_id)
+        times = self._times(trial_id)
         self._placements.pop(trial_id, None)
         self._reports.pop(trial_id, None)
         if retry:
             self._unfinished[trial_id] = retry.request
         estimate = outcome.placement.estimate if outcome.placement else request.estimate
-        self._folder.record(outcome, estimate, weights)
+        self._folder.record(outcome, estimate, weights, times)
         self._progress.finished(outcome, retry)
 
     def device_lost(self, event: DeviceLost) -> None:
@@ -63,16 +68,25 @@ class Recorder:
         """
         try:
             for request in self._unfinished.values():
-                self._folder.record(self._unfinished_outcome(request, cause), request.estimate, bytes)
+                outcome, times = self._unfinished_outcome(request, cause), self._times(request.trial.trial_id)
+                self._folder.record(outcome, request.estimate, bytes, times)
             self._unfinished.clear()
         finally:
+            self._epochs.flush()
             self._folder.close()
+
+    def _times(self, trial_id: str) -> Times | None:
+        """When the running attempt was placed, and now; never earlier, whatever the system's clock does."""
+        if trial_id not in self._placements:
+            return None
+        _, at, began = self._placements[trial_id]
+        return at, at + time.monotonic() - began
 
     def _unfinished_outcome(self, request: Request, cause: str) -> Outcome:
         trial_id = request.trial.trial_id
         if trial_id not in self._placements:
             return Outcome(request.trial, "interrupted", error=f"{cause} before it started")
-        placement, began = self._placements[trial_id]
+        placement, _, began = self._placements[trial_id]
         report = self._reports.get(trial_id, EpochReport(trial_id, 0, 0))
         return Outcome(
             placement.trial,

@@ -24,11 +24,11 @@ from tuner.interrupts import Immediate, orderly
 from tuner.journal import replace_file
 from tuner.past_trial import PastTrial, find_trial
 from tuner.planning import estimate_requests
-from tuner.report.tables import make_console
-from tuner.report.training import TrainingProgress, figures_table
 from tuner.settings import Settings
 from tuner.study_folder import BEST, written
 from tuner.trial import GB, Device, EpochReport, MemoryEstimate, Trial
+from tuner.views.tables import make_console
+from tuner.views.training import TrainingProgress, figures_table
 from tuner.workloads.base import Job
 
 if TYPE_CHECKING:

@@ -74,6 +74,7 @@ class Settings:
         memory_estimation: how ``auto_memory`` estimates: "static", "traced", "measured" or "auto".
         calibration: correct estimates by what earlier trials needed, and keep what these need for later ones.
         expandable_segments: set PyTorch's allocator option of that name for the trials.
+        report: write ``report.html`` at the end.
         dry_run: stop after the plan.
     """
 
@@ -104,6 +105,7 @@ class Settings:
     memory_estimation: Method = "auto"
     calibration: bool = True
     expandable_segments: bool = False
+    report: bool = True
     dry_run: bool = False
 
     @classmethod

@@ -34,9 +34,14 @@ from tuner.planning import (
     whole_bytes,
 )
 from tuner.recorder import Recorder
-from tuner.report.progress import Progress
-from tuner.report.seeds import has_seeds, print_averages
-from tuner.report.tables import (
+from tuner.resume import check_same, description, listed, remaining, to_ending, with_batches_of, with_more_seeds
+from tuner.retry import Retry, next_attempt
+from tuner.settings import Settings
+from tuner.study_folder import ATTEMPTS, AUTO_BATCH, RESULTS, Row, StudyFolder, read_study
+from tuner.trial import ACCUMULATION, GB, SUCCESSFUL, Device, MemoryEstimate, Outcome, Request, is_auto, title
+from tuner.views.progress import Progress
+from tuner.views.seeds import has_seeds, print_averages
+from tuner.views.tables import (
     estimate_accuracy,
     estimates_text,
     make_console,
@@ -44,11 +49,6 @@ from tuner.report.tables import (
     plan_text,
     results_table,
 )
-from tuner.resume import check_same, description, listed, remaining, to_ending, with_batches_of, with_more_seeds
-from tuner.retry import Retry, next_attempt
-from tuner.settings import Settings
-from tuner.study_folder import ATTEMPTS, AUTO_BATCH, RESULTS, Row, StudyFolder, read_study
-from tuner.trial import ACCUMULATION, GB, SUCCESSFUL, Device, MemoryEstimate, Outcome, Request, is_auto, title
 from tuner.workloads.base import Choice, Jobs, accumulated, describe, load_jobs, metrics_of
 
 if TYPE_CHECKING:
@@ -149,7 +149,8 @@ def run_study(
         with closing(folder):
             if not settings.resume:
                 tried = {"configurations": listed(sized.trials, several=len(jobs) > 1), AUTO_BATCH: sized.by_trial()}
-                folder.describe({**described, **tried, **_description(command, options, about, settings, plan)})
+                about_it = {"metrics": metrics_of(jobs), **_description(command, options, about, settings, plan)}
+                folder.describe({**described, **tried, **about_it})
             elif settings.seeds > study.get("seeds", 1):
                 folder.describe(with_more_seeds(study, trials, settings.seeds))
             broken: BaseException | None = None
@@ -161,9 +162,10 @@ def run_study(
         result = StudyResult(plan, estimates.raw, best_first(folder.rows(), metrics_of(jobs)), folder.path)
         if settings.auto_memory and settings.calibration:
             _learn(console, result, settings)
+        page = _write_page(console, result, metrics_of(jobs), again) if settings.report else None
         if again:
             with suppress(OSError):  # nobody reads it any more: a closed pipe or terminal
-                _print_end(console, result, attempts, metrics_of(jobs), again, settings)
+                _print_end(console, result, attempts, metrics_of(jobs), again, settings, page)
         if broken:
             with suppress(OSError):
                 console.print(_how_to_go_on(folder.path, options), markup=False, soft_wrap=True)
@@ -318,6 +320,26 @@ def _learn(console: Console, result: StudyResult, settings: Settings) -> None:
         console.print(f"not calibrated: {error}", markup=False, soft_wrap=True)
 
 
+def _write_page(
+    console: Console, result: StudyResult, metrics: Mapping[str, str], again: Again | None
+) -> Path | None:
+    """Writes the study's page; what goes wrong with it costs a line, as the results are complete without it."""
+    folder = result.folder
+    assert folder is not None
+    try:
+        from tuner.views.page.files import REPORT, write_page
+        from tuner.views.page.study import read_page_study
+
+        study = read_page_study(folder, metrics, lambda row: again(row, folder, result.plan) if again else "")
+        write_page(study, folder / REPORT)
+    except Exception as error:
+        with suppress(OSError):
+            reason = " ".join(str(error).split())
+            console.print(f"no {folder}/report.html: {type(error).__name__}: {reason}", markup=False, soft_wrap=True)
+        return None
+    return folder / REPORT
+
+
 def _open_folder(settings: Settings, jobs: Jobs, label: str, attempts: int, console: Console) -> StudyFolder:
     """The folder that was asked for, that of the study that is gone on with, or a new one that no other study has."""
     if settings.resume:
@@ -370,13 +392,14 @@ def _print_end(
     metrics: Mapping[str, str],
     again: Again,
     settings: Settings,
+    page: Path | None,
 ) -> None:
     """Each workload's table, what follows from it, where the CSV is, and how to have the best trials again."""
     assert result.folder is not None
     several = len(metrics) > 1
     lines = [estimate_accuracy(result.rows)] if settings.auto_memory else []
     lines += [f"advice: {said}" for said in advise(Figures(result.rows, attempts, result.plan, settings, metrics))]
-    lines.append(f"results: {result.folder / RESULTS}")
+    lines += [f"results: {result.folder / RESULTS}", f"report: {page}" if page else ""]
     for workload, metric in metrics.items():
         rows = [row for row in result.rows if row["workload"] == workload]
         if several:

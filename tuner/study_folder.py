@@ -7,6 +7,7 @@ results/<time>-<workload>-<mode>/
     study.json                command, versions, seed, devices, plan
     best.pt                   the best trial's weights and configuration; of several workloads best-<workload>.pt each
     checkpoints/              <trial_id>.pt of trials that have not ended for good
+    epochs.jsonl              what trials said after their epochs; for curves, and no part of the results
     tracebacks.log            the full text of errors, if there were any
 """
 
@@ -48,7 +49,9 @@ AFTER_METRICS = (
     "peak_memory_gb",
     "error",
 )
-JOURNAL_ONLY = ("limit_gb", "lost")  # what going on with a study is decided by; not in the table
+# Not in the table: what going on with a study is decided by, and when an attempt was placed and ended (unix seconds).
+JOURNAL_ONLY = ("limit_gb", "lost", "started_at", "ended_at")
+Times = tuple[float, float]
 ENDED: tuple[Status, ...] = ("completed", "pruned", "diverged")  # such a trial never runs again
 NOT_KEPT = "weights not kept"
 # The journal has every line at once. The table is rewritten when so many seconds have passed, and so many times as
@@ -146,7 +149,13 @@ class StudyFolder:
             self._drop_checkpoint(row)
         self._write_csv()
 
-    def record(self, outcome: Outcome, estimate: MemoryEstimate, weights: Callable[[], bytes]) -> None:
+    def record(
+        self,
+        outcome: Outcome,
+        estimate: MemoryEstimate,
+        weights: Callable[[], bytes],
+        times: Times | None = None,
+    ) -> None:
         """Keeps how an attempt ended: its line, the weights if it is the best so far, then the table.
 
         The weights are on disk before the line, so that a finished trial never lacks them, and get their name after
@@ -156,7 +165,7 @@ class StudyFolder:
         Raises:
             ExecutionError: the disk is full, or the folder can no longer be written.
         """
-        row = to_row(outcome, estimate)
+        row = to_row(outcome, estimate, times)
         with self._writing():
             staged = self._stage(row, weights)
             try:
@@ -332,9 +341,10 @@ def _refusal(option: str, path: Path, error: OSError) -> InputError:
     )
 
 
-def to_row(outcome: Outcome, estimate: MemoryEstimate) -> Row:
+def to_row(outcome: Outcome, estimate: MemoryEstimate, times: Times | None = None) -> Row:
     """An attempt as its line in the journal says it; seconds, GB of 2**30 bytes, and None where nothing is known."""
     trial, placement = outcome.trial, outcome.placement
+    started_at, ended_at = times or (None, None)
     return {
         "trial_id": trial.trial_id,
         "workload": trial.workload,
@@ -354,6 +364,8 @@ def to_row(outcome: Outcome, estimate: MemoryEstimate) -> Row:
         # Not rounded: what a retry is given when the study is gone on with is what it would have been given before.
         "limit_gb": placement.limit_bytes / GB if placement else None,
         "lost": outcome.lost,
+        "started_at": None if started_at is None else round(started_at, 3),
+        "ended_at": None if ended_at is None else round(ended_at, 3),
         **{sys.intern(f"config/{key}"): value for key, value in trial.config.items()},
     }
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from tuner import InputError, fit_footprint
-from tuner.sizing.footprint import read_footprint
+from tuner.sizing.footprints.footprint import read_footprint
 from tuner.trial import GB
 
 SIZES = [(8, 8, 16), (16, 24, 32), (32, 8, 4), (64, 24, 8), (45, 16, 16), (100, 4, 9)]
@@ -65,7 +65,7 @@ def test_a_row_that_is_left_out_is_fitted_without(monkeypatch: pytest.MonkeyPatc
     found = fit_footprint(rows, batch="b")
     for number, row in enumerate(rows):
         others = [each for each in rows if each is not row]
-        monkeypatch.setattr("tuner.sizing.fitting.LEAST_ROWS", 3)
+        monkeypatch.setattr("tuner.sizing.footprints.fitting.LEAST_ROWS", 3)
         again = fit_footprint(others, batch="b").footprint
         assert len(again.terms) == len(found.footprint.terms) == 2
         error = abs(again.need_bytes({"b": row["b"]}) / GB / row["memory_gb"] - 1)

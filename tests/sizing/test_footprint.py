@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tuner.errors import InputError
-from tuner.sizing.footprint import Footprint, Term, read_footprint, write_footprint
+from tuner.sizing.footprints.footprint import Footprint, Term, read_footprint, write_footprint
 from tuner.trial import GB
 
 TEXT = """

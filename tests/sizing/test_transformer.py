@@ -9,8 +9,8 @@ import pytest
 import tuner
 from tuner.errors import InputError
 from tuner.memory.trace import trace_step
-from tuner.sizing.gpt import training_step
-from tuner.sizing.transformer import PRECISIONS, Precision, TransformerConfig, footprint, parameter_count
+from tuner.sizing.transformers.formula import PRECISIONS, Precision, TransformerConfig, footprint, parameter_count
+from tuner.sizing.transformers.gpt import training_step
 
 # The guide's models.
 SMALL = TransformerConfig(512, 384, 6, 6, batch_size=24, seq_len=512)

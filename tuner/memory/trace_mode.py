@@ -289,7 +289,7 @@ class _Operator:
 
 
 def _positions(indices: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """The indices with every mask, which is real, as the positions that it selects: their number decides the shape."""
+    """The indices, but every mask, which is real, as the positions that it selects: they decide the shape."""
     found: list[Tensor | None] = []
     for index in indices:
         if index is None or index.dtype != torch.bool or isinstance(index, FakeTensor):

@@ -36,6 +36,8 @@ class Workload(ABC):
         memory_scales_with: the key of a configuration that says how many samples are in a batch, if memory grows with
             it and ``loss`` is a mean over them: then a step may be taken in several smaller batches, and the key's
             value may be ``AUTO``.
+        memory_limited_by: the key of a configuration beyond which a batch takes no more memory, however many samples
+            it may have; None where there is none.
         explosion: an epoch's mean loss that is so many times the first step's ends a trial as diverged.
         skips_bad_files: whether ``load_data`` takes ``skip_bad=True``, to leave out files that cannot be used.
     """
@@ -45,6 +47,7 @@ class Workload(ABC):
     hyperparameters: ClassVar[Mapping[str, Hyperparameter]]
     batches_vary: ClassVar[bool] = False
     memory_scales_with: ClassVar[str | None] = None
+    memory_limited_by: ClassVar[str | None] = None
     skips_bad_files: ClassVar[bool] = False
     # Where the model had learned nothing: of a squared error, a prediction a thousand times as wrong as an untrained
     # model's. It must be that much: with one step an epoch, wide models were seen at 80,000 times their first loss

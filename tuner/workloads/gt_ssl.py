@@ -31,6 +31,7 @@ class GTSSL(Workload):
     name: ClassVar[str] = "gt-ssl"
     metric: ClassVar[str] = "val_loss"
     memory_scales_with: ClassVar[str | None] = "batch_size"
+    memory_limited_by: ClassVar[str | None] = "max_paths_per_batch"
     batches_vary: ClassVar[bool] = True
     skips_bad_files: ClassVar[bool] = True
     explosion: ClassVar[float] = 1e3  # an order loss was seen to go from 5.4 to 151,633 in an epoch

@@ -1,0 +1,238 @@
+"""Trains with the batches that ``tune optimize`` chooses, in real workers under a cap of as much memory, on the CPU.
+
+For GraphSAGE and GT-SSL and devices of 1, 2, 4 and 8 GB the batch is chosen as ``tune optimize`` does it, and trained
+with for an epoch in a Ray worker that is capped at the device's size. Then a tenth more is, which must run out of
+memory, or what else stopped the batch is named. Trees are all alike here: of others a batch is chosen so that the
+largest of them fit, and a tenth more of those that are drawn may well fit, too.
+
+With ``--calibrate`` some batches of these models are trained with first, as ``tune calibrate --config FILE`` does it,
+so that the predictions are corrected by what these took.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from tuner.datasets.synthetic import synthetic_ratings
+from tuner.datasets.synthetic_trees import synthetic_trees
+from tuner.datasets.trees import TreeData, build
+from tuner.devices import ram_device
+from tuner.estimation import calibrate
+from tuner.settings import Settings
+from tuner.sizing.choices import Chosen, Goal
+from tuner.sizing.configuration import Estimator, size_configuration
+from tuner.sizing.workload import batch_key
+from tuner.space import complete
+from tuner.study import run_study
+from tuner.study_folder import Row
+from tuner.trial import GB, Configuration
+from tuner.workloads import find_workload
+from tuner.workloads.base import Choice, Job
+
+RATINGS = 700_000
+TREES_PER_GB = 34  # to train on: a tenth more than the largest batch
+MORE = 1.1
+
+
+# From half a GB to several: what is larger than all samples is predicted by a line through these.
+CALIBRATION = """
+configurations:
+  - {workload: graphsage, name: g512, hidden_dim: 512, batch_size: 20000}
+  - {workload: graphsage, name: g512x3, hidden_dim: 512, num_layers: 3, batch_size: 60000}
+  - {workload: graphsage, name: g1024, hidden_dim: 1024, batch_size: 60000}
+  - {workload: graphsage, name: g2048, hidden_dim: 2048, lr: 1.0e-5, batch_size: 60000}
+  - {workload: graphsage, name: g4096, hidden_dim: 4096, lr: 1.0e-5, batch_size: 60000}
+  - {workload: gt-ssl, name: t4, batch_size: 4, n_negatives: 20000, max_paths_per_batch: 100000000}
+  - {workload: gt-ssl, name: t8, batch_size: 8, n_negatives: 20000, max_paths_per_batch: 100000000}
+  - {workload: gt-ssl, name: t16, batch_size: 16, n_negatives: 20000, max_paths_per_batch: 100000000}
+  - {workload: gt-ssl, name: t28, batch_size: 28, n_negatives: 20000, max_paths_per_batch: 100000000}
+  - {workload: gt-ssl, name: t56, batch_size: 56, n_negatives: 20000, max_paths_per_batch: 100000000}
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A configuration to size and the device's memory."""
+
+    name: str
+    workload: str
+    gb: float
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What came of a case: the choice, and the two trials."""
+
+    case: Case
+    chosen: Chosen
+    status: str
+    peak_gb: float | None
+    more_batch: int
+    more_status: str
+    more_peak_gb: float | None
+
+    @property
+    def held(self) -> bool:
+        """The batch ran, and what stopped it is shown: by running out of memory, or by name."""
+        stopped = self.chosen.stopped_by != "memory" or self.more_status == "out_of_memory"
+        return self.status == "completed" and stopped
+
+
+def cases_of(gb: float) -> list[Case]:
+    """Two of GraphSAGE, wider where there is more memory, so that the ratings are enough; and one of GT-SSL.
+
+    Its trees have many pairs, which take more memory than time.
+    """
+    width = max(16, int(128 * gb))
+    trees = {"hidden_channels": 64, "n_negatives": 20_000, "max_paths_per_batch": 100_000_000}
+    return [
+        Case(f"graphsage {width}x2", "graphsage", gb, {"hidden_dim": width, "num_layers": 2}),
+        Case(f"graphsage {width}x3", "graphsage", gb, {"hidden_dim": width, "num_layers": 3}),
+        Case("gt-ssl 64x3", "gt-ssl", gb, trees),
+    ]
+
+
+def make_jobs(gb: float) -> dict[str, Job]:
+    data = {"graphsage": synthetic_ratings(2_000, 2_000, RATINGS), "gt-ssl": trees(int(TREES_PER_GB * gb))}
+    return {name: Job(find_workload(name), each) for name, each in data.items()}
+
+
+def trees(count: int) -> TreeData:
+    """One tree again and again, under two labels: so many to train on, and two each to choose by and to report on."""
+    grown, _, classes = synthetic_trees(1)
+    number = np.arange(count + 4)
+    data = build(grown * len(number), number % 2, f"{len(number)} trees", classes)
+    return replace(data, train=number[:count], validation=number[count : count + 2], test=number[count + 2 :])
+
+
+def choose(case: Case, job: Job, safety_margin: float) -> Chosen:
+    device = replace(ram_device(), total_bytes=int(case.gb * GB), free_bytes=int(case.gb * GB))
+    goal = Goal(int(case.gb * GB * safety_margin), safety_margin)
+    return size_configuration(Estimator(job, device), case.name, complete(case.values, job.workload.schema), goal)
+
+
+def train(gb: float, jobs: Mapping[str, Job], sized: Sequence[tuple[Case, int]], folder: Path) -> dict[str, Row]:
+    """One epoch of each case with its batch in a worker that is capped at ``gb``, one at a time; rows by name."""
+    choices = []
+    for workload, job in jobs.items():
+        listed = [
+            Configuration(
+                f"{case.name} {batch}",
+                complete({**case.values, batch_key(job): batch, "epochs": 1}, job.workload.schema),
+            )
+            for case, batch in sized
+            if case.workload == workload
+        ]
+        if listed:
+            choices.append(Choice(job.workload, lambda job=job: job.data, listed))
+    settings = Settings(
+        model_memory_gb=gb,
+        gpu_memory_buffer_gb=0,
+        max_workers=1,
+        max_attempts=1,
+        threads=1,
+        device="cpu",
+        output=str(folder),
+    )
+    result = run_study(choices, settings, label="batch sizes", command="scripts/benchmark_batch_sizes")
+    return {row["name"]: row for row in result.rows}
+
+
+def of_size(gb: float, jobs: Mapping[str, Job], safety_margin: float, only: str, folder: Path) -> list[Found]:
+    cases = [case for case in cases_of(gb) if only in case.name]
+    chosen = {case.name: choose(case, jobs[case.workload], safety_margin) for case in cases}
+    more = {case.name: tenth_more(case, chosen[case.name].batch_size, jobs[case.workload]) for case in cases}
+    sized = [(case, batch) for case in cases for batch in {chosen[case.name].batch_size, more[case.name]}]
+    rows = train(gb, jobs, sized, folder)
+    return [_found(case, chosen[case.name], more[case.name], rows) for case in cases]
+
+
+def tenth_more(case: Case, batch: int, job: Job) -> int:
+    """A tenth more, rounded up, as far as there are samples."""
+    return min(int(np.ceil(MORE * batch)), job.workload.training_samples(job.data) or batch)
+
+
+def _found(case: Case, chosen: Chosen, more: int, rows: Mapping[str, Row]) -> Found:
+    row, larger = rows[f"{case.name} {chosen.batch_size}"], rows[f"{case.name} {more}"]
+    return Found(
+        case,
+        chosen,
+        row["status"],
+        row["peak_memory_gb"],
+        more,
+        larger["status"],
+        larger["peak_memory_gb"],
+    )
+
+
+@contextmanager
+def own_cache(folder: Path) -> Iterator[None]:
+    """Calibrations of the user's are neither read nor changed."""
+    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
+    yield
+    del os.environ["XDG_CACHE_HOME"]
+
+
+def print_table(found: Sequence[Found]) -> None:
+    click.echo(
+        f"\n{'case':<18} {'GB':>4} {'batch':>8} {'stopped by':<17} {'predicted':>9} {'peak':>6} {'status':<14} "
+        f"{'a tenth more':>12} {'peak':>6} {'status':<14}"
+    )
+    for each in found:
+        chosen = each.chosen
+        click.echo(
+            f"{each.case.name:<18} {each.case.gb:>4g} {chosen.batch_size:>8} {chosen.stopped_by:<17} "
+            f"{chosen.need_bytes / GB:>9.2f} {_gb(each.peak_gb):>6} {each.status:<14} "
+            f"{each.more_batch:>12} {_gb(each.more_peak_gb):>6} {each.more_status:<14}"
+        )
+
+
+def _gb(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+@click.command(help=__doc__)
+@click.option("--gb", "sizes", multiple=True, type=float, default=(1, 2, 4, 8), show_default=True)
+@click.option("--only", default="", metavar="TEXT", help="Cases whose name has this in it.")
+@click.option("--safety-margin", type=float, default=0.98, show_default=True, help="As in tune optimize.")
+@click.option("--calibrate", "calibrated", is_flag=True, help="Calibrate first.")
+@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the results here.")
+@click.pass_context
+def main(
+    ctx: click.Context,
+    sizes: tuple[float, ...],
+    only: str,
+    safety_margin: float,
+    calibrated: bool,
+    json_path: Path | None,
+) -> None:
+    with tempfile.TemporaryDirectory() as temporary, own_cache(Path(temporary)):
+        folder = Path(temporary)
+        if calibrated:
+            (folder / "calibration.yaml").write_text(CALIBRATION)
+            table = calibrate(config=str(folder / "calibration.yaml"), device="cpu")
+            click.echo(table.to_string(index=False))
+        found: list[Found] = []
+        for gb in sizes:
+            found += of_size(gb, make_jobs(gb), safety_margin, only, folder / f"study-{gb:g}")
+    print_table(found)
+    held = sum(each.held for each in found)
+    click.echo(f"\n{'PASS' if held == len(found) else 'FAIL'}  {held} of {len(found)} cases")
+    if json_path:
+        json_path.write_text(json.dumps([asdict(each) for each in found], indent=1))
+    ctx.exit(0 if held == len(found) else 1)
+
+
+if __name__ == "__main__":
+    main()

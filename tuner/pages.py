@@ -1,0 +1,90 @@
+"""``report``: a study as one HTML page, in a file or served while the study runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tuner.api import command_again
+from tuner.errors import InputError
+from tuner.journal import read_attempts
+from tuner.serving import PORT, LivePage, serve
+from tuner.studies import RESULTS_FOLDER, newest_study
+from tuner.study_folder import ATTEMPTS, Row, read_study, workloads
+from tuner.views.page.files import REPORT, write_page
+from tuner.views.page.study import PageStudy, read_page_study
+from tuner.workloads import BUILT_IN, find_workload
+
+
+def report(
+    directory: str | Path | None = None, *, output: str | Path | None = None, watch: bool = False, port: int = PORT
+) -> Path:
+    """Writes a study as one HTML page that works offline: results, plots, and what memory did.
+
+    Args:
+        directory: the study's folder; by default the newest study under ``results/``.
+        output: the page's file; by default ``report.html`` in the study's folder.
+        watch: serve the page on the loopback address until Ctrl-C, and write it then; it follows a study that runs.
+        port: where it is served; 0 for any that is free.
+
+    Returns:
+        The page's file.
+
+    Raises:
+        InputError: there is no such study, the file cannot be written, or the port is in use.
+    """
+    if not 0 <= port <= 65535:
+        raise InputError(f"--port {port}: must be from 0 to 65535")
+    if port != PORT and not watch:
+        raise InputError(f"--port {port}: has no effect without --watch")
+    folder = newest_study(RESULTS_FOLDER) if directory is None else Path(directory)
+    load_page_study(folder)  # what cannot be read is refused before anything is served or written
+    file = folder / REPORT if output is None else Path(output)
+    if file.is_dir():
+        raise InputError(f"--output {file}: is a folder; give the name of a file")
+    if not file.parent.is_dir():
+        raise InputError(f"--output {file}: there is no folder {file.parent}; make it or give another")
+    if watch:
+        serve(LivePage(folder, lambda: load_page_study(folder)), port)
+    try:
+        write_page(load_page_study(folder), file)
+    except OSError as error:
+        raise InputError(f"--output {file}: cannot be written: {error.strerror}; give another file") from error
+    return file
+
+
+def load_page_study(folder: Path) -> PageStudy:
+    """A study's folder as the page shows it.
+
+    Raises:
+        InputError: it is not the folder of a study.
+    """
+    study = read_study(folder, "report")
+    metrics = metrics_used(study, read_attempts(folder / ATTEMPTS)[0])
+    return read_page_study(folder, metrics, lambda row: command_again(study, row, folder), "report")
+
+
+def metrics_used(study: Mapping[str, Any], rows: list[Row]) -> dict[str, str]:
+    """What each workload's trials are compared by; older studies do not say it themselves.
+
+    Args:
+        study: the content of ``study.json``.
+        rows: of its journal.
+
+    Raises:
+        InputError: it is not known.
+    """
+    known = study.get("metrics", {})
+    return {name: str(known[name]) if name in known else _metric(name, rows) for name in workloads(study)}
+
+
+def _metric(workload: str, rows: list[Row]) -> str:
+    if workload in BUILT_IN:
+        return find_workload(workload).metric
+    found = [key for row in rows if row.get("workload") == workload for key in row if key.startswith("val_")]
+    if not found:
+        raise InputError(
+            f"report: it is not known what trials of {workload!r} are compared by: no trial has a val_… metric"
+        )
+    return found[0]

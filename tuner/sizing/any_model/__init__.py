@@ -1,0 +1,1 @@
+"""The largest batch for any torch model and a sample of its data."""

@@ -1,0 +1,147 @@
+"""What one run is to be trained with: batch, accumulation, numbers of pairs; decided from sizes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from tuner.sizing.search import largest_batch
+from tuner.trial import GB
+
+Number = int | float
+# Pairs of a sample that can be left out where a batch does not fit otherwise; what should go first is first.
+PAIRS = ("n_negatives", "n_positives")
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What is asked for.
+
+    Attributes:
+        limit_bytes: what a step may take of its device.
+        safety_margin: the share of the device's memory that this is.
+        effective_batch: the samples of an optimizer step that are wanted, over all devices.
+        devices: how many share each optimizer step.
+        min_batch_size: the smallest batch of interest.
+        max_batch_size: the largest; None for whatever fits.
+    """
+
+    limit_bytes: int
+    safety_margin: float = 0.85
+    effective_batch: int = 256
+    devices: int = 1
+    min_batch_size: int = 1
+    max_batch_size: int | None = None
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What a stage or a configuration is to be trained with.
+
+    Attributes:
+        name: the stage's or the configuration's.
+        batch_size: samples that a device takes at a time.
+        accumulation: batches for each optimizer step.
+        devices: how many take them side by side.
+        need_bytes: what a batch is predicted to take of its device.
+        stopped_by: "memory", or what else kept the batch from being larger.
+        method: where the prediction comes from.
+        beyond_bytes: what one sample more would take; None where it is not memory that stops.
+        variables: the numbers of pairs, or whatever else a stage sets, by name.
+        lowered: those of them that had to be lowered.
+        measured_bytes: what a real step took; None where none was run.
+    """
+
+    name: str
+    batch_size: int
+    accumulation: int
+    devices: int
+    need_bytes: int
+    stopped_by: str
+    method: str
+    beyond_bytes: int | None = None
+    variables: Mapping[str, Number] = field(default_factory=dict)
+    lowered: tuple[str, ...] = ()
+    measured_bytes: int | None = None
+
+    @property
+    def effective_batch(self) -> int:
+        """The samples of an optimizer step, over all devices."""
+        return self.batch_size * self.accumulation * self.devices
+
+
+def accumulation_for(batch_size: int, devices: int, effective_batch: int) -> int:
+    """Batches for each optimizer step: max(1, ⌊effective / (batch · devices)⌋), as in the GPU memory guide."""
+    return max(1, effective_batch // (batch_size * devices))
+
+
+def lowered(
+    need: Callable[[Mapping[str, int]], int], pairs: Mapping[str, Number], limit_bytes: int
+) -> dict[str, int] | None:
+    """The numbers of pairs with which a batch fits that does not fit with those given, as large as can be.
+
+    Negatives are lowered first, to 1 at the least; then positives. What takes no memory stays.
+
+    Args:
+        need: bytes that the batch takes with these numbers in the place of those given.
+        pairs: the numbers given, by name.
+        limit_bytes: what there is.
+
+    Returns:
+        Those that have to be changed; None where it does not help.
+    """
+    changed: dict[str, int] = {}
+    for name in PAIRS:
+        least = {**changed, name: 1}
+        if pairs.get(name, 0) <= 1 or need(least) >= need(changed):
+            continue
+        if need(least) <= limit_bytes:
+            others = dict(changed)
+            found = largest_batch(
+                lambda number, name=name, others=others: need({**others, name: number}),  # type: ignore[misc]
+                limit_bytes,
+                at_most=int(pairs[name]),
+                bound=name,
+            )
+            return {**changed, name: found.batch_size}
+        changed = least
+    return None
+
+
+def explanations(chosen: Chosen, goal: Goal, given: Mapping[str, Number]) -> list[str]:
+    """Why it is this batch, this accumulation and these numbers of pairs, in a sentence each.
+
+    Args:
+        chosen: the choice.
+        goal: what was asked for.
+        given: the numbers of pairs before they were lowered.
+    """
+    name = chosen.name
+    found = [
+        f"{name}: {each} {chosen.variables[each]:g} instead of {given[each]:g}, the most with which a batch of "
+        f"{goal.min_batch_size} fits"
+        for each in chosen.lowered
+    ]
+    return [*found, f"{name}: {_batch_text(chosen, goal)}", f"{name}: {_accumulation_text(chosen, goal)}"]
+
+
+def _batch_text(chosen: Chosen, goal: Goal) -> str:
+    limit = f"{goal.limit_bytes / GB:.3f} GB"
+    if chosen.beyond_bytes is None:
+        return f"batch {chosen.batch_size}, bounded by {chosen.stopped_by}; {limit} could be taken"
+    beyond = f"{chosen.batch_size + 1} would take {chosen.beyond_bytes / GB:.3f} GB"
+    return f"batch {chosen.batch_size}, as {beyond}, more than {limit}"
+
+
+def _accumulation_text(chosen: Chosen, goal: Goal) -> str:
+    together, wanted = chosen.batch_size * chosen.devices, goal.effective_batch
+    if together > wanted:
+        most = wanted // chosen.devices
+        remedy = f": --max-batch-size {most} keeps to it" if most else ""
+        return f"no accumulation, as a step of {together} is above the {wanted} wanted{remedy}"
+    devices = f" on each of {chosen.devices} devices" if chosen.devices > 1 else ""
+    batches = f"{chosen.accumulation} batches" if chosen.accumulation > 1 else "1 batch"
+    return (
+        f"{batches} of {chosen.batch_size}{devices} for each optimizer step, "
+        f"which makes {chosen.effective_batch} of the {wanted} wanted"
+    )

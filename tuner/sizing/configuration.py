@@ -1,0 +1,190 @@
+"""What a workload's configuration is to be trained with on a device that it has to itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tuner.memory.estimate import Method, calibrated, estimate
+from tuner.sizing.choices import PAIRS, Chosen, Goal, accumulation_for, lowered
+from tuner.sizing.search import DoesNotFit, LargestBatch
+from tuner.sizing.workload import batch_bound, batch_key, largest_batch_of
+from tuner.trial import ACCUMULATION, CHECKPOINTING, GB, Device, MemoryEstimate
+from tuner.workloads.base import Config, Job
+
+# What no smaller model is made of.
+NOT_SIZES = ("epochs", *PAIRS)
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """How footprints of a workload's configurations are predicted.
+
+    Attributes:
+        job: the workload and its data.
+        device: what to estimate for.
+        method: how to estimate.
+        calibration: correct by what earlier trials on this device needed.
+        expandable_segments: estimate with PyTorch's CUDA allocator option of that name.
+    """
+
+    job: Job
+    device: Device
+    method: Method = "auto"
+    calibration: bool = True
+    expandable_segments: bool = False
+
+    def estimate(self, config: Config, batch: int) -> MemoryEstimate:
+        """A configuration's estimate with a batch of so many samples in one piece."""
+        workload, option = self.job.workload, self.expandable_segments
+        alone = {**in_one_piece(config), batch_key(self.job): batch}
+        raw = estimate(workload, alone, self.job.data, self.device, self.method, option)
+        return calibrated([raw], workload.name, self.device.name, option)[0] if self.calibration else raw
+
+    def largest(
+        self, config: Config, goal: Goal, need_bytes: Callable[[MemoryEstimate], int]
+    ) -> tuple[LargestBatch, MemoryEstimate]:
+        """The largest batch of a configuration, and its estimate.
+
+        Raises:
+            DoesNotFit: not even the smallest does.
+        """
+        return largest_batch_of(
+            self.job,
+            config,
+            self.device,
+            goal.limit_bytes,
+            need_bytes,
+            at_least=goal.min_batch_size,
+            at_most=goal.max_batch_size,
+            method=self.method,
+            calibration=self.calibration,
+            expandable_segments=self.expandable_segments,
+        )
+
+
+def in_one_piece(config: Config) -> dict[str, object]:
+    """The configuration without accumulation."""
+    return {name: value for name, value in config.items() if name != ACCUMULATION}
+
+
+def with_fewer_pairs(config: Config, chosen: Chosen) -> dict[str, object]:
+    """The configuration with the numbers of pairs that had to be lowered."""
+    return {**config, **{key: chosen.variables[key] for key in chosen.lowered}}
+
+
+def total_bytes(guess: MemoryEstimate) -> int:
+    """What an estimate counts as where a safety margin is taken off the device: no margin of its own."""
+    return guess.total_bytes
+
+
+def size_configuration(
+    estimator: Estimator,
+    name: str,
+    config: Config,
+    goal: Goal,
+    need_bytes: Callable[[MemoryEstimate], int] = total_bytes,
+) -> Chosen:
+    """The largest batch of a configuration, with fewer pairs where not even the smallest fits with all of them.
+
+    Args:
+        estimator: how footprints are predicted.
+        name: what the configuration is called.
+        config: a complete configuration; its own batch and accumulation do not count.
+        goal: what is asked for.
+        need_bytes: what an estimate counts as.
+
+    Raises:
+        InputError: the workload has no batch to size, or a footprint cannot be estimated.
+        DoesNotFit: nothing makes the smallest batch fit; the text says by how much, and what would.
+    """
+    changed: dict[str, int] = {}
+    try:
+        found, guess = estimator.largest(config, goal, need_bytes)
+    except DoesNotFit as error:
+        changed = _fewer_pairs(estimator, config, goal, need_bytes) or {}
+        if not changed:
+            remedies = "; ".join(_remedies(estimator, config, goal, error.need_bytes))
+            raise DoesNotFit(f"{name}: {error}: {remedies}", error.need_bytes, error.limit_bytes) from error
+        found, guess = estimator.largest({**config, **changed}, goal, need_bytes)
+    return Chosen(
+        name=name,
+        batch_size=found.batch_size,
+        accumulation=accumulation_for(found.batch_size, goal.devices, reachable(estimator.job, goal)),
+        devices=goal.devices,
+        need_bytes=found.need_bytes,
+        stopped_by=found.stopped_by,
+        method=guess.method,
+        beyond_bytes=found.beyond_bytes,
+        variables={key: config[key] for key in PAIRS if key in config} | changed,
+        lowered=tuple(changed),
+    )
+
+
+def reachable(job: Job, goal: Goal) -> int:
+    """The samples of an optimizer step that are wanted, but no more than there are or the hyperparameter allows."""
+    return min(goal.effective_batch, batch_bound(job)[0])
+
+
+def limited_by(estimator: Estimator, config: Config, chosen: Chosen) -> str | None:
+    """The hyperparameter that kept memory from growing before the batch met its bound; None where nothing did."""
+    name = estimator.job.workload.memory_limited_by
+    if name is None or chosen.beyond_bytes is not None or chosen.batch_size < 2:
+        return None
+    config = with_fewer_pairs(config, chosen)
+    half, whole = (estimator.estimate(config, batch) for batch in (chosen.batch_size // 2, chosen.batch_size))
+    return name if half.total_bytes == whole.total_bytes else None
+
+
+def _fewer_pairs(
+    estimator: Estimator, config: Config, goal: Goal, need_bytes: Callable[[MemoryEstimate], int]
+) -> dict[str, int] | None:
+    batch = min(goal.min_batch_size, batch_bound(estimator.job)[0])
+    schema = estimator.job.workload.schema
+    # Of the positives 0 stands for all that there are, which are fewer than the most that can be asked for.
+    pairs = {key: config[key] for key in PAIRS if key in config}
+    if pairs.get("n_positives") == 0:
+        pairs["n_positives"] = int(schema["n_positives"].high)
+
+    def need(changed: Mapping[str, int]) -> int:
+        return need_bytes(estimator.estimate({**config, **changed}, batch))
+
+    return lowered(need, pairs, goal.limit_bytes)
+
+
+def _remedies(estimator: Estimator, config: Config, goal: Goal, need: int) -> list[str]:
+    """What would make the smallest batch fit: a larger device, a switch, half of what counts the most."""
+    batch = min(goal.min_batch_size, batch_bound(estimator.job)[0])
+    found = [f"it fits a device of {need / goal.safety_margin / GB:.2f} GB"]
+    if goal.min_batch_size > 1:
+        found.append("or lower --min-batch-size")
+    half = _halved(estimator, config, batch)
+    for key, value in [*_switches(estimator, config), *([half] if half else [])]:
+        total = estimator.estimate({**config, key: value}, batch).total_bytes
+        if total < need:
+            fits = "fits" if total <= goal.limit_bytes else "is still too much"
+            found.append(f"--set {key}={value} takes {total / GB:.2f} GB, which {fits}")
+    return found
+
+
+def _switches(estimator: Estimator, config: Config) -> list[tuple[str, int]]:
+    """What can be switched on to need less; mixed precision on the CPU only where a study does not refuse it."""
+    workload = estimator.job.workload
+    allowed = {
+        "amp": estimator.device.kind == "cuda" or not workload.batches_vary,
+        CHECKPOINTING: workload.can_checkpoint,
+    }
+    return [(key, 1) for key, can in allowed.items() if can and not config.get(key)]
+
+
+def _halved(estimator: Estimator, config: Config, batch: int) -> tuple[str, int] | None:
+    """The whole number of which half leaves the smallest footprint."""
+    without = (*NOT_SIZES, batch_key(estimator.job))
+    halves = {
+        key: config[key] // 2
+        for key, spec in estimator.job.workload.hyperparameters.items()
+        if isinstance(spec.default, int) and key not in without and config[key] // 2 >= max(spec.low, 1)
+    }
+    if not halves:
+        return None
+    return min(halves.items(), key=lambda each: estimator.estimate({**config, each[0]: each[1]}, batch).total_bytes)

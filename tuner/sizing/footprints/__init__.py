@@ -1,0 +1,1 @@
+"""Footprints of models that are not at hand: files of terms, and how to fit them to measured rows."""

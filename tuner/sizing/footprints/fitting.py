@@ -1,0 +1,217 @@
+"""A footprint from a few measured rows.
+
+    GB = c + c₁ · v + … + batch · (c₂ + c₃ · v + …),   every c ≥ 0
+
+Of all sums of such terms, the one whose error is smallest for rows that it was not fitted to (leave one out).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tuner.errors import InputError
+from tuner.sizing.footprints.footprint import Footprint, Term, used, write_footprint
+from tuner.sizing.footprints.rows import Measured, read_rows
+from tuner.trial import GB
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    Matrix = NDArray[np.float64]
+
+LEAST_ROWS = 4
+MOST_VARIABLES = 6  # beside the batch: all sums of up to MOST_TERMS of 14 terms are 6,475
+MOST_TERMS = 5
+ALIKE = 0.999  # variables of a larger correlation cannot be told apart
+# Of sums that are this close to the best, the one of the fewest terms: the others fit noise.
+AS_GOOD = 1.05
+EXACT = 1e-4  # relative: smaller errors are rounding
+DIGITS = 6  # of a coefficient
+
+
+@dataclass(frozen=True)
+class FootprintFit:
+    """A fitted footprint, and how good it is.
+
+    Attributes:
+        footprint: the sum; its variables' values are the largest that were measured.
+        errors: of each row, |fitted − measured| / measured.
+        left_out_errors: the same for a fit to all other rows.
+        left_out: what was not used, and why, a line each.
+    """
+
+    footprint: Footprint
+    errors: tuple[float, ...]
+    left_out_errors: tuple[float, ...]
+    left_out: tuple[str, ...]
+
+    def text(self) -> str:
+        """The formula, its errors and what was left out, for people."""
+        rows = len(self.errors)
+        lines = [
+            f"GB = {self.footprint.formula()}",
+            f"{rows} rows: error {_spread(self.errors)}; of rows left out of the fit {_spread(self.left_out_errors)}",
+        ]
+        return "\n".join([*lines, *(f"left out: {each}" for each in self.left_out)])
+
+
+def fit_footprint(
+    rows: str | Path | Sequence[Mapping[str, Any]] | pd.DataFrame,
+    output: str | Path | None = None,
+    name: str | None = None,
+    batch: str = "batch_size",
+    overwrite: bool = False,
+) -> FootprintFit:
+    """Fits a footprint to measured rows, and writes it where an output is given.
+
+    Args:
+        rows: a CSV file, or its rows as mappings or a DataFrame: a column of measured GB (2**30 bytes), ``memory_gb``
+            or ``peak_memory_gb``, and columns of variables. A study's ``results.csv`` is understood.
+        output: the footprint's TOML file.
+        name: of the model; by default the output's, or the rows'.
+        batch: which column is the batch.
+        overwrite: replace an output that is there.
+
+    Raises:
+        InputError: the rows cannot be read, are too few, or say nothing of the batch; the output is there already.
+    """
+    if output is not None and Path(output).exists() and not overwrite:
+        raise InputError(f"{output}: is there already; give another name, or --overwrite")
+    measured = read_rows(rows)
+    variables, alike = _apart(measured, batch)
+    terms, errors, left_out_errors = _best(measured, variables, batch)
+    constants = [f"{key}: is {value:g} in every row" for key, value in measured.constants.items()]
+    idle = [f"{key}: explains no memory" for key in variables if key not in used(terms)]
+    footprint = Footprint(
+        name=name or Path(output or measured.source).stem,
+        terms=terms,
+        variables={key: _plain(max(variables[key])) for key in used(terms) if key != batch},
+        batch=batch,
+        source=str(output or measured.source),
+    )
+    if output is not None:
+        write_footprint(footprint, output, overwrite=overwrite)
+    reasons = (*measured.left_out, *constants, *alike, *idle)
+    return FootprintFit(footprint, errors, left_out_errors, reasons)
+
+
+def _apart(measured: Measured, batch: str) -> tuple[dict[str, list[float]], list[str]]:
+    """The batch and the variables that differ from it and each other, and why others are left out."""
+    import numpy as np
+
+    rows, source = len(measured.memory_gb), measured.source
+    if batch in measured.constants:
+        raise InputError(
+            f"{source}: {batch} is {measured.constants[batch]:g} in every row: measure other batches too"
+        )
+    if batch not in measured.variables:
+        columns = ", ".join([*measured.variables, *measured.constants]) or "none"
+        raise InputError(
+            f"{source}: the column {batch} is missing (columns are {columns}): name the batch by --batch"
+        )
+    if rows < LEAST_ROWS:
+        raise InputError(f"{source}: {rows} rows are too few: measure {LEAST_ROWS} or more")
+    kept, alike = {batch: measured.variables[batch]}, []
+    for name, column in measured.variables.items():
+        twin = next((other for other in kept if abs(np.corrcoef(column, kept[other])[0, 1]) > ALIKE), None)
+        if twin is None:
+            kept[name] = column
+        elif twin != name:
+            alike.append(f"{name}: varies only together with {twin}")
+    if len(kept) - 1 > MOST_VARIABLES:
+        names = ", ".join(name for name in kept if name != batch)
+        raise InputError(
+            f"{source}: {names} are too many variables: leave columns out until {MOST_VARIABLES} are left"
+        )
+    return kept, alike
+
+
+def _best(
+    measured: Measured, variables: Mapping[str, Sequence[float]], batch: str
+) -> tuple[tuple[Term, ...], tuple[float, ...], tuple[float, ...]]:
+    """The terms that are best for rows left out, and their errors with and without a row."""
+    import numpy as np
+
+    memory = np.asarray(measured.memory_gb)
+    others = [name for name in variables if name != batch]
+    products: list[tuple[str, ...]] = [
+        (),
+        (batch,),
+        *((name,) for name in others),
+        *((batch, name) for name in others),
+    ]
+    values = {name: np.asarray(column) for name, column in variables.items()}
+    columns = {times: math.prod((values[name] for name in times), start=np.ones(len(memory))) for times in products}
+    fits = list(_fits(columns, memory))
+    if not fits:
+        raise InputError(f"{measured.source}: no sum of non-negative terms fits: is more memory measured for more?")
+    least = max(min(fit.score for fit in fits), EXACT)
+    chosen = min((fit for fit in fits if fit.score <= least * AS_GOOD), key=lambda fit: (len(fit.times), fit.score))
+    if not any(batch in times for times in chosen.times):
+        raise InputError(
+            f"{measured.source}: memory does not grow with {batch} in these rows: measure larger batches"
+        )
+    terms = tuple(
+        Term(_part(times, batch), float(f"{gb:.{DIGITS}g}") * GB, times)
+        for times, gb in zip(chosen.times, chosen.gb, strict=True)
+    )
+    return terms, tuple(np.abs(chosen.errors).tolist()), tuple(np.abs(chosen.left_out_errors).tolist())
+
+
+@dataclass(frozen=True)
+class _Fit:
+    times: tuple[tuple[str, ...], ...]
+    gb: Matrix
+    errors: Matrix
+    left_out_errors: Matrix
+
+    @property
+    def score(self) -> float:
+        """The root mean square error of rows that are left out."""
+        return float((self.left_out_errors**2).mean() ** 0.5)
+
+
+def _fits(columns: Mapping[tuple[str, ...], Matrix], memory: Matrix) -> Iterator[_Fit]:
+    """Least squares of relative errors, for all sums of terms whose coefficients come out positive.
+
+    The best fit with coefficients of 0 or more is among them: it is the plain one of its positive terms. A row's
+    error without it is e / (1 − h), where h is its leverage, the row's entry in the diagonal of the hat matrix
+    (Allen 1974).
+    """
+    import numpy as np
+
+    for size in range(1, min(MOST_TERMS, len(memory) - 1, len(columns)) + 1):
+        for times in combinations(columns, size):
+            matrix = np.stack([columns[each] / memory for each in times], axis=1)
+            scale = np.linalg.norm(matrix, axis=0)
+            if not scale.all():
+                continue
+            basis, triangle = np.linalg.qr(matrix / scale)
+            if np.abs(np.diag(triangle)).min() < 1e-8:  # some terms are sums of others
+                continue
+            gb = np.linalg.solve(triangle, basis.sum(axis=0)) / scale
+            leverage = (basis**2).sum(axis=1)
+            if gb.min() > 0 and leverage.max() < 1 - 1e-9:
+                errors = matrix @ gb - 1
+                yield _Fit(times, gb, errors, errors / (1 - leverage))
+
+
+def _part(times: tuple[str, ...], batch: str) -> str:
+    return "per sample" if batch in times else "model" if times else "fixed"
+
+
+def _plain(value: float) -> int | float:
+    return int(value) if value == int(value) else value
+
+
+def _spread(errors: Sequence[float]) -> str:
+    from statistics import median
+
+    return f"{median(errors):.1%} median, {max(errors):.1%} worst"

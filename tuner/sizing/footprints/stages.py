@@ -1,0 +1,137 @@
+"""What each stage of a footprint's curriculum is to be trained with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tuner.errors import InputError
+from tuner.sizing.choices import PAIRS, Chosen, Goal, Number, accumulation_for, lowered
+from tuner.sizing.footprints.footprint import Footprint, used
+from tuner.sizing.search import DoesNotFit, LargestBatch, largest_batch
+from tuner.trial import GB
+
+# Where neither the footprint nor the user has a bound: no batch of interest is larger.
+LARGEST = 2**20
+Stages = Mapping[str, Mapping[str, Number]]  # the values of each stage's variables, by its name
+
+
+def stages_of(footprint: Footprint, overrides: Sequence[str]) -> dict[str, dict[str, Number]]:
+    """The variables of each stage; of a footprint without stages, those of the whole, under its name.
+
+    Args:
+        footprint: the footprint.
+        overrides: ``"variable=value"`` texts, for all stages.
+
+    Raises:
+        InputError: a text is none, or names the batch.
+    """
+    given = dict(_override(footprint, text) for text in overrides)
+    stages = footprint.stages or {footprint.name: {}}
+    return {name: {**footprint.variables, **values, **given} for name, values in stages.items()}
+
+
+def size_stages(footprint: Footprint, stages: Stages, goal: Goal) -> list[Chosen]:
+    """The batch of the stage that takes the most, which is that of all stages, and what each of them is to have.
+
+    Args:
+        footprint: the footprint.
+        stages: the values of each stage's variables.
+        goal: what is asked for.
+
+    Raises:
+        DoesNotFit: of a stage not even the smallest batch does, with any numbers of pairs; the text says by how much,
+            and what would make it.
+    """
+    fewer = {name: _fewer_pairs(footprint, name, values, goal) for name, values in stages.items()}
+    values = {name: {**stages[name], **fewer[name]} for name in stages}
+    found = {name: _largest(footprint, values[name], goal) for name in stages}
+    least = min(found, key=lambda name: found[name].batch_size)
+    batch = found[least].batch_size
+    accumulation = accumulation_for(batch, goal.devices, goal.effective_batch)
+
+    def chosen(name: str) -> Chosen:
+        mine = found[name]
+        as_least = len(stages) > 1 and mine.batch_size > batch
+        return Chosen(
+            name=name,
+            batch_size=batch,
+            accumulation=accumulation,
+            devices=goal.devices,
+            need_bytes=footprint.need_bytes({**values[name], footprint.batch: batch}),
+            stopped_by=f"stage {least}" if as_least else mine.stopped_by,
+            method="footprint",
+            beyond_bytes=None if as_least else mine.beyond_bytes,
+            variables=values[name],
+            lowered=tuple(fewer[name]),
+        )
+
+    return [chosen(name) for name in stages]
+
+
+def _fewer_pairs(footprint: Footprint, name: str, values: Mapping[str, Number], goal: Goal) -> dict[str, int]:
+    """The numbers of pairs that have to be lowered for the smallest batch to fit; none where it fits."""
+    least = min(goal.min_batch_size, _bound(footprint, goal)[0])
+
+    def need(changed: Mapping[str, int]) -> int:
+        return footprint.need_bytes({**values, **changed, footprint.batch: least})
+
+    if need({}) <= goal.limit_bytes:
+        return {}
+    changed = lowered(need, {key: values[key] for key in PAIRS if key in values}, goal.limit_bytes)
+    if changed is None:
+        raise DoesNotFit(_does_not_fit(footprint, name, values, goal, least), need({}), goal.limit_bytes)
+    return changed
+
+
+def _does_not_fit(footprint: Footprint, name: str, values: Mapping[str, Number], goal: Goal, least: int) -> str:
+    need = footprint.need_bytes({**values, footprint.batch: least})
+    none = footprint.need_bytes({**values, footprint.batch: 0})
+    costly = used(footprint.terms)
+    fewest = {key: 1 for key in PAIRS if key in costly and values.get(key, 0) > 1}
+    with_fewest = footprint.need_bytes({**values, **fewest, footprint.batch: least})
+    remedies = [f"it fits a device of {need / goal.safety_margin / GB:.2f} GB"]
+    if with_fewest < need:
+        pairs = " and ".join(f"{key} 1" for key in fewest)
+        remedies.append(f"with {pairs} it fits one of {with_fewest / goal.safety_margin / GB:.2f} GB")
+    if goal.min_batch_size > 1 and none < goal.limit_bytes:
+        remedies.append("or lower --min-batch-size")
+    where = f"{footprint.name}, stage {name}" if footprint.stages else footprint.name
+    return (
+        f"{where}: a batch of {least} takes {need / GB:.2f} GB, {(need - goal.limit_bytes) / GB:.2f} GB more than "
+        f"the {goal.limit_bytes / GB:.2f} GB that there are, {none / GB:.2f} GB of it whatever the batch: "
+        f"{'; '.join(remedies)}"
+    )
+
+
+def _largest(footprint: Footprint, values: Mapping[str, Number], goal: Goal) -> LargestBatch:
+    most, bound = _bound(footprint, goal)
+    return largest_batch(
+        lambda batch: footprint.need_bytes({**values, footprint.batch: batch}),
+        goal.limit_bytes,
+        at_least=min(goal.min_batch_size, most),
+        at_most=most,
+        bound=bound,
+    )
+
+
+def _bound(footprint: Footprint, goal: Goal) -> tuple[int, str]:
+    """The largest batch that is looked at, and what sets that bound."""
+    bounds = [(LARGEST, "the search")]
+    if footprint.max_batch_size is not None:
+        bounds.append((footprint.max_batch_size, "the footprint's max_batch_size"))
+    if goal.max_batch_size is not None:
+        bounds.append((goal.max_batch_size, "--max-batch-size"))
+    return min(bounds, key=lambda bound: bound[0])
+
+
+def _override(footprint: Footprint, text: str) -> tuple[str, Number]:
+    name, equals, value = text.partition("=")
+    if name == footprint.batch:
+        raise InputError(f"--set {text}: {name} is the batch, which is chosen; see --max-batch-size")
+    try:
+        number = float(value)
+    except ValueError:
+        number = None
+    if not equals or number is None:
+        raise InputError(f"--set {text}: expected VARIABLE=NUMBER")
+    return name, int(number) if number.is_integer() else number

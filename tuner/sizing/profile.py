@@ -1,0 +1,60 @@
+"""The check of a choice by real steps on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tuner.errors import InputError
+from tuner.memory.estimate import RAY_BYTES
+from tuner.memory.measure import measure
+from tuner.sizing.choices import Chosen, Goal
+from tuner.sizing.configuration import Estimator, in_one_piece, size_configuration, with_fewer_pairs
+from tuner.sizing.workload import batch_key
+from tuner.trial import GB, MemoryEstimate
+from tuner.workloads.base import Config
+
+ROUNDS = 3
+
+
+def profiled(estimator: Estimator, config: Config, goal: Goal, chosen: Chosen) -> tuple[Chosen, list[str]]:
+    """The choice after real steps with it on the device, made anew with what they took where that is too much.
+
+    What was measured beyond a prediction is added to every other, in proportion to what they reserve.
+
+    Args:
+        estimator: how footprints are predicted; its device must be there.
+        config: the configuration.
+        goal: what is asked for.
+        chosen: what was chosen by prediction.
+
+    Returns:
+        The choice with what it took, and a sentence for each round.
+
+    Raises:
+        InputError: by what the steps took no batch fits, or after ``ROUNDS`` they still take too much.
+        ExecutionError: a step failed; the text has the reason.
+    """
+    name, notes = chosen.name, []
+    for _ in range(ROUNDS):
+        took = _measured_bytes(estimator, config, chosen)
+        predicted = f"{chosen.need_bytes / GB:.2f} GB predicted"
+        notes.append(f"{name}: a batch of {chosen.batch_size} took {took / GB:.2f} GB, {predicted}")
+        if took <= goal.limit_bytes:
+            return replace(chosen, measured_bytes=took), notes
+        notes[-1] += f", and {goal.limit_bytes / GB:.2f} GB is the limit: chosen anew"
+        guess = estimator.estimate(with_fewer_pairs(config, chosen), chosen.batch_size)
+        chosen = size_configuration(estimator, name, config, goal, _corrected(guess, took))
+    raise InputError(f"after {ROUNDS} rounds of --profile: {'; '.join(notes)}: lower --safety-margin")
+
+
+def _corrected(guess: MemoryEstimate, took_bytes: int) -> Callable[[MemoryEstimate], int]:
+    share = (took_bytes - guess.total_bytes) / max(1, guess.reserved_bytes)
+    return lambda other: other.total_bytes + int(share * other.reserved_bytes)
+
+
+def _measured_bytes(estimator: Estimator, config: Config, chosen: Chosen) -> int:
+    job, device = estimator.job, estimator.device
+    whole = {**in_one_piece(with_fewer_pairs(config, chosen)), batch_key(job): chosen.batch_size}
+    found = measure(job.workload, whole, job.data, device, estimator.expandable_segments)
+    return found.peak_bytes + (RAY_BYTES if device.kind == "cpu" else 0)

@@ -1,0 +1,67 @@
+"""Which device a run is sized for, and how much of it a step may take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tuner.devices import DeviceChoice, detect_devices, ram_device
+from tuner.errors import InputError
+from tuner.trial import GB, Device
+
+
+@dataclass(frozen=True)
+class Target:
+    """A device, and what may be taken of it.
+
+    Attributes:
+        device: the device, or one as large as was asked for.
+        limit_bytes: its memory times the safety margin, or what of it is free.
+        notes: what the user should know of this, in a sentence each.
+    """
+
+    device: Device
+    limit_bytes: int
+    notes: tuple[str, ...] = ()
+
+
+def detected_target(choice: DeviceChoice, safety_margin: float) -> Target:
+    """The device of this machine of which the least may be taken.
+
+    Args:
+        choice: "cuda" for the visible GPUs, "cpu" for the RAM, "auto" for GPUs where there are any.
+        safety_margin: the share of a device that may be taken, if that much is free.
+
+    Raises:
+        InputError: GPUs were asked for and there is none.
+    """
+    devices = detect_devices(choice)
+    device = min(devices, key=lambda each: _limit(each, safety_margin))
+    limit, notes = _limit(device, safety_margin), []
+    if len({each.total_bytes for each in devices}) > 1:
+        sizes = ", ".join(f"{each.label} {each.total_bytes / GB:.1f} GB" for each in devices)
+        notes.append(f"devices differ ({sizes}): sized for {device.label}, which has the least")
+    if limit < int(device.total_bytes * safety_margin):
+        notes.append(
+            f"{device.label}: others hold some of it: of {device.total_bytes / GB:.2f} GB only "
+            f"{device.free_bytes / GB:.2f} GB are free"
+        )
+    return Target(device, limit, tuple(notes))
+
+
+def given_target(choice: DeviceChoice, total_gb: float, safety_margin: float) -> Target:
+    """A device with so much memory, which need not be there: a GPU, or with "cpu" a machine's RAM."""
+    total = int(total_gb * GB)
+    known = ram_device() if choice == "cpu" else _gpu()
+    return Target(replace(known, total_bytes=total, free_bytes=total), int(total * safety_margin))
+
+
+def _gpu() -> Device:
+    """This machine's first GPU, or one that stands for any."""
+    try:
+        return detect_devices("cuda")[0]
+    except InputError:
+        return Device("", "cuda", 0, "a GPU", 0, 0, cores=1)
+
+
+def _limit(device: Device, safety_margin: float) -> int:
+    return min(int(device.total_bytes * safety_margin), device.free_bytes)

@@ -1,0 +1,1 @@
+"""A GPT-style transformer's training footprint, by a closed formula."""

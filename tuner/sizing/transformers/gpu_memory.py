@@ -1,0 +1,119 @@
+"""A transformer's footprint in three precisions, as the functions and commands give it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tuner.errors import InputError
+from tuner.memory.estimate import CONTEXT_BYTES, CUBLAS_WORKSPACE_BYTES, cublas_workspace_bytes
+from tuner.sizing.transformers.formula import (
+    GPT2_VOCABULARY,
+    PRECISIONS,
+    Attention,
+    Precision,
+    TransformerConfig,
+    footprint,
+    parameter_count,
+)
+from tuner.trial import GB, Device, MemoryEstimate
+
+HANDLES = 2  # of cuBLAS, each with a workspace: the backward pass runs in a thread of its own
+
+
+def precision_of(config: TransformerConfig) -> Precision:
+    """The precision that a configuration asks for."""
+    return "amp" if config.mixed_precision else "float32"
+
+
+def transformer_estimates(config: TransformerConfig, device: Device) -> list[tuple[str, MemoryEstimate]]:
+    """Name and footprint of each precision: "float32", "amp" and "half".
+
+    Args:
+        config: the sizes.
+        device: where; it need not be there.
+    """
+    return [(precision, _estimate(config, precision, device)) for precision in PRECISIONS]
+
+
+def _estimate(config: TransformerConfig, precision: Precision, device: Device) -> MemoryEstimate:
+    return replace(
+        footprint(config, precision, device.kind),
+        workspace_bytes=HANDLES * cublas_workspace_bytes(device),
+        context_bytes=CONTEXT_BYTES[device.kind],
+    )
+
+
+def estimate_gpu_memory_requirements(
+    model_positions: int,
+    model_embd: int,
+    model_layer: int,
+    model_head: int,
+    batch_size: int,
+    seq_len: int,
+    dtype_bytes: int = 4,
+    include_activations: bool = True,
+    include_optimizer: bool = True,
+    *,
+    mixed_precision: bool = False,
+    checkpointing: bool = False,
+    attention: Attention = "sdpa",
+    vocabulary: int = GPT2_VOCABULARY,
+    tied: bool = True,
+) -> dict[str, float]:
+    """What a training step of a GPT-style transformer takes from a GPU, by the formula of ``footprint``.
+
+    Args:
+        model_positions: places that the model has an embedding for.
+        model_embd: the width.
+        model_layer: blocks.
+        model_head: attention heads; they divide the width.
+        batch_size: sequences in a micro-batch.
+        seq_len: tokens in a sequence.
+        dtype_bytes: of everything: 4 for float32, 2 for pure float16 or bfloat16.
+        include_activations: whether activations and logits count.
+        include_optimizer: whether AdamW's two moments count.
+        mixed_precision: autocast over float32 weights, with ``dtype_bytes`` 4.
+        checkpointing: each block is computed again in backward instead of being kept.
+        attention: torch's kernel "sdpa", or "explicit", which keeps the matrix of scores.
+        vocabulary: tokens that there are.
+        tied: whether the head's weight is the token embedding's.
+
+    Returns:
+        ``model_parameters``, a count, and in GB (2**30 bytes) ``total_estimated_gb`` and its parts:
+        ``model_weights_gb``, ``gradients_gb``, ``optimizer_state_gb``, ``activations_gb``, ``logits_gb``,
+        ``io_tensors_gb`` and ``workspace_gb``, which is cuBLAS' scratch memory. They are what is alive at the moment
+        of the peak; the process's own CUDA context is not among them.
+
+    Raises:
+        InputError: sizes do not go together, or ``dtype_bytes`` is neither 4 nor 2.
+    """
+    if dtype_bytes not in (2, 4):
+        raise InputError(f"dtype_bytes {dtype_bytes!r}: give 4 for float32, or 2 for pure half precision")
+    if dtype_bytes == 2 and mixed_precision:
+        raise InputError("dtype_bytes 2 with mixed_precision: autocast keeps 4-byte weights, so give dtype_bytes 4")
+    config = TransformerConfig(
+        model_positions=model_positions,
+        model_embd=model_embd,
+        model_layer=model_layer,
+        model_head=model_head,
+        batch_size=batch_size,
+        seq_len=seq_len,
+        mixed_precision=mixed_precision,
+        checkpointing=checkpointing,
+        attention=attention,
+        vocabulary=vocabulary,
+        tied=tied,
+    )
+    precision: Precision = "half" if dtype_bytes == 2 else precision_of(config)
+    found = footprint(config, precision, include_activations=include_activations, include_optimizer=include_optimizer)
+    parts = {
+        "model_weights_gb": found.parameter_bytes,
+        "gradients_gb": found.gradient_bytes,
+        "optimizer_state_gb": found.optimizer_bytes,
+        "activations_gb": found.activation_bytes,
+        "logits_gb": found.logits_bytes,
+        "io_tensors_gb": found.data_bytes,
+        "workspace_gb": HANDLES * CUBLAS_WORKSPACE_BYTES,
+    }
+    sizes = {"total_estimated_gb": sum(parts.values()), **parts}
+    return {"model_parameters": parameter_count(config), **{name: size / GB for name, size in sizes.items()}}

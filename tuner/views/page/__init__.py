@@ -1,0 +1,8 @@
+"""A study as one HTML page that works offline.
+
+    files of a folder ──► PageStudy ──► Figure … ──► page_html
+
+``study.py`` reads the folder; ``axes.py``, ``coordinates.py``, ``curves.py``, ``timeline.py`` and ``estimates.py``
+make figures of it, each with its finding in words; ``table.py`` makes the table and ``document.py`` the page. All of
+that is pure. The browser's part is in ``table.js``, ``charts.js`` and ``page.js``, which are written into the page.
+"""

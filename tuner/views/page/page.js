@@ -1,0 +1,111 @@
+// Starts the page: theme, copy buttons, plots as they come into view, and news of a study that runs.
+
+const POLL_MILLISECONDS = 5000;
+const plots = { waiting: new Set(), observer: null, data: null };
+
+function drawPlot(element) {
+  if (!plots.waiting.delete(element)) return;
+  plots.observer.unobserve(element);
+  const { names, figures } = plots.data;
+  const figure = figures[Number(element.dataset.figure)];
+  const [traces, layout] = charts[figure.kind](figure.data, readColours(), names, figures[figure.of]?.data);
+  Plotly.newPlot(element, traces, layout, { displayModeBar: false, responsive: true, scrollZoom: false, showTips: false });
+  element.on("plotly_click", (event) => chooseTrial(event.points[0].customdata));
+}
+
+function startPlots() {
+  plots.observer?.disconnect();
+  plots.data = JSON.parse(document.getElementById("data").textContent);
+  plots.waiting = new Set(document.querySelectorAll(".plot"));
+  const seen = (entries) => entries.filter((entry) => entry.isIntersecting).forEach((entry) => drawPlot(entry.target));
+  plots.observer = new IntersectionObserver(seen, { rootMargin: "300px" });
+  plots.waiting.forEach((element) => plots.observer.observe(element));
+}
+
+// Those out of view are drawn one by one while nothing else is to do.
+function drawRest() {
+  const [next] = plots.waiting;
+  if (!next) return;
+  drawPlot(next);
+  (window.requestIdleCallback ?? setTimeout)(drawRest);
+}
+
+function drawAll() {
+  [...plots.waiting].forEach(drawPlot);
+}
+
+function redrawPlots() {
+  document.querySelectorAll(".plot").forEach((element) => Plotly.purge(element));
+  startPlots();
+  (window.requestIdleCallback ?? setTimeout)(drawRest);
+}
+
+const isDark = () => (document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+
+function startTheme() {
+  const button = document.getElementById("theme");
+  const label = () => { button.textContent = isDark() ? "Light theme" : "Dark theme"; };
+  button.addEventListener("click", () => {
+    document.documentElement.dataset.theme = isDark() ? "light" : "dark";
+    label();
+    redrawPlots();
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { label(); redrawPlots(); });
+  label();
+}
+
+function startCopying() {
+  document.addEventListener("click", async (event) => {
+    if (!event.target.matches?.(".copy")) return;
+    const code = event.target.parentElement.querySelector("code");
+    try {
+      await navigator.clipboard.writeText(code.textContent);
+      event.target.textContent = "Copied";
+    } catch {
+      getSelection().selectAllChildren(code); // at least it is selected
+    }
+  });
+}
+
+// Replaces what the study shows; sorting, filter, place and focus stay.
+async function replaceMain() {
+  const focused = document.activeElement?.id;
+  const box = () => document.querySelector(".scroll.table");
+  const [left, top] = [box()?.scrollLeft ?? 0, box()?.scrollTop ?? 0];
+  const answer = await fetch("main");
+  if (!answer.ok) return;
+  const text = await answer.text();
+  document.querySelectorAll(".plot").forEach((element) => Plotly.purge(element));
+  document.getElementById("main").outerHTML = text;
+  startTable();
+  startPlots();
+  drawRest();
+  box()?.scrollTo(left, top);
+  if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
+}
+
+async function followStudy() {
+  const badge = document.getElementById("live");
+  let known = document.documentElement.dataset.live;
+  const ask = async () => {
+    try {
+      const version = await (await fetch("version")).text();
+      if (version !== known && !document.hidden) {
+        await replaceMain();
+        known = version;
+      }
+      badge.textContent = "Live: follows the study";
+    } catch {
+      badge.textContent = "The server has ended: this is how the study last stood";
+    }
+    setTimeout(ask, POLL_MILLISECONDS);
+  };
+  await ask();
+}
+
+startTheme();
+startCopying();
+startPlots();
+addEventListener("beforeprint", drawAll);
+(window.requestIdleCallback ?? setTimeout)(drawRest);
+if (document.documentElement.dataset.live) followStudy();

@@ -1,0 +1,93 @@
+"""What the page is made of, read from a study's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tuner.browse import best_first
+from tuner.epochs import EPOCHS, Line, read_epochs
+from tuner.journal import read_attempts
+from tuner.study_folder import ATTEMPTS, Row, read_study
+from tuner.trial import Device, title
+
+Again = Callable[[Row], str]
+DEVICE_FIELDS = tuple(Device.__dataclass_fields__)
+
+
+@dataclass(frozen=True)
+class PageStudy:
+    """A study, finished or not.
+
+    Attributes:
+        name: of its folder.
+        study: what ``study.json`` says.
+        attempts: the journal's lines, in order.
+        rows: the latest attempt of each trial, each workload's best first.
+        epochs: what trials said after their epochs.
+        metrics: what a workload's trials are compared by, by workload; smaller is better.
+        again: the command that runs a row's trial again.
+    """
+
+    name: str
+    study: Mapping[str, Any]
+    attempts: list[Row]
+    rows: list[Row]
+    epochs: list[Line]
+    metrics: Mapping[str, str]
+    again: Again
+
+    @property
+    def total(self) -> int:
+        """How many trials the study has, those that have not ended included."""
+        return max(len(self.rows), len(self.study.get("configurations", ())))
+
+    @property
+    def running(self) -> dict[str, Line]:
+        """By trial id the last line of each trial whose running attempt has not ended."""
+        ended = {(row["trial_id"], row["attempts"]) for row in self.attempts}
+        return {line["trial_id"]: line for line in self.epochs if (line["trial_id"], line["attempt"]) not in ended}
+
+    @property
+    def trial_names(self) -> dict[str, str]:
+        """What texts call each trial, by trial id; those without a row by their number in the study."""
+        several = len(self.metrics) > 1
+        listed = self.study.get("configurations", ())
+        width = max(3, len(str(len(listed))))
+        names = {f"t{number:0{width}d}": str(each.get("name")) for number, each in enumerate(listed, 1)}
+        ended = {row["trial_id"]: title(row["workload"], row["name"], several=several) for row in self.rows}
+        return {**names, **ended}
+
+    def of_workload(self, workload: str) -> list[Row]:
+        """The rows of one workload, best first."""
+        return [row for row in self.rows if row["workload"] == workload]
+
+    def devices(self) -> list[tuple[Device, int]]:
+        """The plan's devices, with what their trials divide between them, in bytes."""
+        plan = self.study.get("plan", {})
+        listed = [
+            Device(**{key: each[key] for key in DEVICE_FIELDS if key in each}) for each in plan.get("devices", ())
+        ]
+        return list(zip(listed, plan.get("budgets", ()), strict=False))
+
+
+def read_page_study(folder: Path, metrics: Mapping[str, str], again: Again, option: str = "DIR") -> PageStudy:
+    """Reads a study's folder, which a study may be writing at the same time.
+
+    Args:
+        folder: the study's.
+        metrics: what a workload's trials are compared by.
+        again: the command that runs a row's trial again.
+        option: by which the user named the folder, for messages.
+
+    Raises:
+        InputError: it is not the folder of a study, or cannot be read.
+    """
+    study = read_study(folder, option)
+    attempts, _ = read_attempts(folder / ATTEMPTS)
+    attempts = [row for row in attempts if row.get("workload") in metrics]
+    latest = {row["trial_id"]: row for row in attempts}
+    rows = best_first([latest[trial_id] for trial_id in sorted(latest)], metrics)
+    return PageStudy(folder.resolve().name, study, attempts, rows, read_epochs(folder / EPOCHS), metrics, again)

@@ -1,0 +1,63 @@
+"""A transformer's footprint as text, under the table of its estimates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tuner.sizing.transformers.formula import TransformerConfig, parameter_count
+from tuner.sizing.transformers.gpu_memory import precision_of
+from tuner.trial import GB, MemoryEstimate
+from tuner.views.tables import WATCH_GPU, WATCH_MEMORY
+
+# Advice by the GB of tensors, as the GPU memory estimation guide has it: up to so many, and in words.
+BANDS = (
+    (4, "reasonable"),
+    (8, "moderate: monitor the GPU's memory while it trains"),
+    (12, "high: reduce the batch or the sequences"),
+)
+BEYOND = "very high: it needs a high-end GPU or several"
+
+
+def transformer_text(config: TransformerConfig, found: Sequence[tuple[str, MemoryEstimate]]) -> str:
+    """The model, what the narrower precisions save, advice for the one asked for, and how to watch a GPU's memory.
+
+    Args:
+        config: what was estimated.
+        found: name and estimate of each precision, float32 first.
+    """
+    totals = {name: guess.reserved_bytes / GB for name, guess in found}
+    base, *others = totals
+    saved = {name: totals[base] - totals[name] for name in others}
+    savings = ", ".join(f"{name} {gb:.2f} GB ({gb / totals[base]:.0%})" for name, gb in saved.items())
+    asked = precision_of(config)
+    early = [name for name, guess in found if not guess.gradient_bytes]
+    lines = {
+        "model": _model(config),
+        "parameters": f"{parameter_count(config) / 1e6:.2f} M",
+        "peak": _peak(early),
+        "saved": f"against {base}: {savings}",
+        "advice": f"{asked} takes {totals[asked]:.2f} GB without the context: {advice(totals[asked])}",
+        "watch": WATCH_GPU,
+        "": WATCH_MEMORY,
+    }
+    return "\n".join(f"{head:<10} {text}" for head, text in lines.items() if text)
+
+
+def _peak(early: Sequence[str]) -> str:
+    """Why these precisions show no gradients."""
+    return f"of {', '.join(early)} at the loss, when no gradient is there yet" if early else ""
+
+
+def advice(total_gb: float) -> str:
+    """What to think of a footprint of so many GB, the context left out."""
+    return next((text for limit, text in BANDS if total_gb < limit), BEYOND)
+
+
+def _model(config: TransformerConfig) -> str:
+    head = "tied" if config.tied else "untied"
+    checkpointing = ", checkpointing" if config.checkpointing else ""
+    return (
+        f"{config.model_layer} x {config.model_embd}, {config.model_head} heads, {config.model_positions} positions, "
+        f"vocabulary {config.vocabulary:,} ({head}); batch {config.batch_size} x {config.seq_len} tokens; "
+        f"{config.attention} attention{checkpointing}"
+    )
