@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,8 @@ import torch
 
 import tuner
 from tuner.errors import InputError
+from tuner.settings import Settings
+from tuner.study import StudyResult
 
 
 def table(seed: int, rows: int) -> pd.DataFrame:
@@ -43,6 +46,21 @@ def test_a_notebook_gets_a_frame_and_its_best_model(tmp_path: Path, capfd: pytes
     model = tuner.load_best(out)
     assert model(torch.tensor([0, 2]), torch.tensor([4, 0])).shape == (2,)
     assert not model.training
+
+
+def test_a_notebooks_seeds_share_one_split(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: dict[str, Any] = {}
+
+    def run_study(choices: Any, settings: Settings, **_: Any) -> StudyResult:
+        seen.update(settings=settings, data=choices[0].load_data())
+        return StudyResult(plan=None, estimates={}, rows=[], folder=tmp_path)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("tuner.api.run_study", run_study)
+    monkeypatch.setattr("tuner.datasets.ratings.from_tables", lambda *_, seed: seed)
+    tuner.tune_hyperparameters_parallel(0, 0, 0, 0, [{}], seed=3, seeds=2, time_limit=60)
+    assert (seen["data"], seen["settings"].seeds, seen["settings"].time_limit_seconds) == (3, 2, 60)
+    tuner.tune_hyperparameters_parallel(0, 0, 0, 0, [{}], seed=3, split_seed=1)
+    assert seen["data"] == 1
 
 
 def test_an_id_without_features_is_named(tmp_path: Path) -> None:

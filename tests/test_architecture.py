@@ -45,6 +45,9 @@ ALLOWED = {
     "epochs": set(),
     "study_folder": {"journal"},
     "browse": {"study_folder"},
+    "noise": set(),
+    "advice": {"noise", "placement", "settings"},
+    "averages": {"noise", "studies", "workloads"},
     "studies": {"browse", "journal", "study_folder"},
     "comparison": {"again", "api", "browse", "studies", "study_folder", "workloads"},
     "views": {
@@ -53,6 +56,7 @@ ALLOWED = {
         "comparison",
         "epochs",
         "journal",
+        "noise",
         "study_folder",
         "placement",
         "retry",
@@ -66,6 +70,7 @@ ALLOWED = {
     "resume": {"study_folder", "retry", "workloads"},
     "recorder": {"epochs", "execution", "views", "study_folder", "retry"},
     "study": {
+        "advice",
         "auto_batch",
         "browse",
         "devices",

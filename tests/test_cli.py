@@ -75,6 +75,23 @@ def test_a_study_ends_with_a_table_a_csv_and_a_command_that_repeats_the_best(fol
     assert all(torch.equal(weight, here["weights"][name]) for name, weight in there["weights"].items())
 
 
+@pytest.mark.ray
+def test_a_limit_of_time_ends_a_study_and_the_seeds_that_are_left_are_gone_on_with(
+    folder: Path, tmp_path: Path
+) -> None:
+    config = own_file(tmp_path, "configurations: [{name: a, hidden_dim: 4, batch_size: 100, epochs: 2}]")
+    common = ("--config", config, "--data", str(folder), "--model-memory-gb", "0.5", "--output", "out")
+    run = tune(*common, "--seeds", "2", "--time-limit", "0.01s", cwd=tmp_path)
+    assert (run.returncode, run.stderr) == (1, "")
+    assert run.stdout.splitlines()[-1] == "go on with: tune --resume out"
+    rows = pd.read_csv(tmp_path / "out" / "results.csv")
+    assert set(rows.error) == {"time limit of 0.01s reached before it started"}
+    run = tune("--resume", "out", "--seeds", "3", cwd=tmp_path)
+    assert (run.returncode, run.stderr) == (0, "")
+    rows = pd.read_csv(tmp_path / "out" / "results.csv")
+    assert list(zip(rows.seed, rows.status, strict=True)) == [(seed, "completed") for seed in (0, 1, 2)]
+
+
 def processes_of(folder: Path) -> list[psutil.Process]:
     """Processes that work in this folder: a study's own, and Ray's below it."""
     found = []

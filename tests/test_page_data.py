@@ -196,6 +196,15 @@ def test_a_running_trial_has_a_curve_and_is_named(study: PageStudy) -> None:
     assert "late &lt;one&gt; (after epoch 1)" in main_html(going)
 
 
+def test_trials_of_several_seeds_are_told_apart_and_all_counted(study: PageStudy) -> None:
+    known = len(study.study["configurations"])
+    seeds = replace(study, study={**study.study, "seed": 3, "seeds": 2}, rows=study.rows[:1])
+    row = study.rows[0]
+    assert seeds.total == 2 * known
+    assert seeds.trial_names[row["trial_id"]].endswith(f"{row['name']} (seed {row['seed']})")
+    assert seeds.trial_names[f"t{known + 1:03d}"] == f"{study.study['configurations'][0]['name']} (seed 4)"
+
+
 def test_estimates_are_judged_only_where_some_were_made(study: PageStudy) -> None:
     figure = estimate_against_peak(study)
     completed = [row for row in study.rows if row["status"] == "completed"]

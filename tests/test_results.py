@@ -281,6 +281,19 @@ def test_a_study_from_python_gives_its_best_model_and_of_others_the_values(tmp_p
     assert text(compared(path, where=["lr<0.2"]))[-1] == "best: n1, val_rmse 0.9000. Its values: --set lr=0.1"
 
 
+def test_a_study_of_several_seeds_has_means_of_what_meets_the_conditions(tmp_path: Path) -> None:
+    values = {"a": (0.80, 0.82), "b": (0.81, 0.85), "c": (0.95, 0.96)}
+    figures = [(name, seed, value) for name, both in values.items() for seed, value in enumerate(both)]
+    rows = [trial(i, name=name, seed=seed, val=value) for i, (name, seed, value) in enumerate(figures)]
+    folder = study(tmp_path / "one", *rows, seeds=2, configurations=[{"name": name} for name in values])
+    printed = "\n".join(text(compared(folder), width=140))
+    assert "0.8100 ± 0.1271" in printed
+    assert "1 of 2 other configurations cannot be told from the best, a, at 95 % (paired over 2 seeds" in printed
+    assert "best: a (seed 0), val_rmse 0.8000." in printed
+    assert "6 trials: 6 completed" in printed
+    assert "1 of 1 other configuration cannot" in "\n".join(text(compared(folder, where="name!=c"), width=140))
+
+
 def test_nothing_that_meets_the_conditions_is_said(one: Path) -> None:
     assert text(compared(one, where=["lr>1"]))[0] == "no trial of 3 meets what --where asks for"
 

@@ -125,17 +125,22 @@ def test_a_study_keeps_its_options_but_those_given_anew() -> None:
         "mode": "quick",
         "max_workers": None,
         "threads": None,
+        "time_limit": None,
         "output": None,
         "resume": None,
         "dry_run": False,
     }
-    study = {"options": {**defaults, "mode": "full", "max_workers": 3, "output": "out"}, "plan": {"threads": 2}}
+    study = {
+        "options": {**defaults, "mode": "full", "max_workers": 3, "output": "out", "time_limit": "1h"},
+        "plan": {"threads": 2},
+    }
     given = {"resume": "out", "max_workers": 1}
     assert merged_options(study, {"mode": "quick"}, defaults, "out")["mode"] == "quick"  # though it is the default
     assert merged_options(study, given, defaults, "out") == {
         "mode": "full",
         "max_workers": 1,
         "threads": 2,
+        "time_limit": None,  # only ever one run's
         "output": None,
         "resume": "out",
         "dry_run": False,

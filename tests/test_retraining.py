@@ -267,6 +267,16 @@ def test_a_configuration_of_several_seeds_wants_one(small: Path) -> None:
     assert find_trial(small, "one", None, 2).row["trial_id"] == "t002"
 
 
+def test_a_study_of_several_seeds_is_repeated_with_each_of_them(template: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(template.parent)
+        folder = study(template.parent, GRAPHSAGE, "ml-small", seeds=2, output="seeds")
+        two = tuner.train("seeds", trial="small", seed=1, exact=True, output="two")
+    assert folder.exists()
+    assert two.differences == {}
+    assert best(template.parent / "two")["seed"] == 1
+
+
 def test_of_several_workloads_one_is_chosen(mixed: Path) -> None:
     with pytest.raises(InputError, match="--trial best: there is one of gt-ssl and one of graphsage; choose by"):
         tuner.train(mixed)

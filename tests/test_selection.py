@@ -197,6 +197,15 @@ def test_the_command_that_repeats_a_trial_has_what_is_of_its_workload_alone() ->
     assert "--model-memory-gb 2.26" in grown  # with less it had run out of memory
 
 
+def test_the_command_that_repeats_a_trial_of_several_seeds_has_its_own_and_that_of_the_split() -> None:
+    options = {**run_defaults(), "seed": 3, "seeds": 5, "time_limit": "2h"}
+    row = {"name": "a", "seed": 5, "attempts": 1}
+    assert run_again(options, row, 1, run_defaults()).endswith("--only a --threads 1 --seed 5 --split-seed 3")
+    assert run_again(options, {**row, "seed": 3}, 1, run_defaults()).endswith("--only a --threads 1 --seed 3")
+    own_split = run_again({**options, "split_seed": 5}, row, 1, run_defaults())
+    assert own_split.endswith("--only a --threads 1 --seed 5")
+
+
 def test_data_of_a_workload_without_a_trial_do_not_matter_to_what_a_study_has_tried() -> None:
     listed = [{"name": "x", "lr": 0.1, "weight_decay": 0.0, "epochs": 3, "fault": 0}]
     (choice,) = chosen_before(listed, ["toy"], {"toy": "here", "graphsage": "ml-100k"}, 0)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tuner.api import load_best, run, tune_hyperparameters_parallel
+    from tuner.averages import compare
     from tuner.comparison import results
     from tuner.errors import DataError, ExecutionError, InputError, TunerError
     from tuner.estimation import calibrate, estimate
@@ -32,6 +33,7 @@ __all__ = [
     "TunerError",
     "auto_estimate_memory_from_configs",
     "calibrate",
+    "compare",
     "compute_batch_size",
     "estimate",
     "estimate_gpu_memory_requirements",
@@ -50,6 +52,7 @@ __all__ = [
 
 _MODULES = {
     "tuner.api": ("load_best", "run", "tune_hyperparameters_parallel"),
+    "tuner.averages": ("compare",),
     "tuner.comparison": ("results",),
     "tuner.errors": ("DataError", "ExecutionError", "InputError", "TunerError"),
     "tuner.estimation": ("calibrate", "estimate"),

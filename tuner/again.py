@@ -18,7 +18,7 @@ FLAGS = {"overrides": "set", "study": "from"}  # options that the command line c
 
 
 def run_again(options: Mapping[str, Any], row: Row, threads: int | None, defaults: Mapping[str, Any]) -> str:
-    """The command that runs one configuration of a study again; on the CPU it gives the same figures.
+    """The command that runs one trial of a study again; on the CPU it gives the same figures.
 
     The number of threads is part of it, since the last digits of a sum depend on that; so is the memory with which
     the trial ended well, if that was more than was asked for.
@@ -32,8 +32,14 @@ def run_again(options: Mapping[str, Any], row: Row, threads: int | None, default
     if not options["auto_memory"] and row["attempts"] > 1 and row.get("limit_gb"):
         enough = math.ceil(100 * row["limit_gb"]) / 100
         options = {**options, "model_memory_gb": max(options["model_memory_gb"], enough)}
+    seed = row.get("seed", options["seed"])
+    split_seed = options["seed"] if options["split_seed"] is None else options["split_seed"]
     anew = {
         "only": row["name"],
+        "seed": seed,
+        "seeds": 1,
+        "split_seed": None if split_seed == seed else split_seed,
+        "time_limit": None,
         "limit": None,
         "output": None,
         "resume": None,

@@ -49,6 +49,9 @@ def run(
     threads: int | None = None,
     epochs: int | None = None,
     seed: int = 0,
+    seeds: int = 1,
+    split_seed: int | None = None,
+    time_limit: str | float | None = None,
     max_attempts: int = 4,
     retry_growth: float = 1.5,
     backoff: float = 5.0,
@@ -90,6 +93,10 @@ def run(
         threads: CPU threads for each trial; by default the cores are divided between the workers.
         epochs: replaces every configuration's number of epochs.
         seed: seed of the validation split, weights, batches and dropout.
+        seeds: train every configuration with so many seeds, from ``seed`` on: of weights, batches and dropout. The
+            data are split by ``seed`` for all of them.
+        split_seed: seed of the validation split, if it is not to be ``seed``.
+        time_limit: end the study after this with what it has: seconds, or a text such as "90s", "30m" or "2h".
         max_attempts: a trial may run out of memory so many times.
         retry_growth: what a trial's share is multiplied by after that.
         backoff: the first retry waits about so many seconds while other trials run, each further one twice as long.
@@ -154,7 +161,7 @@ def _choices(options: Mapping[str, Any], study: Mapping[str, Any]) -> tuple[list
     """What to try of each workload, and what the list is called; what a study tried, if nothing else is asked for."""
     names = ("workload", "mode", "config", "only", "limit", "overrides")
     selection = {name: options[name] for name in names}
-    data, seed, skip_bad = (options[name] for name in ("data", "seed", "skip_bad"))
+    data, skip_bad, seed = options["data"], options["skip_bad"], Settings.from_options(options).data_seed
     if study and all(value == study["options"].get(name) for name, value in selection.items()):
         return chosen_before(study["configurations"], workloads(study), data, seed, skip_bad), options["mode"]
     return choose(**selection, data=data, seed=seed, skip_bad=skip_bad)
@@ -177,6 +184,9 @@ def tune_hyperparameters_parallel(
     threads: int | None = None,
     epochs: int | None = None,
     seed: int = 0,
+    seeds: int = 1,
+    split_seed: int | None = None,
+    time_limit: str | float | None = None,
     max_attempts: int = 4,
     retry_growth: float = 1.5,
     backoff: float = 5.0,
@@ -213,6 +223,10 @@ def tune_hyperparameters_parallel(
         threads: CPU threads for each trial; by default the cores are divided between the workers.
         epochs: replaces every configuration's number of epochs.
         seed: seed of the validation split, weights, batches and dropout.
+        seeds: train every configuration with so many seeds, from ``seed`` on: of weights, batches and dropout. The
+            data are split by ``seed`` for all of them.
+        split_seed: seed of the validation split, if it is not to be ``seed``.
+        time_limit: end the study after this with what it has: seconds, or a text such as "90s", "30m" or "2h".
         max_attempts: a trial may run out of memory so many times.
         retry_growth: what a trial's share is multiplied by after that.
         backoff: the first retry waits about so many seconds while other trials run, each further one twice as long.
@@ -230,8 +244,8 @@ def tune_hyperparameters_parallel(
         report: write ``report.html`` into the study's folder at its end.
 
     Returns:
-        One row for each configuration, best first, with the columns of ``results.csv``; ``attrs["folder"]`` is the
-        study's folder.
+        One row for each trial (a configuration with one seed), best first, with the columns of ``results.csv``;
+        ``attrs["folder"]`` is the study's folder. ``tuner.compare`` gives the means over seeds.
 
     Raises:
         InputError: something given cannot be used; nothing has been written.
@@ -242,9 +256,14 @@ def tune_hyperparameters_parallel(
 
     workload = find_workload("graphsage")
     chosen = parse_configurations(configurations, workload.schema)
+    settings = Settings.from_options(options)
+
+    def load_data() -> Any:
+        return from_tables(trainset, testset, user_features, item_features, seed=settings.data_seed)
+
     result = run_study(
-        [Choice(workload, lambda: from_tables(trainset, testset, user_features, item_features, seed=seed), chosen)],
-        Settings.from_options(options),
+        [Choice(workload, load_data, chosen)],
+        settings,
         label="notebook",
         command="tune_hyperparameters_parallel()",
         again=lambda _, folder, __: load_again(folder),

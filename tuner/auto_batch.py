@@ -101,9 +101,10 @@ class Sized:
         return {each.trial.trial_id: each.batch_size for each in self.batches}
 
     def __str__(self) -> str:
-        """The share, and each batch in a line; empty where none was to be found."""
+        """The share, and each configuration's batch in a line; empty where none was to be found."""
         several = len({trial.workload for trial in self.trials}) > 1
-        lines = [f"{title(each.trial.workload, each.trial.name, several=several)}: {each}" for each in self.batches]
+        names = [title(each.trial.workload, each.trial.name, several=several) for each in self.batches]
+        lines = list(dict.fromkeys(f"{name}: {each}" for name, each in zip(names, self.batches, strict=True)))
         more = [f"and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
         return "\n".join([str(self.share), *lines[:SHOWN], *more]) if lines else ""
 

@@ -48,6 +48,7 @@ def cli() -> None:
     "workload", "mode", "config", "overrides", "data", "skip_bad", "only", "limit", "auto_memory", "model_memory_gb"
 )
 @options("packing", "gpu_memory_buffer_gb", "device_memory_gb", "caps", "max_workers", "threads", "epochs", "seed")
+@options("seeds", "split_seed", "time_limit")
 @options("max_attempts", "retry_growth", "backoff", "backoff_max", "on_oom", "max_failures", "checkpoint_seconds")
 @options("output", "resume", "address", "device", "memory_estimation", "calibration", "expandable_segments")
 @options("report", "dry_run", "debug")
@@ -101,7 +102,7 @@ def estimate(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
 @options(
     "workload", "mode", "config", "overrides", "data", "skip_bad", "only", "limit", "auto_memory", "model_memory_gb"
 )
-@options("packing", "gpu_memory_buffer_gb", "device_memory_gb", "max_workers", "threads", "epochs", "seed")
+@options("packing", "gpu_memory_buffer_gb", "device_memory_gb", "max_workers", "threads", "epochs", "seed", "seeds")
 @options(
     "device", "gpus", "gpu", "memory_estimation", "calibration", "expandable_segments", "like", "as_json", "debug"
 )

@@ -82,7 +82,7 @@ def results(
     columns: str | Sequence[str] | None = None,
     top: int | None = None,
 ) -> pd.DataFrame:
-    """What studies came to, a row for each configuration: what ``tune results`` shows.
+    """What studies came to, a row for each trial: what ``tune results`` shows.
 
     Args:
         paths: folders of studies, folders that hold some, and files like ``results.csv``; without one, the study

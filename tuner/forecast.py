@@ -52,7 +52,8 @@ class Forecast:
     def title(self, trial: Trial) -> str:
         """What texts call a trial."""
         several = len({request.trial.workload for request in self.requests}) > 1
-        return title(trial.workload, trial.name, several=several)
+        seeds = {request.trial.seed for request in self.requests}
+        return title(trial.workload, trial.name, several=several, seed=trial.seed if len(seeds) > 1 else None)
 
 
 class PlanOptions(TypedDict, total=False):
@@ -75,6 +76,7 @@ class PlanOptions(TypedDict, total=False):
     threads: int | None
     epochs: int | None
     seed: int
+    seeds: int
     device: DeviceChoice
     gpus: int | None
     memory_estimation: Method
@@ -110,6 +112,7 @@ def plan(
     threads: int | None = None,
     epochs: int | None = None,
     seed: int = 0,
+    seeds: int = 1,
     device: DeviceChoice = "auto",
     gpus: int | None = None,
     gpu: str | Sequence[float] | None = None,
@@ -138,6 +141,7 @@ def plan(
         threads: CPU threads for each trial.
         epochs: replaces every configuration's number of epochs.
         seed: seed of the validation split.
+        seeds: every configuration is trained with so many seeds.
         device: "cuda", "cpu", or "auto" for GPUs where there are any.
         gpus: plan for so many GPUs of ``device_memory_gb`` each, which need not be there; their machines' CPU cores
             are taken to be enough.
@@ -160,7 +164,11 @@ def plan(
     sizes = card_sizes(gpu) if gpu is not None else []
     if sizes:
         _check_alone(
-            device=None if device == "auto" else device, gpus=gpus, device_memory_gb=device_memory_gb, like=like
+            device=None if device == "auto" else device,
+            gpus=gpus,
+            device_memory_gb=device_memory_gb,
+            like=like,
+            seeds=None if seeds == 1 else seeds,
         )
     found = [] if sizes else detect_devices(device) if gpus is None else _imagined(gpus, device_memory_gb)
     devices = usable(found, settings)

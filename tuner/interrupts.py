@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -15,11 +17,21 @@ SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if 
 INSISTED = 3  # so many signals end a study that hangs in something of which it cannot be asked to stop
 
 
-class Interrupt:
-    """Remembers that the user or the system asked for an end."""
+class TimeLimitReached(Exception):
+    """The time that the user has given is over."""
 
-    def __init__(self) -> None:
+
+class Interrupt:
+    """Remembers that the user or the system asked for an end, and when the user's time is over."""
+
+    def __init__(self, time_limit_seconds: float | None = None) -> None:
+        """Begins to count.
+
+        Args:
+            time_limit_seconds: from now on; None for no limit.
+        """
         self._signals = 0
+        self._deadline = math.inf if time_limit_seconds is None else time.monotonic() + time_limit_seconds
 
     @property
     def requested(self) -> bool:
@@ -27,9 +39,24 @@ class Interrupt:
         return self._signals > 0
 
     def check(self) -> None:
-        """Raises KeyboardInterrupt if an end was asked for: called where nothing is half done."""
+        """Ends what runs if it is to end: called where nothing is half done.
+
+        Raises:
+            KeyboardInterrupt: an end was asked for.
+            TimeLimitReached: the time is over.
+        """
+        self.check_signals()
+        if time.monotonic() >= self._deadline:
+            raise TimeLimitReached
+
+    def check_signals(self) -> None:
+        """Raises KeyboardInterrupt if an end was asked for; whether the time is over does not matter."""
         if self.requested:
             raise KeyboardInterrupt
+
+    def seconds_left(self, most: float) -> float:
+        """How long something may be waited for until the time is over, in seconds; at most ``most``."""
+        return max(0.0, min(most, self._deadline - time.monotonic()))
 
     def remember(self, *_: Any) -> None:
         """A handler of signals: only counts them, unless the user insists."""

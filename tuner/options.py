@@ -163,6 +163,20 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
         metavar="N",
         help="Seed of the validation split, weights, batches and dropout.",
     ),
+    "seeds": click.option(
+        "--seeds",
+        type=int,
+        default=1,
+        show_default=True,
+        metavar="N",
+        help="Train every configuration with N seeds from --seed on; the data stay split by --seed.",
+    ),
+    "split_seed": click.option(
+        "--split-seed", type=int, metavar="N", help="Of the validation split alone.  [default: --seed]"
+    ),
+    "time_limit": click.option(
+        "--time-limit", metavar="90s|30m|2h", help="End the study after this, with what it has."
+    ),
     "output": click.option(
         "--output", metavar="DIR", help="The study's folder.  [default: a new one under results/]"
     ),

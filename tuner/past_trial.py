@@ -102,7 +102,8 @@ class PastTrial:
         name, options = self.row["workload"], self.study["options"]
         config = {key.removeprefix("config/"): value for key, value in self.row.items() if key.startswith("config/")}
         skip_bad = bool(options.get("skip_bad")) and find_workload(name).skips_bad_files
-        return chosen_before([{**config, "name": self.row["name"]}], [name], source, self.study["seed"], skip_bad)
+        split_seed = self.study.get("split_seed", self.study["seed"])
+        return chosen_before([{**config, "name": self.row["name"]}], [name], source, split_seed, skip_bad)
 
 
 def find_trial(folder: Path, wanted: str, workload: str | None, seed: int | None) -> PastTrial:

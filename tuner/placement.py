@@ -143,6 +143,8 @@ class Packer:
 
     The largest trial that the emptiest device has room for goes there, again and again: so trials spread over the
     devices and are never packed more densely than their number takes, and small ones fill what large ones leave.
+    Where configurations are trained with several seeds, trials of a lower seed go first, so that a study which ends
+    early has something of every configuration.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -157,12 +159,12 @@ class Packer:
         ]  # a heap; stale entries are skipped
         heapq.heapify(self._emptiest)
         self._order = count()
-        self._waiting: list[tuple[int, int, Request]] = []  # by need, and then the latest first
+        self._waiting: dict[int, list[tuple[int, int, Request]]] = {}  # by seed; by need, and then the latest first
 
     @property
     def waiting(self) -> int:
         """How many trials wait."""
-        return len(self._waiting)
+        return sum(map(len, self._waiting.values()))
 
     @property
     def largest_bytes(self) -> int:
@@ -174,22 +176,24 @@ class Packer:
         """Puts trials into the queue; one that needs more than any device has waits for a whole one."""
         largest = self.largest_bytes
         for request in requests:
-            insort(self._waiting, (min(self._need(request), largest), -next(self._order), request))
+            alike = self._waiting.setdefault(request.trial.seed, [])
+            insort(alike, (min(self._need(request), largest), -next(self._order), request))
 
     def revise(self, correct: Callable[[Request], Request]) -> None:
         """Replaces the trials that wait by what ``correct`` makes of them: their needs are known better now."""
-        requests = [request for _, _, request in sorted(self._waiting, key=lambda entry: -entry[1])]
-        self._waiting = []
+        waiting = [entry for alike in self._waiting.values() for entry in alike]
+        requests = [request for _, _, request in sorted(waiting, key=lambda entry: -entry[1])]
+        self._waiting = {}
         self.wait(correct(request) for request in requests)
 
     def place(self) -> list[tuple[Request, Placement]]:
         """The trials that start now, each with its place; they leave the queue, and their memory is taken."""
         placed = []
         while self._waiting and (index := self._emptiest_device()) is not None:
-            position = bisect_right(self._waiting, self._free[index], key=lambda entry: entry[0]) - 1
-            if position < 0:
+            fitting = self._take(self._free[index])
+            if fitting is None:
                 break
-            need, _, request = self._waiting.pop(position)
+            need, request = fitting
             self._change(index, -need, -1)
             placement = Placement(
                 trial=request.trial,
@@ -210,6 +214,18 @@ class Packer:
         """Takes a device out: nothing is placed on it any more."""
         self._lost.add(self._index[device])
         self.revise(lambda request: request)
+
+    def _take(self, room_bytes: int) -> tuple[int, Request] | None:
+        """Of the lowest seed of which any trial fits, the largest that does, with its need; None where none does."""
+        for seed in sorted(self._waiting):
+            alike = self._waiting[seed]
+            position = bisect_right(alike, room_bytes, key=lambda entry: entry[0]) - 1
+            if position >= 0:
+                need, _, request = alike.pop(position)
+                if not alike:
+                    del self._waiting[seed]
+                return need, request
+        return None
 
     def _need(self, request: Request) -> int:
         """What a trial is given. Uniform packing gives all the same, but more to one that ran out of it."""

@@ -40,18 +40,27 @@ def usable(devices: Sequence[Device], settings: Settings) -> tuple[Device, ...]:
 
 
 def to_trials(choices: Sequence[Choice], settings: Settings) -> list[Trial]:
-    """A trial for each configuration, numbered over the whole study; with another number of epochs, if one is set.
+    """A trial for each configuration and seed, numbered over the whole study: all of the first seed come first.
+
+    So more seeds only add trials, and leave the numbers of the others as they are.
+
+    Args:
+        choices: what to try of each workload.
+        settings: the seeds, and another number of epochs, if one is set.
 
     Raises:
         InputError: it is more than a workload allows.
     """
-    listed = [(choice.workload, each) for choice in choices for each in choice.configurations]
+    listed = [
+        (choice.workload, each, _config(choice.workload, each, settings.epochs), seed)
+        for seed in range(settings.seed, settings.seed + settings.seeds)
+        for choice in choices
+        for each in choice.configurations
+    ]
     width = max(3, len(str(len(listed))))
     return [
-        Trial(
-            f"t{number:0{width}d}", workload.name, each.name, _config(workload, each, settings.epochs), settings.seed
-        )
-        for number, (workload, each) in enumerate(listed, 1)
+        Trial(f"t{number:0{width}d}", workload.name, each.name, config, seed)
+        for number, (workload, each, config, seed) in enumerate(listed, 1)
     ]
 
 

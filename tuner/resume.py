@@ -45,16 +45,27 @@ class _Pickler(pickle.Pickler):
         return str, (f"{value.dtype.str} {value.shape} {own.hexdigest()}",)
 
 
-def description(jobs: Jobs, trials: Sequence[Trial], seed: int) -> dict[str, Any]:
+def description(
+    jobs: Jobs, trials: Sequence[Trial], seed: int, seeds: int = 1, split_seed: int | None = None
+) -> dict[str, Any]:
     """What of a study is compared when it is gone on with.
 
     Workload and fingerprint are a list where there are several workloads; then each configuration has its own's name.
+
+    Args:
+        jobs: what is trained.
+        trials: all of the study.
+        seed: the first of the seeds.
+        seeds: how many there are.
+        split_seed: the validation split's, if it is not ``seed``.
     """
     prints = [fingerprint(job.data) for job in jobs.values()]
     several = len(jobs) > 1
     return {
         "workload": list(jobs) if several else next(iter(jobs)),
         "seed": seed,
+        "seeds": seeds,
+        "split_seed": seed if split_seed is None else split_seed,
         "fingerprint": prints if several else prints[0],
         "configurations": listed(trials, several=several),
     }
@@ -62,18 +73,51 @@ def description(jobs: Jobs, trials: Sequence[Trial], seed: int) -> dict[str, Any
 
 def listed(trials: Sequence[Trial], *, several: bool) -> list[dict[str, Any]]:
     """The configurations of a study's trials, with the key ``workload`` where there are several workloads."""
-    return [{**({"workload": each.workload} if several else {}), "name": each.name, **each.config} for each in trials]
+    return [
+        {**({"workload": each.workload} if several else {}), "name": each.name, **each.config}
+        for each in of_first_seed(trials)
+    ]
+
+
+def of_first_seed(trials: Sequence[Trial]) -> list[Trial]:
+    """Of a study's trials one for each configuration."""
+    first = min((trial.seed for trial in trials), default=0)
+    return [trial for trial in trials if trial.seed == first]
 
 
 def with_batches_of(study: Study, trials: Sequence[Trial]) -> list[Trial]:
-    """The trials of a study that is gone on with, with the batches that were found when it was begun."""
-    found = study.get(AUTO_BATCH, {})
+    """The trials of a study that is gone on with, with the batches that were found when it was begun.
+
+    They are a configuration's, whatever the seed: trials of further seeds have them, too.
+    """
+    found = _batches(study, trials)
     return [
-        replace(trial, config=with_batch(trial.config, found[trial.trial_id]))
-        if trial.trial_id in found and is_auto(trial.config)
+        replace(trial, config=with_batch(trial.config, found[trial.workload, trial.name]))
+        if (trial.workload, trial.name) in found and is_auto(trial.config)
         else trial
         for trial in trials
     ]
+
+
+def with_more_seeds(study: Study, trials: Sequence[Trial], seeds: int) -> dict[str, Any]:
+    """What ``study.json`` says from now on of a study that is gone on with, and with more seeds than before.
+
+    Args:
+        study: what it said.
+        trials: all of the study, with the batches that were found when it was begun.
+        seeds: how many there are now.
+    """
+    found = _batches(study, trials)
+    batches = {each.trial_id: found[key] for each in trials if (key := (each.workload, each.name)) in found}
+    options = study.get("options")
+    stored = {**options, "seeds": seeds} if isinstance(options, Mapping) else options
+    return {**study, "seeds": seeds, AUTO_BATCH: batches, "options": stored}
+
+
+def _batches(study: Study, trials: Sequence[Trial]) -> dict[tuple[str, str], int]:
+    """The batches that were found for a study, by workload and name."""
+    by_trial = study.get(AUTO_BATCH, {})
+    return {(each.workload, each.name): by_trial[each.trial_id] for each in trials if each.trial_id in by_trial}
 
 
 def check_same(study: Study, described: Mapping[str, Any], folder: str) -> None:
@@ -82,16 +126,30 @@ def check_same(study: Study, described: Mapping[str, Any], folder: str) -> None:
     Raises:
         InputError: workload, data, configurations or seed are others; the text says which.
     """
-    for key in ("workload", "seed"):
+    study = {"seeds": 1, "split_seed": study.get("seed"), **study}  # one of an earlier version has one seed
+    for key in ("workload", "seed", "split_seed"):
         if study.get(key) != described[key]:
             raise InputError(
                 f"--resume {folder}: its {key} is {study.get(key)!r}, not {described[key]!r}; "
                 "start a new study for that"
             )
+    _check_seeds(study, described, folder)
     if study.get("fingerprint") != described["fingerprint"]:
         raise InputError(f"--resume {folder}: the data are others than its own; give it those by --data")
     if study.get("configurations") != described["configurations"]:
         raise InputError(f"--resume {folder}: its configurations are others; start a new study for these")
+
+
+def _check_seeds(study: Study, described: Mapping[str, Any], folder: str) -> None:
+    """Refuses fewer seeds, and so many more that trials would be called by other numbers."""
+    has, asked, configurations = study["seeds"], described["seeds"], len(described["configurations"])
+    if asked < has:
+        raise InputError(f"--resume {folder}: it has {has} seeds; give --seeds {has} or more")
+    if asked > has and len(str(asked * configurations)) > max(3, len(str(has * configurations))):
+        raise InputError(
+            f"--resume {folder}: --seeds {asked} makes {asked * configurations} trials, which takes longer trial ids "
+            "than it has; start a new study for that"
+        )
 
 
 def merged_options(
@@ -99,7 +157,7 @@ def merged_options(
 ) -> dict[str, Any]:
     """The options of a study that is gone on with: its own, but those that were given beside ``--resume``.
 
-    The number of threads stays, as results depend on it.
+    The number of threads stays, as results depend on it; a limit of time is only ever one run's.
 
     Args:
         study: the content of ``study.json``.
@@ -120,7 +178,8 @@ def merged_options(
     if isinstance(given.get("data"), Mapping) and isinstance(stored.get("data"), Mapping):
         chosen["data"] = {**stored["data"], **given["data"]}
     threads = chosen["threads"] or study.get("plan", {}).get("threads")
-    return {**chosen, "threads": threads, "output": None, "resume": folder, "dry_run": given.get("dry_run", False)}
+    anew = {"output": None, "resume": folder, "dry_run": given.get("dry_run", False)}
+    return {**chosen, "threads": threads, "time_limit": given.get("time_limit"), **anew}
 
 
 def remaining(

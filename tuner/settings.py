@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ LOWEST: dict[str, tuple[float, bool]] = {
     "gpu_memory_buffer_gb": (0, True),
     "device_memory_gb": (0, False),
     "seed": (0, True),
+    "seeds": (1, True),
+    "split_seed": (0, True),
     "max_workers": (1, True),
     "threads": (1, True),
     "epochs": (1, True),
@@ -33,6 +36,9 @@ LOWEST: dict[str, tuple[float, bool]] = {
     "max_failures": (0, True),
     "checkpoint_seconds": (0, True),
 }
+
+_TIME = re.compile(r"(\d+\.?\d*|\.\d+)\s*([smh]?)")
+_UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,9 @@ class Settings:
         threads: CPU threads for each trial; None divides the cores between the workers.
         epochs: replaces every configuration's number of epochs.
         seed: seed of the validation split, weights, batches and dropout.
+        seeds: every configuration is trained with so many seeds, from ``seed`` on.
+        split_seed: seed of the validation split, if it is not ``seed``.
+        time_limit: the study ends after this: seconds, or a text such as "90s", "30m" or "2h".
         max_attempts: a trial may run out of memory so many times.
         retry_growth: what a trial's share is multiplied by after that.
         backoff: the first retry waits about so many seconds while other trials run, each further one twice as long.
@@ -79,6 +88,9 @@ class Settings:
     threads: int | None = None
     epochs: int | None = None
     seed: int = 0
+    seeds: int = 1
+    split_seed: int | None = None
+    time_limit: str | float | None = None
     max_attempts: int = 4
     retry_growth: float = 1.5
     backoff: float = 5.0
@@ -124,10 +136,28 @@ class Settings:
             value = getattr(self, option)
             if value is not None and value not in choices:
                 raise InputError(f"--{option.replace('_', '-')} {value}: choose one of {', '.join(choices)}")
+        if self.time_limit is not None:
+            parse_seconds(self.time_limit, "--time-limit")
         if self.output and self.resume:
             raise InputError("--output and --resume were both given: a resumed study stays in its folder")
         if self.output:
             _check_output(Path(self.output))
+
+    @property
+    def data_seed(self) -> int:
+        """Seed of the validation split."""
+        return self.seed if self.split_seed is None else self.split_seed
+
+    @property
+    def time_limit_seconds(self) -> float | None:
+        """After how long the study ends; None for when it is done."""
+        return None if self.time_limit is None else parse_seconds(self.time_limit, "--time-limit")
+
+    @property
+    def time_limit_text(self) -> str:
+        """The limit as texts call it: what the user wrote, with a unit."""
+        text = f"{self.time_limit:g}" if isinstance(self.time_limit, float) else str(self.time_limit).strip()
+        return text if text[-1:] in _UNITS else f"{text} s"
 
     @property
     def buffer_bytes(self) -> int:
@@ -150,6 +180,28 @@ class Settings:
             on_oom=self.on_oom,
             max_failures=self.max_failures,
         )
+
+
+def parse_seconds(given: str | float, option: str) -> float:
+    """A time in seconds: from a number of them, or a text such as "90s", "30m", "1.5h" or "90".
+
+    Args:
+        given: what the user gave.
+        option: by which it was given, for messages.
+
+    Raises:
+        InputError: it is no such text, or not above 0.
+    """
+    seconds = 0.0
+    if isinstance(given, str) and (found := _TIME.fullmatch(given.strip())):
+        seconds = float(found[1]) * _UNITS[found[2] or "s"]
+    elif isinstance(given, (int, float)) and not isinstance(given, bool):
+        seconds = float(given)
+    if not 0 < seconds < math.inf:
+        raise InputError(
+            f"{option} {given}: must be a time above 0: seconds, or a number with s, m or h, such as 90s, 30m or 2h"
+        )
+    return seconds
 
 
 def _check_output(path: Path) -> None:

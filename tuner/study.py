@@ -15,11 +15,12 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from tuner.advice import Figures, advise
 from tuner.auto_batch import packed_uniformly, size_batches
 from tuner.browse import best_first
 from tuner.errors import InputError, TunerError
 from tuner.execution.loop import Correction, Decisions, Executor, run_trials
-from tuner.interrupts import Interrupt, orderly
+from tuner.interrupts import Interrupt, TimeLimitReached, orderly
 from tuner.journal import read_attempts
 from tuner.memory import calibration
 from tuner.memory.feedback import StudyFeedback
@@ -33,12 +34,13 @@ from tuner.planning import (
     whole_bytes,
 )
 from tuner.recorder import Recorder
-from tuner.resume import check_same, description, listed, remaining, to_ending, with_batches_of
+from tuner.resume import check_same, description, listed, remaining, to_ending, with_batches_of, with_more_seeds
 from tuner.retry import Retry, next_attempt
 from tuner.settings import Settings
 from tuner.study_folder import ATTEMPTS, AUTO_BATCH, RESULTS, Row, StudyFolder, read_study
 from tuner.trial import ACCUMULATION, GB, SUCCESSFUL, Device, MemoryEstimate, Outcome, Request, is_auto, title
 from tuner.views.progress import Progress
+from tuner.views.seeds import has_seeds, print_averages
 from tuner.views.tables import (
     estimate_accuracy,
     estimates_text,
@@ -63,7 +65,7 @@ class StudyResult:
     Attributes:
         plan: how the trials shared the devices.
         estimates: each trial's estimate before calibration, by trial id.
-        rows: one for each configuration, each workload's best first, with the CSV's names; empty after a dry run.
+        rows: one for each trial, each workload's best first, with the CSV's names; empty after a dry run.
         folder: where the results are; None after a dry run.
     """
 
@@ -110,9 +112,11 @@ def run_study(
     Raises:
         InputError: something given cannot be used; nothing has been written.
         ExecutionError: Ray does not start, or the folder can no longer be written.
-        KeyboardInterrupt: after everything that was finished has been written.
+        KeyboardInterrupt: after everything that was finished has been written. A limit of time ends a study in the
+            same way, but raises nothing.
     """
     settings.check()
+    interrupt = Interrupt(settings.time_limit_seconds)
     console = make_console()
     study = read_study(Path(settings.resume)) if settings.resume else {}
     trials = to_trials(choices, settings)
@@ -120,10 +124,9 @@ def run_study(
         settings = packed_uniformly(settings)
     trials = with_batches_of(study, trials)
     jobs = load_jobs(choices)
-    described = description(jobs, trials, settings.seed)
+    described = description(jobs, trials, settings.seed, settings.seeds, settings.data_seed)
     attempts = _earlier_attempts(settings, study, described)
     executor = executor or _ray(settings)
-    interrupt = Interrupt()
     with orderly(interrupt), closing(executor):
         devices = usable(executor.devices(settings.device), settings)
         if settings.auto_memory and not settings.dry_run:
@@ -135,7 +138,7 @@ def run_study(
         console.print(plan_text(plan, requests, about, str(sized)), markup=False, soft_wrap=True)
         if not requests:
             console.print(_given_up(attempts), markup=False, soft_wrap=True, end="")
-        interrupt.check()
+        interrupt.check_signals()
         if settings.dry_run:
             if requests:
                 console.print(_estimates_text(jobs, requests), markup=False, soft_wrap=True)
@@ -148,21 +151,25 @@ def run_study(
                 tried = {"configurations": listed(sized.trials, several=len(jobs) > 1), AUTO_BATCH: sized.by_trial()}
                 about_it = {"metrics": metrics_of(jobs), **_description(command, options, about, settings, plan)}
                 folder.describe({**described, **tried, **about_it})
+            elif settings.seeds > study.get("seeds", 1):
+                folder.describe(with_more_seeds(study, trials, settings.seeds))
             broken: BaseException | None = None
             try:
                 _execute(jobs, requests, estimates, plan, executor, folder, console, settings, interrupt)
-            except KeyboardInterrupt as error:
+            except (KeyboardInterrupt, TimeLimitReached) as error:
                 broken = error
+            attempts = folder.attempts()
         result = StudyResult(plan, estimates.raw, best_first(folder.rows(), metrics_of(jobs)), folder.path)
         if settings.auto_memory and settings.calibration:
             _learn(console, result, settings)
         page = _write_page(console, result, metrics_of(jobs), again) if settings.report else None
         if again:
             with suppress(OSError):  # nobody reads it any more: a closed pipe or terminal
-                _print_end(console, result, metrics_of(jobs), again, settings, page)
+                _print_end(console, result, attempts, metrics_of(jobs), again, settings, page)
         if broken:
             with suppress(OSError):
                 console.print(_how_to_go_on(folder.path, options), markup=False, soft_wrap=True)
+        if isinstance(broken, KeyboardInterrupt):
             raise broken
     return result
 
@@ -226,22 +233,32 @@ def _execute(
 ) -> None:
     """Runs the trials; whatever happens, every one of them has a row in the end."""
     epochs = sum(request.trial.config["epochs"] for request in requests)
-    progress = Progress(console, len(requests), epochs, metrics_of(jobs), sum(plan.budgets))
+    progress = Progress(
+        console, len(requests), epochs, metrics_of(jobs), sum(plan.budgets), several_seeds=settings.seeds > 1
+    )
     recorder = Recorder(folder, progress, requests)
     feedback = _feedback(estimates, folder)
     decisions = _decisions(jobs, feedback, settings)
     try:
         with progress:
             if requests:
+                interrupt.check()  # Ray takes seconds to start
                 executor.open(jobs, plan, folder.checkpoints)
             corrected = map(feedback.correct, requests)
             run_trials(corrected, Packer(plan), executor, recorder, decisions, interrupt)
     except BaseException as error:
-        cause = "interrupted" if isinstance(error, KeyboardInterrupt) else "the study broke off"
+        cause = _cause(error, settings)
         with suppress(TunerError):  # that the rows cannot be written either would hide why
             recorder.close(cause)
         raise
     recorder.close("")
+
+
+def _cause(error: BaseException, settings: Settings) -> str:
+    """Why a study ended before its trials did, in a word or two."""
+    if isinstance(error, TimeLimitReached):
+        return f"time limit of {settings.time_limit_text} reached"
+    return "interrupted" if isinstance(error, KeyboardInterrupt) else "the study broke off"
 
 
 def _feedback(estimates: Estimates, folder: StudyFolder) -> StudyFeedback:
@@ -362,34 +379,49 @@ def _description(
 
 
 def _estimates_text(jobs: Jobs, requests: Sequence[Request]) -> str:
+    """What each configuration will need; it is the same for all of its seeds."""
     several = len(jobs) > 1
-    return estimates_text(
-        [(title(each.trial.workload, each.trial.name, several=several), each.estimate) for each in requests]
-    )
+    listed = {title(each.trial.workload, each.trial.name, several=several): each.estimate for each in requests}
+    return estimates_text(list(listed.items()))
 
 
 def _print_end(
     console: Console,
     result: StudyResult,
+    attempts: Sequence[Row],
     metrics: Mapping[str, str],
     again: Again,
     settings: Settings,
     page: Path | None,
 ) -> None:
-    """Each workload's table, how good the estimates were, where the CSV is, and how to have the best trials again."""
+    """Each workload's table, what follows from it, where the CSV is, and how to have the best trials again."""
     assert result.folder is not None
     several = len(metrics) > 1
     lines = [estimate_accuracy(result.rows)] if settings.auto_memory else []
+    lines += [f"advice: {said}" for said in advise(Figures(result.rows, attempts, result.plan, settings, metrics))]
     lines += [f"results: {result.folder / RESULTS}", f"report: {page}" if page else ""]
     for workload, metric in metrics.items():
         rows = [row for row in result.rows if row["workload"] == workload]
         if several:
             console.print(workload, style="bold", markup=False)
-        console.print(results_table(rows, metric))
+        _print_tables(console, rows, metric)
         best = next((row for row in rows if row["status"] == "completed"), None)
         if best:
-            name = title(workload, best["name"], several=several)
+            name = title(workload, best["name"], several=several, seed=best["seed"] if has_seeds(rows) else None)
             lines.append(
                 f"best: {name}, {metric} {best[metric]:.4f}. Again: {again(best, result.folder, result.plan)}"
             )
     console.print("\n".join(line for line in lines if line), markup=False, soft_wrap=True)
+
+
+def _print_tables(console: Console, rows: Sequence[Row], metric: str) -> None:
+    """A workload's trials; with several seeds its configurations, and of the trials those that are not completed."""
+    if not has_seeds(rows):
+        console.print(results_table(rows, metric))
+        return
+    print_averages(console, rows, metric)
+    others = [row for row in rows if row["status"] != "completed"]
+    if ran := [row for row in others if row["device"]]:
+        console.print(results_table(ran, metric, seeds=True))
+    if len(others) > len(ran):
+        console.print(f"{len(others) - len(ran)} of {len(rows)} trials never started")

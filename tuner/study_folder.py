@@ -1,9 +1,9 @@
-"""What a study leaves: a journal of attempts, a CSV with a row for each configuration, and the best weights.
+"""What a study leaves: a journal of attempts, a CSV with a row for each trial, and the best weights.
 
 results/<time>-<workload>-<mode>/
     attempts.jsonl            one line an attempt, the moment it ends: the truth
     attempts.jsonl.corrupt    what a kill left of a line, if it did
-    results.csv               one row a configuration, rewritten as a whole
+    results.csv               one row a trial, rewritten as a whole
     study.json                command, versions, seed, devices, plan
     best.pt                   the best trial's weights and configuration; of several workloads best-<workload>.pt each
     checkpoints/              <trial_id>.pt of trials that have not ended for good

@@ -89,9 +89,17 @@ def with_batch(config: Mapping[str, Any], batch_size: int) -> dict[str, Any]:
     return {key: batch_size if value == AUTO else value for key, value in config.items()}
 
 
-def title(workload: str, name: str, *, several: bool) -> str:
-    """What texts call a configuration: by its name, after its workload's where there are several of these."""
-    return f"{workload}/{name}" if several else name
+def title(workload: str, name: str, *, several: bool, seed: int | None = None) -> str:
+    """What texts call a configuration: by its name, after its workload's where there are several of these.
+
+    Args:
+        workload: its name.
+        name: the configuration's.
+        several: whether there are several workloads.
+        seed: that of a trial, where its configuration is trained with several; else None.
+    """
+    whose = f"{workload}/{name}" if several else name
+    return whose if seed is None else f"{whose} (seed {seed})"
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,7 @@ def run_trials(
     Raises:
         ExecutionError: every device is lost.
         KeyboardInterrupt: an end was asked for; everything that had ended by then has been told to the listener.
+        TimeLimitReached: the same, where the time is over.
     """
     packer.wait(requests)
     running: dict[str, Request] = {}
@@ -109,7 +110,7 @@ def run_trials(
             running[placement.trial.trial_id] = request
             executor.submit(placement)
             listener.started(placement)
-        for event, weights in executor.poll(delayed.seconds_until_next(POLL_SECONDS)):
+        for event, weights in executor.poll(interrupt.seconds_left(delayed.seconds_until_next(POLL_SECONDS))):
             if isinstance(event, EpochReport):
                 listener.reported(event)
             elif isinstance(event, DeviceLost):

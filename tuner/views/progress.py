@@ -19,7 +19,14 @@ class Progress:
     """Follows the trials of a study and shows them; a context manager, since a live table must be ended."""
 
     def __init__(
-        self, console: Console, trials: int, epochs: int, metrics: Mapping[str, str], budget_bytes: int
+        self,
+        console: Console,
+        trials: int,
+        epochs: int,
+        metrics: Mapping[str, str],
+        budget_bytes: int,
+        *,
+        several_seeds: bool = False,
     ) -> None:
         """Prepares the display.
 
@@ -29,12 +36,14 @@ class Progress:
             epochs: epochs of all trials together, for the time that is left.
             metrics: the metric to show of a workload's trials, by workload.
             budget_bytes: memory that the trials divide between them, over all devices.
+            several_seeds: configurations are trained with several, so that a trial's seed is shown.
         """
         self._console = console
         self._trials = trials
         self._epochs = epochs
         self._metrics = metrics
         self._budget_bytes = budget_bytes
+        self._several_seeds = several_seeds
         self._began = time.monotonic()
         self._running: dict[str, tuple[Placement, EpochReport | None]] = {}
         self._done = 0
@@ -77,8 +86,9 @@ class Progress:
         metric = self._metrics[trial.workload]
         value = outcome.metrics.get(metric)
         if value is not None:
-            best = self._best.get(trial.workload, (value, trial.name))
-            self._best[trial.workload] = min(best, (value, trial.name), key=itemgetter(0))
+            name = title(trial.workload, trial.name, several=False, seed=self._seed(trial))
+            best = self._best.get(trial.workload, (value, name))
+            self._best[trial.workload] = min(best, (value, name), key=itemgetter(0))
         said = f"{metric} {value:.4f}" if value is not None else _reason(outcome)
         peak = "" if outcome.peak_bytes is None else f", peak {outcome.peak_bytes / GB:.2f} GB"
         self._say(
@@ -91,7 +101,10 @@ class Progress:
         self._say(f"{event.device.label} is lost: {event.reason}")
 
     def _title(self, trial: Trial) -> str:
-        return title(trial.workload, trial.name, several=len(self._metrics) > 1)
+        return title(trial.workload, trial.name, several=len(self._metrics) > 1, seed=self._seed(trial))
+
+    def _seed(self, trial: Trial) -> int | None:
+        return trial.seed if self._several_seeds else None
 
     def _say(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -10,6 +10,7 @@ from tuner.browse import CONFIG, default_columns, head, is_metric
 from tuner.comparison import Comparison, again
 from tuner.study_folder import Row
 from tuner.trial import title
+from tuner.views.seeds import has_seeds, print_averages
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,6 +44,9 @@ def print_results(console: Console, found: Comparison) -> None:
         first, *lines = table_lines(rows, columns, found.columns, width, dispensable)
         console.print(first, style="bold", markup=False, soft_wrap=True)
         console.out("\n".join(lines), highlight=False)
+        matching = [row for row in found.matching if row["workload"] == workload]
+        if metric and len(found.studies) == 1 and has_seeds(matching):
+            print_averages(console, matching, metric)
     if not found.shown:
         console.out(f"no trial of {len(found.rows)} meets what --where asks for", highlight=False)
     console.out("\n".join([*study_lines(found), *best_lines(found)]), highlight=False)
@@ -88,7 +92,7 @@ def study_lines(found: Comparison) -> list[str]:
     for label, study in found.studies.items():
         rows = [row for row in found.rows if row["study"] == label]
         counts = ", ".join(f"{count} {status}" for status, count in Counter(row["status"] for row in rows).items())
-        planned = len(study.about.get("configurations", rows))
+        planned = len(study.about.get("configurations", rows)) * study.about.get("seeds", 1)
         of_all = f" of {planned}" if planned > len(rows) else ""
         best = "".join(
             f"; best {title(workload, row['name'], several=len(found.metrics) > 1)}, {metric} {row[metric]:.4f}"
@@ -105,7 +109,9 @@ def best_lines(found: Comparison) -> list[str]:
     lines = []
     for workload, metric in found.metrics.items():
         if row := found.best(found.matching, workload):
-            name = title(workload, row["name"], several=len(found.metrics) > 1)
+            own = [each for each in found.rows if (each["study"], each["workload"]) == (row["study"], workload)]
+            seed = row.get("seed") if has_seeds(own) else None
+            name = title(workload, row["name"], several=len(found.metrics) > 1, seed=seed)
             whose = f" of {row['study']}" if len(found.studies) > 1 else ""
             lines.append(f"best: {name}{whose}, {metric} {row[metric]:.4f}. {again(found, row)}")
     return lines

@@ -62,7 +62,10 @@ def estimate_accuracy(rows: Sequence[Row]) -> str:
     median = statistics.median(abs(error) for error in errors)
     under = sum(error < 0 for error in errors)
     several = len({row["workload"] for row in rows}) > 1
-    names = [title(row["workload"], row["name"], several=several) for row in measured]
+    seeds = len({row["seed"] for row in rows}) > 1
+    names = [
+        title(row["workload"], row["name"], several=several, seed=row["seed"] if seeds else None) for row in measured
+    ]
     over = [
         name
         for name, row in zip(names, measured, strict=True)
@@ -99,7 +102,7 @@ def plan_text(plan: Plan, requests: Sequence[Request], data: str, batches: str =
         batches: the batches that were found for it, a line for each; empty where none was to be found.
     """
     lines = _labelled("data", data)
-    lines.append(f"{'trials':<10} {len(requests)}")
+    lines.append(f"{'trials':<10} {len(requests)}{_seeds(requests)}")
     if not requests:
         return "\n".join([*lines, "nothing is left to do"])
     lines += _labelled("batch", batches)
@@ -114,6 +117,16 @@ def plan_text(plan: Plan, requests: Sequence[Request], data: str, batches: str =
     least = f"{plan.guaranteed} to " if plan.guaranteed < plan.workers else ""
     lines.append(f"{'workers':<10} {least}{plan.workers}, {threads}; bounded by {plan.bound}")
     return "\n".join(lines)
+
+
+def _seeds(requests: Sequence[Request]) -> str:
+    seeds = sorted({request.trial.seed for request in requests})
+    if len(seeds) < 2:
+        return ""
+    configurations = len({(request.trial.workload, request.trial.name) for request in requests})
+    return (
+        f", of {configurations} configurations with seeds {seeds[0]} to {seeds[-1]}; the data are split alike for all"
+    )
 
 
 def _labelled(label: str, text: str) -> list[str]:
@@ -161,21 +174,29 @@ def _footprint(plan: Plan, requests: Sequence[Request]) -> str:
     return f"{need}{sum_} of {name}, the largest ({guess.method}){each}"
 
 
-def results_table(rows: Sequence[Row], metric: str) -> Table:
-    """The trials of one workload in the order given, with their reason where they have no metric."""
+def results_table(rows: Sequence[Row], metric: str, *, seeds: bool = False) -> Table:
+    """The trials of one workload in the order given, with their reason where they have no metric.
+
+    Args:
+        rows: the trials.
+        metric: what they are compared by.
+        seeds: show each trial's seed.
+    """
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     metrics = metric_columns(rows, metric)
     error = ("error",) if any(row["error"] for row in rows) else ()
+    seed = ("seed",) if seeds else ()
     tried = ("attempts",) if any(row["attempts"] > 1 for row in rows) else ()
-    heads = ("name", "status", *tried, *metrics, "epochs", "seconds", "share", "estimated", "peak", *error)
+    heads = ("name", *seed, "status", *tried, *metrics, "epochs", "seconds", "share", "estimated", "peak", *error)
     for head in heads:
         table.add_column(head, justify="left" if head in ("name", "status", "error") else "right")
     for row in rows:
         table.add_row(
             Text(row["name"]),
+            *(str(row[key]) for key in seed),
             row["status"],
             *(str(row[key]) for key in tried),
             *(_number(row.get(key), 4) for key in metrics),

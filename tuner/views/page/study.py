@@ -42,7 +42,8 @@ class PageStudy:
     @property
     def total(self) -> int:
         """How many trials the study has, those that have not ended included."""
-        return max(len(self.rows), len(self.study.get("configurations", ())))
+        planned = len(self.study.get("configurations", ())) * int(self.study.get("seeds", 1))
+        return max(len(self.rows), planned)
 
     @property
     def running(self) -> dict[str, Line]:
@@ -53,11 +54,21 @@ class PageStudy:
     @property
     def trial_names(self) -> dict[str, str]:
         """What texts call each trial, by trial id; those without a row by their number in the study."""
-        several = len(self.metrics) > 1
-        listed = self.study.get("configurations", ())
+        several, seeds = len(self.metrics) > 1, self.study.get("seeds", 1)
+        first = self.study.get("seed", 0)
+        listed = [
+            title("", str(each.get("name")), several=False, seed=seed if seeds > 1 else None)
+            for seed in range(first, first + seeds)
+            for each in self.study.get("configurations", ())
+        ]
         width = max(3, len(str(len(listed))))
-        names = {f"t{number:0{width}d}": str(each.get("name")) for number, each in enumerate(listed, 1)}
-        ended = {row["trial_id"]: title(row["workload"], row["name"], several=several) for row in self.rows}
+        names = {f"t{number:0{width}d}": name for number, name in enumerate(listed, 1)}
+        ended = {
+            row["trial_id"]: title(
+                row["workload"], row["name"], several=several, seed=row["seed"] if seeds > 1 else None
+            )
+            for row in self.rows
+        }
         return {**names, **ended}
 
     def of_workload(self, workload: str) -> list[Row]:

@@ -1,0 +1,184 @@
+"""Is it noise? Means over seeds with their intervals, and which configurations cannot be told from the best; pure.
+
+Each configuration was trained with several seeds. Its mean over them has the interval mean ± t · s / √n, s being the
+sample's standard deviation and t the 97.5 % quantile of Student's t with n - 1 degrees of freedom. Two
+configurations are compared in pairs: seed by seed, over the seeds that both have, since a seed's batches are the same
+for both. Where the interval of the mean difference includes 0, they cannot be told apart at 95 %.
+
+Source: NIST/SEMATECH e-Handbook of Statistical Methods, 7.2.2.1 and 7.3.1.1 (paired observations). The comparisons
+are not corrected for being many, nor for the best having been chosen by the same figures.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+Row = Mapping[str, Any]
+Verdict = Literal["best", "=", "worse", "better", "not judged", ""]
+
+# 97.5 % quantiles of Student's t with 1 to 30 degrees of freedom: NIST/SEMATECH e-Handbook, table 1.3.6.7.2.
+T_975 = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+Z_975 = 1.959964  # of the normal distribution
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean of figures, and how well it is known.
+
+    Attributes:
+        mean: theirs.
+        half_width: of the mean's 95 % interval; None of a single figure.
+        count: how many there are.
+    """
+
+    mean: float
+    half_width: float | None
+    count: int
+
+    @property
+    def deviation(self) -> float:
+        """The figures' standard deviation; 0 of a single one."""
+        return (self.half_width or 0.0) * math.sqrt(self.count) / t_quantile(max(1, self.count - 1))
+
+    @property
+    def includes_zero(self) -> bool:
+        """Whether 0 is within the interval."""
+        return self.half_width is not None and abs(self.mean) <= self.half_width
+
+
+@dataclass(frozen=True)
+class Average:
+    """A configuration over its seeds.
+
+    Attributes:
+        name: the configuration's.
+        seeds: how many of its trials there are a row of.
+        values: the metric by seed, of the completed trials.
+        interval: the metric's mean; None where no trial is completed.
+        difference: to the best configuration, over the seeds that both have; None of the best, of one without a
+            completed trial, and where nothing is compared.
+        verdict: "best"; "=" where it cannot be told from the best; else "worse", "not judged" where they have fewer
+            than two seeds in common, or rarely "better": on the seeds that both have. "" where there is one seed.
+    """
+
+    name: str
+    seeds: int
+    values: Mapping[int, float]
+    interval: Interval | None
+    difference: Interval | None = None
+    verdict: Verdict = ""
+
+
+def t_quantile(degrees: int) -> float:
+    """The 97.5 % quantile of Student's t.
+
+    From the table; beyond it by the expansion of Abramowitz and Stegun, 26.7.5, to its second term, which is right to
+    three decimals there.
+
+    Args:
+        degrees: of freedom, at least 1.
+    """
+    if degrees <= len(T_975):
+        return T_975[degrees - 1]
+    z = Z_975
+    return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
+
+
+def interval_of(values: Sequence[float]) -> Interval:
+    """The mean of figures, at least one, with its 95 % interval."""
+    count = len(values)
+    mean = statistics.fmean(values)
+    if count < 2:
+        return Interval(mean, None, count)
+    return Interval(mean, t_quantile(count - 1) * statistics.stdev(values) / math.sqrt(count), count)
+
+
+def averages(rows: Sequence[Row], metric: str) -> list[Average]:
+    """One workload's configurations over their seeds, the smallest mean first; those without any come last.
+
+    The best is chosen among those with at least two completed seeds, if there is one.
+
+    Args:
+        rows: trials, with the columns of ``results.csv``.
+        metric: what they are compared by; smaller is better.
+    """
+    by_name: dict[str, list[Row]] = {}
+    for row in rows:
+        by_name.setdefault(row["name"], []).append(row)
+    found = [_average(name, own, metric) for name, own in by_name.items()]
+    found.sort(key=lambda each: each.interval.mean if each.interval else math.inf)
+    if len({row.get("seed") for row in rows}) < 2:
+        return found
+    best = next((each for each in found if len(each.values) > 1), next((each for each in found if each.values), None))
+    return [_judged(each, best) for each in found] if best else found
+
+
+def seeds_needed(difference: Interval, most: int = 30) -> int | None:
+    """How many seeds would tell two configurations apart, if mean and deviation of their difference stay as they are.
+
+    Args:
+        difference: of the two, over the seeds that there are.
+        most: at most so many.
+
+    Returns:
+        The smallest n with t(n - 1) · s / √n < |mean difference|; None where that is more than ``most``.
+    """
+    for count in range(max(2, difference.count), most + 1):
+        if t_quantile(count - 1) * difference.deviation / math.sqrt(count) < abs(difference.mean):
+            return count
+    return None
+
+
+def _average(name: str, rows: Sequence[Row], metric: str) -> Average:
+    completed = {row.get("seed", 0): row.get(metric) for row in rows if row["status"] == "completed"}
+    values = {seed: float(value) for seed, value in completed.items() if value is not None and math.isfinite(value)}
+    return Average(name, len(rows), values, interval_of(list(values.values())) if values else None)
+
+
+def _judged(each: Average, best: Average) -> Average:
+    if each is best:
+        return replace(each, verdict="best")
+    differences = [each.values[seed] - best.values[seed] for seed in each.values if seed in best.values]
+    difference = interval_of(differences) if differences else None
+    if difference is None or difference.half_width is None:
+        return replace(each, difference=difference, verdict="not judged")
+    if difference.includes_zero:
+        return replace(each, difference=difference, verdict="=")
+    return replace(each, difference=difference, verdict="worse" if difference.mean > 0 else "better")
+
+
+def summary(found: Sequence[Average]) -> str:
+    """What the intervals say, in a sentence; empty where there is nothing to compare.
+
+    Args:
+        found: a workload's, from ``averages``.
+    """
+    best = next((each for each in found if each.verdict == "best"), None)
+    others = [each for each in found if each.verdict not in ("best", "")]
+    if best is None or not others:
+        return ""
+    said = []
+    if judged := [each for each in others if each.verdict != "not judged"]:
+        same = [each.name for each in judged if each.verdict == "="]
+        noun = f"other configuration{'s' * (len(judged) != 1)}"
+        said.append(
+            f"{len(same)} of {len(judged)} {noun} cannot be told from the best, "
+            f"{best.name}, at 95 % (paired over {_counts(judged)} seeds; not corrected for many comparisons)"
+            + (f": {', '.join(same)}" if same else "")
+        )
+    if skipped := [each.name for each in others if each.verdict == "not judged"]:
+        said.append(f"not judged, with fewer than two completed seeds in common: {', '.join(skipped)}")
+    return "\n".join(said)
+
+
+def _counts(judged: Sequence[Average]) -> str:
+    counts = sorted({each.difference.count for each in judged if each.difference})
+    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
