@@ -160,7 +160,7 @@ def test_a_trial_that_may_accumulate_gets_a_batch_that_can_be_halved() -> None:
     ("options", "remedy"),
     [
         ({"device_memory": 0.7}, r"0\.0\d GB more than the share of 0\.35 GB: give --max-workers 1$"),
-        ({"device_memory": 0.3}, "leave it out, lower --gpu-memory-buffer-gb, or use a larger device"),
+        ({"device_memory": 0.3}, "lower --gpu-memory-buffer-gb, use a larger device, or leave this"),
         (
             {"auto_memory": False, "model_memory_gb": 0.3},
             r"share of 0\.30 GB: give --model-memory-gb 0\.\d\d or more",

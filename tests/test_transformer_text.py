@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from tuner.placement import make_plan
-from tuner.trial import Device
+from tuner.sizing.transformers.formula import TransformerConfig
+from tuner.sizing.transformers.gpu_memory import largest_batches, transformer_estimates
+from tuner.trial import GB, Device
 from tuner.views.tables import monitoring_text
 from tuner.views.transformers import advice
 
@@ -31,6 +33,7 @@ def test_a_toml_file_is_estimated_in_three_precisions_with_advice(tmp_path: Path
     assert [line.split()[0] for line in run.stdout.splitlines()[1:4]] == ["float32", "amp", "half"]
     assert "parameters 30.12 M" in run.stdout
     assert "advice     float32 takes 8.98 GB without the context: high: reduce the batch" in run.stdout
+    assert "largest float32 batch within 85% of a card, context included: 8 GB 16, 12 GB 26" in run.stdout
     assert "nvidia-smi -l 1 --query-gpu=memory.used,memory.total,memory.free --format=csv" in run.stdout
 
 
@@ -45,6 +48,19 @@ def test_a_missing_size_is_one_line_and_exit_code_2() -> None:
     run = estimate("--model-embd", "64", "--batch-size", "2")
     assert (run.returncode, run.stdout) == (2, "")
     assert run.stderr == "error: model_layer is missing: give --model-layer, or a TOML file that has it\n"
+
+
+def test_the_largest_batch_of_a_card_fits_and_one_more_does_not(gpu_16gb: Device) -> None:
+    config = TransformerConfig(
+        model_positions=512, model_embd=1024, model_layer=24, model_head=16, batch_size=1, seq_len=512
+    )
+    found = largest_batches(config, "float32", gpu_16gb)
+    assert list(found) == [8, 12, 16, 24, 40, 80] and found[8] < found[80]
+
+    def need(batch: int) -> float:
+        return transformer_estimates(replace(config, batch_size=batch), gpu_16gb)[0][1].total_bytes / GB
+
+    assert all(need(batch) <= 0.85 * gb < need(batch + 1) for gb, batch in found.items() if batch)
 
 
 @pytest.mark.parametrize(

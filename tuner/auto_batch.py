@@ -11,7 +11,7 @@ from tuner.memory.estimate import WITHOUT_MEMORY
 from tuner.placement import Bound, budget_bytes, need_bytes
 from tuner.planning import Estimates, estimate_requests
 from tuner.settings import Settings
-from tuner.sizing.search import DoesNotFit, LargestBatch
+from tuner.sizing.search import TRAINING_SET, DoesNotFit, LargestBatch
 from tuner.sizing.workload import batch_bound, batch_key, largest_batch_of
 from tuner.trial import ACCUMULATION, AUTO, GB, Device, Trial, is_auto, title, with_batch
 from tuner.workloads.base import Choice, Job, Jobs
@@ -77,7 +77,8 @@ class AutoBatch:
         """Size and footprint, in one line."""
         parts = self.trial.config.get(ACCUMULATION, 1)
         size = f"{self.key} {self.batch_size:,}" + (f" in {parts} micro-batches" if parts > 1 else "")
-        return f"{size} takes {self.micro.need_bytes / GB:.2f} GB, bounded by {self.bound}"
+        once = ": one step an epoch" if self.bound == TRAINING_SET else ""
+        return f"{size} takes {self.micro.need_bytes / GB:.2f} GB, bounded by {self.bound}{once}"
 
 
 @dataclass(frozen=True)
@@ -262,4 +263,4 @@ def _remedy(need: int, devices: Sequence[Device], share: Share, settings: Settin
         return f"give --model-memory-gb {math.ceil(100 * need / GB) / 100:.2f} or more"
     if settings.auto_memory and need <= share.budget_bytes:
         return f"give --max-workers {share.budget_bytes // need * share.devices}"
-    return "leave it out, lower --gpu-memory-buffer-gb, or use a larger device"
+    return "lower --gpu-memory-buffer-gb, use a larger device, or leave this configuration out"

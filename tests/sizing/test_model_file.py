@@ -61,6 +61,13 @@ def test_a_file_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path, text:
     assert "\n" not in str(caught.value)
 
 
+def test_a_key_that_is_nearly_one_of_ours_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.toml"
+    path.write_text("model_embd = 64\nmodel_type = 'gpt'\nmixed_precison = true\n")
+    with pytest.raises(InputError, match="unknown key 'mixed_precison': did you mean mixed_precision"):
+        transformer_config(str(path), {})
+
+
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.toml: No such file or directory: give a TOML file"):
         transformer_config(str(tmp_path / "none.toml"), {})

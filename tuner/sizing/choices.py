@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from tuner.sizing.search import largest_batch
+from tuner.sizing.search import TRAINING_SET, largest_batch
 from tuner.trial import GB
 
 Number = int | float
@@ -128,7 +128,8 @@ def explanations(chosen: Chosen, goal: Goal, given: Mapping[str, Number]) -> lis
 def _batch_text(chosen: Chosen, goal: Goal) -> str:
     limit = f"{goal.limit_bytes / GB:.3f} GB"
     if chosen.beyond_bytes is None:
-        return f"batch {chosen.batch_size}, bounded by {chosen.stopped_by}; {limit} could be taken"
+        once = " (one step an epoch)" if chosen.stopped_by == TRAINING_SET else ""
+        return f"batch {chosen.batch_size}, bounded by {chosen.stopped_by}{once}; {limit} could be taken"
     beyond = f"{chosen.batch_size + 1} would take {chosen.beyond_bytes / GB:.3f} GB"
     return f"batch {chosen.batch_size}, as {beyond}, more than {limit}"
 

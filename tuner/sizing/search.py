@@ -9,6 +9,7 @@ from functools import cache
 from tuner.errors import InputError
 from tuner.trial import GB
 
+TRAINING_SET = "the training set"  # a bound's name: a batch that has all of it
 Need = Callable[[int], int]  # bytes that a batch of so many samples takes
 
 

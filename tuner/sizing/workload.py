@@ -7,7 +7,7 @@ from functools import cache
 
 from tuner.errors import InputError
 from tuner.memory.estimate import Method, calibrated, estimate
-from tuner.sizing.search import LargestBatch, largest_batch
+from tuner.sizing.search import TRAINING_SET, LargestBatch, largest_batch
 from tuner.trial import ACCUMULATION, Device, MemoryEstimate
 from tuner.workloads.base import Config, Job
 
@@ -90,4 +90,4 @@ def batch_bound(job: Job) -> tuple[int, str]:
     samples = job.workload.training_samples(job.data)
     if samples is None or samples > allowed:
         return allowed, f"the largest {key} that {job.workload.name} allows"
-    return samples, "the training set"
+    return samples, TRAINING_SET

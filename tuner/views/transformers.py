@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tuner.sizing.transformers.formula import TransformerConfig, parameter_count
-from tuner.sizing.transformers.gpu_memory import precision_of
-from tuner.trial import GB, MemoryEstimate
+from tuner.sizing.transformers.formula import Precision, TransformerConfig, parameter_count
+from tuner.sizing.transformers.gpu_memory import CARD_SHARE, largest_batches, precision_of
+from tuner.trial import GB, Device, MemoryEstimate
 from tuner.views.tables import WATCH_GPU, WATCH_MEMORY
 
 # Advice by the GB of tensors, as the GPU memory estimation guide has it: up to so many, and in words.
@@ -37,10 +37,18 @@ def transformer_text(config: TransformerConfig, found: Sequence[tuple[str, Memor
         "peak": _peak(early),
         "saved": f"against {base}: {savings}",
         "advice": f"{asked} takes {totals[asked]:.2f} GB without the context: {advice(totals[asked])}",
+        "cards": _cards(config, asked),
         "watch": WATCH_GPU,
         "": WATCH_MEMORY,
     }
     return "\n".join(f"{head:<10} {text}" for head, text in lines.items() if text)
+
+
+def _cards(config: TransformerConfig, precision: Precision) -> str:
+    """The largest batch on cards of common sizes."""
+    found = largest_batches(config, precision, Device("", "cuda", 0, "a GPU", 0, 0, cores=0))
+    sizes = ", ".join(f"{gb} GB {batch or 'none'}" for gb, batch in found.items())
+    return f"largest {precision} batch within {CARD_SHARE:.0%} of a card, context included: {sizes}"
 
 
 def _peak(early: Sequence[str]) -> str:

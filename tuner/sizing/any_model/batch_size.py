@@ -256,8 +256,8 @@ def _check(mode: str, utilization: float, least: int, most: int, total_gb: float
         raise InputError(f"target_utilization={utilization}: give a share above 0 and up to 1")
     if not 1 <= least <= most:
         raise InputError(f"min_batch_size={least}, max_batch_size={most}: 1 <= min_batch_size <= max_batch_size")
-    if total_gb is not None and not 0 < total_gb < math.inf:
-        raise InputError(f"total_gb={total_gb}: give the device's memory in GB, above 0")
+    if total_gb is not None and not (isinstance(total_gb, (int, float)) and 0 < total_gb < math.inf):
+        raise InputError(f"total_gb={total_gb!r}: give the device's memory in GB, above 0")
 
 
 def _check_model(step: TrainingStep) -> None:

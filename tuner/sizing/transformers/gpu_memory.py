@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tuner.errors import InputError
 from tuner.memory.estimate import CONTEXT_BYTES, CUBLAS_WORKSPACE_BYTES, cublas_workspace_bytes
+from tuner.sizing.search import largest_batch
 from tuner.sizing.transformers.formula import (
     GPT2_VOCABULARY,
     PRECISIONS,
@@ -17,6 +18,8 @@ from tuner.sizing.transformers.formula import (
 )
 from tuner.trial import GB, Device, MemoryEstimate
 
+CARDS_GB = (8, 12, 16, 24, 40, 80)
+CARD_SHARE = 0.85  # of a card may be taken: the safety margin of ``tune optimize``
 HANDLES = 2  # of cuBLAS, each with a workspace: the backward pass runs in a thread of its own
 
 
@@ -41,6 +44,26 @@ def _estimate(config: TransformerConfig, precision: Precision, device: Device) -
         workspace_bytes=HANDLES * cublas_workspace_bytes(device),
         context_bytes=CONTEXT_BYTES[device.kind],
     )
+
+
+def largest_batches(config: TransformerConfig, precision: Precision, device: Device) -> dict[int, int]:
+    """For each of ``CARDS_GB`` the most sequences in a batch that fit, context included; 0 where not even one does.
+
+    Args:
+        config: the sizes; its own batch does not count.
+        precision: "float32", "amp" or "half".
+        device: its kind counts, not its memory.
+    """
+
+    def need(batch: int) -> int:
+        return _estimate(replace(config, batch_size=batch), precision, device).total_bytes
+
+    found = {}
+    for size in CARDS_GB:
+        limit_bytes = int(CARD_SHARE * size * GB)
+        fits = need(1) <= limit_bytes
+        found[size] = largest_batch(need, limit_bytes, at_most=2**20, bound="2**20").batch_size if fits else 0
+    return found
 
 
 def estimate_gpu_memory_requirements(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -82,6 +83,7 @@ def read_sizes(path: str) -> dict[str, Any]:
         for written, value in table.items():
             key = written.replace("-", "_")
             if key not in KEYS:
+                _check_spelling(path, written, key)
                 continue
             if key in found:
                 raise InputError(f"{path}: {key} is there twice: leave one of them out")
@@ -94,6 +96,13 @@ def read_sizes(path: str) -> dict[str, Any]:
             "[model] and [training]"
         )
     return found
+
+
+def _check_spelling(path: str, written: str, key: str) -> None:
+    """Refuses a key that is nearly one of ours: left alone it would be a silent default."""
+    close = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.9)
+    if close:
+        raise InputError(f"{path}: unknown key {written!r}: did you mean {close[0]}?")
 
 
 def _read(path: str) -> dict[str, Any]:
