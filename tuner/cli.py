@@ -54,7 +54,11 @@ def cli() -> None:
 @options("report", "dry_run", "debug")
 @click.pass_context
 def run(ctx: click.Context, /, debug: bool, **chosen: Any) -> None:
-    """Tune a workload and leave a CSV of results."""
+    """Tune a workload and leave a CSV of results.
+
+    As many trials run side by side as each device's memory has room for; the plan says how many, and why.
+    A trial that runs out of memory is tried again with more.
+    """
     from tuner import api
 
     given = {name for name in chosen if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
@@ -103,7 +107,10 @@ def estimate(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
     "device", "gpus", "gpu", "memory_estimation", "calibration", "expandable_segments", "like", "as_json", "debug"
 )
 def plan(debug: bool, as_json: bool, **chosen: Any) -> None:
-    """Show how a study would be packed and how long it would take, without running it."""
+    """Show how a study would be packed and how long it would take, without running it.
+
+    On this machine's devices, on GPUs that need not be there (--gpus), or on single cards of several sizes (--gpu).
+    """
     from tuner import capacity, forecast
     from tuner.views.capacity import capacity_text
     from tuner.views.forecast import forecast_text
@@ -149,7 +156,10 @@ def optimize(debug: bool, as_json: bool, **chosen: Any) -> None:
 )
 @click.pass_context
 def calibrate(ctx: click.Context, /, debug: bool, **chosen: Any) -> None:
-    """Train each configuration for an epoch and keep what it took, to correct later estimates."""
+    """Train each configuration for an epoch and keep what it took, to correct later estimates.
+
+    Prints peak and estimate of each, before and after the correction.
+    """
     from tuner import estimation
 
     table = estimation.calibrate(**chosen)
@@ -161,7 +171,10 @@ def calibrate(ctx: click.Context, /, debug: bool, **chosen: Any) -> None:
 @options("study", "trial", "train_workload", "train_seed", "train_epochs", "all_data", "exact", "train_data")
 @options("device", "train_threads", "train_output", "debug")
 def train(debug: bool, **chosen: Any) -> None:
-    """Train one configuration of a study again: longer, on all the data, or to the same digits."""
+    """Train one configuration of a study again: longer, on all the data, or to the same digits.
+
+    In one process, without Ray. What it will take is estimated first, and refused if it is not free.
+    """
     from tuner import retraining
 
     retraining.train(**chosen)
@@ -170,7 +183,11 @@ def train(debug: bool, **chosen: Any) -> None:
 @cli.command()
 @options("rows", "footprint_output", "name", "batch", "overwrite", "debug")
 def fit_footprint(debug: bool, **chosen: Any) -> None:
-    """Fit a model's footprint to measured rows: a column memory_gb, the others variables."""
+    """Fit a formula of memory to measured rows, and keep it as a footprint file.
+
+    ROWS.csv has a column memory_gb (or peak_memory_gb), and a column for each variable; a study's results.csv is
+    understood too.
+    """
     from tuner.sizing.footprints import fitting
 
     click.echo(fitting.fit_footprint(**chosen).text())

@@ -28,11 +28,19 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
         "--mode",
         default="quick",
         show_default=True,
-        help="A named list of configurations: quick, architecture, learning, regularization or full.",
+        metavar="NAME",
+        help="A named list of configurations: quick, architecture, learning, regularization or full; for gt-ssl also "
+        "pretrain, 8gb, 12gb, 16gb or 24gb.",
     ),
-    "config": click.option("--config", metavar="FILE", help="A list or grid of your own (YAML, TOML or JSON)."),
+    "config": click.option(
+        "--config", metavar="FILE", help="A list or grid of your own (YAML, TOML or JSON), instead of --mode."
+    ),
     "overrides": click.option(
-        "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Replaces a value of every configuration."
+        "--set",
+        "overrides",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Give a hyperparameter this value in every configuration; can be given again.",
     ),
     "data": click.option(
         "--data",
@@ -42,9 +50,11 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
         help="synthetic, ml-100k (downloaded once), or a folder; for all workloads or one.  [default: synthetic]",
     ),
     "skip_bad": click.option("--skip-bad", is_flag=True, help="Leave out data files that cannot be used."),
-    "only": click.option("--only", metavar="NAME", help="Just this configuration."),
+    "only": click.option("--only", metavar="NAME", help="Just the configuration of this name."),
     "limit": click.option("--limit", type=int, metavar="N", help="Just the first N configurations of each workload."),
-    "auto_memory": click.option("--auto-memory", is_flag=True, help="Estimate what each configuration needs."),
+    "auto_memory": click.option(
+        "--auto-memory", is_flag=True, help="Estimate what each configuration needs, and give each trial that."
+    ),
     "model_memory_gb": click.option(
         "--model-memory-gb",
         type=float,
@@ -59,7 +69,7 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
         default=2.0,
         show_default=True,
         metavar="GB",
-        help="Memory to leave alone on each device.",
+        help="Memory to leave alone on each device: a GPU, or the machine's RAM.",
     ),
     "packing": click.option(
         "--packing",
@@ -70,7 +80,10 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
         "--device-memory-gb", type=float, metavar="GB", help="Use each device as if it had no more than this."
     ),
     "caps": click.option(
-        "--caps/--no-caps", default=True, help="End a trial that outgrows its share before it takes its neighbours'."
+        "--caps/--no-caps",
+        default=True,
+        show_default=True,
+        help="End a trial that outgrows its share before it takes its neighbours'.",
     ),
     "max_attempts": click.option(
         "--max-attempts",
@@ -78,7 +91,7 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
         default=4,
         show_default=True,
         metavar="N",
-        help="How many times a trial may run out of memory.",
+        help="Give a trial up when it has run out of memory so many times.",
     ),
     "retry_growth": click.option(
         "--retry-growth",
@@ -86,7 +99,7 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
         default=1.5,
         show_default=True,
         metavar="FACTOR",
-        help="What a trial's share is multiplied by after that.",
+        help="What a trial's share is multiplied by after it ran out of memory.",
     ),
     "backoff": click.option(
         "--backoff",
@@ -97,7 +110,12 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
         help="Wait of the first retry while other trials run; each further one is twice as long.",
     ),
     "backoff_max": click.option(
-        "--backoff-max", type=float, default=300.0, show_default=True, metavar="SECONDS", help="The longest wait."
+        "--backoff-max",
+        type=float,
+        default=300.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="The longest wait before a retry.",
     ),
     "on_oom": click.option(
         "--on-oom",
@@ -128,18 +146,22 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
     "address": click.option(
         "--address", metavar="auto|HOST:PORT", help="Join this Ray cluster.  [default: a Ray of its own]"
     ),
-    "max_workers": click.option("--max-workers", type=int, metavar="N", help="At most N trials at once."),
+    "max_workers": click.option(
+        "--max-workers", type=int, metavar="N", help="At most N trials at once.  [default: as many as fit]"
+    ),
     "threads": click.option(
         "--threads", type=int, metavar="N", help="CPU threads for each trial.  [default: cores / workers]"
     ),
-    "epochs": click.option("--epochs", type=int, metavar="N", help="Replaces every configuration's epochs."),
+    "epochs": click.option(
+        "--epochs", type=int, metavar="N", help="Train every configuration for N epochs.  [default: its own]"
+    ),
     "seed": click.option(
         "--seed",
         type=int,
         default=0,
         show_default=True,
         metavar="N",
-        help="Of the validation split, weights, batches and dropout.",
+        help="Seed of the validation split, weights, batches and dropout.",
     ),
     "seeds": click.option(
         "--seeds",
@@ -163,47 +185,60 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
         type=click.Choice(["auto", "cpu", "cuda"]),
         default="auto",
         show_default=True,
-        help="Where trials run; auto is GPUs where there are any.",
+        help="Where to train; auto is GPUs where there are any, else the CPU.",
     ),
     "memory_estimation": click.option(
         "--memory-estimation",
         type=click.Choice(["auto", "static", "traced", "measured"]),
         default="auto",
         show_default=True,
-        help="How to estimate; auto is traced where a step can be followed.",
+        help="How to estimate: by a formula, by following a step on tensors without content, or by running one; auto "
+        "is traced where a step can be followed.",
     ),
     "calibration": click.option(
         "--calibration/--no-calibration",
         default=True,
+        show_default=True,
         help="Correct estimates by what earlier trials on this device needed.",
     ),
     "expandable_segments": click.option(
-        "--expandable-segments", is_flag=True, help="Use PyTorch's CUDA allocator option of that name."
+        "--expandable-segments",
+        is_flag=True,
+        help="Use PyTorch's CUDA allocator option of that name, against fragmentation.",
     ),
     "model_embd": click.option("--model-embd", type=int, metavar="N", help="A transformer's width."),
-    "model_layer": click.option("--model-layer", type=int, metavar="N", help="Its blocks."),
+    "model_layer": click.option("--model-layer", type=int, metavar="N", help="A transformer's blocks."),
     "model_head": click.option(
-        "--model-head", type=int, metavar="N", help="Its attention heads.  [default: heads of 64]"
+        "--model-head", type=int, metavar="N", help="A transformer's attention heads.  [default: heads of 64]"
     ),
     "model_positions": click.option(
-        "--model-positions", type=int, metavar="N", help="Its positions.  [default: --seq-len, or 512]"
+        "--model-positions",
+        type=int,
+        metavar="N",
+        help="A transformer's positions.  [default: --seq-len, or 512]",
     ),
-    "batch_size": click.option("--batch-size", type=int, metavar="N", help="Sequences in a batch."),
+    "batch_size": click.option("--batch-size", type=int, metavar="N", help="A transformer's batch, in sequences."),
     "seq_len": click.option(
-        "--seq-len", type=int, metavar="N", help="Tokens in a sequence.  [default: --model-positions]"
+        "--seq-len", type=int, metavar="N", help="Tokens in each sequence.  [default: --model-positions]"
     ),
     "mixed_precision": click.option(
-        "--mixed-precision/--no-mixed-precision", default=None, help="Advise for training under autocast."
+        "--mixed-precision/--no-mixed-precision",
+        default=None,
+        help="Advise for training under autocast; all precisions are shown anyway.  [default: no-mixed-precision]",
     ),
     "checkpointing": click.option(
-        "--checkpointing/--no-checkpointing", default=None, help="Compute blocks again in backward, to keep less."
+        "--checkpointing/--no-checkpointing",
+        default=None,
+        help="Compute a transformer's blocks again in backward, to keep less.  [default: no-checkpointing]",
     ),
     "attention": click.option(
         "--attention",
         type=click.Choice(["sdpa", "explicit"]),
-        help="torch's kernel, or all scores.  [default: sdpa]",
+        help="torch's kernel, or one that keeps every head's matrix of scores.  [default: sdpa]",
     ),
-    "vocabulary": click.option("--vocabulary", type=int, metavar="N", help="Tokens there are.  [default: 50257]"),
+    "vocabulary": click.option(
+        "--vocabulary", type=int, metavar="N", help="Tokens that there are.  [default: 50257]"
+    ),
     "tied": click.option(
         "--tied/--untied", default=None, help="The head shares the token embedding's weight.  [default: tied]"
     ),
@@ -323,15 +358,17 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
         "--columns", metavar="A,B,C", help="Show these columns.  [default: what tells trials apart]"
     ),
     "top": click.option("--top", type=int, metavar="N", help="Just the first N of each workload."),
-    "as_json": click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+    "as_json": click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text."),
     "rows": click.argument("rows", metavar="ROWS.csv"),
-    "footprint_output": click.option("--output", "output", metavar="FILE", help="The footprint's TOML file."),
+    "footprint_output": click.option(
+        "--output", "output", metavar="FILE", help="The TOML file to write.  [default: only show the fit]"
+    ),
     "name": click.option("--name", metavar="NAME", help="What to call the model.  [default: the file's name]"),
     "batch": click.option(
         "--batch", default="batch_size", show_default=True, metavar="COLUMN", help="Which column is the batch."
     ),
     "overwrite": click.option("--overwrite", is_flag=True, help="Replace the file if it is there."),
-    "as_csv": click.option("--csv", "as_csv", is_flag=True, help="Print CSV."),
+    "as_csv": click.option("--csv", "as_csv", is_flag=True, help="Print CSV instead of text."),
     "debug": click.option("--debug", is_flag=True, help="Show the traceback of an error."),
 }
 
