@@ -93,8 +93,8 @@ def test_estimates_that_were_never_corrected() -> None:
 def test_a_best_trial_that_was_still_improving() -> None:
     rows = [row("best", val_loss=0.4, best_epoch=10), *ALIKE[:2]]
     assert advice(*rows, cores=1) == [
-        "val_loss was still improving in the last epoch (10) of the best, best, and in 1 of 3 completed trials: "
-        "try `--epochs 20`"
+        "val_loss was still improving in the last epoch (10) of the best trial, best, and in 1 of 3 completed "
+        "trials: try `--epochs 20`"
     ]
     assert advice(row("best", val_loss=0.4), row("a", best_epoch=10), cores=1) == []
 

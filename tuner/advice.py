@@ -147,8 +147,9 @@ def _epochs(figures: Figures) -> str:
         if best["best_epoch"] == best["epochs"]:
             last = sum(row["best_epoch"] == row["epochs"] for row in rows)
             return (
-                f"{metric} was still improving in the last epoch ({best['epochs']}) of the best, {best['name']}, and "
-                f"in {last} of {_count(len(rows), 'completed trial')}: try `--epochs {2 * best['epochs']}`"
+                f"{metric} was still improving in the last epoch ({best['epochs']}) of the best trial, "
+                f"{best['name']}, and in {last} of {_count(len(rows), 'completed trial')}: "
+                f"try `--epochs {2 * best['epochs']}`"
             )
     return ""
 

@@ -135,7 +135,8 @@ def run_given(options: Mapping[str, Any], given: Collection[str]) -> StudyResult
         InputError: as ``run``.
         ExecutionError: as ``run``.
     """
-    options, defaults = {name: _plain(value) for name, value in options.items()}, run_defaults()
+    defaults = run_defaults()
+    options = {name: _plain(options[name]) for name in defaults}  # in one order, in which commands name them
     study: Mapping[str, Any] = {}
     if resume := options["resume"]:
         study = read_study(Path(resume))
