@@ -68,7 +68,7 @@ def test_what_cannot_be_used_is_one_line_and_nothing_is_written(
 
 def test_no_study_at_all_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="no study in results/: give the folder of a study"):
+    with pytest.raises(InputError, match="results/ holds no study: run one, or give the folder of a study"):
         tuner.report()
 
 
