@@ -219,7 +219,8 @@ def test_names_of_users_stay_text(browser: webdriver.Chrome, small: Path) -> Non
 
 
 def test_a_theme_is_chosen_by_button_and_the_plots_follow(browser: webdriver.Chrome, small: Path) -> None:
-    show(browser, small)
+    set_screen(browser, 1280, "light")
+    open_page(browser, small)
     ground = "return getComputedStyle(document.body).backgroundColor"
     light = browser.execute_script(ground)
     button = browser.find_element(By.ID, "theme")
