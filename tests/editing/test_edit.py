@@ -362,3 +362,9 @@ def test_killed_at_any_moment_every_file_is_whole(tmp_path: Path) -> None:
         steps += 1
         begin()
     assert (len(states), steps) == (3, 36)  # none, the first or both are new
+
+
+def test_an_anchor_that_is_used_again_is_no_fault(tmp_path: Path) -> None:
+    path = tmp_path / "again.yaml"
+    path.write_text("a: &x 1\nb: *x\nc: &x 2\nbatch_size: 8\n")
+    assert edit(path, {"batch_size": 9}).after == "a: &x 1\nb: *x\nc: &x 2\nbatch_size: 9\n"

@@ -6,6 +6,7 @@ spacing, quotes and line ends on the way.
 
 from __future__ import annotations
 
+import warnings
 from bisect import bisect
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -53,7 +54,9 @@ def load(text: str, source: str) -> Any:
     loader = YAML(typ="safe", pure=True)
     loader.Constructor = Constructor
     try:
-        return loader.load(text)
+        with warnings.catch_warnings():  # that an anchor is used again, which is no fault
+            warnings.simplefilter("ignore")
+            return loader.load(text)
     except Exception as error:  # a constructor of a value that is not what its tag says raises what it likes
         raise _not_yaml(source, error) from error
 
