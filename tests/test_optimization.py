@@ -113,6 +113,24 @@ def test_the_smallest_of_several_configurations_goes_into_the_files(tmp_path: Pa
     assert to_record(found)["changes"][0]["after"] == str(times * part)
 
 
+def test_each_configuration_of_a_file_gets_its_own_choice_or_the_defaults(tmp_path: Path, folder: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text(
+        "configurations:\n- {name: a, batch_size: 8, accumulation: 1}\n- {hidden_dim: 2048}\n- {hidden_dim: 1024}\n"
+        "defaults: {batch_size: 8, accumulation: 1, hidden_dim: 4}\n"
+    )
+    options = {"gpu_memory": 1.96, "data": str(folder), "memory_estimation": "static", "target_effective_batch": 700}
+    found = tuner.optimize(**options, config=str(own), config_path=[str(tmp_path)], apply=True)
+    first, second, third = found.chosen
+    assert second.batch_size < third.batch_size <= first.batch_size
+    batch = second.batch_size * second.accumulation
+    assert own.read_text() == (
+        f"configurations:\n- {{name: a, batch_size: {first.batch_size}, accumulation: 1}}\n"
+        "- {hidden_dim: 2048}\n- {hidden_dim: 1024}\n"
+        f"defaults: {{batch_size: {batch}, accumulation: {second.accumulation}, hidden_dim: 4}}\n"
+    )
+
+
 def test_an_optimizer_step_has_no_more_samples_than_there_are(folder: Path) -> None:
     found = tuner.optimize(gpu_memory=8, data=str(folder), limit=1, target_effective_batch=10**6, max_batch_size=100)
     (row,) = found.chosen

@@ -15,7 +15,9 @@ from tuner.errors import InputError
 from tuner.memory.estimate import METHODS, Method
 from tuner.selection import DEFAULT_DATA, DEFAULT_MODE, choose
 from tuner.sizing.choices import Chosen, Goal, explanations
-from tuner.sizing.config_files import Values, config_files, parse_keys, planned_edits, values_of
+from tuner.sizing.config_entries import Sized
+from tuner.sizing.config_files import Plan, Values, parse_keys, planned_edits, values_of
+from tuner.sizing.config_folders import ConfigFile, config_files
 from tuner.sizing.configuration import Estimator, limited_by, reachable, size_configuration
 from tuner.sizing.footprints.footprint import read_footprint
 from tuner.sizing.footprints.stages import size_stages, stages_of
@@ -121,7 +123,7 @@ def optimize(
         max_batch_size: the largest.
         profile: run real steps with what was chosen on the device, and choose anew where they take too much.
         apply: write what was chosen into the files of ``config_path``.
-        config_path: YAML or TOML files, or folders of them.
+        config_path: YAML or TOML files, or folders that have them at any depth.
         dry_run: only say what would be changed in them.
         key: ``"name=dotted.path"`` texts: where in them a value is.
         device: "cuda", "cpu" for a machine's RAM, or "auto" for GPUs, with ``auto`` where there are any.
@@ -139,15 +141,15 @@ def optimize(
     target = _target(given)
     goal = Goal(target.limit_bytes, safety_margin, target_effective_batch, devices, min_batch_size, max_batch_size)
     found = _of_footprint(given, goal) if footprint is not None else _of_workloads(given, goal, target.device)
-    edits = planned_edits(files, found.to_write, found.keys, keys) if files else []
+    plan = planned_edits(files, found.to_write, found.keys, keys, found.sized) if files else Plan((), ())
     return Optimization(
         device=target.device,
         goal=goal,
         source=found.source,
         chosen=tuple(found.chosen),
-        explanations=(*target.notes, *found.explanations),
-        edits=tuple(edits),
-        backups=tuple(write(edits)) if apply and not dry_run else (),
+        explanations=(*target.notes, *found.explanations, *plan.notes),
+        edits=plan.edits,
+        backups=tuple(write(plan.edits)) if apply and not dry_run else (),
     )
 
 
@@ -160,6 +162,7 @@ class _Found:
     explanations: list[str]
     to_write: Values
     keys: Mapping[str, str]
+    sized: tuple[Sized, ...] = ()
 
 
 def _of_footprint(given: Mapping[str, Any], goal: Goal) -> _Found:
@@ -171,7 +174,7 @@ def _of_footprint(given: Mapping[str, Any], goal: Goal) -> _Found:
         source=f"{footprint.name}: {footprint.formula()} GB",
         chosen=chosen,
         explanations=why,
-        to_write=values_of(chosen, footprint.batch, in_one_step=False),
+        to_write=values_of(chosen, footprint.batch, one_step=False),
         keys=footprint.keys,
     )
 
@@ -179,7 +182,7 @@ def _of_footprint(given: Mapping[str, Any], goal: Goal) -> _Found:
 def _of_workloads(given: Mapping[str, Any], goal: Goal, device: Device) -> _Found:
     choices, _ = choose(**{name: given[name] for name in OF_CHOICE})
     jobs = load_jobs(choices)
-    several, sized = len(choices) > 1, list[tuple[Chosen, list[str]]]()
+    several, why, sized = len(choices) > 1, list[str](), list[Sized]()
     for choice in choices:
         estimator = Estimator(
             jobs[choice.workload.name],
@@ -190,14 +193,14 @@ def _of_workloads(given: Mapping[str, Any], goal: Goal, device: Device) -> _Foun
         )
         for each in choice.configurations:
             name = title(choice.workload.name, each.name, several=several)
-            sized.append(_sized(estimator, name, each.values, goal, profile=given["profile"]))
-    chosen = [each for each, _ in sized]
-    why = [line for _, lines in sized for line in lines]
+            found, lines = _sized(estimator, name, each.values, goal, profile=given["profile"])
+            sized.append(Sized(choice.workload.name, each.name, found))
+            why += lines
+    chosen = [each.chosen for each in sized]
     smallest = min(chosen, key=lambda each: each.batch_size)
     batch = batch_key(next(iter(jobs.values())))
-    if given["config_path"] and len(chosen) > 1:
-        why.append(f"{smallest.name}: its batch, the smallest of all, goes into the files")
-    return _Found(describe(jobs), chosen, why, values_of([smallest], batch, in_one_step=True), {})
+    to_write = values_of([smallest], batch, one_step=True, whose=smallest.name if len(chosen) > 1 else "")
+    return _Found(describe(jobs), chosen, why, to_write, {}, tuple(sized))
 
 
 def _sized(estimator: Estimator, name: str, config: Config, goal: Goal, *, profile: bool) -> tuple[Chosen, list[str]]:
@@ -227,7 +230,7 @@ def _target(given: Mapping[str, Any]) -> Target:
     return target
 
 
-def _files(given: Mapping[str, Any]) -> tuple[list[Path], dict[str, str]]:
+def _files(given: Mapping[str, Any]) -> tuple[list[ConfigFile], dict[str, str]]:
     """The files to be edited, and what they call what is written."""
     paths, wanted = given["config_path"], given["apply"] or given["dry_run"]
     if wanted and not paths:

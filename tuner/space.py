@@ -90,7 +90,7 @@ def configurations(
             faults.append(f"configuration {number}: expected a mapping, not {_kind(entry)}")
             continue
         given = {key: value for key, value in entry.items() if key != "name"}
-        name = str(entry.get("name") or _name(given))
+        name = name_of(entry)
         faults += [f"{name}: {fault}" for fault in _faults(given, schema)]
         found.append((name, {**(defaults or {}), **given}))
     repeated = [name for name, count in Counter(name for name, _ in found).items() if count > 1]
@@ -98,6 +98,12 @@ def configurations(
     if faults:
         raise InputError(f"{source}: " + "; ".join(dict.fromkeys(faults)))
     return [Configuration(name, complete(values, schema)) for name, values in found]
+
+
+def name_of(entry: Mapping[Any, Any]) -> str:
+    """What an entry of a list is called: its ``name``, or its values, such as ``hidden_dim=64,lr=0.001``."""
+    given = {key: value for key, value in entry.items() if key != "name"}
+    return str(entry.get("name") or ",".join(f"{key}={value}" for key, value in given.items()) or "default")
 
 
 def complete(values: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
@@ -205,11 +211,6 @@ def _problem(value: object, spec: Hyperparameter) -> str:
     if not math.isfinite(value) or (whole and value != int(value)):
         return f"is not allowed (allowed: {allowed})"
     return "" if spec.low <= value <= spec.high else f"is out of range (allowed: {allowed})"
-
-
-def _name(values: Mapping[Any, Any]) -> str:
-    """A configuration's name made of its values, such as ``hidden_dim=64,lr=0.001``."""
-    return ",".join(f"{key}={value}" for key, value in values.items()) or "default"
 
 
 def _kind(value: object) -> str:

@@ -8,7 +8,8 @@ import pytest
 
 from tuner.errors import InputError
 from tuner.sizing.choices import Chosen
-from tuner.sizing.config_files import Values, config_files, parse_keys, planned_edits, stage_of, values_of
+from tuner.sizing.config_files import Plan, Values, parse_keys, planned_edits, stage_of, values_of
+from tuner.sizing.config_folders import config_files
 
 STAGES = ["01", "02-05"]
 
@@ -38,14 +39,19 @@ def chosen(name: str, negatives: int, **values) -> Chosen:
 
 
 def two_stages(**values) -> Values:
-    return values_of([chosen("01", 24, **values), chosen("02-05", 8)], "batch_size", in_one_step=False)
+    return values_of([chosen("01", 24, **values), chosen("02-05", 8)], "batch_size", one_step=False)
+
+
+def plan_of(folder: Path, files: dict[str, str], values: Values, keys=None, sized=()) -> Plan:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return planned_edits(config_files([str(folder)]), values, {}, keys or {}, sized)
 
 
 def written(folder: Path, files: dict[str, str], values: Values, **keys: str) -> dict[str, dict[str, str]]:
-    for name, text in files.items():
-        (folder / name).write_text(text)
-    edits = planned_edits(config_files([str(folder)]), values, {}, keys)
-    return {edit.path.name: {change.key: change.after for change in edit.changes} for edit in edits}
+    plan = plan_of(folder, files, values, keys)
+    return {edit.path.name: {change.key: change.after for change in edit.changes} for edit in plan.edits}
 
 
 def test_every_file_has_the_batch_and_a_stages_file_its_own_numbers(tmp_path: Path) -> None:
@@ -63,7 +69,7 @@ def test_every_file_has_the_batch_and_a_stages_file_its_own_numbers(tmp_path: Pa
 
 
 def test_our_own_files_say_the_samples_of_an_optimizer_step(tmp_path: Path) -> None:
-    values = values_of([chosen("32x2", 8)], "batch_size", in_one_step=True)
+    values = values_of([chosen("32x2", 8)], "batch_size", one_step=True)
     found = written(tmp_path, {"own.yaml": "defaults: {batch_size: 1, accumulation: 1, n_negatives: 9}\n"}, values)
     assert found["own.yaml"] == {
         "defaults.batch_size": "230",
@@ -75,7 +81,11 @@ def test_our_own_files_say_the_samples_of_an_optimizer_step(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("files", "keys", "message"),
     [
-        ({"a.yaml": "lr: 1\n"}, {}, "a.yaml: holds none of batch_size, accumulation: add one, or say where"),
+        (
+            {"a.yaml": "lr: 1\n"},
+            {},
+            "no file in it has a place for batch_size, accumulation, n_positives, n_negatives: add one",
+        ),
         ({"a.yaml": "batch_size: 1\n"}, {}, "accumulation 5: no file has a key accumulation: add it"),
         (
             {"a.yaml": "batch_size: 1\n"},
@@ -86,7 +96,13 @@ def test_our_own_files_say_the_samples_of_an_optimizer_step(tmp_path: Path) -> N
         (
             {"a.yaml": "x: {batch_size: 1}\ny: {batch_size: 2}\n"},
             {},
-            r"is there 2 times \(x.batch_size, y.batch_size\)",
+            r"is there 2 times \(x.batch_size, y.batch_size\): .* with --key NAME=DOTTED.PATH",
+        ),
+        ({"a.yaml": "batch_size: ${oc.env:BS}\n"}, {}, r"a.yaml: batch_size is \${oc.env:BS}, not a number"),
+        (
+            {"06.yaml": "n_negatives: 1", "b.yaml": "["},
+            {},
+            "n_negatives in .*06.yaml: no stage .*; .*b.yaml: is not YAML",
         ),
         ({"a.txt": ""}, {}, "the folder has no file in .yaml, .yml, .toml"),
     ],
@@ -113,3 +129,56 @@ def test_paths_that_are_no_such_files_are_refused(tmp_path: Path, path: str, mes
         config_files([str(tmp_path / path)])
     with pytest.raises(InputError, match=r"--key batch_size: expected NAME=DOTTED\.PATH"):
         parse_keys(["batch_size"])
+
+
+def test_a_folder_is_searched_to_any_depth_but_for_backups_and_what_is_hidden(tmp_path: Path) -> None:
+    names = ["b.yml", "a/z.toml", "a/b/c.yaml", ".git/d.yaml", "e.backup.yaml", "f.yaml.backup", "g.backup/h.yaml"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "a" / "link.yaml").symlink_to("b/c.yaml")
+    found = config_files([str(tmp_path), str(tmp_path / "b.yml"), str(tmp_path / "a")])
+    assert [str(file.path.relative_to(tmp_path)) for file in found] == ["a/b/c.yaml", "a/z.toml", "b.yml"]
+    assert [(file.named, len(set(file.folders))) for file in found] == [(False, 2), (False, 2), (True, 1)]
+
+
+def test_what_a_folder_has_beside_is_left_alone_and_named(tmp_path: Path) -> None:
+    files = {f"more/{name}.yaml": "lr: 1\n" for name in "abcd"} | {
+        "config.yaml": "batch_size: 1\naccumulation: 1\n",
+        "06_stage.yaml": "n_negatives: 1\n",
+        "stage_one.yaml": "n_positives: 1\n",
+        "bad.yaml": "a: [\n",
+    }
+    plan = plan_of(tmp_path, files, two_stages())
+    strays, others = (note.replace(f"{tmp_path}/", "") for note in plan.notes if note.startswith("left alone: "))
+    assert [edit.path.name for edit in plan.edits] == ["config.yaml"]
+    assert "n_negatives in 06_stage.yaml, n_positives in stage_one.yaml: no stage has this number" in strays
+    assert "more/a.yaml, more/b.yaml, more/c.yaml and 1 more, without any of batch_size" in others
+    assert "; bad.yaml: is not YAML" in others
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.yaml", "lr: 1", "a.yaml: holds none of batch_size, accumulation: add one, or say where"),
+        ("01.yaml", "lr: 1", "01.yaml: holds none of batch_size, accumulation, n_positives, n_negatives: add"),
+        ("06.yaml", "n_negatives: 1", "06.yaml: holds n_negatives, but no stage has this number"),
+        ("a.yaml", "[", "a.yaml: is not YAML"),
+    ],
+)
+def test_a_file_that_is_named_itself_must_have_a_place(tmp_path: Path, name: str, text: str, message: str) -> None:
+    (tmp_path / "good.yaml").write_text("batch_size: 1\naccumulation: 1\n")
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match=message):
+        planned_edits(config_files([str(tmp_path), str(tmp_path / name)]), two_stages(), {}, {})
+
+
+def test_what_no_file_holds_is_told(tmp_path: Path) -> None:
+    files = {"01.yaml": "n_positives: 1\n", "02.yaml": "n_positives: 1\nn_negatives: 1\n"}
+    assert plan_of(tmp_path, files, two_stages()).notes == (
+        "not written: batch_size 46, accumulation 5: no file holds them",
+        "not written: n_negatives 24 of stage 01: no file holds it",
+    )
+    files = {"config.yaml": "batch_size: 1\n"}
+    notes = plan_of(tmp_path, files, two_stages(accumulation=1)).notes
+    assert notes == ("not written: n_negatives 24 of stage 01: no file holds it",)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -16,7 +16,7 @@ from types import ModuleType
 
 from tuner import journal
 from tuner.editing import toml_places, yaml_places
-from tuner.editing.places import Place, flat, new_text
+from tuner.editing.places import Place, flat, new_text, replaceable
 from tuner.errors import ExecutionError, InputError
 
 FORMATS = {".yaml": yaml_places, ".yml": yaml_places, ".toml": toml_places}
@@ -74,7 +74,7 @@ def edit(path: Path, values: Mapping[str, int | float]) -> Edit:
 
     Raises:
         InputError: the file cannot be read or parsed, a key is not in it, is there more than once, or holds
-            something else than a single value.
+            something else than a single value, or text that stands for a value that is found elsewhere.
     """
     form, text = _format(path), _read(path)
     mark = BOM if text.startswith(BOM) else ""
@@ -85,13 +85,14 @@ def edit(path: Path, values: Mapping[str, int | float]) -> Edit:
     return Edit(path, text, mark + after, tuple(changes))
 
 
-def holds(path: Path, key: str) -> bool:
-    """Whether a file holds a key, given as a dotted path or a bare name.
+def held(path: Path, keys: Iterable[str]) -> set[str]:
+    """Those of the keys that a file holds, each given as a dotted path or a bare name.
 
     Raises:
         InputError: the file cannot be read or parsed.
     """
-    return bool(_matches(_places(_format(path), _read(path).removeprefix(BOM), path), key))
+    found = _places(_format(path), _read(path).removeprefix(BOM), path)
+    return {key for key in keys if _matches(found, key)}
 
 
 def apply(edits: Sequence[Edit]) -> list[Path]:
@@ -227,9 +228,15 @@ def _locate(found: Sequence[Place], name: str, path: Path) -> Place:
         raise InputError(f"{path}: holds no key {name}{_close(found, name)}")
     if len(matches) > 1:
         keys = ", ".join(each.key for each in matches)
-        raise InputError(f"{path}: {name} is there {len(matches)} times ({keys}): give the dotted path of one")
+        raise InputError(
+            f"{path}: {name} is there {len(matches)} times ({keys}): give the dotted path of one with "
+            f"--key NAME=DOTTED.PATH"
+        )
     if matches[0].kind != "a value":
         raise InputError(f"{path}: {matches[0].key} is {matches[0].kind}: give a key with a single value")
+    text = next((each.text for each in found if each.start == matches[0].origin), matches[0].text)
+    if not replaceable(text):
+        raise InputError(f"{path}: {matches[0].key} is {text}, not a number: change it by hand")
     return matches[0]
 
 

@@ -6,6 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from tuner.trial import AUTO
+
+# What stands where no number has been chosen yet, beside a number itself.
+BLANK = ("", "~", "null", "true", "false", AUTO)
+
 
 @dataclass(frozen=True)
 class Place:
@@ -43,6 +48,20 @@ def new_text(old: str, value: int | float) -> str:
         return number_text(value)
     ambiguous = inner.lstrip("+-")[:1] == "0" and inner.lstrip("+-")[1:2].isdigit()  # 010 is 8 to some
     return old if same and not ambiguous else f"{quote}{number_text(value)}{quote}"
+
+
+def replaceable(text: str) -> bool:
+    """Whether a number may take a value's place: not that of text such as ``${oc.env:BATCH}``."""
+    inner = (text[1:-1] if text[:1] in ("'", '"') else text).strip()
+    if inner.lower() in BLANK:
+        return True
+    for parse in (float, lambda number: int(number, 0)):  # the second knows 0x18
+        try:
+            parse(inner)
+            return True
+        except ValueError:
+            continue
+    return False
 
 
 def flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
