@@ -199,6 +199,9 @@ def _of_workloads(given: Mapping[str, Any], goal: Goal, device: Device) -> _Foun
     chosen = [each.chosen for each in sized]
     smallest = min(chosen, key=lambda each: each.batch_size)
     batch = batch_key(next(iter(jobs.values())))
+    if given["config_path"] and given["overrides"]:
+        values = ", ".join(given["overrides"])
+        why.append(f"sized with {values}, which is not written: the files must say so themselves")
     to_write = values_of([smallest], batch, one_step=True, whose=smallest.name if len(chosen) > 1 else "")
     return _Found(describe(jobs), chosen, why, to_write, {}, tuple(sized))
 
