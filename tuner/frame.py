@@ -49,7 +49,7 @@ class StudyFrame(pd.DataFrame):
             InputError: no trial of this table is completed, or it is not known what trials are compared by.
         """
         metric = self._about(METRIC)
-        if missing := [name for name in (*SHOWN_COLUMNS, metric) if name not in self]:
+        if missing := [name for name in ("name", "seed", "status", metric) if name not in self]:
             raise InputError(f"best: this table has no column {missing[0]!r}: take it of the table with all columns")
         best = _best_place(_to_rows(self), metric)
         if best is None:

@@ -39,7 +39,7 @@ from tuner.retry import Retry, next_attempt
 from tuner.settings import Settings
 from tuner.study_folder import ATTEMPTS, AUTO_BATCH, RESULTS, Row, StudyFolder, read_study
 from tuner.trial import ACCUMULATION, GB, SUCCESSFUL, Device, MemoryEstimate, Outcome, Request, is_auto, title
-from tuner.views.notebook import NotebookProgress, in_notebook
+from tuner.views.notebook import NotebookProgress, import_quietly, in_notebook
 from tuner.views.progress import Progress
 from tuner.views.seeds import has_seeds, print_averages
 from tuner.views.tables import (
@@ -119,6 +119,8 @@ def run_study(
             same way, but raises nothing.
     """
     settings.check()
+    if in_notebook():
+        import_quietly()
     interrupt = Interrupt(settings.time_limit_seconds)
     console = make_console()
     study = read_study(Path(settings.resume)) if settings.resume else {}

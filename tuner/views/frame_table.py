@@ -8,6 +8,7 @@ from html import escape
 
 from tuner.browse import default_columns, head
 from tuner.study_folder import Row
+from tuner.views.page.figure import count_text
 from tuner.views.tables import value_text
 
 SHOWN_ROWS = 60
@@ -33,7 +34,8 @@ def trials_html(rows: Sequence[Row], known: Sequence[str], metric: str, best: in
     bold = ' style="font-weight:bold"'
     body = "".join(f"<tr{bold if place == best else ''}>{line}</tr>" for place, line in enumerate(lines))
     return (
-        f'<table class="dataframe"><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>'
+        '<div style="overflow-x:auto"><table class="dataframe">'
+        f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
         f"<p>{escape(_summary(rows, metric, best, folder))}</p>"
     )
 
@@ -45,7 +47,7 @@ def _cell(tag: str, column: str, text: str) -> str:
 
 def _summary(rows: Sequence[Row], metric: str, best: int | None, folder: str) -> str:
     counts = Counter(row["status"] for row in rows)
-    text = f"{len(rows)} trials: {', '.join(f'{count} {status}' for status, count in counts.items())}"
+    text = f"{count_text(len(rows), 'trial')}: {', '.join(f'{count} {status}' for status, count in counts.items())}"
     if best is not None:
         text += f" · best: {rows[best]['name']}, {metric} {rows[best][metric]:.4f}"
     if len(rows) > SHOWN_ROWS:

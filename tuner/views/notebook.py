@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import time
+import warnings
+from contextlib import suppress
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +24,16 @@ def in_notebook() -> bool:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     return hasattr(shell, "kernel")  # a terminal's IPython has none
+
+
+def import_quietly() -> None:
+    """Imports what would warn in a notebook without ipywidgets, which nothing here needs.
+
+    That is tqdm, as Ray and PyTorch Geometric import it.
+    """
+    with warnings.catch_warnings(), suppress(ImportError):
+        warnings.simplefilter("ignore")
+        importlib.import_module("tqdm.auto")
 
 
 class NotebookProgress(Progress):

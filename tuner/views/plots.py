@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Names = Mapping[str, str]
 CAPTION_WIDTH = 110
 PALE = 0.28
+BEST_COLOURS = ("best", "completed", "diverged", "out_of_memory", "pruned")  # of the best curves, in their order
 
 
 def curves_plot(figure: Figure, names: Names) -> Plot:
@@ -36,14 +37,16 @@ def curves_plot(figure: Figure, names: Names) -> Plot:
         InputError: there is nothing to draw; as in every plot.
     """
     data, plot = _data(figure), _plot(figure)
+    emphasised = [curve["id"] for curve in data["curves"] if curve["best"]]
     for curve in reversed(data["curves"]):
         best = curve["best"]
+        colour = BEST_COLOURS[emphasised.index(curve["id"])] if best else "muted"
         plot.add_scatter(
             x=[epoch for epoch, _ in curve["points"]],
             y=[value for _, value in curve["points"]],
             name=escape(names.get(curve["id"], curve["id"])),
             mode="lines+markers" if best or len(curve["points"]) == 1 else "lines",
-            line={"width": 2.4} if best else {"width": 1.1, "color": _colours()["muted"]},
+            line={"width": 2.4 if best else 1.1, "color": _colours()[colour]},
             opacity=1 if best else 0.42,
             showlegend=best,
         )
@@ -146,7 +149,8 @@ def timeline_plot(figures: Sequence[Figure], names: Names) -> Plot:
     if not drawn:
         raise InputError(f"nothing to draw: {figures[0].caption}")
     titles = [text for figure in drawn for text in (escape(figure.title), "")]
-    plot = _plots(rows=2 * len(drawn), cols=1, subplot_titles=titles, row_heights=[0.6, 0.4] * len(drawn))
+    rows = {"rows": 2 * len(drawn), "row_heights": [0.6, 0.4] * len(drawn), "vertical_spacing": 0.16 / len(drawn)}
+    plot = _plots(**rows, cols=1, subplot_titles=titles, shared_xaxes="all")
     for number, figure in enumerate(drawn):
         data, row = _data(figure), 2 * number + 1
         _add_bars(plot, data, names, row)
@@ -157,7 +161,8 @@ def timeline_plot(figures: Sequence[Figure], names: Names) -> Plot:
         plot.update_yaxes(title="GB", rangemode="tozero", row=row + 1, col=1)
         plot.update_xaxes(title=f"time since the first trial was placed, {data['unit']}", row=row + 1, col=1)
     height = sum(figure.height for figure in drawn) + 120
-    return _titled(plot, "Timeline", drawn[0].caption).update_layout(barmode="overlay", height=height)
+    captions = [f"{figure.title}: {figure.caption}" if len(drawn) > 1 else figure.caption for figure in figures]
+    return _titled(plot, "Timeline", *captions).update_layout(barmode="overlay", height=height)
 
 
 def _add_bars(plot: Plot, data: Mapping[str, Any], names: Names, row: int) -> None:
@@ -244,12 +249,12 @@ def _plots(**options: Any) -> Plot:
     return make_subplots(**options)
 
 
-def _titled(plot: Plot, title: str, caption: str) -> Plot:
-    lines = textwrap.wrap(escape(caption), CAPTION_WIDTH)
+def _titled(plot: Plot, title: str, *captions: str) -> Plot:
+    lines = [line for caption in captions for line in textwrap.wrap(escape(caption), CAPTION_WIDTH)]
     text = f"{escape(title)}<br><sup>{'<br>'.join(lines)}</sup>"
     return plot.update_layout(
-        title={"text": text, "y": 0.98, "yanchor": "top"},
-        margin={"t": 70 + 18 * len(lines), "r": 20, "b": 50},
+        title={"text": text, "y": 1, "yanchor": "top", "pad": {"t": 16}},
+        margin={"t": 56 + 18 * len(lines), "r": 20, "b": 50},
         template="plotly_white",
         hovermode="closest",
     )
