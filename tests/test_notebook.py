@@ -19,6 +19,7 @@ from tuner.views.notebook import NotebookProgress, in_notebook
 from tuner.views.tables import make_console
 
 EXAMPLE = Path(__file__).parents[1] / "docs" / "example.ipynb"
+CPU = Device("", "cpu", 0, "a CPU", GB, GB, cores=1)
 Outputs = dict[str, list[Any]]
 
 
@@ -30,7 +31,8 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outputs]:
     notebook.cells.append(bad)
     place = tmp_path_factory.mktemp("notebook")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(place))
+        for variable in ("XDG_CACHE_HOME", "IPYTHONDIR", "JUPYTER_RUNTIME_DIR"):
+            patch.setenv(variable, str(place))
         NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(place)}}).execute()
     yield {cell.source.split("\n")[0]: cell.outputs for cell in notebook.cells if cell.cell_type == "code"}
 
@@ -120,9 +122,7 @@ def test_the_bar_counts_epochs_and_only_trials_that_do_not_complete_have_a_line(
     trials = [Trial(f"t{number}", "toy", f"<{number}>", {"epochs": 4}, 0) for number in (1, 2)]
     with NotebookProgress(make_console(), 2, 8, {"toy": "val_loss"}, GB) as progress:
         for trial in trials:
-            progress.started(
-                Placement(trial, Device("", "cpu", 0, "a", GB, GB, cores=1), GB, 1, MemoryEstimate("given", GB))
-            )
+            progress.started(Placement(trial, MemoryEstimate("given"), CPU, 0.5, GB, 1))
         progress.reported(EpochReport("t1", 2, 4, {}))
         assert 'value="0.2500"' in screen.shown[-1]["text/html"]
         progress.finished(Outcome(trials[0], "completed", metrics={"val_loss": 0.5}), None)
@@ -131,6 +131,12 @@ def test_the_bar_counts_epochs_and_only_trials_that_do_not_complete_have_a_line(
     assert capsys.readouterr().out == "[2/2] <2> failed: training: ValueError: no such thing (0 epochs, 0.0 s)\n"
     assert screen.shown[-1]["text/plain"] == "2/2 trials ended · best val_loss 0.5000 (<1>) · 0 s in all"
     assert "(&lt;1&gt;)" in screen.shown[-1]["text/html"]
+
+
+def test_a_study_with_nothing_left_to_do_has_no_bar() -> None:
+    with NotebookProgress(make_console(), 0, 0, {"toy": "val_loss"}, GB) as progress:
+        pass
+    assert progress._display is None
 
 
 def test_errors_are_drawn_in_one_line_by_ipython() -> None:

@@ -44,10 +44,11 @@ class NotebookProgress(Progress):
     _ended = False
 
     def __enter__(self) -> NotebookProgress:
-        """Shows the bar."""
+        """Shows the bar, unless nothing is left to do."""
         from IPython.display import display
 
-        self._display = display(self._bundle(), raw=True, display_id=True)  # type: ignore[no-untyped-call]
+        if self._trials:
+            self._display = display(self._bundle(), raw=True, display_id=True)  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -77,6 +78,8 @@ class NotebookProgress(Progress):
 
     def _update(self) -> None:
         """Draws the bar again, unless that has just been done."""
+        if self._display is None:
+            return
         if self._ended or time.monotonic() - self._drawn >= REFRESH_SECONDS:
             self._drawn = time.monotonic()
             self._display.update(self._bundle(), raw=True)
