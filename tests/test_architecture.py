@@ -116,9 +116,12 @@ ALLOWED = {
         "workloads",
     },
     "again": {"selection", "study_folder", "workloads"},
+    "weights": {"study_folder", "workloads"},
+    "frame": {"noise", "study_folder", "views", "weights"},
     "api": {
         "again",
         "devices",
+        "frame",
         "space",
         "memory",
         "placement",

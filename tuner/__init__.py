@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tuner.api import load_best, run, tune_hyperparameters_parallel
+    from tuner.api import run, tune_hyperparameters_parallel
     from tuner.averages import compare
     from tuner.comparison import results
     from tuner.errors import DataError, ExecutionError, InputError, TunerError
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tuner.sizing.footprints.fitting import fit_footprint
     from tuner.sizing.memory_state import log_memory_state
     from tuner.sizing.transformers.gpu_memory import estimate_gpu_memory_requirements
+    from tuner.weights import load_best
 
 __all__ = [
     "DataError",
@@ -51,7 +52,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "tuner.api": ("load_best", "run", "tune_hyperparameters_parallel"),
+    "tuner.api": ("run", "tune_hyperparameters_parallel"),
     "tuner.averages": ("compare",),
     "tuner.comparison": ("results",),
     "tuner.errors": ("DataError", "ExecutionError", "InputError", "TunerError"),
@@ -66,6 +67,7 @@ _MODULES = {
     "tuner.sizing.any_model.batch_size": ("compute_batch_size",),
     "tuner.sizing.any_model.budget": ("MemoryBudget",),
     "tuner.sizing.memory_state": ("log_memory_state",),
+    "tuner.weights": ("load_best",),
 }
 
 

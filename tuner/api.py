@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import pickle
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.again import arguments, its_options, load_again, run_again
 from tuner.devices import DeviceChoice
-from tuner.errors import InputError
 from tuner.memory.estimate import Method
 from tuner.placement import Packing
 from tuner.resume import merged_options
@@ -20,13 +18,12 @@ from tuner.selection import DEFAULT_DATA, DEFAULT_MODE, choose, chosen_before
 from tuner.settings import Settings
 from tuner.space import configurations as parse_configurations
 from tuner.study import StudyResult, run_study
-from tuner.study_folder import BEST, Row, best_name, read_study, workloads
+from tuner.study_folder import Row, read_study, workloads
 from tuner.workloads import find_workload
 from tuner.workloads.base import Choice
 
 if TYPE_CHECKING:
-    import pandas as pd
-    from torch import nn
+    from tuner.frame import StudyFrame
 
 
 def run(
@@ -203,7 +200,7 @@ def tune_hyperparameters_parallel(
     calibration: bool = True,
     expandable_segments: bool = False,
     report: bool = True,
-) -> pd.DataFrame:
+) -> StudyFrame:
     """Tunes GraphSAGE on ratings that are in memory: the call for notebooks and scripts.
 
     Args:
@@ -245,8 +242,10 @@ def tune_hyperparameters_parallel(
         report: write ``report.html`` into the study's folder at its end.
 
     Returns:
-        One row for each trial (a configuration with one seed), best first, with the columns of ``results.csv``;
-        ``attrs["folder"]`` is the study's folder. ``tuner.compare`` gives the means over seeds.
+        A DataFrame with one row for each trial (a configuration with one seed), best first, and the columns of
+        ``results.csv``, which a notebook shows as a table. ``.best`` is the best trial, ``.best_model()`` its model,
+        and ``.plot_curves()``, ``.plot_parallel()``, ``.plot_metric()``, ``.plot_timeline()`` and ``.plot_memory()``
+        draw it; ``attrs["folder"]`` is the study's folder. ``tuner.compare`` gives the means over seeds.
 
     Raises:
         InputError: something given cannot be used; nothing has been written.
@@ -254,6 +253,7 @@ def tune_hyperparameters_parallel(
     """
     options = dict(locals())
     from tuner.datasets.ratings import from_tables
+    from tuner.frame import study_frame
 
     workload = find_workload("graphsage")
     chosen = parse_configurations(configurations, workload.schema)
@@ -268,52 +268,9 @@ def tune_hyperparameters_parallel(
         label="notebook",
         command="tune_hyperparameters_parallel()",
         again=lambda _, folder, __: load_again(folder),
+        returns_table=True,
     )
-    frame = result.to_frame()
-    frame.attrs["folder"] = str(result.folder)
-    return frame
-
-
-def load_best(folder: str | Path, workload: str | None = None) -> nn.Module:
-    """The best model of a study, ready to evaluate; on the CPU, in evaluation mode.
-
-    Args:
-        folder: the study's folder.
-        workload: whose best model, where the study has those of several workloads.
-
-    Raises:
-        InputError: the folder holds no best weights of this workload, those of several and none was named, or weights
-            that are not tuner's.
-    """
-    import torch
-
-    path = _best_file(Path(folder), workload)
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-        found = find_workload(content["workload"])
-        if workload not in (None, found.name):
-            raise InputError(f"{path} is of workload {found.name!r}, not {workload!r}")
-        model = found.restore_model(content["config"], content["weights"])
-    except FileNotFoundError as error:
-        raise InputError(f"{path} is not there: give the folder of a study with a completed trial") from error
-    except pickle.UnpicklingError as error:  # its text tells how to load the file unsafely
-        raise InputError(f"{path} cannot be loaded: it holds more than weights and plain values") from error
-    except (OSError, RuntimeError, KeyError, TypeError, ValueError, EOFError) as error:
-        raise InputError(f"{path} cannot be loaded: {' '.join(str(error).split())}") from error
-    return model.eval().requires_grad_(False)
-
-
-def _best_file(folder: Path, workload: str | None) -> Path:
-    """The weights of the only workload, or of one of several."""
-    several = {path.stem.partition("-")[2]: path for path in folder.glob(best_name("*"))}
-    if not several:
-        return folder / BEST
-    if workload is None and len(several) == 1:
-        return next(iter(several.values()))
-    if workload not in several:
-        asked = f"no best weights of {workload!r}" if workload else "the best weights of several workloads"
-        raise InputError(f"{folder} holds {asked}: choose workload {' or '.join(map(repr, sorted(several)))}")
-    return several[workload]
+    return study_frame(result.to_frame(), str(result.folder), workload.metric)
 
 
 def command_again(study: Mapping[str, Any], row: Row, folder: Path) -> str:

@@ -14,6 +14,10 @@ class TunerError(Exception):
 
     exit_code = 1
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython, and so a notebook, shows in place of a traceback."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class InputError(TunerError, ValueError):
     """What the user gave cannot be used. Nothing has been written when this is raised."""

@@ -39,6 +39,7 @@ from tuner.retry import Retry, next_attempt
 from tuner.settings import Settings
 from tuner.study_folder import ATTEMPTS, AUTO_BATCH, RESULTS, Row, StudyFolder, read_study
 from tuner.trial import ACCUMULATION, GB, SUCCESSFUL, Device, MemoryEstimate, Outcome, Request, is_auto, title
+from tuner.views.notebook import NotebookProgress, import_quietly, in_notebook
 from tuner.views.progress import Progress
 from tuner.views.seeds import has_seeds, print_averages
 from tuner.views.tables import (
@@ -97,6 +98,7 @@ def run_study(
     options: Mapping[str, Any] | None = None,
     again: Again | None = None,
     executor: Executor | None = None,
+    returns_table: bool = False,
 ) -> StudyResult:
     """Runs every configuration and writes the results as they come.
 
@@ -108,6 +110,7 @@ def run_study(
         options: the options of ``tune run`` that make this study, with which ``--resume`` makes it again.
         again: from a workload's best row, the folder and the plan, how to have that trial again; None prints no end.
         executor: what runs the trials; Ray by default.
+        returns_table: the caller returns a table that a notebook shows, so that none is printed there.
 
     Raises:
         InputError: something given cannot be used; nothing has been written.
@@ -116,6 +119,8 @@ def run_study(
             same way, but raises nothing.
     """
     settings.check()
+    if in_notebook():
+        import_quietly()
     interrupt = Interrupt(settings.time_limit_seconds)
     console = make_console()
     study = read_study(Path(settings.resume)) if settings.resume else {}
@@ -165,7 +170,8 @@ def run_study(
         page = _write_page(console, result, metrics_of(jobs), again) if settings.report else None
         if again:
             with suppress(OSError):  # nobody reads it any more: a closed pipe or terminal
-                _print_end(console, result, attempts, metrics_of(jobs), again, settings, page)
+                tables = not (returns_table and in_notebook())
+                _print_end(console, result, attempts, metrics_of(jobs), again, settings, page, tables=tables)
         if broken:
             with suppress(OSError):
                 console.print(_how_to_go_on(folder.path, options), markup=False, soft_wrap=True)
@@ -233,7 +239,7 @@ def _execute(
 ) -> None:
     """Runs the trials; whatever happens, every one of them has a row in the end."""
     epochs = sum(request.trial.config["epochs"] for request in requests)
-    progress = Progress(
+    progress = (NotebookProgress if in_notebook() else Progress)(
         console, len(requests), epochs, metrics_of(jobs), sum(plan.budgets), several_seeds=settings.seeds > 1
     )
     recorder = Recorder(folder, progress, requests)
@@ -393,6 +399,8 @@ def _print_end(
     again: Again,
     settings: Settings,
     page: Path | None,
+    *,
+    tables: bool,
 ) -> None:
     """Each workload's table, what follows from it, where the CSV is, and how to have the best trials again."""
     assert result.folder is not None
@@ -404,7 +412,8 @@ def _print_end(
         rows = [row for row in result.rows if row["workload"] == workload]
         if several:
             console.print(workload, style="bold", markup=False)
-        _print_tables(console, rows, metric)
+        if tables:
+            _print_tables(console, rows, metric)
         best = next((row for row in rows if row["status"] == "completed"), None)
         if best:
             name = title(workload, best["name"], several=several, seed=best["seed"] if has_seeds(rows) else None)

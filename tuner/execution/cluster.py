@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -111,6 +112,7 @@ def quiet() -> None:
     # Ray's future default; without it, it warns.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", TOLD_BY_US)
+    logging.getLogger("ray.widgets.util").setLevel(logging.WARNING)  # in a notebook it asks for ipywidgets
 
 
 @contextmanager

@@ -91,9 +91,10 @@ class Progress:
             self._best[trial.workload] = min(best, (value, name), key=itemgetter(0))
         said = f"{metric} {value:.4f}" if value is not None else _reason(outcome)
         peak = "" if outcome.peak_bytes is None else f", peak {outcome.peak_bytes / GB:.2f} GB"
-        self._say(
+        self._tell(
+            outcome,
             f"[{self._done}/{self._trials}] {self._title(trial)} {outcome.status}: {said} "
-            f"({outcome.epochs} epochs, {outcome.seconds:.1f} s{peak}){_what_follows(outcome, retry)}"
+            f"({outcome.epochs} epochs, {outcome.seconds:.1f} s{peak}){_what_follows(outcome, retry)}",
         )
 
     def device_lost(self, event: DeviceLost) -> None:
@@ -106,6 +107,10 @@ class Progress:
     def _seed(self, trial: Trial) -> int | None:
         return trial.seed if self._several_seeds else None
 
+    def _tell(self, outcome: Outcome, line: str) -> None:
+        """Shows an attempt's line."""
+        self._say(line)
+
     def _say(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
@@ -116,14 +121,7 @@ class Progress:
         from rich.text import Text
 
         running = list(self._running.values())  # the display's own thread draws, while trials come and go
-        reserved = sum(placement.limit_bytes for placement, _ in running)
-        bests = [f"{self._metrics[each]} {value:.4f} ({name})" for each, (value, name) in list(self._best.items())]
-        best = f"best {', '.join(bests)}" if bests else "no result yet"
-        summary = Text(
-            f"{self._done}/{self._trials} done, {len(running)} running · {best} · memory reserved "
-            f"{reserved / GB:.1f} of {self._budget_bytes / GB:.1f} GB · {self._time_left(running)}",
-            style="bold",
-        )
+        summary = Text(self._summary(running), style="bold")
         table = Table(box=None, pad_edge=False)
         for head in ("trial", "device", "memory", "epoch", " or ".join(dict.fromkeys(self._metrics.values()))):
             table.add_column(head, justify="left" if head in ("trial", "device") else "right")
@@ -138,10 +136,25 @@ class Progress:
             )
         return Group(summary, table) if running else summary
 
+    def _summary(self, running: list[tuple[Placement, EpochReport | None]]) -> str:
+        """The study in a line."""
+        reserved = sum(placement.limit_bytes for placement, _ in running)
+        return (
+            f"{self._done}/{self._trials} done, {len(running)} running · {self._best_text()} · memory reserved "
+            f"{reserved / GB:.1f} of {self._budget_bytes / GB:.1f} GB · {self._time_left(running)}"
+        )
+
+    def _best_text(self) -> str:
+        bests = [f"{self._metrics[each]} {value:.4f} ({name})" for each, (value, name) in list(self._best.items())]
+        return f"best {', '.join(bests)}" if bests else "no result yet"
+
+    def _share_done(self, running: list[tuple[Placement, EpochReport | None]]) -> float:
+        """Of the epochs of all trials, from 0 to 1."""
+        return (self._epochs_done + sum(report.epoch for _, report in running if report)) / max(1, self._epochs)
+
     def _time_left(self, trials: list[tuple[Placement, EpochReport | None]]) -> str:
         """A guess from the epochs that are done, which counts every epoch alike."""
-        running = sum(report.epoch for _, report in trials if report)
-        share = (self._epochs_done + running) / max(1, self._epochs)
+        share = self._share_done(trials)
         elapsed = time.monotonic() - self._began
         if share <= 0:
             return f"{elapsed:.0f} s so far"

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tuner.browse import CONFIG, default_columns, head, is_metric
+from tuner.browse import CONFIG, default_columns, head
 from tuner.comparison import Comparison, again
 from tuner.study_folder import Row
 from tuner.trial import title
 from tuner.views.seeds import has_seeds, print_averages
+from tuner.views.tables import value_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 LEFT = ("study", "trial_id", "workload", "name", "status", "device", "error")
-DIGITS = {"duration_s": 1, "gpu_fraction": 3, "estimated_memory_gb": 2, "peak_memory_gb": 2}
 GAP = "  "
 ERROR_WIDTH = 24  # so much of an error is shown before other columns are left out for it
 # What is left out first where a terminal is narrow; then hyperparameters, from the right.
@@ -70,7 +70,9 @@ def table_lines(
         width: the terminal's, in characters; None for lines of any length.
         dispensable: the columns that may be left out, the last of them first.
     """
-    cells = {column: [head(column, known), *(_text(column, row.get(column)) for row in rows)] for column in columns}
+    cells = {
+        column: [head(column, known), *(value_text(column, row.get(column)) for row in rows)] for column in columns
+    }
     sizes = {column: max(map(len, texts)) for column, texts in cells.items()}
     left_out = _left_out(sizes, width, dispensable)
     shown = [
@@ -129,14 +131,3 @@ def _left_out(sizes: Mapping[str, int], width: int | None, dispensable: Sequence
         left_out.append(column)
         del left[column]
     return left_out
-
-
-def _text(column: str, value: Any) -> str:
-    """A value in one line that any terminal can show."""
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        digits = 4 if is_metric(column) else DIGITS.get(column)
-        return f"{value:.6g}" if digits is None else f"{value:.{digits}f}"
-    text = str(value)
-    return text if text.isprintable() else "".join(each if each.isprintable() else "?" for each in text)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tuner.browse import metric_columns
+from tuner.browse import is_metric, metric_columns
 from tuner.placement import low_bytes, need_bytes
 from tuner.study_folder import Row
 from tuner.trial import GB, MemoryEstimate, Request, title
@@ -78,6 +78,7 @@ def estimate_accuracy(rows: Sequence[Row]) -> str:
     )
 
 
+DIGITS = {"duration_s": 1, "gpu_fraction": 3, "estimated_memory_gb": 2, "peak_memory_gb": 2}
 SHOWN = 8  # so many devices of a plan are shown
 WIDE = 250  # a file or a pipe has no width that a line should be broken at
 
@@ -86,7 +87,7 @@ def make_console() -> Console:
     """Where a study writes: the terminal, or plain lines of any length."""
     from rich.console import Console
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, force_jupyter=False)  # a notebook is given plain lines, too
     if not console.is_terminal:
         console.width = WIDE
     return console
@@ -216,3 +217,14 @@ def _number(value: Any, digits: int) -> str:
 
 def _gb(value: Any) -> str:
     return "" if value is None else f"{value:.2f} GB"
+
+
+def value_text(column: str, value: Any) -> str:
+    """A value in one line that any terminal can show."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        digits = 4 if is_metric(column) else DIGITS.get(column)
+        return f"{value:.6g}" if digits is None else f"{value:.{digits}f}"
+    text = str(value)
+    return text if text.isprintable() else "".join(each if each.isprintable() else "?" for each in text)

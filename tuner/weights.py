@@ -1,0 +1,56 @@
+"""The best model of a study, from the weights that it kept."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tuner.errors import InputError
+from tuner.study_folder import BEST, best_name
+from tuner.workloads import find_workload
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def load_best(folder: str | Path, workload: str | None = None) -> nn.Module:
+    """The best model of a study, ready to evaluate; on the CPU, in evaluation mode.
+
+    Args:
+        folder: the study's folder.
+        workload: whose best model, where the study has those of several workloads.
+
+    Raises:
+        InputError: the folder holds no best weights of this workload, those of several and none was named, or weights
+            that are not tuner's.
+    """
+    import torch
+
+    path = _best_file(Path(folder), workload)
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        found = find_workload(content["workload"])
+        if workload not in (None, found.name):
+            raise InputError(f"{path} is of workload {found.name!r}, not {workload!r}")
+        model = found.restore_model(content["config"], content["weights"])
+    except FileNotFoundError as error:
+        raise InputError(f"{path} is not there: give the folder of a study with a completed trial") from error
+    except pickle.UnpicklingError as error:  # its text tells how to load the file unsafely
+        raise InputError(f"{path} cannot be loaded: it holds more than weights and plain values") from error
+    except (OSError, RuntimeError, KeyError, TypeError, ValueError, EOFError) as error:
+        raise InputError(f"{path} cannot be loaded: {' '.join(str(error).split())}") from error
+    return model.eval().requires_grad_(False)
+
+
+def _best_file(folder: Path, workload: str | None) -> Path:
+    """The weights of the only workload, or of one of several."""
+    several = {path.stem.partition("-")[2]: path for path in folder.glob(best_name("*"))}
+    if not several:
+        return folder / BEST
+    if workload is None and len(several) == 1:
+        return next(iter(several.values()))
+    if workload not in several:
+        asked = f"no best weights of {workload!r}" if workload else "the best weights of several workloads"
+        raise InputError(f"{folder} holds {asked}: choose workload {' or '.join(map(repr, sorted(several)))}")
+    return several[workload]
