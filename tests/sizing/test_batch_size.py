@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch_geometric.data import Batch, Data, HeteroData
-from torch_geometric.nn import GAT, GCN, GraphSAGE
+from torch_geometric.nn import GAT, GCN, GCNConv, GraphSAGE
 
 from tuner import MemoryBudget, compute_batch_size
 from tuner.errors import InputError
@@ -130,6 +130,67 @@ def test_everything_is_left_as_it_was(mode: str) -> None:
     assert [module.training for module in model.modules()] == [False, False, True, False]
 
 
+class Remembers(nn.Linear):
+    """Keeps what it computes: in attributes, as an output of one's own, and in place of its weight."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not hasattr(self, "cache"):
+            self.cache = self.weight.detach() * 2
+        self.last = nn.functional.linear(x, self.weight + self.cache)
+        return self.last
+
+
+@pytest.mark.parametrize(
+    ("model", "sample", "inputs"),
+    [
+        (GCNConv(16, 8, cached=True), GRAPH, (GRAPH.x, GRAPH.edge_index)),
+        (Remembers(16, 8), GRAPH.x, (GRAPH.x,)),
+    ],
+    ids=["gcn", "attributes"],
+)
+def test_a_model_that_keeps_what_it_computes_works_after_a_trace(
+    model: nn.Module, sample: Any, inputs: tuple[torch.Tensor, ...]
+) -> None:
+    before = set(vars(model))
+    assert size(model, sample, "traced", max_batch_size=8).batch_size == 8
+    assert set(vars(model)) == before
+    out = model(*inputs)
+    assert type(out) is torch.Tensor and out.isfinite().all()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_a_model_has_computed_from_its_weights_is_in_nobody_s_way(mode: str) -> None:
+    model = Remembers(16, 8)
+    last = model(GRAPH.x)
+    assert size(model, GRAPH.x, mode, max_batch_size=4).batch_size == 4
+    assert model.last is last
+
+
+class Replaces(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.weight.data = self.weight.data.clamp(-1, 1)
+        return super().forward(x)
+
+
+def test_a_weight_that_the_step_replaces_is_left_as_it_was() -> None:
+    model = Replaces(4, 3)
+    weight = model.weight.detach().clone()
+    with pytest.raises(Untraceable, match='mode="measured"'):
+        size(model, torch.rand(1, 4), "traced")
+    assert torch.equal(model.weight, weight)
+
+
+@pytest.mark.parametrize("mode", ["traced", "measured"])
+def test_a_loss_or_an_optimizer_of_another_model_is_refused_and_leaves_that_as_it_was(mode: str) -> None:
+    model = nn.Linear(4, 3)
+    with pytest.raises(InputError, match=r"the loss is no scalar .* of the model that it is given"):
+        size(model, torch.rand(1, 4), mode, loss=lambda copy, batch: model(batch).sum())
+    with pytest.raises(InputError, match="optimizer: it must use the parameters that it is given"):
+        size(model, torch.rand(1, 4), mode, optimizer=lambda _: torch.optim.SGD(model.parameters()))
+    assert model.weight.requires_grad
+    assert model.weight.grad is None
+
+
 class Keywords(nn.Linear):
     def forward(self, left: torch.Tensor, right: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
         return {"sum": super().forward(left) + (0 if right is None else right), "count": torch.ones(1).long()}
@@ -195,6 +256,17 @@ def test_memory_that_runs_out_in_the_first_step_is_no_crash() -> None:
         size(mlp(), torch.rand(1, 64), "measured", loss=loss)
 
 
+def test_a_batch_that_ran_out_of_memory_is_not_chosen() -> None:
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        if len(batch) > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return model(batch).sum()
+
+    assert size(mlp(), torch.rand(1, 64), "measured", loss=loss, min_batch_size=4).batch_size == 4
+    with pytest.raises(DoesNotFit, match=r"a batch of 8 is too large: one of 4 ran, .* a device with more, a"):
+        size(mlp(), torch.rand(1, 64), "measured", loss=loss, min_batch_size=8)
+
+
 class Undecided(nn.Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x[x > 0.5].reshape(-1, 1))
@@ -215,6 +287,11 @@ def test_what_cannot_be_traced_can_be_measured() -> None:
         ({"target_utilization": 70}, "target_utilization=70: give a share above 0"),
         ({"min_batch_size": 9, "max_batch_size": 8}, "min_batch_size=9, max_batch_size=8"),
         ({"total_gb": 0}, "total_gb=0: give the device's memory"),
+        ({"total_gb": 1e300}, r"total_gb=1e\+300: give the device's memory in GB, above 0 and up to 1,000,000"),
+        ({"total_gb": True}, "total_gb=True: give the device's memory"),
+        ({"max_batch_size": 100.0}, r"max_batch_size=100\.0: give a whole number"),
+        ({"min_batch_size": "4"}, "min_batch_size='4': give a whole number"),
+        ({"target_utilization": "x"}, "target_utilization='x': give a share"),
         ({"device": "gpu"}, "device='gpu': give cpu, cuda or cuda:N"),
         ({"device": "mps"}, "device='mps': give cpu, cuda or cuda:N"),
         ({"device": "cuda:99", "total_gb": None}, "device='cuda:99': this machine has no such GPU; .*total_gb"),
@@ -222,6 +299,8 @@ def test_what_cannot_be_traced_can_be_measured() -> None:
         ({"model": nn.LazyLinear(3)}, "lazy parameters"),
         ({"model": nn.ReLU()}, "no trainable parameter"),
         ({"model": Keywords(4, 3), "mode": "measured"}, r"the step failed on a batch of 1: RuntimeError: mat1"),
+        ({"model": Keywords(4, 3), "mode": "traced"}, r"the step failed on a batch of 1: RuntimeError: a and b"),
+        ({"model": nn.BatchNorm2d(4), "mode": "traced"}, "the step failed on a batch of 2: ValueError: expected 4D"),
         ({"loss": lambda model, batch: batch.sum(), "mode": "measured"}, "the loss is no scalar tensor"),
         ({"loss": lambda model, batch: batch.sum(), "mode": "traced"}, "the loss is no scalar tensor"),
     ],

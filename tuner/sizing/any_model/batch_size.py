@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cache
+from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
 import torch
@@ -12,13 +13,14 @@ from torch import nn
 
 from tuner.caps import is_out_of_memory
 from tuner.devices import ram_device
-from tuner.errors import InputError
+from tuner.errors import InputError, TunerError
 from tuner.memory.estimate import CONTEXT_BYTES, HEAP_SLACK, cublas_workspace_bytes, to_estimate
 from tuner.memory.trace import Parts, Untraceable, trace_step
 from tuner.optimizers import Adam
 from tuner.sizing.any_model.budget import MemoryBudget
+from tuner.sizing.any_model.copies import copied, sharing
 from tuner.sizing.any_model.counting import activation_bytes, count, optimizer_bytes
-from tuner.sizing.any_model.measuring import copied, measure_line, rehearsal
+from tuner.sizing.any_model.measuring import measure_line, rehearsal, step_failed
 from tuner.sizing.any_model.samples import Samples, apply, samples_of
 from tuner.sizing.any_model.training_step import Loss, MakeOptimizer, TrainingStep
 from tuner.sizing.search import DoesNotFit, LargestBatch, Need, largest_batch
@@ -28,6 +30,9 @@ Mode = Literal["static", "traced", "measured"]
 # What an allocator loses beyond the tensors, as a share, where the mode does not find it out. CUDA: the figure of the
 # GPU memory estimation guide, as are the 500 MB of context. CPU: the gaps in the heap, if all tensors lie in it.
 FRAGMENTATION = {"cuda": 0.10, "cpu": HEAP_SLACK}
+# What a step raises that is wrong itself. Torch has classes of its own, of these, for what a trace cannot follow.
+ORDINARY_ERRORS = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError)
+MOST_GB = 1e6  # no device has as much
 GROWTH = 4  # a size that fits is tried this many times as large, so that no trace is far beyond the limit
 
 
@@ -86,7 +91,7 @@ def compute_batch_size(
 
     Raises:
         DoesNotFit: not even ``min_batch_size`` samples do; says by how much, and what would help.
-        InputError: something given cannot be used.
+        InputError: something given cannot be used, or the step fails on the sample.
         Untraceable: mode "traced" cannot follow the step; ``mode="measured"`` may.
     """
     _check(mode, target_utilization, min_batch_size, max_batch_size, total_gb)
@@ -129,7 +134,9 @@ def _traced(step: TrainingStep, samples: Samples, device: Device, smallest: int)
 
     @cache
     def guess(size: int) -> MemoryEstimate:
-        return _trace(own, samples, device, size)
+        fresh = sharing(own)  # for each size, as a model may keep what it computes
+        with step.frozen():
+            return _trace(fresh, samples, device, size)
 
     return _Footprint(lambda size: guess(size).total_bytes, guess(smallest).optimizer_bytes)
 
@@ -139,8 +146,7 @@ def _trace(step: TrainingStep, samples: Samples, device: Device, size: int) -> M
 
     def make() -> Parts:
         batch = apply(outline, _traced_tensor)
-        trained = [parameter for parameter in step.model.parameters() if parameter.requires_grad]
-        return step.model, step.make_optimizer(trained), lambda: step.value(batch)
+        return step.model, step.optimizer(), lambda: step.value(batch)
 
     try:
         with step.flags():
@@ -148,8 +154,16 @@ def _trace(step: TrainingStep, samples: Samples, device: Device, size: int) -> M
     except Untraceable as error:
         if isinstance(error.__cause__, InputError):
             raise error.__cause__ from None
-        raise Untraceable(f'{error}, which are mode="measured" and mode="static"') from error
+        raise _explained(error, size) from error
     return to_estimate(trace, device.kind)
+
+
+def _explained(error: Untraceable, size: int) -> TunerError:
+    """Says whether it is the trace that fails, or the step itself."""
+    cause = error.__cause__
+    if cause is not None and type(cause) in ORDINARY_ERRORS and not is_out_of_memory(cause):
+        return InputError(f'{step_failed(size, cause)} (traced without values; mode="measured" runs it with them)')
+    return Untraceable(f'{error}, which are mode="measured" and mode="static"')
 
 
 def _traced_tensor(tensor: torch.Tensor) -> torch.Tensor:
@@ -194,8 +208,14 @@ def _largest(footprint: _Footprint, limit_bytes: int, least: int, most: int) -> 
     """The search, from small sizes on; what memory bounds while measuring is bounded by memory."""
     need = cache(footprint.need)
     bound = "max_batch_size"
+    if footprint.at_most is not None and footprint.at_most < least:
+        raise DoesNotFit(
+            f"a batch of {least} is too large: one of {footprint.at_most} ran, and a larger one ran out of memory",
+            need(least),
+            limit_bytes,
+        )
     if footprint.at_most is not None and footprint.at_most < most:
-        most, bound = max(least, footprint.at_most), "memory"
+        most, bound = footprint.at_most, "memory"
     size = fits = least
     while size < most and need(size) <= limit_bytes:
         fits, size = size, min(GROWTH * size, most)
@@ -252,12 +272,20 @@ def _advised(short: DoesNotFit, device: Device, utilization: float) -> DoesNotFi
 def _check(mode: str, utilization: float, least: int, most: int, total_gb: float | None) -> None:
     if mode not in get_args(Mode):
         raise InputError(f"mode={mode!r}: choose one of {', '.join(get_args(Mode))}")
-    if not 0 < utilization <= 1:
-        raise InputError(f"target_utilization={utilization}: give a share above 0 and up to 1")
+    if not (_is_number(utilization) and 0 < utilization <= 1):
+        raise InputError(f"target_utilization={utilization!r}: give a share above 0 and up to 1")
+    sizes: dict[str, object] = {"min_batch_size": least, "max_batch_size": most}
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, Integral):
+            raise InputError(f"{name}={size!r}: give a whole number of samples, 1 or more")
     if not 1 <= least <= most:
         raise InputError(f"min_batch_size={least}, max_batch_size={most}: 1 <= min_batch_size <= max_batch_size")
-    if total_gb is not None and not (isinstance(total_gb, (int, float)) and 0 < total_gb < math.inf):
-        raise InputError(f"total_gb={total_gb!r}: give the device's memory in GB, above 0")
+    if total_gb is not None and not (_is_number(total_gb) and 0 < total_gb <= MOST_GB):
+        raise InputError(f"total_gb={total_gb!r}: give the device's memory in GB, above 0 and up to {MOST_GB:,.0f}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _check_model(step: TrainingStep) -> None:

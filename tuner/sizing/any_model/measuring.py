@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,6 +13,7 @@ from tuner.caps import MMAP_THRESHOLD_BYTES, is_out_of_memory
 from tuner.errors import InputError, TunerError
 from tuner.memory.estimate import HEAP_SLACK
 from tuner.memory.measure import tensor_changes
+from tuner.sizing.any_model.copies import copied
 from tuner.sizing.any_model.samples import Samples, apply
 from tuner.sizing.any_model.training_step import TrainingStep
 
@@ -97,7 +97,7 @@ class Rehearsal:
     def __init__(self, step: TrainingStep, samples: Samples, device: torch.device, base_bytes: int) -> None:
         """Takes what is already on its device; ``base_bytes`` of CUDA's memory are somebody else's."""
         self._step, self._samples, self._device, self._base_bytes = step, samples, device, base_bytes
-        self._optimizer = step.make_optimizer([p for p in step.model.parameters() if p.requires_grad])
+        self._optimizer = step.optimizer()
         self._started = False
 
     def peak_bytes(self, size: int) -> int:
@@ -117,8 +117,7 @@ class Rehearsal:
         except Exception as error:
             if isinstance(error, TunerError) or is_out_of_memory(error):
                 raise
-            reason = " ".join(str(error).split())[:200]
-            raise InputError(f"the step failed on a batch of {size}: {type(error).__name__}: {reason}") from error
+            raise step_failed(size, error) from error
 
     def optimizer_bytes(self) -> int:
         """What the optimizer's state takes on the device, once a step was taken."""
@@ -152,6 +151,12 @@ class Rehearsal:
         return [value for value in values if torch.is_tensor(value) and value.device.type == self._device.type]
 
 
+def step_failed(size: int, error: BaseException) -> InputError:
+    """What to say of a step that fails for no fault of memory: most often the sample does not suit the model."""
+    reason = " ".join(str(error).split())[:200]
+    return InputError(f"the step failed on a batch of {size}: {type(error).__name__}: {reason}")
+
+
 @contextmanager
 def rehearsal(step: TrainingStep, samples: Samples, device: torch.device) -> Iterator[Rehearsal]:
     """Steps with copies on a device; what was given, and torch's random numbers, are left as they were.
@@ -168,24 +173,8 @@ def rehearsal(step: TrainingStep, samples: Samples, device: torch.device) -> Ite
         base_bytes = int(torch.cuda.memory_allocated(device)) if cuda else 0
         own = copied(step, device)
         stack.enter_context(own.flags())
+        stack.enter_context(step.frozen())
         yield Rehearsal(own, samples, device, base_bytes)
-
-
-def copied(step: TrainingStep, device: torch.device) -> TrainingStep:
-    """The same step with copies of its model and teacher on a device.
-
-    Raises:
-        InputError: they cannot be copied.
-    """
-    try:
-        model, teacher = copy.deepcopy((step.model, step.teacher))
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"the model cannot be copied to be run: {type(error).__name__}: {reason}") from error
-    model.zero_grad(set_to_none=True)
-    return replace(step, model=model.to(device), teacher=None if teacher is None else teacher.to(device))
 
 
 def _in_heap(changes: Sequence[int]) -> list[int]:

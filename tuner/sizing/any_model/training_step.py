@@ -47,8 +47,23 @@ class TrainingStep:
         value = mean_output(call(self.model, batch)) if self.loss is None else self.loss(self.model, batch)
         del taught, held
         if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
-            raise InputError("the loss is no scalar tensor that depends on a trainable parameter: give loss=...")
+            raise InputError(
+                "the loss is no scalar tensor that depends on a trainable parameter of the model that it is given, "
+                "which may be a copy: give loss=..."
+            )
         return value
+
+    def optimizer(self) -> Optimizer:
+        """An optimizer of the model's trainable parameters.
+
+        Raises:
+            InputError: it has none of them, so that it would not train this model, which may be a copy.
+        """
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        made = self.make_optimizer(trained)
+        if {*trained}.isdisjoint(parameter for group in made.param_groups for parameter in group["params"]):
+            raise InputError("optimizer: it must use the parameters that it is given, which are copies")
+        return made
 
     def models(self) -> list[nn.Module]:
         """The model and its teacher, if it has one."""
@@ -65,6 +80,18 @@ class TrainingStep:
             if self.teacher is not None:
                 self.teacher.eval()
             yield
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """In this block no gradient can reach the model, not even from a loss that uses it and not a copy of it."""
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        for parameter in trained:
+            parameter.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for parameter in trained:
+                parameter.requires_grad_(True)
 
 
 def call(model: nn.Module, batch: Any) -> Any:
