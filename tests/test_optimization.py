@@ -137,7 +137,7 @@ def test_a_tree_that_does_not_fit_has_fewer_negatives(trees) -> None:
     config = complete({**TINY, "n_negatives": 200_000}, workload.schema)
     estimator = Estimator(Job(workload, trees), replace(GPU, kind="cpu"), calibration=False)
     limit = estimator.estimate({**config, "n_negatives": 100_000}, 1).total_bytes
-    row = size_configuration(estimator, "a", config, Goal(limit, max_batch_size=1))
+    row = size_configuration(estimator, "a", config, Goal(limit, effective_batch=1, max_batch_size=1))
     assert row.lowered == ("n_negatives",)
     assert 100_000 <= row.variables["n_negatives"] < 200_000
     assert row.need_bytes <= limit

@@ -240,13 +240,20 @@ def train_epoch(
 
 
 def representative_batches(workload: Workload, config: Config, data: Any) -> Iterator[Batch]:
-    """Batches, or micro-batches, to judge memory by, on and on: the largest where a workload's batches vary."""
+    """Batches, or micro-batches, to judge memory by, on and on: the largest where a workload's batches vary.
+
+    Where they do not, those of an epoch but for a smaller last one: a step with the optimizer's state and a whole batch
+    takes the most, and an epoch of a batch and a rest would show one without that state.
+    """
     config = workload.micro_batch(config)
     while True:
         if workload.batches_vary:
             yield workload.largest_batch(config, data)
         else:
-            yield from workload.batches(config, data)
+            batches = iter(workload.batches(config, data))
+            first = next(batches)
+            yield first
+            yield from (batch for batch in batches if workload.count(batch) == workload.count(first))
 
 
 def train_step(

@@ -22,7 +22,7 @@ from tuner.sizing.any_model.measuring import copied, measure_line, rehearsal
 from tuner.sizing.any_model.samples import Samples, apply, samples_of
 from tuner.sizing.any_model.training_step import Loss, MakeOptimizer, TrainingStep
 from tuner.sizing.search import DoesNotFit, LargestBatch, Need, largest_batch
-from tuner.trial import GB, Device, MemoryEstimate
+from tuner.trial import GB, MOST_GB, Device, MemoryEstimate
 
 Mode = Literal["static", "traced", "measured"]
 # What an allocator loses beyond the tensors, as a share, where the mode does not find it out. CUDA: the figure of the
@@ -256,8 +256,8 @@ def _check(mode: str, utilization: float, least: int, most: int, total_gb: float
         raise InputError(f"target_utilization={utilization}: give a share above 0 and up to 1")
     if not 1 <= least <= most:
         raise InputError(f"min_batch_size={least}, max_batch_size={most}: 1 <= min_batch_size <= max_batch_size")
-    if total_gb is not None and not (isinstance(total_gb, (int, float)) and 0 < total_gb < math.inf):
-        raise InputError(f"total_gb={total_gb!r}: give the device's memory in GB, above 0")
+    if total_gb is not None and not (isinstance(total_gb, (int, float)) and 0 < total_gb <= MOST_GB):
+        raise InputError(f"total_gb={total_gb!r}: give the device's memory in GB, above 0 and at most {MOST_GB:,}")
 
 
 def _check_model(step: TrainingStep) -> None:
