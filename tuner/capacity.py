@@ -112,7 +112,7 @@ def card_sizes(gpu: str | Sequence[float]) -> list[int]:
 def _size(given: Any) -> int:
     try:
         size = math.nan if isinstance(given, bool) else float(given)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         size = math.nan
     text = given.strip() if isinstance(given, str) else given
     if math.isnan(size):

@@ -215,6 +215,7 @@ def test_what_cannot_be_traced_can_be_measured() -> None:
         ({"target_utilization": 70}, "target_utilization=70: give a share above 0"),
         ({"min_batch_size": 9, "max_batch_size": 8}, "min_batch_size=9, max_batch_size=8"),
         ({"total_gb": 0}, "total_gb=0: give the device's memory"),
+        ({"total_gb": 1e300}, r"total_gb=1e\+300: give .* above 0 and at most 1,000,000"),
         ({"device": "gpu"}, "device='gpu': give cpu, cuda or cuda:N"),
         ({"device": "mps"}, "device='mps': give cpu, cuda or cuda:N"),
         ({"device": "cuda:99", "total_gb": None}, "device='cuda:99': this machine has no such GPU; .*total_gb"),
