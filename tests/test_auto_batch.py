@@ -117,6 +117,14 @@ def test_micro_batches_are_sized_with_the_gradients_beside_them() -> None:
     assert f"batch_size {parts.batch_size:,} in 3 micro-batches takes" in str(parts)
 
 
+def test_more_micro_batches_than_samples_are_refused() -> None:
+    with pytest.raises(
+        InputError,
+        match="a: batch_size auto: accumulation 100001 is above 100000, the largest batch_size that batched allows",
+    ):
+        sized(choice({"name": "a", "batch_size": AUTO, "accumulation": 100_001}))
+
+
 def test_batches_are_searched_once_for_trials_of_the_same_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     searched = []
     from tuner import auto_batch

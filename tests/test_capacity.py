@@ -148,6 +148,8 @@ def test_a_given_footprint_that_does_not_fit_has_no_change() -> None:
         ("0", "--gpu 0: must be a finite number of GB above 0"),
         ([8, -1], "--gpu -1: must be a finite number"),
         ("8,inf", "--gpu inf: must be a finite number"),
+        ("8,1e300", "--gpu 1e300: must be at most 1,000,000 GB"),
+        ([10**400], "must be a number of GB"),
         ("eight", "--gpu 'eight': must be a number of GB"),
         ([True], "--gpu True: must be a number of GB"),
         ("8,,9", "--gpu '': must be a number of GB"),

@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 import tuner
+from tests.toy import Batched
 from tuner.errors import InputError
+from tuner.memory.estimate import estimate
 from tuner.memory.measure import Measurement
 from tuner.optimization import to_record
 from tuner.sizing import profile, target
-from tuner.sizing.choices import Goal
+from tuner.sizing.choices import Goal, explanations
 from tuner.sizing.configuration import Estimator, limited_by, size_configuration
 from tuner.sizing.search import DoesNotFit
 from tuner.space import complete
@@ -43,6 +45,7 @@ def optimize(**options):
         ({"gpu_memory": -1}, "--gpu-memory -1: must be more than 0 GB"),
         ({"gpu_memory": float("nan")}, "--gpu-memory nan: must be a finite number"),
         ({"gpu_memory": "24"}, "--gpu-memory '24': must be a number"),
+        ({"gpu_memory": 1e300}, r"--gpu-memory 1e\+300: must be at most 1,000,000 GB"),
         ({"safety_margin": 0}, "--safety-margin 0: must be more than 0 and at most 1"),
         ({"safety_margin": 1.1}, "--safety-margin 1.1: must be more than 0 and at most 1"),
         ({"devices": 0}, "--devices 0: must be a whole number of at least 1"),
@@ -57,6 +60,16 @@ def optimize(**options):
         ({"key": ["a=b"]}, "--key a=b: has no effect without --config-path"),
         ({"config_path": ["nowhere.yaml"], "apply": True}, "nowhere.yaml: there is no such file or folder"),
         ({"footprint": "nowhere"}, "footprint nowhere: there is no such file"),
+        ({"min_batch_size": 200}, "--min-batch-size 200 is above 128, the footprint's max_batch_size: lower it"),
+        ({"overrides": ["accumulation=2"]}, "--set accumulation=2: accumulation is chosen; see --target-effective"),
+        (
+            {"footprint": None, "overrides": ["accumulation=3"]},
+            "--set accumulation=3: accumulation is chosen; see --target-effective-batch",
+        ),
+        (
+            {"footprint": None, "overrides": ["batch_size=10"]},
+            "--set batch_size=10: batch_size is the batch, which is chosen; see --max-batch-size",
+        ),
     ],
 )
 def test_bad_input_is_told_in_one_line(options, message: str) -> None:
@@ -155,10 +168,69 @@ def test_a_tree_that_does_not_fit_has_fewer_negatives(trees) -> None:
     config = complete({**TINY, "n_negatives": 200_000}, workload.schema)
     estimator = Estimator(Job(workload, trees), replace(GPU, kind="cpu"), calibration=False)
     limit = estimator.estimate({**config, "n_negatives": 100_000}, 1).total_bytes
-    row = size_configuration(estimator, "a", config, Goal(limit, max_batch_size=1))
+    row = size_configuration(estimator, "a", config, Goal(limit, effective_batch=1, max_batch_size=1))
     assert row.lowered == ("n_negatives",)
     assert 100_000 <= row.variables["n_negatives"] < 200_000
     assert row.need_bytes <= limit
+
+
+def on_the_cpu(job: Job) -> Estimator:
+    return Estimator(job, replace(GPU, kind="cpu"), calibration=False)
+
+
+def test_batches_that_accumulate_fit_beside_the_gradients_of_those_before() -> None:
+    estimator, config = on_the_cpu(Job(Batched(), None)), complete({}, Batched().schema)
+    alone = estimator.estimate(config, 300).total_bytes
+    row = size_configuration(estimator, "a", config, Goal(alone, effective_batch=1_000))
+    assert (row.batch_size < 300, row.accumulation) == (True, 1_000 // row.batch_size)
+    sized = {"batch_size": row.batch_size * row.accumulation, "accumulation": row.accumulation}
+    guess = estimate(Batched(), {**config, **sized}, None, estimator.device, "traced")
+    assert guess.total_bytes == row.need_bytes <= alone < (row.beyond_bytes or 0)
+
+
+def test_where_a_batch_fits_but_no_gradients_beside_it_none_are_accumulated() -> None:
+    estimator, config = on_the_cpu(Job(Batched(), None)), complete({}, Batched().schema)
+    goal = Goal(estimator.estimate(config, 300).total_bytes, effective_batch=1_000, min_batch_size=300)
+    row = size_configuration(estimator, "a", config, goal)
+    assert (row.batch_size, row.accumulation) == (300, 1)
+    assert explanations(row, goal, config)[-1] == (
+        "a: no accumulation, which would make more of the 1000 wanted: beside the gradients of another batch not "
+        "even one of 300 fits"
+    )
+
+
+def test_a_profile_runs_the_batches_of_a_step(ratings, monkeypatch) -> None:
+    estimator = on_the_cpu(Job(GraphSAGE(), ratings))
+    config, goal, ran = complete({}, GraphSAGE().schema), Goal(4 * GB, effective_batch=100, max_batch_size=30), []
+    chosen = size_configuration(estimator, "a", config, goal)
+    monkeypatch.setattr(profile, "measure", lambda _, whole, *__: ran.append(whole) or Measurement(0, 0, 0, 0, 0, 0))
+    profile.profiled(estimator, config, goal, chosen)
+    assert [(whole["batch_size"], whole["accumulation"]) for whole in ran] == [(90, 3)]
+
+
+def test_a_smallest_batch_above_the_training_set_is_refused(ratings) -> None:
+    estimator = on_the_cpu(Job(GraphSAGE(), ratings))
+    config = complete({}, GraphSAGE().schema)
+    with pytest.raises(InputError, match="--min-batch-size 761 is above 760, the training set: lower it"):
+        size_configuration(estimator, "a", config, Goal(GB, min_batch_size=761))
+
+
+def test_a_footprint_of_our_results_writes_what_a_plan_accepts(tmp_path: Path, folder: Path) -> None:
+    rows = [
+        {"status": "completed", "peak_memory_gb": 1 + size / parts / 10}
+        | {"config/batch_size": size, "config/accumulation": parts if parts > 1 else ""}
+        for size, parts in [(1, 1), (8, 4), (4, 1), (32, 4), (16, 1)]
+    ]
+    fitted, own = tmp_path / "fitted.toml", tmp_path / "own.yaml"
+    tuner.fit_footprint(rows, fitted)
+    own.write_text("configurations: [{name: a, batch_size: 1, accumulation: 1}]\n")
+    options = {"gpu_memory": 4, "target_effective_batch": 100, "config_path": [str(own)], "apply": True}
+    (row,) = optimize(footprint=str(fitted), **options).chosen
+    assert (row.batch_size, row.accumulation) == (23, 4)
+    assert own.read_text() == "configurations: [{name: a, batch_size: 92, accumulation: 4}]\n"
+    assert (
+        tuner.plan(config=str(own), data=str(folder), gpu=[8], auto_memory=True, calibration=False).cards[0].fitting
+    )
 
 
 def test_a_batch_of_one_that_does_not_fit_says_by_how_much_and_what_would(ratings) -> None:

@@ -283,6 +283,7 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
     [
         ({"model_memory_gb": 0}, "--model-memory-gb 0: must be more than 0"),
         ({"model_memory_gb": float("nan")}, "--model-memory-gb nan"),
+        ({"device_memory_gb": 1e300}, r"--device-memory-gb 1e\+300: must be at most 1,000,000 GB"),
         ({"device_memory_gb": float("inf")}, "--device-memory-gb inf: must be a finite number"),
         ({"retry_growth": float("inf")}, "--retry-growth inf"),
         ({"gpu_memory_buffer_gb": -1}, "--gpu-memory-buffer-gb -1: must be at least 0"),

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,7 +13,16 @@ from tests.toy import Toy
 from tuner.checkpoints import Checkpoint
 from tuner.datasets.ratings import RatingData
 from tuner.space import complete
-from tuner.training import Diverged, Fit, build_optimizer, fit, phase_of, train_epoch, train_step
+from tuner.training import (
+    Diverged,
+    Fit,
+    build_optimizer,
+    fit,
+    phase_of,
+    representative_batches,
+    train_epoch,
+    train_step,
+)
 from tuner.trial import ACCUMULATION, EpochReport, Trial
 from tuner.workloads.base import Batch, Config
 from tuner.workloads.graphsage import GraphSAGE
@@ -155,6 +164,12 @@ def test_gradients_of_micro_batches_count_by_their_samples(ratings: RatingData, 
         gradients.append([parameter.grad for parameter in model.parameters()])
     torch.testing.assert_close(losses[1], losses[0])
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-6)
+
+
+def test_memory_is_judged_by_whole_batches_and_not_by_what_is_left_of_an_epoch(ratings: RatingData) -> None:
+    config = complete({"batch_size": len(ratings.train) - 1}, GraphSAGE().schema)
+    listed = islice(representative_batches(GraphSAGE(), config, ratings), 3)
+    assert [len(batch[0]) for batch in listed] == [len(ratings.train) - 1] * 3
 
 
 def test_every_micro_batch_is_halved_until_its_size_is_odd() -> None:

@@ -150,7 +150,8 @@ def size_batches(jobs: Jobs, trials: Sequence[Trial], devices: Sequence[Device],
         settings: how to estimate, and how many workers there may be.
 
     Raises:
-        InputError: not even a batch of one fits the share, or as ``estimate_requests``.
+        InputError: not even a batch of one fits the share, there are more micro-batches than samples, or as
+            ``estimate_requests``.
     """
     fixed = [trial for trial in trials if not is_auto(trial.config)]
     known = estimate_requests(jobs, fixed, devices, settings)
@@ -246,6 +247,9 @@ def _largest(
             f"{(error.need_bytes - error.limit_bytes) / GB:.2f} GB more than the share of "
             f"{error.limit_bytes / GB:.2f} GB: {_remedy(error.need_bytes, devices, share, settings)}"
         ) from error
+    except InputError as error:
+        name = title(trial.workload, trial.name, several=several)
+        raise InputError(f"{name}: {batch_key(job)} {AUTO}: {error}") from error
     smallest = min(found, key=lambda each: each.batch_size)
     return _halvable(smallest) if settings.on_oom == "accumulate" else smallest
 

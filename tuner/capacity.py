@@ -13,7 +13,7 @@ from tuner.memory.estimate import memory_key
 from tuner.placement import Packing, budget_bytes
 from tuner.planning import check_amp, estimate_requests, plan_requests, within
 from tuner.settings import Settings
-from tuner.trial import ACCUMULATION, CHECKPOINTING, GB, Configuration, Device, Request, Trial, title
+from tuner.trial import ACCUMULATION, CHECKPOINTING, GB, MOST_GB, Configuration, Device, Request, Trial, title
 from tuner.workloads.base import Choice, Config, Jobs, Workload, describe
 
 SWITCHES = ("amp", CHECKPOINTING)
@@ -101,7 +101,7 @@ def card_sizes(gpu: str | Sequence[float]) -> list[int]:
     """The cards' sizes in bytes, from GB: numbers, or a text of numbers with commas between them.
 
     Raises:
-        InputError: there is none, or one of them is no finite number above 0.
+        InputError: there is none, or one of them is no number above 0 and up to ``MOST_GB``.
     """
     listed: Sequence[Any] | None = gpu.split(",") if isinstance(gpu, str) else gpu
     if not isinstance(listed, Sequence) or not listed or listed == [""]:
@@ -112,13 +112,15 @@ def card_sizes(gpu: str | Sequence[float]) -> list[int]:
 def _size(given: Any) -> int:
     try:
         size = math.nan if isinstance(given, bool) else float(given)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         size = math.nan
     text = given.strip() if isinstance(given, str) else given
     if math.isnan(size):
         raise InputError(f"--gpu {text!r}: must be a number of GB, such as 8,16,24")
     if not 0 < size < math.inf:
         raise InputError(f"--gpu {text}: must be a finite number of GB above 0")
+    if size > MOST_GB:
+        raise InputError(f"--gpu {text}: must be at most {MOST_GB:,} GB")
     return int(size * GB)
 
 

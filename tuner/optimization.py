@@ -14,7 +14,7 @@ from tuner.editing.edit import apply as write
 from tuner.errors import InputError
 from tuner.memory.estimate import METHODS, Method
 from tuner.selection import DEFAULT_DATA, DEFAULT_MODE, choose
-from tuner.sizing.choices import Chosen, Goal, explanations
+from tuner.sizing.choices import Chosen, Goal, check_not_chosen, explanations
 from tuner.sizing.config_entries import Sized
 from tuner.sizing.config_files import Plan, Values, parse_keys, planned_edits, values_of
 from tuner.sizing.config_folders import ConfigFile, config_files
@@ -24,7 +24,7 @@ from tuner.sizing.footprints.stages import size_stages, stages_of
 from tuner.sizing.profile import profiled
 from tuner.sizing.target import Target, detected_target, given_target
 from tuner.sizing.workload import batch_bound, batch_key
-from tuner.trial import GB, Device, title
+from tuner.trial import GB, MOST_GB, Device, title
 from tuner.workloads.base import Config, describe, load_jobs
 
 # Options that are whole numbers of at least 1.
@@ -174,13 +174,18 @@ def _of_footprint(given: Mapping[str, Any], goal: Goal) -> _Found:
         source=f"{footprint.name}: {footprint.formula()} GB",
         chosen=chosen,
         explanations=why,
-        to_write=values_of(chosen, footprint.batch, one_step=False),
+        to_write=values_of(chosen, footprint.batch, one_step=footprint.batch_is_step),
         keys=footprint.keys,
     )
 
 
 def _of_workloads(given: Mapping[str, Any], goal: Goal, device: Device) -> _Found:
+    for text in given["overrides"]:
+        check_not_chosen(text, "")  # before ``choose``, which would divide the configurations' own batches by it
     choices, _ = choose(**{name: given[name] for name in OF_CHOICE})
+    for choice in choices:
+        for text in given["overrides"]:
+            check_not_chosen(text, choice.workload.memory_scales_with or "")
     jobs = load_jobs(choices)
     several, why, sized = len(choices) > 1, list[str](), list[Sized]()
     for choice in choices:
@@ -255,6 +260,8 @@ def _check(given: Mapping[str, Any]) -> None:
         _check_number("gpu_memory", given["gpu_memory"])
         if given["gpu_memory"] <= 0:
             raise InputError(f"--gpu-memory {given['gpu_memory']:g}: must be more than 0 GB")
+        if given["gpu_memory"] > MOST_GB:
+            raise InputError(f"--gpu-memory {given['gpu_memory']:g}: must be at most {MOST_GB:,} GB")
     _check_number("safety_margin", given["safety_margin"])
     if not 0 < given["safety_margin"] <= 1:
         raise InputError(f"--safety-margin {given['safety_margin']:g}: must be more than 0 and at most 1")

@@ -16,7 +16,7 @@ from tuner.memory.estimate import Method
 from tuner.placement import Packing
 from tuner.retry import OnOom, RetryPolicy
 from tuner.study_folder import check_empty
-from tuner.trial import GB
+from tuner.trial import GB, MOST_GB
 
 # The smallest value of each option that is a number, and whether it is allowed itself; all are finite.
 LOWEST: dict[str, tuple[float, bool]] = {
@@ -128,6 +128,8 @@ class Settings:
             if value is not None and not (value >= low if inclusive else value > low):
                 must = f"at least {low:g}" if inclusive else f"more than {low:g}"
                 raise InputError(f"--{option.replace('_', '-')} {value:g}: must be {must}")
+            if value is not None and option.endswith("_gb") and value > MOST_GB:
+                raise InputError(f"--{option.replace('_', '-')} {value:g}: must be at most {MOST_GB:,} GB")
         if self.auto_memory and self.model_memory_gb != type(self).model_memory_gb:
             raise InputError("--auto-memory and --model-memory-gb were both given: leave one of them out")
         if self.memory_estimation != "auto" and not self.auto_memory:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import count, islice, takewhile
 from types import MappingProxyType
 from typing import Any
 
@@ -240,13 +240,28 @@ def train_epoch(
 
 
 def representative_batches(workload: Workload, config: Config, data: Any) -> Iterator[Batch]:
-    """Batches, or micro-batches, to judge memory by, on and on: the largest where a workload's batches vary."""
+    """Batches, or micro-batches, to judge memory by, on and on: the largest where a workload's batches vary.
+
+    Where they do not, those of an epoch but for a smaller last one: a step with the optimizer's state and a whole
+    batch takes the most, and an epoch of a batch and a rest would show one without that state.
+    """
     config = workload.micro_batch(config)
     while True:
         if workload.batches_vary:
             yield workload.largest_batch(config, data)
         else:
-            yield from workload.batches(config, data)
+            yield from _whole(workload, config, data)
+
+
+def _whole(workload: Workload, config: Config, data: Any) -> Iterator[Batch]:
+    """The batches of an epoch that are as large as the first; none is held here, as that would be measured too."""
+    sizes: list[int] = []
+
+    def is_whole(batch: Batch) -> bool:
+        sizes.append(workload.count(batch))
+        return sizes[-1] == sizes[0]
+
+    return takewhile(is_whole, workload.batches(config, data))
 
 
 def train_step(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 GB = 2**30
+MOST_GB = 1_000_000  # no option that is a number of GB may be more: no device has as much
 MB = 2**20
 
 Status = Literal["completed", "pruned", "out_of_memory", "diverged", "failed", "interrupted"]

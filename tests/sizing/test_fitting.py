@@ -99,6 +99,39 @@ def test_a_studys_results_are_understood(tmp_path: Path) -> None:
         fit_footprint(write_csv(tmp_path, rows[1:2]))
 
 
+def test_of_a_studys_results_the_batch_is_that_of_a_micro_batch(tmp_path: Path) -> None:
+    sizes = [(2, 1), (8, 2), (24, 3), (16, 1), (64, 2)]
+    rows = [
+        {"peak_memory_gb": 1 + size / parts / 10, "config/batch_size": size}
+        | {"config/accumulation": None if parts == 1 else parts}
+        for size, parts in sizes
+    ]
+    output = tmp_path / "own.toml"
+    found = fit_footprint(write_csv(tmp_path, rows), output)
+    assert found.footprint.formula() == "1 + batch_size · 0.1"
+    assert found.left_out == ("accumulation: batch_size is divided by it",)
+    assert read_footprint(output) == found.footprint
+    assert found.footprint.batch_is_step
+    assert fit_footprint(pd.DataFrame(rows)).footprint.terms == found.footprint.terms
+    with pytest.raises(InputError, match="config/accumulation = 0: must be a finite number of more than 0"):
+        fit_footprint([*rows, {**rows[0], "config/accumulation": 0}])
+
+
+def test_accumulation_is_no_variable_of_own_rows() -> None:
+    rows = [{**row, "accumulation": row["n_negatives"] + number} for number, row in enumerate(measured())]
+    found = fit_footprint(rows)
+    assert "accumulation" not in found.footprint.variables
+    assert "accumulation: is no variable of the memory" in found.left_out
+    assert not found.footprint.batch_is_step
+
+
+def test_of_two_columns_of_memory_one_counts_and_the_other_is_no_variable() -> None:
+    rows = [{**row, "peak_memory_gb": 1.1 * row["memory_gb"]} for row in measured()]
+    found = fit_footprint(rows)
+    assert found.footprint.formula() == "2.7 + batch_size · (0.0293 + 0.01465 · n_negatives)"
+    assert found.left_out[0] == "peak_memory_gb: the memory is that of memory_gb"
+
+
 def test_variables_that_go_together_cannot_be_told_apart() -> None:
     rows = [{**row, "n_positives": 8 + row["n_negatives"]} for row in measured()]
     found = fit_footprint(rows)

@@ -45,6 +45,12 @@ def test_trees_are_counted_as_samples(trees) -> None:
     assert batch_bound(Job(find_workload("gt-ssl"), trees)) == (8, "the training set")
 
 
+def test_more_micro_batches_than_trees_are_refused(trees) -> None:
+    job = Job(find_workload("gt-ssl"), trees)
+    with pytest.raises(InputError, match="accumulation 9 is above 8, the training set: lower it"):
+        largest_batch_of(job, complete({}, job.workload.schema), GPU, GB, total, accumulation=9)
+
+
 def test_a_workload_without_a_batch_cannot_be_sized() -> None:
     with pytest.raises(InputError, match="workload toy: it has no batch whose size decides its memory"):
         batch_bound(Job(Toy(), None))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from tuner.errors import InputError
 from tuner.sizing.search import TRAINING_SET, largest_batch
-from tuner.trial import GB
+from tuner.trial import ACCUMULATION, GB
 
 Number = int | float
 # Pairs of a sample that can be left out where a batch does not fit otherwise; what should go first is first.
@@ -108,6 +109,23 @@ def lowered(
     return None
 
 
+def check_not_chosen(text: str, batch: str) -> None:
+    """Refuses a value of ``--set`` for what is chosen.
+
+    Args:
+        text: what was given, ``NAME=VALUE``.
+        batch: what the batch is called.
+
+    Raises:
+        InputError: it is for the batch or the accumulation.
+    """
+    name = text.partition("=")[0]
+    if name == batch:
+        raise InputError(f"--set {text}: {name} is the batch, which is chosen; see --max-batch-size")
+    if name == ACCUMULATION:
+        raise InputError(f"--set {text}: {name} is chosen; see --target-effective-batch")
+
+
 def explanations(chosen: Chosen, goal: Goal, given: Mapping[str, Number]) -> list[str]:
     """Why it is this batch, this accumulation and these numbers of pairs, in a sentence each.
 
@@ -140,6 +158,11 @@ def _accumulation_text(chosen: Chosen, goal: Goal) -> str:
         most = wanted // chosen.devices
         remedy = f": --max-batch-size {most} keeps to it" if most else ""
         return f"no accumulation, as a step of {together} is above the {wanted} wanted{remedy}"
+    if chosen.accumulation < accumulation_for(chosen.batch_size, chosen.devices, wanted):
+        return (
+            f"no accumulation, which would make more of the {wanted} wanted: beside the gradients of another batch "
+            f"not even one of {goal.min_batch_size} fits"
+        )
     devices = f" on each of {chosen.devices} devices" if chosen.devices > 1 else ""
     batches = f"{chosen.accumulation} batches" if chosen.accumulation > 1 else "1 batch"
     return (

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from tuner.memory.estimate import Method, calibrated, estimate
 from tuner.sizing.choices import PAIRS, Chosen, Goal, accumulation_for, lowered
 from tuner.sizing.search import DoesNotFit, LargestBatch
-from tuner.sizing.workload import batch_bound, batch_key, largest_batch_of
-from tuner.trial import ACCUMULATION, CHECKPOINTING, GB, Device, MemoryEstimate
+from tuner.sizing.workload import batch_bound, batch_key, in_batches, largest_batch_of
+from tuner.trial import CHECKPOINTING, GB, Device, MemoryEstimate
 from tuner.workloads.base import Config, Job
 
 # What no smaller model is made of.
 NOT_SIZES = ("epochs", *PAIRS)
+# Where a step accumulates, the second batch is like all further ones: the gradients of those before it are there.
+ALIKE = 2
 
 
 @dataclass(frozen=True)
@@ -34,19 +36,20 @@ class Estimator:
     calibration: bool = True
     expandable_segments: bool = False
 
-    def estimate(self, config: Config, batch: int) -> MemoryEstimate:
-        """A configuration's estimate with a batch of so many samples in one piece."""
+    def estimate(self, config: Config, batch: int, accumulation: int = 1) -> MemoryEstimate:
+        """A configuration's estimate with batches of so many samples, and so many of them in an optimizer step."""
         workload, option = self.job.workload, self.expandable_segments
-        alone = {**in_one_piece(config), batch_key(self.job): batch}
-        raw = estimate(workload, alone, self.job.data, self.device, self.method, option)
+        sized = in_batches(config, batch_key(self.job), batch, accumulation)
+        raw = estimate(workload, sized, self.job.data, self.device, self.method, option)
         return calibrated([raw], workload.name, self.device.name, option)[0] if self.calibration else raw
 
     def largest(
-        self, config: Config, goal: Goal, need_bytes: Callable[[MemoryEstimate], int]
+        self, config: Config, goal: Goal, need_bytes: Callable[[MemoryEstimate], int], accumulation: int = 1
     ) -> tuple[LargestBatch, MemoryEstimate]:
-        """The largest batch of a configuration, and its estimate.
+        """The largest batch of a configuration of which a step has so many, and its estimate.
 
         Raises:
+            InputError: the smallest is above what there can be.
             DoesNotFit: not even the smallest does.
         """
         return largest_batch_of(
@@ -57,15 +60,11 @@ class Estimator:
             need_bytes,
             at_least=goal.min_batch_size,
             at_most=goal.max_batch_size,
+            accumulation=accumulation,
             method=self.method,
             calibration=self.calibration,
             expandable_segments=self.expandable_segments,
         )
-
-
-def in_one_piece(config: Config) -> dict[str, object]:
-    """The configuration without accumulation."""
-    return {name: value for name, value in config.items() if name != ACCUMULATION}
 
 
 def with_fewer_pairs(config: Config, chosen: Chosen) -> dict[str, object]:
@@ -95,7 +94,8 @@ def size_configuration(
         need_bytes: what an estimate counts as.
 
     Raises:
-        InputError: the workload has no batch to size, or a footprint cannot be estimated.
+        InputError: the workload has no batch to size or none as large as the smallest asked for, or a footprint
+            cannot be estimated.
         DoesNotFit: nothing makes the smallest batch fit; the text says by how much, and what would.
     """
     changed: dict[str, int] = {}
@@ -107,10 +107,17 @@ def size_configuration(
             remedies = "; ".join(_remedies(estimator, config, goal, error.need_bytes))
             raise DoesNotFit(f"{name}: {error}: {remedies}", error.need_bytes, error.limit_bytes) from error
         found, guess = estimator.largest({**config, **changed}, goal, need_bytes)
+    accumulation = _accumulation(estimator, goal, found.batch_size)
+    if accumulation > 1:
+        try:
+            found, guess = estimator.largest({**config, **changed}, goal, need_bytes, ALIKE)
+            accumulation = _accumulation(estimator, goal, found.batch_size)
+        except DoesNotFit:
+            accumulation = 1  # the text of the choice says so
     return Chosen(
         name=name,
         batch_size=found.batch_size,
-        accumulation=accumulation_for(found.batch_size, goal.devices, reachable(estimator.job, goal)),
+        accumulation=accumulation,
         devices=goal.devices,
         need_bytes=found.need_bytes,
         stopped_by=found.stopped_by,
@@ -136,25 +143,33 @@ def limited_by(estimator: Estimator, config: Config, chosen: Chosen) -> str | No
     return name if half.total_bytes == whole.total_bytes else None
 
 
+def _accumulation(estimator: Estimator, goal: Goal, batch: int) -> int:
+    return accumulation_for(batch, goal.devices, reachable(estimator.job, goal))
+
+
 def _fewer_pairs(
     estimator: Estimator, config: Config, goal: Goal, need_bytes: Callable[[MemoryEstimate], int]
 ) -> dict[str, int] | None:
-    batch = min(goal.min_batch_size, batch_bound(estimator.job)[0])
+    """Those with which the smallest batch fits, where it can be beside the gradients of those before it."""
+    batch = goal.min_batch_size
     schema = estimator.job.workload.schema
     # Of the positives 0 stands for all that there are, which are fewer than the most that can be asked for.
     pairs = {key: config[key] for key in PAIRS if key in config}
     if pairs.get("n_positives") == 0:
         pairs["n_positives"] = int(schema["n_positives"].high)
 
-    def need(changed: Mapping[str, int]) -> int:
-        return need_bytes(estimator.estimate({**config, **changed}, batch))
+    def fewer(accumulation: int) -> dict[str, int] | None:
+        def need(changed: Mapping[str, int]) -> int:
+            return need_bytes(estimator.estimate({**config, **changed}, batch, accumulation))
 
-    return lowered(need, pairs, goal.limit_bytes)
+        return lowered(need, pairs, goal.limit_bytes)
+
+    return fewer(min(ALIKE, _accumulation(estimator, goal, batch))) or fewer(1)
 
 
 def _remedies(estimator: Estimator, config: Config, goal: Goal, need: int) -> list[str]:
     """What would make the smallest batch fit: a larger device, a switch, half of what counts the most."""
-    batch = min(goal.min_batch_size, batch_bound(estimator.job)[0])
+    batch = goal.min_batch_size
     found = [f"it fits a device of {need / goal.safety_margin / GB:.2f} GB"]
     if goal.min_batch_size > 1:
         found.append("or lower --min-batch-size")

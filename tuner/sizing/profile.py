@@ -9,8 +9,8 @@ from tuner.errors import InputError
 from tuner.memory.estimate import RAY_BYTES
 from tuner.memory.measure import measure
 from tuner.sizing.choices import Chosen, Goal
-from tuner.sizing.configuration import Estimator, in_one_piece, size_configuration, with_fewer_pairs
-from tuner.sizing.workload import batch_key
+from tuner.sizing.configuration import Estimator, size_configuration, with_fewer_pairs
+from tuner.sizing.workload import batch_key, in_batches
 from tuner.trial import GB, MemoryEstimate
 from tuner.workloads.base import Config
 
@@ -43,7 +43,7 @@ def profiled(estimator: Estimator, config: Config, goal: Goal, chosen: Chosen) -
         if took <= goal.limit_bytes:
             return replace(chosen, measured_bytes=took), notes
         notes[-1] += f", and {goal.limit_bytes / GB:.2f} GB is the limit: chosen anew"
-        guess = estimator.estimate(with_fewer_pairs(config, chosen), chosen.batch_size)
+        guess = estimator.estimate(with_fewer_pairs(config, chosen), chosen.batch_size, chosen.accumulation)
         chosen = size_configuration(estimator, name, config, goal, _corrected(guess, took))
     raise InputError(f"after {ROUNDS} rounds of --profile: {'; '.join(notes)}: lower --safety-margin")
 
@@ -55,6 +55,7 @@ def _corrected(guess: MemoryEstimate, took_bytes: int) -> Callable[[MemoryEstima
 
 def _measured_bytes(estimator: Estimator, config: Config, chosen: Chosen) -> int:
     job, device = estimator.job, estimator.device
-    whole = {**in_one_piece(with_fewer_pairs(config, chosen)), batch_key(job): chosen.batch_size}
+    sizes = chosen.batch_size, chosen.accumulation
+    whole = in_batches(with_fewer_pairs(config, chosen), batch_key(job), *sizes)
     found = measure(job.workload, whole, job.data, device, estimator.expandable_segments)
     return found.peak_bytes + (RAY_BYTES if device.kind == "cpu" else 0)

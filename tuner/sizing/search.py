@@ -82,6 +82,21 @@ def largest_batch(need: Need, limit_bytes: int, *, at_least: int = 1, at_most: i
     return LargestBatch(fits, need(fits), need(beyond), "memory")
 
 
+def check_least(at_least: int, at_most: int, bound: str) -> None:
+    """Refuses a smallest batch that is above the largest.
+
+    Args:
+        at_least: the smallest batch of interest.
+        at_most: the largest that there can be.
+        bound: what ``at_most`` is called.
+
+    Raises:
+        InputError: it is.
+    """
+    if at_least > at_most:
+        raise InputError(f"--min-batch-size {at_least} is above {at_most}, {bound}: lower it")
+
+
 def _on_the_line(need: Need, fits: int, beyond: int, limit_bytes: int) -> int:
     """Where the line through both ends meets the limit; strictly between them."""
     share = (limit_bytes - need(fits)) / (need(beyond) - need(fits))

@@ -7,7 +7,7 @@ from functools import cache
 
 from tuner.errors import InputError
 from tuner.memory.estimate import Method, calibrated, estimate
-from tuner.sizing.search import TRAINING_SET, LargestBatch, largest_batch
+from tuner.sizing.search import TRAINING_SET, LargestBatch, check_least, largest_batch
 from tuner.trial import ACCUMULATION, Device, MemoryEstimate
 from tuner.workloads.base import Config, Job
 
@@ -43,33 +43,49 @@ def largest_batch_of(
         expandable_segments: estimate with PyTorch's CUDA allocator option of that name.
 
     Raises:
-        InputError: the workload has no batch to size, or a footprint cannot be estimated.
+        InputError: the workload has no batch to size, not as many samples as asked for at least, or a footprint
+            cannot be estimated.
         DoesNotFit: a batch of ``at_least`` does not.
     """
     key = batch_key(job)
-    alone = {name: value for name, value in config.items() if name != ACCUMULATION}
-    parts = {ACCUMULATION: accumulation} if accumulation > 1 else {}
 
     @cache
     def guess(batch: int) -> MemoryEstimate:
-        sized = {**alone, key: batch * accumulation, **parts}
+        sized = in_batches(config, key, batch, accumulation)
         raw = estimate(job.workload, sized, job.data, device, method, expandable_segments)
         if not calibration:
             return raw
         return calibrated([raw], job.workload.name, device.name, expandable_segments)[0]
 
     most, bound = batch_bound(job)
-    most = max(1, most // accumulation)
+    if accumulation > most:
+        raise InputError(f"accumulation {accumulation} is above {most}, {bound}: lower it")
+    check_least(at_least, most, bound)
+    most //= accumulation
     if at_most is not None and at_most < most:
         most, bound = at_most, "--max-batch-size"
     found = largest_batch(
         lambda batch: need_bytes(guess(batch)),
         limit_bytes,
-        at_least=min(at_least, most),
+        at_least=at_least,
         at_most=most,
         bound=bound,
     )
     return found, guess(found.batch_size)
+
+
+def in_batches(config: Config, key: str, batch: int, accumulation: int) -> dict[str, object]:
+    """The configuration with optimizer steps of so many batches of this size; its own do not count.
+
+    Args:
+        config: a complete configuration.
+        key: the hyperparameter that says how many samples an optimizer step has.
+        batch: samples of one of the step's batches.
+        accumulation: how many of them a step has.
+    """
+    alone = {name: value for name, value in config.items() if name != ACCUMULATION}
+    parts = {ACCUMULATION: accumulation} if accumulation > 1 else {}
+    return {**alone, key: batch * accumulation, **parts}
 
 
 def batch_key(job: Job) -> str:

@@ -24,7 +24,7 @@ from tuner.sizing.any_model.measuring import measure_line, rehearsal, step_faile
 from tuner.sizing.any_model.samples import Samples, apply, samples_of
 from tuner.sizing.any_model.training_step import Loss, MakeOptimizer, TrainingStep
 from tuner.sizing.search import DoesNotFit, LargestBatch, Need, largest_batch
-from tuner.trial import GB, Device, MemoryEstimate
+from tuner.trial import GB, MOST_GB, Device, MemoryEstimate
 
 Mode = Literal["static", "traced", "measured"]
 # What an allocator loses beyond the tensors, as a share, where the mode does not find it out. CUDA: the figure of the
@@ -32,7 +32,6 @@ Mode = Literal["static", "traced", "measured"]
 FRAGMENTATION = {"cuda": 0.10, "cpu": HEAP_SLACK}
 # What a step raises that is wrong itself. Torch has classes of its own, of these, for what a trace cannot follow.
 ORDINARY_ERRORS = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError)
-MOST_GB = 1e6  # no device has as much
 GROWTH = 4  # a size that fits is tried this many times as large, so that no trace is far beyond the limit
 
 

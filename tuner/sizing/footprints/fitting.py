@@ -73,7 +73,8 @@ def fit_footprint(
 
     Args:
         rows: a CSV file, or its rows as mappings or a DataFrame: a column of measured GB (2**30 bytes), ``memory_gb``
-            or ``peak_memory_gb``, and columns of variables. A study's ``results.csv`` is understood.
+            or ``peak_memory_gb``, and columns of variables. A study's ``results.csv`` is understood: its batches are
+            the samples of an optimizer step, so they are divided by the accumulation.
         output: the footprint's TOML file.
         name: of the model; by default the output's, or the rows'.
         batch: which column is the batch.
@@ -84,7 +85,7 @@ def fit_footprint(
     """
     if output is not None and Path(output).exists() and not overwrite:
         raise InputError(f"{output}: is there already; give another name, or --overwrite")
-    measured = read_rows(rows)
+    measured = read_rows(rows, batch)
     variables, alike = _apart(measured, batch)
     terms, errors, left_out_errors = _best(measured, variables, batch)
     constants = [f"{key}: is {value:g} in every row" for key, value in measured.constants.items()]
@@ -94,6 +95,7 @@ def fit_footprint(
         terms=terms,
         variables={key: _plain(max(variables[key])) for key in used(terms) if key != batch},
         batch=batch,
+        batch_is_step=measured.batch_is_step,
         source=str(output or measured.source),
     )
     if output is not None:

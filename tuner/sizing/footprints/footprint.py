@@ -17,13 +17,12 @@ from typing import Any
 
 from tuner.errors import InputError
 from tuner.space import CONFIG_FOLDERS
-from tuner.trial import GB
+from tuner.trial import ACCUMULATION, GB
 
 Values = Mapping[str, int | float]
 
-FILE_KEYS = ("name", "batch", "max_batch_size", "variables", "keys", "terms", "stages")
+FILE_KEYS = ("name", "batch", "batch_is_step", "max_batch_size", "variables", "keys", "terms", "stages")
 TERM_KEYS = ("part", "gb", "times")
-ACCUMULATION = "accumulation"  # not a variable of the memory, but a file has a key for it
 STAGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
 
 
@@ -54,6 +53,8 @@ class Footprint:
         max_batch_size: the most samples to consider; None for no bound.
         stages: variables of the stages of a curriculum, by "01" or "02-05".
         keys: what configuration files call a variable or "accumulation": a dotted path, or a bare name.
+        batch_is_step: whether configuration files say the samples of an optimizer step where they say the batch, as
+            ours do, and not of one of its batches; the footprint is of one of these.
         source: the file that it comes from, for messages.
     """
 
@@ -64,6 +65,7 @@ class Footprint:
     max_batch_size: int | None = None
     stages: Mapping[str, Values] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict)
+    batch_is_step: bool = False
     source: str = "footprint"
 
     def parts(self, values: Values) -> dict[str, int]:
@@ -166,6 +168,7 @@ def _to_toml(footprint: Footprint) -> dict[str, Any]:
     content = {
         "name": footprint.name,
         "batch": footprint.batch,
+        "batch_is_step": footprint.batch_is_step or None,
         "max_batch_size": footprint.max_batch_size,
         "variables": dict(footprint.variables),
         "keys": dict(footprint.keys),
@@ -213,8 +216,10 @@ class _Reader:
 
     def footprint(self, content: Mapping[str, Any]) -> Footprint:
         self._check_keys(content, FILE_KEYS, ("name", "batch", "terms"), "")
-        variables = self._numbers(content.get("variables", {}), "[variables]")
         batch = self._text(content["batch"], "batch")
+        if batch == ACCUMULATION:
+            raise self._fault(f"batch = {batch!r}: is the number of batches in a step: give the batch another name")
+        variables = self._variables(content.get("variables", {}), "[variables]", batch)
         stages = self._stages(content.get("stages", {}), batch)
         known = {batch, *variables, *(name for values in stages.values() for name in values)}
         terms = self._terms(content["terms"], known)
@@ -228,6 +233,7 @@ class _Reader:
             max_batch_size=self._most(content.get("max_batch_size")),
             stages=stages,
             keys=self._keys(content.get("keys", {}), {*known, ACCUMULATION}),
+            batch_is_step=self._flag(content.get("batch_is_step", False), "batch_is_step"),
             source=self.source,
         )
 
@@ -257,9 +263,7 @@ class _Reader:
             if taken & set(numbers):
                 raise self._fault(f"stage {name!r}: another stage has some of its numbers")
             taken |= set(numbers)
-            stages[name] = self._numbers(values, f"stage {name!r}")
-            if batch in stages[name]:
-                raise self._fault(f"stage {name!r}: {batch} is the batch, which is chosen for all stages")
+            stages[name] = self._variables(values, f"stage {name!r}", batch)
         return stages
 
     def _keys(self, entries: object, known: set[str]) -> dict[str, str]:
@@ -270,15 +274,24 @@ class _Reader:
             self._text(key, f"[keys]: {name}")
         return dict(keys)
 
-    def _numbers(self, entries: object, where: str) -> dict[str, int | float]:
+    def _variables(self, entries: object, where: str, batch: str) -> dict[str, int | float]:
         table = self._table(entries, where)
         for name, value in table.items():
+            if name == batch:
+                raise self._fault(f"{where}: {name} is the batch, which is chosen for all stages: leave it out")
+            if name == ACCUMULATION:
+                raise self._fault(f"{where}: {name} is chosen, and no variable of the memory: leave it out")
             _check_number(value, f"{self.source}: {where}: {name}")
         return dict(table)
 
     def _most(self, value: object) -> int | None:
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise self._fault(f"max_batch_size = {value!r}: must be a whole number of at least 1")
+        return value
+
+    def _flag(self, value: object, what: str) -> bool:
+        if not isinstance(value, bool):
+            raise self._fault(f"{what} = {value!r}: must be true or false")
         return value
 
     def _text(self, value: object, what: str) -> str:

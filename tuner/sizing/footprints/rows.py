@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError
+from tuner.trial import ACCUMULATION, LOOP_OPTIONS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,6 +30,8 @@ class Measured:
         constants: the value of those that do not.
         left_out: what was not used, and why, a line each.
         source: the file's name, for messages.
+        batch_is_step: whether the rows say the samples of an optimizer step; what is here are those of one of its
+            batches.
     """
 
     memory_gb: list[float]
@@ -36,15 +39,17 @@ class Measured:
     constants: dict[str, float]
     left_out: list[str]
     source: str
+    batch_is_step: bool = False
 
 
-def read_rows(rows: str | Path | Sequence[Mapping[str, Any]] | pd.DataFrame) -> Measured:
+def read_rows(rows: str | Path | Sequence[Mapping[str, Any]] | pd.DataFrame, batch: str) -> Measured:
     """Reads measured rows.
 
     Args:
         rows: a CSV file, or its rows as mappings or a DataFrame. One column is the memory, ``memory_gb`` or
             ``peak_memory_gb``; the others are variables. Of a study's ``results.csv`` the completed rows count, and
-            of its columns the hyperparameters.
+            of its columns the hyperparameters; its batch is divided by the accumulation.
+        batch: the column of the batch.
 
     Raises:
         InputError: there is no such file, a column is missing, or a value is not a number of 0 or more.
@@ -53,17 +58,27 @@ def read_rows(rows: str | Path | Sequence[Mapping[str, Any]] | pd.DataFrame) -> 
     if not records:
         raise InputError(f"{source}: has no rows")
     names = list(dict.fromkeys(name for _, row in records for name in row))
-    memory = next((name for name in MEMORY if name in names), None)
-    if memory is None:
+    memory, *others = [name for name in MEMORY if name in names] or [""]
+    if not memory:
         close = difflib.get_close_matches(MEMORY[0], names, n=1)
         hint = f"is it {close[0]}? rename it" if close else f"columns are {', '.join(names)}"
         raise InputError(f"{source}: the column {MEMORY[0]} is missing ({hint})")
     prefix = CONFIG if any(name.startswith(CONFIG) for name in names) else ""
-    left_out: list[str] = []
+    left_out = [f"{name}: the memory is that of {memory}" for name in others]
     if prefix:
-        records, left_out = _completed(records, source)
-    of_interest = [name for name in names if name.startswith(prefix) and name != memory]
-    columns = {name.removeprefix(prefix): _column(records, name, source) for name in of_interest}
+        records, incomplete = _completed(records, source)
+        left_out += incomplete
+    of_interest = [name for name in names if name.startswith(prefix) and name not in MEMORY]
+    columns = {
+        name.removeprefix(prefix): _column(records, name, source, positive=name == CONFIG + ACCUMULATION)
+        for name in of_interest
+    }
+    parts = columns.pop(ACCUMULATION, [])
+    if parts and prefix and batch in columns:
+        columns[batch] = [size / number for size, number in zip(columns[batch], parts, strict=True)]
+        left_out.append(f"{ACCUMULATION}: {batch} is divided by it")
+    elif parts:
+        left_out.append(f"{ACCUMULATION}: is no variable of the memory")
     constants = {name: column[0] for name, column in columns.items() if len(set(column)) == 1}
     return Measured(
         memory_gb=_column(records, memory, source, positive=True),
@@ -71,6 +86,7 @@ def read_rows(rows: str | Path | Sequence[Mapping[str, Any]] | pd.DataFrame) -> 
         constants=constants,
         left_out=left_out,
         source=source,
+        batch_is_step=bool(prefix),
     )
 
 
@@ -112,7 +128,18 @@ def _completed(
     if len(workloads) > 1:
         raise InputError(f"{source}: has rows of {' and '.join(workloads)}: give those of one workload")
     others = len(records) - len(kept)
-    return kept, [f"rows that are not completed: {others}"] if others else []
+    return [_filled(each) for each in kept], [f"rows that are not completed: {others}"] if others else []
+
+
+def _filled(record: tuple[str, Mapping[str, Any]]) -> tuple[str, Mapping[str, Any]]:
+    """A study's row, with the defaults of the training loop's options, which it has only where they are others."""
+    where, row = record
+    blank = {f"{CONFIG}{name}": spec.default for name, spec in LOOP_OPTIONS.items() if _blank(row.get(CONFIG + name))}
+    return where, {**row, **blank}
+
+
+def _blank(value: Any) -> bool:
+    return value is None or value == "" or value != value  # pandas has NaN for it
 
 
 def _column(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tuner.errors import InputError
-from tuner.sizing.choices import PAIRS, Chosen, Goal, Number, accumulation_for, lowered
+from tuner.sizing.choices import PAIRS, Chosen, Goal, Number, accumulation_for, check_not_chosen, lowered
 from tuner.sizing.footprints.footprint import Footprint, used
-from tuner.sizing.search import DoesNotFit, LargestBatch, largest_batch
+from tuner.sizing.search import DoesNotFit, LargestBatch, check_least, largest_batch
 from tuner.trial import GB
 
 # Where neither the footprint nor the user has a bound: no batch of interest is larger.
@@ -23,7 +23,7 @@ def stages_of(footprint: Footprint, overrides: Sequence[str]) -> dict[str, dict[
         overrides: ``"variable=value"`` texts, for all stages.
 
     Raises:
-        InputError: a text is none, or names the batch.
+        InputError: a text is none, or names the batch or the accumulation.
     """
     given = dict(_override(footprint, text) for text in overrides)
     stages = footprint.stages or {footprint.name: {}}
@@ -39,9 +39,11 @@ def size_stages(footprint: Footprint, stages: Stages, goal: Goal) -> list[Chosen
         goal: what is asked for.
 
     Raises:
+        InputError: the smallest batch asked for is above the largest.
         DoesNotFit: of a stage not even the smallest batch does, with any numbers of pairs; the text says by how much,
             and what would make it.
     """
+    check_least(goal.min_batch_size, *_bound(footprint, goal))
     fewer = {name: _fewer_pairs(footprint, name, values, goal) for name, values in stages.items()}
     values = {name: {**stages[name], **fewer[name]} for name in stages}
     found = {name: _largest(footprint, values[name], goal) for name in stages}
@@ -70,7 +72,7 @@ def size_stages(footprint: Footprint, stages: Stages, goal: Goal) -> list[Chosen
 
 def _fewer_pairs(footprint: Footprint, name: str, values: Mapping[str, Number], goal: Goal) -> dict[str, int]:
     """The numbers of pairs that have to be lowered for the smallest batch to fit; none where it fits."""
-    least = min(goal.min_batch_size, _bound(footprint, goal)[0])
+    least = goal.min_batch_size
 
     def need(changed: Mapping[str, int]) -> int:
         return footprint.need_bytes({**values, **changed, footprint.batch: least})
@@ -108,7 +110,7 @@ def _largest(footprint: Footprint, values: Mapping[str, Number], goal: Goal) -> 
     return largest_batch(
         lambda batch: footprint.need_bytes({**values, footprint.batch: batch}),
         goal.limit_bytes,
-        at_least=min(goal.min_batch_size, most),
+        at_least=goal.min_batch_size,
         at_most=most,
         bound=bound,
     )
@@ -125,9 +127,8 @@ def _bound(footprint: Footprint, goal: Goal) -> tuple[int, str]:
 
 
 def _override(footprint: Footprint, text: str) -> tuple[str, Number]:
+    check_not_chosen(text, footprint.batch)
     name, equals, value = text.partition("=")
-    if name == footprint.batch:
-        raise InputError(f"--set {text}: {name} is the batch, which is chosen; see --max-batch-size")
     try:
         number = float(value)
     except ValueError:
