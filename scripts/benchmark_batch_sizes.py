@@ -1,7 +1,7 @@
 """Trains with the batches that ``tune optimize`` chooses, in real workers under a cap of as much memory, on the CPU.
 
 For GraphSAGE and GT-SSL and devices of 1, 2, 4 and 8 GB the batch is chosen as ``tune optimize`` does it, and trained
-with for an epoch in a Ray worker that is capped at the device's size. Then a tenth more is, which must run out of
+with for two epochs in a Ray worker that is capped at the device's size. Then a tenth more is, which must run out of
 memory, or what else stopped the batch is named. Trees are all alike here: of others a batch is chosen so that the
 largest of them fit, and a tenth more of those that are drawn may well fit, too.
 
@@ -31,6 +31,7 @@ from tuner.estimation import calibrate
 from tuner.settings import Settings
 from tuner.sizing.choices import Chosen, Goal
 from tuner.sizing.configuration import Estimator, size_configuration
+from tuner.sizing.profile import profiled
 from tuner.sizing.workload import batch_key
 from tuner.space import complete
 from tuner.study import run_study
@@ -116,20 +117,22 @@ def trees(count: int) -> TreeData:
     return replace(data, train=number[:count], validation=number[count : count + 2], test=number[count + 2 :])
 
 
-def choose(case: Case, job: Job, safety_margin: float) -> Chosen:
+def choose(case: Case, job: Job, safety_margin: float, profile: bool) -> Chosen:
     device = replace(ram_device(), total_bytes=int(case.gb * GB), free_bytes=int(case.gb * GB))
     goal = Goal(int(case.gb * GB * safety_margin), safety_margin)
-    return size_configuration(Estimator(job, device), case.name, complete(case.values, job.workload.schema), goal)
+    estimator, config = Estimator(job, device), complete(case.values, job.workload.schema)
+    chosen = size_configuration(estimator, case.name, config, goal)
+    return profiled(estimator, config, goal, chosen)[0] if profile else chosen
 
 
 def train(gb: float, jobs: Mapping[str, Job], sized: Sequence[tuple[Case, int]], folder: Path) -> dict[str, Row]:
-    """One epoch of each case with its batch in a worker that is capped at ``gb``, one at a time; rows by name."""
+    """Two epochs of each case with its batch in a worker that is capped at ``gb``, one at a time; rows by name."""
     choices = []
     for workload, job in jobs.items():
         listed = [
             Configuration(
                 f"{case.name} {batch}",
-                complete({**case.values, batch_key(job): batch, "epochs": 1}, job.workload.schema),
+                complete({**case.values, batch_key(job): batch, "epochs": 2}, job.workload.schema),
             )
             for case, batch in sized
             if case.workload == workload
@@ -149,9 +152,11 @@ def train(gb: float, jobs: Mapping[str, Job], sized: Sequence[tuple[Case, int]],
     return {row["name"]: row for row in result.rows}
 
 
-def of_size(gb: float, jobs: Mapping[str, Job], safety_margin: float, only: str, folder: Path) -> list[Found]:
+def of_size(
+    gb: float, jobs: Mapping[str, Job], safety_margin: float, profile: bool, only: str, folder: Path
+) -> list[Found]:
     cases = [case for case in cases_of(gb) if only in case.name]
-    chosen = {case.name: choose(case, jobs[case.workload], safety_margin) for case in cases}
+    chosen = {case.name: choose(case, jobs[case.workload], safety_margin, profile) for case in cases}
     more = {case.name: tenth_more(case, chosen[case.name].batch_size, jobs[case.workload]) for case in cases}
     sized = [(case, batch) for case in cases for batch in {chosen[case.name].batch_size, more[case.name]}]
     rows = train(gb, jobs, sized, folder)
@@ -207,6 +212,7 @@ def _gb(value: float | None) -> str:
 @click.option("--only", default="", metavar="TEXT", help="Cases whose name has this in it.")
 @click.option("--safety-margin", type=float, default=0.98, show_default=True, help="As in tune optimize.")
 @click.option("--calibrate", "calibrated", is_flag=True, help="Calibrate first.")
+@click.option("--profile", is_flag=True, help="Check and correct each choice by real steps, as in tune optimize.")
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the results here.")
 @click.pass_context
 def main(
@@ -215,6 +221,7 @@ def main(
     only: str,
     safety_margin: float,
     calibrated: bool,
+    profile: bool,
     json_path: Path | None,
 ) -> None:
     with tempfile.TemporaryDirectory() as temporary, own_cache(Path(temporary)):
@@ -225,7 +232,7 @@ def main(
             click.echo(table.to_string(index=False))
         found: list[Found] = []
         for gb in sizes:
-            found += of_size(gb, make_jobs(gb), safety_margin, only, folder / f"study-{gb:g}")
+            found += of_size(gb, make_jobs(gb), safety_margin, profile, only, folder / f"study-{gb:g}")
     print_table(found)
     held = sum(each.held for each in found)
     click.echo(f"\n{'PASS' if held == len(found) else 'FAIL'}  {held} of {len(found)} cases")

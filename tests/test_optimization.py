@@ -282,9 +282,26 @@ def test_a_profile_that_takes_too_much_makes_the_batch_smaller(ratings, monkeypa
 
     monkeypatch.setattr(profile, "measure", half_as_much_again)
     chosen, notes = profile.profiled(estimator, config, goal, first)
-    assert asked[0] == first.batch_size > chosen.batch_size == asked[-1]
+    assert asked[0] == first.batch_size > chosen.batch_size
+    assert chosen.batch_size in asked[1:] and all(batch < first.batch_size for batch in asked[1:])
     assert chosen.measured_bytes is not None and chosen.measured_bytes <= goal.limit_bytes
-    assert "is the limit: chosen anew" in notes[0] and "chosen anew" not in notes[-1]
+    assert "is the limit: chosen anew" in notes[0] and "chosen anew" not in notes[1]
+
+
+def test_a_profile_that_takes_less_makes_the_batch_larger(ratings, monkeypatch) -> None:
+    estimator = Estimator(Job(GraphSAGE(), ratings), GPU, "static", calibration=False)
+    config = complete({"hidden_dim": 512}, GraphSAGE().schema)
+    goal = Goal(estimator.estimate(config, 100).total_bytes)
+    first = size_configuration(estimator, "a", config, goal)
+
+    def a_tenth_less(workload, whole, data, where, expandable) -> Measurement:
+        guess = estimator.estimate(config, whole["batch_size"])
+        return Measurement(guess.total_bytes - guess.reserved_bytes // 10, guess.context_bytes, 0, 0, 0, 0)
+
+    monkeypatch.setattr(profile, "measure", a_tenth_less)
+    chosen, _ = profile.profiled(estimator, config, goal, first)
+    assert chosen.batch_size > first.batch_size
+    assert chosen.measured_bytes is not None and chosen.measured_bytes <= goal.limit_bytes
 
 
 def test_a_profile_that_never_fits_is_an_error(ratings, monkeypatch) -> None:

@@ -156,7 +156,7 @@ def optimize(debug: bool, as_json: bool, **chosen: Any) -> None:
 )
 @click.pass_context
 def calibrate(ctx: click.Context, /, debug: bool, **chosen: Any) -> None:
-    """Train each configuration for an epoch and keep what it took, to correct later estimates.
+    """Train each configuration for two epochs and keep what it took, to correct later estimates.
 
     Prints peak and estimate of each, before and after the correction.
     """

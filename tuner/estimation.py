@@ -181,7 +181,7 @@ def calibrate(
     device: DeviceChoice = "auto",
     expandable_segments: bool = False,
 ) -> pd.DataFrame:
-    """Trains each configuration for an epoch, one at a time, and keeps what it took: what ``tune calibrate`` does.
+    """Trains each configuration for two epochs, one at a time, and keeps what it took: what ``tune calibrate`` does.
 
     Args:
         workload: what to train, or several names; without one, what ``config`` names, else "graphsage".
@@ -211,7 +211,7 @@ def calibrate(
         max_workers=1,
         threads=1,
         caps=False,  # what it takes is the question
-        epochs=1,
+        epochs=2,  # a whole batch with the optimizer's state may be in the second only
         seed=seed,
         device=device,
         memory_estimation="traced",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -15,12 +16,14 @@ from tuner.trial import GB, MemoryEstimate
 from tuner.workloads.base import Config
 
 ROUNDS = 3
+NEARLY = 1.03  # a batch that is larger by no more than this is not worth another round
 
 
 def profiled(estimator: Estimator, config: Config, goal: Goal, chosen: Chosen) -> tuple[Chosen, list[str]]:
-    """The choice after real steps with it on the device, made anew with what they took where that is too much.
+    """The choice after real steps with it on the device, made anew with what they took.
 
-    What was measured beyond a prediction is added to every other, in proportion to what they reserve.
+    What was measured beyond a prediction, or below it, is added to every other in proportion to what they reserve. A
+    choice stands if its steps fit and that correction does not make the batch more than ``NEARLY`` times as large.
 
     Args:
         estimator: how footprints are predicted; its device must be there.
@@ -29,22 +32,29 @@ def profiled(estimator: Estimator, config: Config, goal: Goal, chosen: Chosen) -
         chosen: what was chosen by prediction.
 
     Returns:
-        The choice with what it took, and a sentence for each round.
+        The largest choice whose steps fitted, with what they took, and a sentence for each round.
 
     Raises:
         InputError: by what the steps took no batch fits, or after ``ROUNDS`` they still take too much.
         ExecutionError: a step failed; the text has the reason.
     """
-    name, notes = chosen.name, []
+    name, notes, best, too_large = chosen.name, list[str](), None, math.inf
     for _ in range(ROUNDS):
         took = _measured_bytes(estimator, config, chosen)
+        fits = took <= goal.limit_bytes
+        over = "" if fits else f", and {goal.limit_bytes / GB:.2f} GB is the limit: chosen anew"
         predicted = f"{chosen.need_bytes / GB:.2f} GB predicted"
-        notes.append(f"{name}: a batch of {chosen.batch_size} took {took / GB:.2f} GB, {predicted}")
-        if took <= goal.limit_bytes:
-            return replace(chosen, measured_bytes=took), notes
-        notes[-1] += f", and {goal.limit_bytes / GB:.2f} GB is the limit: chosen anew"
+        notes.append(f"{name}: a batch of {chosen.batch_size} took {took / GB:.2f} GB, {predicted}{over}")
+        if not fits:
+            too_large = min(too_large, chosen.batch_size)
+        elif best is None or chosen.batch_size > best.batch_size:
+            best = replace(chosen, measured_bytes=took)
         guess = estimator.estimate(with_fewer_pairs(config, chosen), chosen.batch_size, chosen.accumulation)
         chosen = size_configuration(estimator, name, config, goal, _corrected(guess, took))
+        if best is not None and not NEARLY * best.batch_size < chosen.batch_size < too_large:
+            return best, notes
+    if best is not None:
+        return best, notes
     raise InputError(f"after {ROUNDS} rounds of --profile: {'; '.join(notes)}: lower --safety-margin")
 
 
