@@ -85,8 +85,12 @@ class Found:
 
     @property
     def held(self) -> bool:
-        """The batch ran, and what stopped it is shown: by running out of memory, or by name."""
-        stopped = self.chosen.stopped_by != "memory" or self.more_status == "out_of_memory"
+        """The batch ran, and a tenth more did not fit: it ran out of memory, took more, or was stopped by name.
+
+        The worker's cap counts private memory that can be written; a process takes a little more than that.
+        """
+        above = (self.more_peak_gb or 0) > self.case.gb
+        stopped = self.chosen.stopped_by != "memory" or self.more_status == "out_of_memory" or above
         return self.status == "completed" and stopped
 
 
