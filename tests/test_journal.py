@@ -185,3 +185,8 @@ def test_the_kernel_frees_the_lock_of_a_killed_process_whose_children_live(path:
         finally:
             holder.kill()
             os.kill(child, signal.SIGKILL)  # it is still there
+
+
+def test_a_number_that_is_none_is_not_known(path: Path) -> None:
+    path.write_text(json.dumps({**line(1), "val_loss": float("nan")}) + "\n")
+    assert read_attempts(path)[0][0]["val_loss"] is None

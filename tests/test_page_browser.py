@@ -125,17 +125,16 @@ def milliseconds_to_open_and_sort(browser: webdriver.Chrome, folder: Path) -> fl
     return float(sum(took))
 
 
-def test_a_thousand_trials_open_and_sort_in_two_seconds_in_less_than_6_mb(
-    browser: webdriver.Chrome, thousand: Path
-) -> None:
+def test_a_thousand_trials_are_less_than_6_mb_and_can_be_sorted(browser: webdriver.Chrome, thousand: Path) -> None:
     assert (thousand / "report.html").stat().st_size < 6e6
-    # What else the machine does adds to the time: one of three is enough.
-    took = [milliseconds_to_open_and_sort(browser, thousand)]
-    while took[-1] >= 2000 and len(took) < 3:
-        took.append(milliseconds_to_open_and_sort(browser, thousand))
-    assert min(took) < 2000
+    milliseconds_to_open_and_sort(browser, thousand)
     values = [float(text) for text in cells(browser, "config/lr")]
     assert values == sorted(values)
+
+
+@pytest.mark.slow  # what else the machine does adds to the time: for a quiet one, and one of three is enough
+def test_a_thousand_trials_open_and_sort_in_two_seconds(browser: webdriver.Chrome, thousand: Path) -> None:
+    assert min(milliseconds_to_open_and_sort(browser, thousand) for _ in range(3)) < 2000
 
 
 def test_the_table_has_the_csvs_very_texts(browser: webdriver.Chrome, thousand: Path) -> None:

@@ -122,7 +122,7 @@ def test_a_live_page_changes_with_the_study(folder: Path, address: str) -> None:
 
 
 def test_only_those_who_name_this_machine_are_answered(address: str) -> None:
-    for path, host, code in (("/", "evil.example", 403), ("/../secret", None, 404)):
+    for path, host, code in (("/", "evil.example", 403), ("/", "[::1", 403), ("/../secret", None, 404)):
         with pytest.raises(urllib.error.HTTPError, match=f"HTTP Error {code}"):
             get(address + path, host)
     assert get(f"{address}/version", "localhost:1")

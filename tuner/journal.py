@@ -206,7 +206,7 @@ def _to_row(line: bytes) -> Row | None:
     if not line.endswith(b"\n"):
         return None
     try:
-        row = json.loads(line)
+        row = json.loads(line, parse_constant=lambda _: None)  # NaN, which tuner never writes, is not known
     except ValueError:
         return None
     if not isinstance(row, dict) or any(key not in row for key in DECISIVE):

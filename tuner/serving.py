@@ -114,16 +114,17 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Sends the page, its changing part, or the version of the study."""
-        if urlsplit(f"//{self.headers.get('Host', '')}").hostname not in (HOST, "localhost"):
+        if not _names_this_machine(self.headers.get("Host", "")):
             self._send(403, "only for this machine", "text/plain")
             return
         answers = {"/": self.live.page, "/main": self.live.main, "/version": self.live.version}
-        answer = answers.get(self.path)
+        path = self.path.partition("?")[0]
+        answer = answers.get(path)
         if answer is None:
             self._send(404, "there is no such page", "text/plain")
             return
         try:
-            self._send(200, answer(), "text/plain" if self.path == "/version" else "text/html")
+            self._send(200, answer(), "text/plain" if path == "/version" else "text/html")
         except TunerError as error:
             self._send(500, str(error), "text/plain")
 
@@ -139,3 +140,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Keeps quiet: the terminal is the user's."""
+
+
+def _names_this_machine(host: str) -> bool:
+    try:
+        return urlsplit(f"//{host}").hostname in (HOST, "localhost")
+    except ValueError:  # no address at all, such as "[::1"
+        return False
