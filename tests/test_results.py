@@ -291,6 +291,9 @@ def test_a_study_of_several_seeds_has_means_of_what_meets_the_conditions(tmp_pat
     assert "1 of 2 other configurations cannot be told from the best, a, at 95 % (paired over 2 seeds" in printed
     assert "best: a (seed 0), val_rmse 0.8000." in printed
     assert "6 trials: 6 completed" in printed
+    assert "0.8100 ± 0.1271" in "\n".join(
+        text(compared(folder, where="val_rmse<0.815"), width=140)
+    )  # not of 0.80 alone
     assert "1 of 1 other configuration cannot" in "\n".join(text(compared(folder, where="name!=c"), width=140))
 
 

@@ -78,7 +78,7 @@ def test_a_study_of_several_seeds_has_a_row_for_each_and_a_table_of_means(
     assert "[1/6] a (seed 0) completed" in printed
     assert "mean val_loss" in printed
     assert "cannot be told from the best, " in printed
-    assert f"best: {result.rows[0]['name']} (seed {result.rows[0]['seed']}), val_loss" in printed
+    assert f"best single trial: {result.rows[0]['name']} (seed {result.rows[0]['seed']}), val_loss" in printed
     assert len(json.loads((tmp_path / "out" / "study.json").read_text())["configurations"]) == 2
 
 

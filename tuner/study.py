@@ -417,8 +417,9 @@ def _print_end(
         best = next((row for row in rows if row["status"] == "completed"), None)
         if best:
             name = title(workload, best["name"], several=several, seed=best["seed"] if has_seeds(rows) else None)
+            which = "best single trial" if has_seeds(rows) else "best"
             lines.append(
-                f"best: {name}, {metric} {best[metric]:.4f}. Again: {again(best, result.folder, result.plan)}"
+                f"{which}: {name}, {metric} {best[metric]:.4f}. Again: {again(best, result.folder, result.plan)}"
             )
     console.print("\n".join(line for line in lines if line), markup=False, soft_wrap=True)
 

@@ -44,9 +44,11 @@ def print_results(console: Console, found: Comparison) -> None:
         first, *lines = table_lines(rows, columns, found.columns, width, dispensable)
         console.print(first, style="bold", markup=False, soft_wrap=True)
         console.out("\n".join(lines), highlight=False)
-        matching = [row for row in found.matching if row["workload"] == workload]
-        if metric and len(found.studies) == 1 and has_seeds(matching):
-            print_averages(console, matching, metric)
+        # All trials of a configuration of which one matches: a mean of those with the best figures would be none.
+        names = {row["name"] for row in found.matching if row["workload"] == workload}
+        whole = [row for row in found.rows if row["workload"] == workload and row["name"] in names]
+        if metric and len(found.studies) == 1 and has_seeds(whole):
+            print_averages(console, whole, metric)
     if not found.shown:
         console.out(f"no trial of {len(found.rows)} meets what --where asks for", highlight=False)
     console.out("\n".join([*study_lines(found), *best_lines(found)]), highlight=False)
