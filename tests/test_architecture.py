@@ -48,7 +48,7 @@ ALLOWED = {
     "noise": set(),
     "advice": {"noise", "placement", "settings"},
     "averages": {"noise", "studies", "workloads"},
-    "studies": {"browse", "journal", "study_folder"},
+    "studies": {"browse", "journal", "study_folder", "workloads"},
     "comparison": {"again", "api", "browse", "studies", "study_folder", "workloads"},
     "views": {
         "browse",
@@ -167,7 +167,7 @@ ALLOWED = {
     "optimization": {"devices", "editing", "memory", "selection", "sizing", "workloads"},
     "options": {"selection"},
     "serving": {"epochs", "study_folder", "views"},
-    "pages": {"api", "journal", "serving", "studies", "study_folder", "views", "workloads"},
+    "pages": {"api", "journal", "serving", "studies", "study_folder", "views"},
     "cli": {
         "api",
         "capacity",

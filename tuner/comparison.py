@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from tuner.again import values_again
 from tuner.browse import STUDY, best_first, parse_columns, parse_condition, parse_order, sort_rows
 from tuner.errors import InputError
-from tuner.studies import Study, labels, read_studies
+from tuner.studies import Study, labels, metric_of, read_studies
 from tuner.study_folder import NOT_KEPT, Row, workloads
 from tuner.study_folder import columns as csv_columns
-from tuner.workloads import BUILT_IN, find_workload
+from tuner.workloads import BUILT_IN
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -128,7 +128,7 @@ def compare(
     by_label = dict(zip(labels(studies), studies, strict=True))
     known = [STUDY, *csv_columns(row for study in studies for row in study.rows)]
     rows = [{STUDY: label, **row} for label, study in by_label.items() for row in study.rows]
-    metrics = {name: _metric(name, known, rows) for name in dict.fromkeys(row["workload"] for row in rows)}
+    metrics = {name: metric_of(name, rows) for name in dict.fromkeys(row["workload"] for row in rows)}
     rows = best_first(rows, metrics)
     orders = [parse_order(text, known) for text in _listed(sort)]
     conditions = [parse_condition(text, known) for text in _listed(where)]
@@ -153,14 +153,6 @@ def again(found: Comparison, row: Row) -> str:
         if kept or isinstance(study.about.get("options"), Mapping):
             return f"Again: {command_again(study.about, row, study.path)}"
     return f"Its values: {values_again(row)}"
-
-
-def _metric(workload: str, columns: Sequence[str], rows: Sequence[Row]) -> str:
-    """What trials of a workload are compared by; of one that is not built in, its first validation metric."""
-    if workload in BUILT_IN:
-        return find_workload(workload).metric
-    own = [row for row in rows if row["workload"] == workload]
-    return next((name for name in columns if name.startswith("val_") and any(name in row for row in own)), "")
 
 
 def _with_gaps(rows: Sequence[Row], column: str) -> bool:

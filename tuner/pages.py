@@ -10,11 +10,10 @@ from tuner.api import command_again
 from tuner.errors import InputError
 from tuner.journal import read_attempts
 from tuner.serving import PORT, LivePage, serve
-from tuner.studies import RESULTS_FOLDER, newest_study
+from tuner.studies import RESULTS_FOLDER, metric_of, newest_study
 from tuner.study_folder import ATTEMPTS, Row, read_study, workloads
 from tuner.views.page.files import REPORT, write_page
 from tuner.views.page.study import PageStudy, read_page_study
-from tuner.workloads import BUILT_IN, find_workload
 
 
 def report(
@@ -80,11 +79,9 @@ def metrics_used(study: Mapping[str, Any], rows: list[Row]) -> dict[str, str]:
 
 
 def _metric(workload: str, rows: list[Row]) -> str:
-    if workload in BUILT_IN:
-        return find_workload(workload).metric
-    found = [key for row in rows if row.get("workload") == workload for key in row if key.startswith("val_")]
+    found = metric_of(workload, rows)
     if not found:
         raise InputError(
             f"report: it is not known what trials of {workload!r} are compared by: no trial has a val_… metric"
         )
-    return found[0]
+    return found

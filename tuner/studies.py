@@ -13,6 +13,7 @@ from tuner.errors import InputError
 from tuner.journal import read_attempts
 from tuner.study_folder import AFTER_METRICS, ATTEMPTS, BEFORE_METRICS, RESULTS, Row, read_study
 from tuner.study_folder import STUDY as STUDY_FILE
+from tuner.workloads import BUILT_IN, find_workload
 
 RESULTS_FOLDER = Path("results")  # where a study has its folder unless told otherwise
 FIXED = (*BEFORE_METRICS, *AFTER_METRICS)
@@ -66,6 +67,17 @@ def newest_study(folder: Path) -> Path:
     if not studies:
         raise InputError(f"{folder}/ holds no study: run one, or give the folder of a study")
     return max(studies, key=_begun)
+
+
+def metric_of(workload: str, rows: Sequence[Row]) -> str:
+    """What trials of a workload are compared by; of one not built in, the first validation metric in its rows.
+
+    Empty where they have none.
+    """
+    if workload in BUILT_IN:
+        return find_workload(workload).metric
+    own = (key for row in rows if row["workload"] == workload for key in row)
+    return next((key for key in own if key.startswith("val_")), "")
 
 
 def labels(studies: Sequence[Study]) -> list[str]:
