@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -13,6 +14,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ import tuner
 from tests.generated_study import write_study
 from tests.test_study import study as run_toy
 from tuner.errors import InputError
+from tuner.interrupts import INSISTED
 from tuner.pages import load_page_study
 from tuner.serving import LivePage, make_server
 
@@ -151,6 +154,48 @@ def test_a_study_ends_with_its_page_unless_it_is_left_out(tmp_path: Path, capsys
     run_toy(tmp_path / "without", {"name": "a"}, report=False)
     assert not (tmp_path / "without" / "report.html").exists()
     assert "report" not in capsys.readouterr().out
+
+
+@contextmanager
+def full_disk(after: int) -> Iterator[None]:
+    """No file gets longer than so many bytes: the page's does not fit, what else a study writes does."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (after, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_disk_without_room_for_the_page_costs_a_line_and_not_the_study(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with full_disk(1_000_000):
+        assert run_toy(tmp_path / "out", {"name": "a"}, report=True).exit_code == 0
+        with pytest.raises(InputError, match=r"report\.html: cannot be written: File too large; give another file"):
+            tuner.report(tmp_path / "out")
+    told = capsys.readouterr().out
+    assert f"no {tmp_path}/out/report.html: OSError: [Errno 27] File too large\n" in told
+    assert f"results: {tmp_path}/out/results.csv\nbest: a" in told
+    assert not list((tmp_path / "out").glob("report.html*"))
+
+
+@pytest.mark.parametrize("signals", [1, INSISTED])
+def test_ctrl_c_while_the_page_is_written_leaves_it_whole_or_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signals: int
+) -> None:
+    whole = Path.replace
+
+    def interrupted(path: Path, target: Path) -> Path:
+        for _ in range(signals if path.name.startswith("report.html") else 0):
+            signal.raise_signal(signal.SIGINT)
+        return whole(path, target)
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt) if signals == INSISTED else nullcontext():
+        assert run_toy(tmp_path / "out", {"name": "a"}, report=True).exit_code == 0
+    assert [path.name for path in (tmp_path / "out").glob("report*")] == ["report.html"] * (signals < INSISTED)
+    assert "completed" in (tmp_path / "out" / "results.csv").read_text()
 
 
 def test_a_page_that_cannot_be_written_costs_a_line_and_not_the_study(
