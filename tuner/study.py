@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import platform
+import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -339,9 +340,10 @@ def _write_page(
         study = read_page_study(folder, metrics, lambda row: again(row, folder, result.plan) if again else "")
         write_page(study, folder / REPORT)
     except Exception as error:
+        said = getattr(error, "strerror", None) or f"{type(error).__name__}: {' '.join(str(error).split())}"
         with suppress(OSError):
-            reason = " ".join(str(error).split())
-            console.print(f"no {folder}/report.html: {type(error).__name__}: {reason}", markup=False, soft_wrap=True)
+            again_by = f"tune report {shlex.quote(str(folder))} tries again"
+            console.print(f"no {folder}/report.html: {said}; {again_by}", markup=False, soft_wrap=True)
         return None
     return folder / REPORT
 
