@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.generated_study import METRICS, write_study
-from tuner.noise import averages
+from tuner.noise import averages, summary
 from tuner.views.page.configurations import configurations_table
 from tuner.views.page.coordinates import against_each, parallel_coordinates
 from tuner.views.page.document import main_html
@@ -26,13 +26,12 @@ def test_the_head_is_the_best_configuration_by_mean_and_the_best_single_trial_ha
     best, *others = averages(seeded.rows, "val_loss")
     assert best.verdict == "best"
     assert best.interval
-    same = [each for each in others if each.verdict == "="]
     lucky = seeded.rows[0]
     text = main_html(seeded)
     assert "Best trial" not in text
     assert f'<p class="name">{best.name}</p>' in text
     assert f'<dd class="big">{best.interval.mean:.4f} ± {best.interval.half_width:.4f}</dd>' in text
-    assert f"{len(same)} of {len(others)} other configurations cannot be told from the best, {best.name}" in text
+    assert f'<p class="said">{summary([best, *others])}.</p>' in text
     assert f"Best single trial: <strong>{lucky['name']} (seed {lucky['seed']})</strong>, val_loss" in text
 
 
