@@ -26,7 +26,7 @@ from tuner.devices import ram_device
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
 from tuner.past_trial import find_trial
-from tuner.retraining import Differs
+from tuner.retraining.figures import Differs
 from tuner.selection import choose
 from tuner.settings import Settings
 from tuner.study import run_study
@@ -351,7 +351,7 @@ def test_training_that_fails_leaves_nothing(small: Path, monkeypatch: pytest.Mon
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
     monkeypatch.setattr("tuner.training.train_step", fail)
-    monkeypatch.setattr("tuner.retraining._estimate", lambda *_: MemoryEstimate("given"))
+    monkeypatch.setattr("tuner.retraining.train.estimate_memory", lambda *_: MemoryEstimate("given"))
     with pytest.raises(tuner.ExecutionError, match="small: out of memory in epoch 1: DefaultCPUAllocator"):
         tuner.train(small, trial="small", output="again")
     assert not Path("again").exists()

@@ -175,9 +175,9 @@ def train(debug: bool, **chosen: Any) -> None:
 
     In one process, without Ray. What it will take is estimated first, and refused if it is not free.
     """
-    from tuner import retraining
+    from tuner.retraining.train import train as train_again
 
-    retraining.train(**chosen)
+    train_again(**chosen)
 
 
 @cli.command()
