@@ -134,7 +134,7 @@ ALLOWED = {
         "resume",
         "retry",
     },
-    "past_trial": {"journal", "resume", "study_folder", "selection", "workloads"},
+    "past_trial": {"journal", "noise", "resume", "study_folder", "selection", "workloads"},
     "retraining": {
         "again",
         "checkpoints",

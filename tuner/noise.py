@@ -121,6 +121,16 @@ def averages(rows: Sequence[Row], metric: str) -> list[Average]:
     return [_judged(each, best) for each in found] if best else found
 
 
+def best_by_mean(rows: Sequence[Row], metric: str) -> Average | None:
+    """One workload's configuration with the smallest mean over its seeds; None where no trial is completed.
+
+    It is one of those with at least two completed seeds, if there are any.
+    """
+    found = averages(rows, metric)
+    best = next((each for each in found if each.verdict == "best"), found[0] if found else None)
+    return best if best and best.values else None
+
+
 def seeds_needed(difference: Interval, most: int = 30) -> int | None:
     """How many seeds would tell two configurations apart, if mean and deviation of their difference stay as they are.
 

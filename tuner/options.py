@@ -311,7 +311,7 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
         default="best",
         show_default=True,
         metavar="best|ID|NAME",
-        help="Which of its trials: the best, one by its id, or by the name of its configuration.",
+        help="Which of its trials: the best (over seeds by the mean), one by its id, or the best of a configuration.",
     ),
     "all_data": click.option(
         "--all-data",

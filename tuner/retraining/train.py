@@ -67,7 +67,8 @@ def train(
 
     Args:
         study: the study's folder.
-        trial: "best", a trial's id such as "t003", or the name of a configuration.
+        trial: "best", a trial's id such as "t003", or the name of a configuration. With several seeds the best is the
+            configuration with the smallest mean over them; of a configuration its best trial is taken.
         workload: whose trial, where the study has several workloads.
         seed: of weights, batches and dropout; by default the trial's. Where a configuration was trained with several,
             it says which trial is meant. The data stay split as in the study.
@@ -141,11 +142,12 @@ def _head(run: Run, about: str, device: Device, estimate: MemoryEstimate) -> str
     threads = f"{run.threads} thread{'s' if run.threads > 1 else ''}"
     lines = {
         "from": f"{past.folder}: {past.row['trial_id']} {trial.name}, {past.row['status']}",
+        "chosen": past.chosen,
         "data": about + ("; all of it to train on" if run.all_data else ""),
         "training": f"{trial.config['epochs']} epochs{ends}, seed {trial.seed}, {threads} on {device.label}",
         "memory": f"{estimate}; {device.free_bytes / GB:.2f} GB free on {device.label}",
     }
-    return "\n".join(f"{label:<10} {text}" for label, text in lines.items())
+    return "\n".join(f"{label:<10} {text}" for label, text in lines.items() if text)
 
 
 def _command(options: Mapping[str, Any]) -> str:
