@@ -47,7 +47,7 @@ ALLOWED = {
     "browse": {"study_folder"},
     "noise": set(),
     "advice": {"noise", "placement", "settings"},
-    "averages": {"noise", "studies", "workloads"},
+    "averages": {"browse", "noise", "studies", "study_folder", "workloads"},
     "studies": {"browse", "journal", "study_folder", "workloads"},
     "comparison": {"again", "api", "browse", "studies", "study_folder", "workloads"},
     "views": {

@@ -289,12 +289,42 @@ def test_a_study_of_several_seeds_has_means_of_what_meets_the_conditions(tmp_pat
     printed = "\n".join(text(compared(folder), width=140))
     assert "0.8100 ± 0.1271" in printed
     assert "1 of 2 other configurations cannot be told from the best, a, at 95 % (paired over 2 seeds" in printed
-    assert "best: a (seed 0), val_rmse 0.8000." in printed
+    assert "best single trial: a (seed 0), val_rmse 0.8000." in printed
     assert "6 trials: 6 completed" in printed
     assert "0.8100 ± 0.1271" in "\n".join(
         text(compared(folder, where="val_rmse<0.815"), width=140)
     )  # not of 0.80 alone
     assert "1 of 1 other configuration cannot" in "\n".join(text(compared(folder, where="name!=c"), width=140))
+
+
+def seeded(path: Path, values: dict[str, tuple[float, ...]], **about: Any) -> Path:
+    """A study with a trial for each figure, seeds counted from 0."""
+    figures = [(name, seed, value) for name, each in values.items() for seed, value in enumerate(each)]
+    rows = [trial(i, name=name, seed=seed, val=value) for i, (name, seed, value) in enumerate(figures)]
+    return study(path, *rows, **about)
+
+
+def test_means_of_studies_of_the_same_data_are_compared_with_each_other(tmp_path: Path) -> None:
+    one = seeded(tmp_path / "one", {"a": (0.80, 0.82), "b": (0.95, 0.96)}, fingerprint="same")
+    two = seeded(tmp_path / "two", {"a": (0.70, 0.84)}, fingerprint="same")
+    other = seeded(tmp_path / "other", {"a": (0.1, 0.2), "c": (0.15, 0.17)}, fingerprint="else")
+    alone = seeded(tmp_path / "alone", {"a": (0.5,)})
+    lines = text(compared(one, two, other, alone), width=150)
+    means = [line[: line.index("  ")] for line in lines if " ± " in line]
+    assert means == ["a of other", "c of other", "a of two", "a of one", "b of one"]
+    assert sum("to the best" in line for line in lines) == 2, "a study of one seed has no means"
+    assert f"one    {one}: 4 trials: 4 completed; best single trial a (seed 0), val_rmse 0.8000" in lines
+    frame = tuner.compare([one, two, other, alone])
+    assert {(each.study, each.name): each.verdict for each in frame.itertuples()} == {
+        ("two", "a"): "best",
+        ("one", "a"): "=",
+        ("one", "b"): "=",
+        ("other", "a"): "best",
+        ("other", "c"): "=",
+        ("alone", "a"): "",
+    }
+    table = tuner.compare(tuner.results([one, two]))
+    assert sorted(table.verdict) == ["best", "best", "worse"], "a table does not say whether the data are the same"
 
 
 def test_nothing_that_meets_the_conditions_is_said(one: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from tuner.browse import CONFIG, STUDY, to_value
 from tuner.errors import InputError
 from tuner.journal import read_attempts
-from tuner.study_folder import AFTER_METRICS, ATTEMPTS, BEFORE_METRICS, RESULTS, Row, read_study
+from tuner.study_folder import AFTER_METRICS, ATTEMPTS, BEFORE_METRICS, RESULTS, Row, read_study, workloads
 from tuner.study_folder import STUDY as STUDY_FILE
 from tuner.workloads import BUILT_IN, find_workload
 
@@ -95,6 +95,34 @@ def labels(studies: Sequence[Study]) -> list[str]:
     while max(map(len, names)) > 1 and _distinct([name[:-1] or name for name in names]):
         names = [name[:-1] or name for name in names]
     return [joint.join(name) for name in names]
+
+
+def data_print(study: Study, workload: str) -> str | None:
+    """The fingerprint of a workload's data in a study, and of how they are split; None where it is not known."""
+    found = study.about.get("fingerprint")
+    if found is None:
+        return None
+    each = found if isinstance(found, list) else [found]
+    return dict(zip(workloads(study.about), each, strict=False)).get(workload)
+
+
+def by_data(rows: Iterable[Row], prints: Mapping[str, str | None]) -> list[list[Row]]:
+    """Rows in groups that may be compared seed by seed: of one study, or of studies known to be of the same data.
+
+    Args:
+        rows: with the column ``study``.
+        prints: by study the fingerprint of its data; None, or none, where it is not known.
+    """
+    groups: dict[tuple[str, bool], list[Row]] = {}
+    for row in rows:
+        known = prints.get(row[STUDY])
+        groups.setdefault((known or row[STUDY], bool(known)), []).append(row)
+    return list(groups.values())
+
+
+def name_in_study(row: Row) -> str:
+    """What a row's configuration is called where there are several studies."""
+    return f"{row['name']} of {row[STUDY]}"
 
 
 def _distinct(names: Sequence[Sequence[str]]) -> bool:
