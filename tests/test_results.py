@@ -169,6 +169,7 @@ def test_a_results_csv_in_a_studys_folder_stands_for_the_folder(one: Path) -> No
         (to_csv([trial(1)]) + "t2,graphsage\n", "line 3: has 2 fields, but there are 13 columns"),
         (to_csv([trial(1, epochs="many")]), "line 2: epochs is 'many'; expected a number"),
         (to_csv([trial(1, val="low")]), "line 2: val_rmse is 'low'; expected a number"),
+        (to_csv([trial(1)]).replace("error\n", "error,seed\n"), "it has the column seed more than once"),
         (to_csv([trial(1, status="")]), "line 2: has no status"),
         ('a,"b', "is no CSV text in UTF-8: "),
     ],
@@ -177,6 +178,40 @@ def test_a_table_that_is_not_ours_is_refused(tmp_path: Path, content: str, messa
     (tmp_path / "x.csv").write_text(content)
     with pytest.raises(InputError, match=f"^{tmp_path}/x.csv.*{message}"):
         compared(tmp_path / "x.csv")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"val_rmse": "low"}, r"trial t1: val_rmse is 'low'; expected a number$"),
+        ({"seed": [1]}, r"trial t1: seed is \[1\]; expected a number$"),
+        ({"name": 5}, r"trial t1: name is 5; expected a text$"),
+        ({"config/lr": {"a": 1}}, r"trial t1: config/lr is \{'a': 1\}; expected a number or a text$"),
+        ({"status": ""}, r"trial t1: has no status$"),
+    ],
+)
+def test_a_journal_that_was_changed_is_refused_in_results_and_in_the_report(
+    tmp_path: Path, changed: dict[str, Any], message: str
+) -> None:
+    path = study(tmp_path / "s", {**trial(1, val=0.5), **changed}, trial(2, val=0.6))
+    for read in (compared, tuner.report):
+        with pytest.raises(InputError, match=f"^{path}/attempts.jsonl, {message}"):
+            read(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", r"study\.json is damaged \(Expecting .*\); restore it from a copy"),
+        ('{"workload": "graphsage", "seeds": "x"}', r"study\.json is damaged \(seeds is 'x'\); restore it"),
+        ("[]", r"its study\.json is not tuner's"),
+    ],
+)
+def test_a_damaged_study_is_refused_in_results_and_in_the_report(one: Path, content: str, message: str) -> None:
+    (one / "study.json").write_text(content)
+    for name, read in (("results", compared), ("report", tuner.report)):
+        with pytest.raises(InputError, match=f"^{name} {one}: {message}"):
+            read(one)
 
 
 def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
@@ -224,8 +259,8 @@ def test_the_frame_has_numbers_and_tells_what_could_not_be_read(tmp_path: Path) 
         "int64",
     )
     assert frame.error.isna().tolist() == [True, False]
-    (tmp_path / "s" / "study.json").write_text("{")
-    with pytest.warns(UserWarning, match="study.json is damaged"):
+    (tmp_path / "s" / "study.json").unlink()
+    with pytest.warns(UserWarning, match=r"holds no study\.json: how its trials were run is not known"):
         assert tuner.results([tmp_path / "s"], columns="name", top=1).to_dict("list") == {"name": ["n1"]}
 
 
