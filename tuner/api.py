@@ -118,15 +118,17 @@ def run(
     """
     options = dict(locals())
     defaults = run_defaults()
-    return run_given(options, {name for name, value in options.items() if value != defaults[name]})
+    given = {name for name, value in options.items() if value != defaults[name]}
+    return run_given(options, given, from_python=True)
 
 
-def run_given(options: Mapping[str, Any], given: Collection[str]) -> StudyResult:
+def run_given(options: Mapping[str, Any], given: Collection[str], *, from_python: bool = False) -> StudyResult:
     """What ``run`` does, where it is known which options were given: beside ``resume`` only these replace a study's.
 
     Args:
         options: every parameter of ``run`` by its name.
         given: the names of those that the user has set, if only to their defaults.
+        from_python: the user called ``run``.
 
     Raises:
         InputError: as ``run``.
@@ -152,6 +154,7 @@ def run_given(options: Mapping[str, Any], given: Collection[str]) -> StudyResult
             plan.threads,
             defaults,
         ),
+        from_python=from_python,
     )
 
 
@@ -269,6 +272,7 @@ def tune_hyperparameters_parallel(
         command="tune_hyperparameters_parallel()",
         again=lambda _, folder, __: load_again(folder),
         returns_table=True,
+        from_python=True,
     )
     return study_frame(result.to_frame(), str(result.folder), workload.metric)
 

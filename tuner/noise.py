@@ -179,9 +179,11 @@ def summary(found: Sequence[Average]) -> str:
     if judged := [each for each in others if each.verdict != "not judged"]:
         same = [each.name for each in judged if each.verdict == "="]
         noun = f"other configuration{'s' * (len(judged) != 1)}"
+        which = f"{len(same)} of {len(judged)} {noun} cannot be told from the best, {best.name},"
+        if not same:
+            which = f"the best, {best.name}, is told from {f'all {len(judged)}' if len(judged) > 1 else 'the'} {noun}"
         said.append(
-            f"{len(same)} of {len(judged)} {noun} cannot be told from the best, "
-            f"{best.name}, at 95 % (paired over {_counts(judged)} seeds; not corrected for many comparisons)"
+            f"{which} at 95 % (paired over {_counts(judged)} seeds; not corrected for many comparisons)"
             + (f": {', '.join(same)}" if same else "")
         )
     if skipped := [each.name for each in others if each.verdict == "not judged"]:
