@@ -44,6 +44,8 @@ def test_a_notebook_gets_a_frame_and_its_best_model(tmp_path: Path, capfd: pytes
     pd.testing.assert_frame_equal(frame.set_index("trial_id").sort_index(), written, check_dtype=False)
     assert capfd.readouterr().err == "", "neither Ray's banner nor its warnings show"
     model = tuner.load_best(out)
+    file = tuner.load_best(f"{out}/best.pt").state_dict()
+    assert all(torch.equal(weight, file[name]) for name, weight in model.state_dict().items())
     assert model(torch.tensor([0, 2]), torch.tensor([4, 0])).shape == (2,)
     assert not model.training
 

@@ -332,6 +332,19 @@ def test_a_study_of_several_seeds_has_means_of_what_meets_the_conditions(tmp_pat
     assert "1 of 1 other configuration cannot" in "\n".join(text(compared(folder, where="name!=c"), width=140))
 
 
+@pytest.mark.parametrize("condition", ["val_rmse<abc", "lr=abc", "val_rmse != 'abc'"])
+def test_a_word_beside_a_column_of_numbers_is_refused(one: Path, condition: str) -> None:
+    with pytest.raises(InputError, match=f"^--where {condition}: .* holds numbers, and 'abc' is none$"):
+        compared(one, where=["status=completed", condition])
+    assert names(compared(one, where=["val_rmse~abc"])) == []
+
+
+def test_a_word_is_compared_with_a_column_of_numbers_and_words(tmp_path: Path) -> None:
+    path = study(tmp_path / "s", trial(1, val=0.9, BATCH_SIZE="auto"), trial(2, val=0.8, BATCH_SIZE=64))
+    assert names(compared(path, where="batch_size=auto")) == ["n1"]
+    assert names(compared(path, where="batch_size!=other")) == ["n2", "n1"]
+
+
 def seeded(path: Path, values: dict[str, tuple[float, ...]], **about: Any) -> Path:
     """A study with a trial for each figure, seeds counted from 0."""
     figures = [(name, seed, value) for name, each in values.items() for seed, value in enumerate(each)]

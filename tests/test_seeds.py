@@ -138,17 +138,20 @@ def test_means_of_what_is_not_there_are_refused(tmp_path: Path, options: dict[st
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("90s", 90), ("30m", 1800), ("2h", 7200), ("1.5h", 5400), ("45", 45), (45.5, 45.5), (" 1 m", 60)],
+    [
+        *[("90s", 90), ("30m", 1800), ("2h", 7200), ("1.5h", 5400), ("45", 45), (45.5, 45.5), (" 1 m", 60)],
+        *[("1h30m", 5400), ("1h 30m 5s", 5405), ("2m1.5s", 121.5)],
+    ],
 )
 def test_times_are_read(text: str | float, seconds: float) -> None:
     assert parse_seconds(text, "--time-limit") == seconds
 
 
 @pytest.mark.parametrize(
-    "text", ["", "0", "0s", "-5", "1d", "half an hour", "1h30m", "nan", "inf", True, -3, "9" * 400]
+    "text", ["", "0", "0s", "-5", "1d", "half an hour", "1h30", "30m1h", "h", "nan", "inf", True, -3, "9" * 400]
 )
 def test_other_times_are_refused(text: str | float) -> None:
-    with pytest.raises(InputError, match=f"--time-limit {text}: must be a time above 0: seconds, or a number with"):
+    with pytest.raises(InputError, match=f"--time-limit {text}: must be a time above 0: seconds, or numbers with"):
         Settings(time_limit=text).check()
 
 

@@ -93,7 +93,7 @@ def run(
         seeds: train every configuration with so many seeds, from ``seed`` on: of weights, batches and dropout. The
             data are split by ``seed`` for all of them.
         split_seed: seed of the validation split, if it is not to be ``seed``.
-        time_limit: end the study after this with what it has: seconds, or a text such as "90s", "30m" or "2h".
+        time_limit: end the study after this with what it has: seconds, or a text such as "90s", "30m" or "1h30m".
         max_attempts: a trial may run out of memory so many times.
         retry_growth: what a trial's share is multiplied by after that.
         backoff: the first retry waits about so many seconds while other trials run, each further one twice as long.
@@ -227,7 +227,7 @@ def tune_hyperparameters_parallel(
         seeds: train every configuration with so many seeds, from ``seed`` on: of weights, batches and dropout. The
             data are split by ``seed`` for all of them.
         split_seed: seed of the validation split, if it is not to be ``seed``.
-        time_limit: end the study after this with what it has: seconds, or a text such as "90s", "30m" or "2h".
+        time_limit: end the study after this with what it has: seconds, or a text such as "90s", "30m" or "1h30m".
         max_attempts: a trial may run out of memory so many times.
         retry_growth: what a trial's share is multiplied by after that.
         backoff: the first retry waits about so many seconds while other trials run, each further one twice as long.

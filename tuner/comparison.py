@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.again import values_again
-from tuner.browse import STUDY, best_first, parse_columns, parse_condition, parse_order, sort_rows
+from tuner.browse import STUDY, best_first, check_number, parse_columns, parse_condition, parse_order, sort_rows
 from tuner.errors import InputError
 from tuner.studies import Study, by_data, data_print, labels, metric_of, name_in_study, read_studies
 from tuner.study_folder import NOT_KEPT, Row
@@ -142,6 +142,8 @@ def compare(
     rows = best_first(rows, metrics)
     orders = [parse_order(text, known) for text in _listed(sort)]
     conditions = [parse_condition(text, known) for text in _listed(where)]
+    for text, condition in zip(_listed(where), conditions, strict=True):
+        check_number(condition, rows, text)
     chosen = None if columns is None else parse_columns(columns, known)
     matching = [row for row in rows if all(condition.holds(row) for condition in conditions)]
     shown = [
