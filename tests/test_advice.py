@@ -125,10 +125,12 @@ def test_seeds_that_would_tell_the_runner_up_from_the_best() -> None:
     losses = {"a": [0.50, 0.51, 0.52], "next": [0.51, 0.51, 0.54], "far": [0.51, 0.58, 0.56]}
     rows = [row(name, seed=seed, val_loss=loss) for name, each in losses.items() for seed, loss in enumerate(each)]
     assert advice(*rows, cores=1, seeds=3) == [
-        "2 configurations cannot be told from the best: the first of them, next, is 0.0100 of val_loss behind, and "
+        "2 configurations cannot be told from the best: the first, next, is 0.0100 of val_loss behind, and "
         "differences vary by 0.0100 from seed to seed: about `--seeds 7` would tell it apart if that stays so "
         "(beside `--resume` only the new ones run)"
     ]
+    two = [each for each in rows if each["name"] != "far"]
+    assert advice(*two, cores=1, seeds=3)[0].startswith("next cannot be told from the best: it is 0.0100 of val_loss")
     equal = [row("equal", seed=seed, val_loss=loss) for seed, loss in enumerate([0.49, 0.54, 0.501])]
     assert advice(*rows, *equal, cores=1, seeds=3) == [], "it would take more than 30 to tell the runner-up"
     assert advice(*(each for each in rows if each["seed"] == 0), cores=1) == []

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import tuner
 from tests.test_study import study
@@ -104,7 +105,10 @@ def test_a_study_goes_on_with_more_seeds_and_keeps_those_that_it_has(tmp_path: P
     result = resumed(folder, *AB, seeds=3)
     assert [row["trial_id"] for row in journal(folder)] == ["t001", "t002", "t003", "t004", "t005", "t006"]
     assert {row["status"] for row in result.rows} == {"completed"}
-    assert json.loads((folder / "study.json").read_text())["seeds"] == 3
+    about = json.loads((folder / "study.json").read_text())
+    assert (about["seeds"], about["settings"]["seeds"], len(about["configurations"])) == (3, 3, 2)
+    best = min(result.rows, key=lambda row: row["val_loss"])
+    assert torch.load(folder / "best.pt", weights_only=True)["seed"] == best["seed"], "also a new one's weights"
     with pytest.raises(InputError, match="it has 3 seeds; give --seeds 3 or more"):
         resumed(folder, *AB, seeds=2)
     with pytest.raises(InputError, match="its split_seed is 0, not 5"):

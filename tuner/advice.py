@@ -106,10 +106,12 @@ def _seeds(figures: Figures) -> str:
 def _more_seeds(figures: Figures, same: int, count: int, next_best: Average, metric: str) -> str:
     difference = next_best.difference
     assert difference is not None
+    who = f"{same} configurations cannot be told from the best: the first, {next_best.name},"
+    if same == 1:
+        who = f"{next_best.name} cannot be told from the best: it"
     where = "behind" if difference.mean > 0 else "ahead on the seeds that both have"
     return (
-        f"{_count(same, 'configuration')} cannot be told from the best: the first of them, {next_best.name}, is "
-        f"{abs(difference.mean):.4f} of {metric} {where}, and differences vary by {difference.deviation:.4f} from "
+        f"{who} is {abs(difference.mean):.4f} of {metric} {where}, and differences vary by {difference.deviation:.4f} from "
         f"seed to seed: about {figures.option('seeds', count)} would tell it apart if that stays so "
         f"(beside {figures.option('resume')} only the new ones run)"
     )
