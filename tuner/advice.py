@@ -110,10 +110,11 @@ def _more_seeds(figures: Figures, same: int, count: int, next_best: Average, met
     if same == 1:
         who = f"{next_best.name} cannot be told from the best: it"
     where = "behind" if difference.mean > 0 else "ahead on the seeds that both have"
+    apart = f"{abs(difference.mean):.4f} of {metric} {where}"
     return (
-        f"{who} is {abs(difference.mean):.4f} of {metric} {where}, and differences vary by "
-        f"{difference.deviation:.4f} from seed to seed: about {figures.option('seeds', count)} would tell it apart if that stays so "
-        f"(beside {figures.option('resume')} only the new ones run)"
+        f"{who} is {apart}, and differences vary by {difference.deviation:.4f} from seed to seed: about "
+        f"{figures.option('seeds', count)} would tell it apart if that stays so (beside {figures.option('resume')} "
+        "only the new ones run)"
     )
 
 
