@@ -26,6 +26,7 @@ from tuner.errors import InputError
 from tuner.interrupts import INSISTED
 from tuner.pages import load_page_study
 from tuner.serving import LivePage, make_server
+from tuner.views.page.study import PageStudy
 
 
 @pytest.fixture
@@ -129,6 +130,40 @@ def test_only_those_who_name_this_machine_are_answered(address: str) -> None:
         with pytest.raises(urllib.error.HTTPError, match=f"HTTP Error {code}"):
             get(address + path, host)
     assert get(f"{address}/version", "localhost:1")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(InputError("no such"), "no such"), (KeyError("lr\n"), "unexpected KeyError: 'lr\\n': please report it")],
+)
+def test_what_goes_wrong_with_a_page_is_a_line_in_it(
+    folder: Path, error: Exception, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def load() -> PageStudy:
+        raise error
+
+    with make_server(LivePage(folder, load), 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        with pytest.raises(urllib.error.HTTPError, match="HTTP Error 500") as caught:
+            get(f"http://127.0.0.1:{server.server_port}/")
+        assert caught.value.read().decode() == said
+        server.shutdown()
+        thread.join()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_an_answer_that_cannot_be_sent_leaves_no_traceback(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def load() -> PageStudy:
+        raise AssertionError
+
+    with make_server(LivePage(folder, load), 0) as server, socket.socket() as request:
+        for error in (BrokenPipeError(), OSError("no\nroom")):
+            try:
+                raise error
+            except OSError:
+                server.handle_error(request, ("127.0.0.1", 1))
+    assert capsys.readouterr().err == "unexpected OSError: no room: please report it\n"
 
 
 def test_ctrl_c_ends_the_server_with_exit_code_0_and_the_page_is_written(folder: Path, tmp_path: Path) -> None:
