@@ -22,7 +22,11 @@ class TimeLimitReached(Exception):
 
 
 class Interrupt:
-    """Remembers that the user or the system asked for an end, and when the user's time is over."""
+    """Remembers that the user or the system asked for an end, and when the user's time is over.
+
+    Attributes:
+        signals: how often an end was asked for.
+    """
 
     def __init__(self, time_limit_seconds: float | None = None) -> None:
         """Begins to count.
@@ -30,13 +34,13 @@ class Interrupt:
         Args:
             time_limit_seconds: from now on; None for no limit.
         """
-        self._signals = 0
+        self.signals = 0
         self._deadline = math.inf if time_limit_seconds is None else time.monotonic() + time_limit_seconds
 
     @property
     def requested(self) -> bool:
         """Whether an end was asked for."""
-        return self._signals > 0
+        return self.signals > 0
 
     def check(self) -> None:
         """Ends what runs if it is to end: called where nothing is half done.
@@ -60,8 +64,8 @@ class Interrupt:
 
     def remember(self, *_: Any) -> None:
         """A handler of signals: only counts them, unless the user insists."""
-        self._signals += 1
-        if self._signals >= INSISTED:
+        self.signals += 1
+        if self.signals >= INSISTED:
             raise KeyboardInterrupt
 
 
