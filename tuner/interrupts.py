@@ -100,7 +100,7 @@ def orderly(interrupt: Interrupt) -> Iterator[None]:
 
     A signal that was ignored before, as under ``nohup``, stays ignored.
     """
-    if threading.current_thread() is not threading.main_thread():  # Python allows handlers nowhere else
+    if not _in_main_thread():
         yield
         return
     with ExitStack() as previous:
@@ -110,3 +110,20 @@ def orderly(interrupt: Interrupt) -> Iterator[None]:
                 signal.signal(number, interrupt.remember)
                 previous.callback(signal.signal, number, handler)
         yield
+
+
+def take_back() -> None:
+    """Puts Python's handlers of the signals on top again, where a library in C has put its own; nothing elsewhere.
+
+    Ray's core has one of SIGTERM that calls the one before it, and ends the process three seconds later.
+    """
+    if _in_main_thread():
+        for number in SIGNALS:
+            handler = signal.getsignal(number)
+            if callable(handler):
+                signal.signal(number, handler)
+
+
+def _in_main_thread() -> bool:
+    """Python allows handlers nowhere else."""
+    return threading.current_thread() is threading.main_thread()

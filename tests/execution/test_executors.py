@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -18,6 +20,7 @@ from tuner.devices import ram_device
 from tuner.execution.in_process import InProcessExecutor
 from tuner.execution.loop import Executor
 from tuner.execution.ray_executor import RayExecutor
+from tuner.interrupts import Interrupt, orderly
 from tuner.placement import make_plan
 from tuner.space import configurations
 from tuner.study import Settings, StudyResult, run_study
@@ -68,11 +71,14 @@ def test_a_trial_that_is_stopped_goes_on_at_the_epoch_that_it_had_reached(
 ) -> None:
     plan = make_plan([ram_device()], [GB // 2], packing="uniform", buffer_bytes=0, max_workers=1, threads=1)
     (first,) = placements(plan, 1, epochs=10_000)
-    with closing(make()) as executor:
+    interrupt = Interrupt()
+    with orderly(interrupt), closing(make()) as executor:
         executor.open({"toy": Job(Slow(), None)}, plan, tmp_path)
         executor.submit(first)
         while until(executor, EpochReport).epoch == 0:
             pass
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert (interrupt.requested, signal.alarm(0)) == (True, 0), "Ray's own handler would end this process soon"
         executor.stop()
         stopped = until(executor, Outcome)
         assert (stopped.status, stopped.error, stopped.phase) == ("interrupted", "", "")
