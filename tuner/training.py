@@ -72,6 +72,7 @@ def fit(
 
     Raises:
         Diverged: an epoch's mean loss is not finite, or the workload's ``explosion`` times that of the first step.
+        Stopped: the checkpoint was told that the study ends.
         Exception: what the workload or torch raises; ``phase_of`` tells what was being done.
     """
     epochs = trial.config["epochs"]
@@ -82,6 +83,8 @@ def fit(
         steps = count(1)
         enter("first step")
         for epoch in range(progress.epoch + 1, last + 1):
+            if checkpoint:
+                checkpoint.stop_if_asked(model, optimizer, progress)
             set_learning_rate(optimizer, trial.config["lr"] * (1 - (epoch - 1) / epochs))
             loss, first = train_epoch(workload, model, optimizer, trial.config, data, device, enter, steps)
             progress.first_loss = first if progress.first_loss is None else progress.first_loss

@@ -19,6 +19,7 @@ from tuner.execution.joining import joined_session
 from tuner.execution.loop import Weights
 from tuner.execution.nodes import NodeWatch, cluster_devices
 from tuner.execution.pool import Pool, make_pools, reserve
+from tuner.execution.stop_file import StopFile
 from tuner.execution.worker import TrialOptions
 from tuner.placement import Plan
 from tuner.trial import Device, DeviceLost, EpochReport, Outcome, Placement
@@ -57,6 +58,7 @@ class RayExecutor:
         self._address = address
         self._options = TrialOptions(caps=caps, checkpoint_seconds=checkpoint_seconds)
         self._session: Session | None = None
+        self._stop_file: StopFile | None = None
         self._pools: dict[Device, Pool] = {}
         self._lost: dict[Device, str] = {}
         self._runs: dict[Any, Run] = {}  # by the trial's stream of events
@@ -92,8 +94,12 @@ class RayExecutor:
         """Waits for Ray, reserves the plan's devices and puts the data into Ray's store.
 
         Raises:
-            ExecutionError: Ray did not start, or has not the CPUs, GPUs or memory that the plan counts on.
+            ExecutionError: Ray did not start, or has not the CPUs, GPUs or memory that the plan counts on; or the
+                folder for checkpoints cannot be written.
         """
+        if checkpoints:
+            self._stop_file = StopFile(checkpoints)
+            self._stop_file.reset()
         self.prepare(plan.devices)
         self.wait()
         import ray
@@ -135,10 +141,21 @@ class RayExecutor:
         told, self._told = self._told, []
         return told
 
+    def stop(self) -> None:
+        """Has the workers end their trials after the epoch that they are in, with a checkpoint.
+
+        Raises:
+            ExecutionError: the folder for checkpoints cannot be written.
+        """
+        if self._stop_file:
+            self._stop_file.ask()
+
     def close(self) -> None:
         """Ends the workers, gives the devices back, and ends Ray if it was started here, or leaves the cluster."""
         if self._session is None:
             return
+        if self._stop_file:
+            self._stop_file.remove()
         # A Ray of its own goes with everything in it; and where the head is gone there is nobody to be told.
         if self._pools and not self._has_own_ray and self._watch.head_answers:
             for pool in self._pools.values():
