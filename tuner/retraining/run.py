@@ -73,7 +73,6 @@ def load_data(run: Run, source: str | None, exact: bool) -> tuple[Any, bool]:
     Raises:
         InputError: they cannot be read, or with ``exact`` they are others.
     """
-    """The data as the study had them split, and whether they are the same."""
     data = run.past.load_data(source)
     same = run.past.has_data(data)
     if exact and not same:
