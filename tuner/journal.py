@@ -9,6 +9,7 @@ import errno
 import fcntl
 import io
 import json
+import math
 import os
 import sys
 from contextlib import suppress
@@ -139,7 +140,7 @@ def check_row(row: Row, where: str) -> None:
             continue
         text, either = column in TEXTS, column.startswith("config/")
         kinds: tuple[type, ...] = (str,) if text else (str, bool, int, float) if either else (int, float)
-        if type(value) not in kinds:
+        if type(value) not in kinds or value in (math.inf, -math.inf):  # JSON reads 1e999 as infinite
             expected = "a text" if text else "a number or a text" if either else "a number"
             raise InputError(f"{where}: {column} is {value!r}; expected {expected}")
     missing = [column for column in NAMED if not row.get(column)]
