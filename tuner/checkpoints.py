@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tuner.caps import is_out_of_memory
-from tuner.trial import ACCUMULATION, CHECKPOINTING, Trial
+from tuner.trial import ACCUMULATION, CHECKPOINTING, OFFLOADING, Trial
 
 
 @dataclass
@@ -51,8 +51,9 @@ class Checkpoint:
         self._every_seconds = every_seconds
         self._last = time.monotonic()
         self._faults: dict[str, str] = {}
-        # How many micro-batches a batch is taken in, and what is kept of each, is no part of what is trained.
-        config = {key: value for key, value in trial.config.items() if key not in (ACCUMULATION, CHECKPOINTING)}
+        # How many micro-batches a batch is taken in, and what is kept where, is no part of what is trained.
+        without = (ACCUMULATION, CHECKPOINTING, OFFLOADING)
+        config = {key: value for key, value in trial.config.items() if key not in without}
         self._of = {"workload": trial.workload, "config": config, "seed": trial.seed}
 
     @property

@@ -11,7 +11,7 @@ from tuner.errors import InputError, TunerError
 from tuner.memory import calibration
 from tuner.memory.allocator import RELEASE
 from tuner.memory.static import estimate_static
-from tuner.trial import MB, Configuration, Device, MemoryEstimate
+from tuner.trial import MAX_BATCH, MB, Configuration, Device, MemoryEstimate
 
 if TYPE_CHECKING:
     from tuner.memory.trace import Trace
@@ -33,7 +33,7 @@ CUBLAS_WORKSPACE_BYTES = 8_519_680
 CUBLAS_HOPPER_WORKSPACE_BYTES = 32 * MB
 HOPPER = ("H100", "H200", "H800", "H20", "GH200")
 # The training loop reads these, and no allocation depends on them.
-WITHOUT_MEMORY = ("lr", "epochs")
+WITHOUT_MEMORY = ("lr", "epochs", MAX_BATCH)
 
 
 def estimate_all(
