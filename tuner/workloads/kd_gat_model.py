@@ -173,7 +173,7 @@ def build(config: Config, data: CanData) -> Distilled:
 
 def restore(config: Config, weights: Mapping[str, Tensor]) -> VGAE | GAT:
     """The VGAE or GAT that some weights were saved of."""
-    own = {key.removeprefix(STUDENT): value for key, value in weights.items() if key.startswith(STUDENT)}
+    own = _own(weights)
     model = student(config, _num_ids(config, own))
     model.load_state_dict(own)
     return model
@@ -208,14 +208,12 @@ def load_teacher(path: str, stage: str, num_ids: int) -> tuple[Config, VGAE | GA
     config = content["config"]
     if config["stage"] != stage:
         raise InputError(f"it is of stage {config['stage']}, and {stage} is needed: give another")
-    weights = {
-        key.removeprefix(STUDENT): value for key, value in content["weights"].items() if key.startswith(STUDENT)
-    }
+    weights = _own(content["weights"])
     known = _num_ids(config, weights)
     if config["use_id"] and known != num_ids:
         raise InputError(
-            f"its shape does not fit: it knows {known - 1} CAN IDs, and the data have {num_ids - 1}: train one on these "
-            "data, or leave it out"
+            f"its shape does not fit: it knows {known - 1} CAN IDs, and the data have {num_ids - 1}: train one on "
+            "these data, or leave it out"
         )
     model = student(config, num_ids)
     try:
@@ -237,6 +235,11 @@ def _projection(student: VGAE | GAT, teacher: VGAE | GAT | None) -> nn.Linear | 
     if not isinstance(teacher, VGAE) or not isinstance(student, VGAE):
         return None
     return nn.Linear(student.mean.out_features, teacher.mean.out_features)
+
+
+def _own(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The student's of a model's weights."""
+    return {key.removeprefix(STUDENT): value for key, value in weights.items() if key.startswith(STUDENT)}
 
 
 def _num_ids(config: Config, weights: Mapping[str, Tensor]) -> int:
