@@ -63,7 +63,7 @@ def window_graphs(frames: Frames, window: int) -> Windows:
         edge=edge,
         edge_count=edge_count,
         edges=edges,
-        label=frames.injected[used].reshape(graphs, window).any(axis=1).astype(np.int8),
+        label=np.asarray(frames.injected[used].reshape(graphs, window).any(axis=1), dtype=np.int8),
     )
 
 
@@ -86,7 +86,9 @@ def _edges(node: NDArray[np.int64], window: int) -> tuple[NDArray[np.int32], NDA
 def joined(parts: Sequence[Windows]) -> Windows:
     """The graphs of all parts, one after another."""
     listed = {field.name: [getattr(part, field.name) for part in parts] for field in fields(Windows)}
-    return Windows(**{name: np.concatenate(arrays, axis=1 if name == "edge" else 0) for name, arrays in listed.items()})
+    return Windows(
+        **{name: np.concatenate(arrays, axis=1 if name == "edge" else 0) for name, arrays in listed.items()}
+    )
 
 
 def starts(sizes: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -111,10 +111,9 @@ def _injected(attack: str, seconds: float, random: np.random.Generator) -> Frame
     begins = (np.arange(BURSTS) + random.uniform(0, 1 - ATTACKED, BURSTS)) * period
     time = (begins[:, None] + burst).ravel() + random.normal(0, JITTER / 10, BURSTS * len(burst))
     count = len(time)
-    if attack == "dos":
-        identifier, data = np.zeros(count), np.zeros((count, 8))
-    else:
-        identifier, data = random.integers(0, 0x800, count), random.integers(0, 256, (count, 8))
+    # A denial of service is of frames that win every arbitration: ID 0.
+    identifiers, values = (1, 1) if attack == "dos" else (0x800, 0x100)
+    identifier, data = random.integers(0, identifiers, count), random.integers(0, values, (count, 8))
     return Frames(time, identifier.astype(np.int32), data.astype(np.uint8), np.ones(count, dtype=bool))
 
 
