@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tuner.datasets.can import CanData
+from tuner.datasets.can_graphs import spans
 
 
 class CanBatch(NamedTuple):
@@ -31,17 +32,16 @@ def collate(data: CanData, graphs: NDArray[np.int64]) -> CanBatch:
         data: all graphs.
         graphs: (B,) indices of them; at least one.
     """
-    nodes, node_graph = _rows(data.first, graphs)
-    edges, edge_graph = _rows(data.first_edge, graphs)
-    size = data.first[graphs + 1] - data.first[graphs]
-    offset = np.cumsum(size) - size  # where each graph's nodes begin in the batch
+    nodes, edges = spans(data.first, graphs), spans(data.first_edge, graphs)
+    size, degree = (first[graphs + 1] - first[graphs] for first in (data.first, data.first_edge))
+    begin = np.repeat(np.cumsum(size) - size, degree)  # where the nodes of each edge's graph begin in the batch
     return CanBatch(
         graph=torch.from_numpy(graphs.astype(np.int64)),
         label=torch.from_numpy(data.label[graphs].astype(np.int64)),
-        node_graph=torch.from_numpy(node_graph),
+        node_graph=torch.from_numpy(np.repeat(np.arange(len(graphs)), size)),
         ids=torch.from_numpy(data.ids[nodes].astype(np.int64)),
         features=torch.from_numpy(data.features[nodes]),
-        edge=torch.from_numpy(data.edge[:, edges].astype(np.int64) + offset[edge_graph]),
+        edge=torch.from_numpy(data.edge[:, edges] + begin),
         edge_count=torch.from_numpy(data.edge_count[edges][:, None]),
     )
 
@@ -50,11 +50,3 @@ def largest(data: CanData, graphs: NDArray[np.int64], number: int) -> NDArray[np
     """Of these graphs so many with the most edges and nodes, the largest first."""
     size = np.diff(data.first_edge)[graphs] + np.diff(data.first)[graphs]
     return graphs[np.argsort(-size, kind="stable")[:number]]
-
-
-def _rows(first: NDArray[np.int64], graphs: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The rows of these graphs, one after the other, and which of them each is of."""
-    size = first[graphs + 1] - first[graphs]
-    whose = np.repeat(np.arange(len(graphs)), size)
-    begin = np.cumsum(size) - size
-    return np.arange(len(whose)) - begin[whose] + first[graphs][whose], whose
