@@ -125,9 +125,7 @@ def _needed(choice: Choice) -> list[Configuration]:
                 for key in found[0].values
                 if len({repr(wanted.values[key]) for wanted in found if wanted.name == name}) > 1
             )
-            raise InputError(
-                f"{name} is needed with several values of {', '.join(differing)}: give one to all"
-            )
+            raise InputError(f"{name} is needed with several values of {', '.join(differing)}: give one to all")
     return found
 
 

@@ -49,4 +49,5 @@ def collate(data: CanData, graphs: NDArray[np.int64]) -> CanBatch:
 def largest(data: CanData, graphs: NDArray[np.int64], number: int) -> NDArray[np.int64]:
     """Of these graphs so many with the most edges and nodes, the largest first."""
     size = np.diff(data.first_edge)[graphs] + np.diff(data.first)[graphs]
-    return graphs[np.argsort(-size, kind="stable")[:number]]
+    chosen: NDArray[np.int64] = graphs[np.argsort(-size, kind="stable")[:number]]
+    return chosen

@@ -163,7 +163,9 @@ class GAT(nn.Module):
         means = []
         for layer in self.layers:
             h = layer(h, batch.edge, feature)
-            means.append(graph_mean(h, batch))  # jumping knowledge: the mean of what is side by side, without building it
+            means.append(
+                graph_mean(h, batch)
+            )  # jumping knowledge: the mean of what is side by side, without building it
         logits: Tensor = self.output(torch.cat(means, dim=1)).float()
         return logits
 

@@ -33,4 +33,5 @@ def select(
     most = round((FIRST_RATIO + (LAST_RATIO - FIRST_RATIO) * progress) * int(attacks.sum()))
     hardest = np.argsort(-scores, kind="stable")[: max(1, most)]
     chosen = normal[hardest[scores[hardest] >= bar]]
-    return graphs[attacks | np.isin(graphs, chosen)]
+    selected: NDArray[np.int64] = graphs[attacks | np.isin(graphs, chosen)]
+    return selected

@@ -42,7 +42,7 @@ def distilled_vgae_loss(
     *,
     weight: float = TEACHER_WEIGHT,
 ) -> Tensor:
-    """w · [½ MSE(P z, z_t) + ½ MSE(x̂, x̂_t)] + (1 - w) · ``vgae_loss``, a scalar.
+    """W · [½ MSE(P z, z_t) + ½ MSE(x̂, x̂_t)] + (1 - w) · ``vgae_loss``, a scalar.
 
     Args:
         output: the student's.
@@ -71,7 +71,7 @@ def distilled_gat_loss(
     weight: float = TEACHER_WEIGHT,
     temperature: float = TEMPERATURE,
 ) -> Tensor:
-    """w · T² · KL(softmax(t / T) ‖ softmax(s / T)) + (1 - w) · CE, a scalar: softmax over classes, mean over graphs.
+    """W · T² · KL(softmax(t / T) ‖ softmax(s / T)) + (1 - w) · CE, a scalar: softmax over classes, mean over graphs.
 
     Args:
         logits: (B, 2), the student's.
@@ -117,7 +117,9 @@ def neighbour_ids(logits: Tensor, batch: CanBatch) -> Tensor:
 def _reconstruction(output: VgaeOutput, batch: CanBatch) -> Tensor:
     """(N,): MSE + 0.1 · CE(id)."""
     error = (output.features - batch.features).square().mean(1)
-    return error if output.ids is None else error + ID_WEIGHT * F.cross_entropy(output.ids, batch.ids, reduction="none")
+    return (
+        error if output.ids is None else error + ID_WEIGHT * F.cross_entropy(output.ids, batch.ids, reduction="none")
+    )
 
 
 def _divergence(output: VgaeOutput) -> Tensor:

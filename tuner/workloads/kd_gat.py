@@ -195,8 +195,8 @@ class KDGAT(Workload):
         """The largest graphs, as many as are looked at at a time."""
         from tuner.workloads.can_batches import largest
 
-        parts = {name: largest(data, getattr(data, name), CHUNK) for name in ("train", "validation", "test")}
-        return replace(data, **parts)
+        train, validation, test = (largest(data, part, CHUNK) for part in (data.train, data.validation, data.test))
+        return replace(data, train=train, validation=validation, test=test)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """The student's own loss, or with a teacher what both of them say; the mean over a batch's graphs."""
@@ -205,9 +205,9 @@ class KDGAT(Workload):
         return _own(model).loss(CanBatch(*batch))
 
     def evaluate(self, model: nn.Module, data: CanData, split: Split) -> dict[str, float]:
-        """Of a classifier ``loss``, ``f1``, ``precision``, ``recall`` and ``accuracy``; of an autoencoder ``loss``.
+        """``loss``; of a classifier ``f1``, ``precision``, ``recall`` and ``accuracy`` of the class of attacks, too.
 
-        An autoencoder's test also tells ``auroc``, of difficulty as the sign of an attack.
+        An autoencoder's test tells these and ``auroc``, by errors that no normal graph before had.
         """
         from tuner.workloads.kd_gat_evaluation import evaluate
 

@@ -29,7 +29,8 @@ def usable(data: CanData, graphs: NDArray[np.int64], *, stage: str, held_out: st
     keep = data.label[graphs] == 0 if stage == "autoencoder" else np.ones(len(graphs), bool)
     if held_out:
         keep &= data.attack[graphs] != data.attacks.index(held_out)
-    return graphs[keep]
+    kept: NDArray[np.int64] = graphs[keep]
+    return kept
 
 
 def tested(data: CanData, *, stage: str, held_out: str = "") -> NDArray[np.int64]:
@@ -43,7 +44,8 @@ def tested(data: CanData, *, stage: str, held_out: str = "") -> NDArray[np.int64
     if not held_out or stage == "autoencoder":
         return usable(data, data.test, stage=stage)
     kind = data.attack[data.test]
-    return data.test[(kind == 0) | (kind == data.attacks.index(held_out))]
+    chosen: NDArray[np.int64] = data.test[(kind == 0) | (kind == data.attacks.index(held_out))]
+    return chosen
 
 
 def check(configurations: Sequence[Configuration], data: CanData) -> None:
@@ -59,11 +61,24 @@ def check(configurations: Sequence[Configuration], data: CanData) -> None:
         )
     for each in configurations:
         config = each.values
+        _check_shape(each.name, config)
         _check_attacks(each.name, config, data)
         _check_labels(each.name, config, data)
         for key, stage in (("teacher_path", config["stage"]), ("scorer_path", "autoencoder")):
             if config[key]:
                 _check_teacher(each.name, key, config, stage, data)
+
+
+def _check_shape(name: str, config: Config) -> None:
+    import torch
+
+    from tuner.workloads.kd_gat_model import student
+
+    try:
+        with torch.device("meta"):
+            student(config, 1)
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from error
 
 
 def _check_attacks(name: str, config: Config, data: CanData) -> None:

@@ -67,8 +67,8 @@ class Distilled(nn.Module):
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Distilled:
         for guest in self.frozen:
-            guest._apply(fn)
-        super()._apply(fn, recurse)
+            guest._apply(fn)  # type: ignore[no-untyped-call]
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
     def prepare(self, data: CanData) -> None:
@@ -94,9 +94,9 @@ class Distilled(nn.Module):
         weight = self._config["kd_weight"]
         if isinstance(output, Tensor):
             temperature = self._config["temperature"]
-            return distilled_gat_loss(output, batch, *said, weight=weight, temperature=temperature)
+            return distilled_gat_loss(output, batch, said[0], weight=weight, temperature=temperature)
         assert self.projection is not None
-        return distilled_vgae_loss(output, batch, *said, self.projection, weight=weight)
+        return distilled_vgae_loss(output, batch, said[0], said[1], self.projection, weight=weight)
 
     def _said(self, batch: CanBatch) -> tuple[Tensor, ...] | None:
         """What the teacher says of a batch: as kept, or asked now."""
