@@ -48,7 +48,7 @@ ALLOWED = {
     "browse": {"study_folder"},
     "noise": set(),
     "advice": {"noise", "placement", "settings"},
-    "averages": {"noise", "studies", "workloads"},
+    "averages": {"browse", "noise", "studies", "study_folder", "workloads"},
     "studies": {"browse", "journal", "study_folder", "workloads"},
     "comparison": {"again", "api", "browse", "studies", "study_folder", "workloads"},
     "views": {
@@ -137,7 +137,7 @@ ALLOWED = {
         "resume",
         "retry",
     },
-    "past_trial": {"journal", "resume", "study_folder", "selection", "workloads"},
+    "past_trial": {"journal", "noise", "resume", "study_folder", "selection", "workloads"},
     "retraining": {
         "again",
         "checkpoints",

@@ -94,7 +94,7 @@ def run(
         seeds: train every configuration with so many seeds, from ``seed`` on: of weights, batches and dropout. The
             data are split by ``seed`` for all of them.
         split_seed: seed of the validation split, if it is not to be ``seed``.
-        time_limit: end the study after this with what it has: seconds, or a text such as "90s", "30m" or "2h".
+        time_limit: end the study after this with what it has: seconds, or a text such as "90s", "30m" or "1h30m".
         max_attempts: a trial may run out of memory so many times.
         retry_growth: what a trial's share is multiplied by after that.
         backoff: the first retry waits about so many seconds while other trials run, each further one twice as long.
@@ -119,15 +119,17 @@ def run(
     """
     options = dict(locals())
     defaults = run_defaults()
-    return run_given(options, {name for name, value in options.items() if value != defaults[name]})
+    given = {name for name, value in options.items() if value != defaults[name]}
+    return run_given(options, given, from_python=True)
 
 
-def run_given(options: Mapping[str, Any], given: Collection[str]) -> StudyResult:
+def run_given(options: Mapping[str, Any], given: Collection[str], *, from_python: bool = False) -> StudyResult:
     """What ``run`` does, where it is known which options were given: beside ``resume`` only these replace a study's.
 
     Args:
         options: every parameter of ``run`` by its name.
         given: the names of those that the user has set, if only to their defaults.
+        from_python: the user called ``run``.
 
     Raises:
         InputError: as ``run``.
@@ -155,6 +157,7 @@ def run_given(options: Mapping[str, Any], given: Collection[str]) -> StudyResult
             plan.threads,
             defaults,
         ),
+        from_python=from_python,
     )
 
 
@@ -227,7 +230,7 @@ def tune_hyperparameters_parallel(
         seeds: train every configuration with so many seeds, from ``seed`` on: of weights, batches and dropout. The
             data are split by ``seed`` for all of them.
         split_seed: seed of the validation split, if it is not to be ``seed``.
-        time_limit: end the study after this with what it has: seconds, or a text such as "90s", "30m" or "2h".
+        time_limit: end the study after this with what it has: seconds, or a text such as "90s", "30m" or "1h30m".
         max_attempts: a trial may run out of memory so many times.
         retry_growth: what a trial's share is multiplied by after that.
         backoff: the first retry waits about so many seconds while other trials run, each further one twice as long.
@@ -272,6 +275,7 @@ def tune_hyperparameters_parallel(
         command="tune_hyperparameters_parallel()",
         again=lambda _, folder, __: load_again(folder),
         returns_table=True,
+        from_python=True,
     )
     return study_frame(result.to_frame(), str(result.folder), workload.metric)
 

@@ -31,13 +31,14 @@ def mode_file(workload: str, mode: str) -> Path:
     """The file that holds a mode's configurations, ``configs/<workload>/<mode>.yaml``, with ``_`` for ``-``.
 
     Raises:
-        InputError: the workload has no such mode; the text says which it has.
+        InputError: the workload has no such mode; the text says which is close, or which it has.
     """
     name = workload.replace("-", "_")
     files = {file.stem: file for folder in CONFIG_FOLDERS for file in (folder / name).glob("*.yaml")}
     if mode not in files:
-        known = ", ".join(sorted(files))
-        raise InputError(f"unknown mode {mode!r} of workload {workload}: choose one of {known}")
+        close = difflib.get_close_matches(mode, files, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(sorted(files))}"
+        raise InputError(f"unknown mode {mode!r} of workload {workload}: {hint}")
     return files[mode]
 
 
