@@ -85,7 +85,7 @@ class PastTrial:
         """
         try:
             (choice,) = self._chosen(source or self.source)
-            return choice.load_data()
+            return choice.load_checked()
         except InputError as error:
             if source is not None:
                 raise
