@@ -12,6 +12,7 @@ from tuner.again import arguments, its_options, load_again, run_again
 from tuner.devices import DeviceChoice
 from tuner.memory.estimate import Method
 from tuner.placement import Packing
+from tuner.prerequisites import train_prerequisites
 from tuner.resume import merged_options
 from tuner.retry import OnOom
 from tuner.selection import DEFAULT_DATA, DEFAULT_MODE, choose, chosen_before
@@ -142,11 +143,13 @@ def run_given(options: Mapping[str, Any], given: Collection[str], *, from_python
         chosen = {name: value for name, value in options.items() if name in given}
         options = merged_options(study, chosen, defaults, resume)
     choices, label = _choices(options, study)
+    command = shlex.join(["tune", *arguments(options, defaults)])
+    choices, settings = train_prerequisites(choices, Settings.from_options(options), command=command, options=options)
     return run_study(
         choices,
-        Settings.from_options(options),
+        settings,
         label=label,
-        command=shlex.join(["tune", *arguments(options, defaults)]),
+        command=command,
         options=options,
         again=lambda best, folder, plan: run_again(
             its_options(options, best, read_study(folder)),
@@ -259,7 +262,7 @@ def tune_hyperparameters_parallel(
     from tuner.frame import study_frame
 
     workload = find_workload("graphsage")
-    chosen = parse_configurations(configurations, workload.schema)
+    chosen = parse_configurations(configurations, workload.schema, finish=workload.finish)
     settings = Settings.from_options(options)
 
     def load_data() -> Any:
