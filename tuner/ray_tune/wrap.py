@@ -1,0 +1,247 @@
+"""``memory_aware``: gives a plain trainable of Ray Tune's an estimate, a share of its device, a cap and retries."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import TYPE_CHECKING, Any
+
+from tuner.devices import DeviceChoice, detect_devices
+from tuner.errors import InputError
+from tuner.memory.calibration import with_headroom
+from tuner.placement import budget_bytes, limited, need_bytes
+from tuner.retry import OnOom, RetryPolicy
+from tuner.settings import Settings
+from tuner.trial import GB, MOST_GB, Device, MemoryEstimate, Request, Trial
+
+if TYPE_CHECKING:
+    from tuner.ray_tune.share import Budget, Share
+
+Estimate = float | Callable[[dict[str, Any]], float | MemoryEstimate]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What all trials of a wrapped trainable have in common.
+
+    Attributes:
+        name: the trainable's.
+        estimate: what a trial needs: GB, or what tells it by the configuration.
+        devices: on which they may run.
+        settings: buffer, caps and retries.
+    """
+
+    name: str
+    estimate: Estimate
+    devices: Sequence[Device]
+    settings: Settings
+
+    @property
+    def policy(self) -> RetryPolicy:
+        """When a trial is tried again."""
+        return self.settings.retry_policy
+
+    @property
+    def smallest(self) -> Device:
+        """The device with the least to give: Tune cannot choose a trial's, so it must fit any."""
+        return min(self.devices, key=lambda device: budget_bytes(device, self.settings.buffer_bytes))
+
+    @property
+    def budget_bytes(self) -> int:
+        """What that one's trials divide between them."""
+        return budget_bytes(self.smallest, self.settings.buffer_bytes)
+
+    def estimated(self, config: dict[str, Any]) -> MemoryEstimate:
+        """What a trial with this configuration will need.
+
+        Raises:
+            InputError: the estimate fails, or is no number of GB.
+        """
+        if not callable(self.estimate):
+            return _given(self.estimate)
+        try:
+            found = self.estimate(config)
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            raise InputError(f"estimate: failed on {config}: {type(error).__name__}: {reason}") from error
+        if not isinstance(found, MemoryEstimate):
+            return _given(found, f" for {config}")
+        return with_headroom(found) if self.smallest.kind == "cpu" else found
+
+    def refusal(self, estimate: MemoryEstimate) -> str:
+        """Why a trial of this size can run nowhere; empty if it can."""
+        if estimate.total_bytes <= self.budget_bytes:
+            return ""
+        device = self.smallest
+        return (
+            f"estimate: a trial needs {estimate.total_bytes / GB:.2f} GB, and {device.label} has "
+            f"{self.budget_bytes / GB:.2f} GB for trials ({device.total_bytes / GB:.2f} GB in all, "
+            f"{device.free_bytes / GB:.2f} GB free, buffer {self.settings.gpu_memory_buffer_gb:.2f} GB)"
+        )
+
+
+def memory_aware(
+    trainable: Any,
+    *,
+    estimate: Estimate,
+    device: DeviceChoice = "auto",
+    device_memory_gb: float | None = None,
+    gpu_memory_buffer_gb: float = 2.0,
+    caps: bool = True,
+    max_attempts: int = 4,
+    retry_growth: float = 1.5,
+    backoff: float = 5.0,
+    backoff_max: float = 300.0,
+    on_oom: OnOom = "grow",
+) -> Any:
+    """Wraps a trainable for ``ray.tune.Tuner``: each of its trials has a share of a device by what it needs.
+
+    Tune's own loop runs the trials, as many side by side as their shares allow. A trial that takes more than its share
+    fails alone, and Tune runs it again from its last checkpoint with a larger one. It is the same trial in Tune's
+    results, which have ``attempts``, ``gpu_fraction``, ``estimated_memory_gb`` and ``peak_memory_gb`` besides.
+
+    Args:
+        trainable: a function of a configuration, or a class of ``ray.tune.Trainable``; as it is, or out of
+            ``tune.with_parameters`` or ``tune.with_resources``, whose CPUs and custom resources stay.
+        estimate: what a trial's process takes from its device: a number of GB, or a function that gives one, or a
+            ``MemoryEstimate``, for a configuration.
+        device: "cuda", "cpu" for the machine's RAM, or "auto" for GPUs where there are any; of this machine, or of
+            the cluster that Ray is connected to.
+        device_memory_gb: use no more of a device than if it had this much.
+        gpu_memory_buffer_gb: what is left alone on each device.
+        caps: end a trial that outgrows its share, before it takes its neighbours'.
+        max_attempts: a trial may run out of memory so many times.
+        retry_growth: what its share is multiplied by after that, up to a whole device.
+        backoff: the first retry waits up to so many seconds for its memory to be free, each further one twice as long.
+        backoff_max: but none longer than this.
+        on_oom: "grow", or "fail" for no retries.
+
+    Returns:
+        A class of ``ray.tune.Trainable``, with the trainable's name.
+
+    Raises:
+        InputError: something given cannot be used, or every trial needs more than there is.
+    """
+    options = {name: value for name, value in locals().items() if name in Settings.__dataclass_fields__}
+    settings = Settings.from_options(options)
+    settings.check()
+    if on_oom == "accumulate":
+        raise InputError('on_oom="accumulate": a trainable of Tune\'s decides its batches itself; use "grow" or "fail"')
+    base = _class_of(trainable)
+    if not callable(estimate):
+        _given(estimate)
+    devices = _devices(device)
+    if device_memory_gb is not None:
+        devices = [limited(each, int(device_memory_gb * GB)) for each in devices]
+    terms = Terms(base.__name__, estimate, devices, settings)
+    if not callable(estimate) and (refusal := terms.refusal(_given(estimate))):
+        raise InputError(refusal)
+    from tuner.ray_tune.trainable import wrapped
+
+    return wrapped(base, terms)
+
+
+def share_of(terms: Terms, config: dict[str, Any], asked: Any) -> Share:
+    """The share of a trial with this configuration, and what else of Ray's the trainable asks for; in Tune's driver.
+
+    A trial that is too large for every device gets none, and will fail by itself: the others go on.
+
+    Args:
+        terms: what is common to all trials.
+        config: the trial's.
+        asked: what ``default_resource_request`` of the trainable gives.
+
+    Raises:
+        InputError: the estimate cannot be used, or the trainable asks for several bundles.
+    """
+    from tuner.ray_tune.share import Share
+
+    estimate = terms.estimated(config)
+    need = min(need_bytes(estimate), terms.budget_bytes)
+    request = Request(Trial("", terms.name, "", {}, 0), estimate, need)
+    if refusal := terms.refusal(estimate):
+        return Share(request, None, _others(asked), refusal)
+    return Share(request, _budget(terms), _others(asked))
+
+
+def _budget(terms: Terms) -> Budget:
+    """What the trials of a device divide, with what Ray has of it."""
+    import ray
+
+    from tuner.ray_tune.share import Budget
+
+    amount = 1.0
+    if terms.smallest.kind == "cpu":
+        amount = min(node["Resources"].get("memory", 0) for node in ray.nodes() if node["Alive"])
+    return Budget(terms.smallest.kind, terms.budget_bytes, amount)
+
+
+def _others(asked: Any) -> Mapping[str, float]:
+    """What of the resources that a trainable asks for is no memory; one CPU if it asks for none.
+
+    Raises:
+        InputError: they are for several processes or GPUs.
+    """
+    from ray.tune import PlacementGroupFactory
+    from ray.tune.execution.placement_groups import resource_dict_to_pg_factory
+
+    if asked is None:
+        return {"CPU": 1.0}
+    request = asked if isinstance(asked, PlacementGroupFactory) else resource_dict_to_pg_factory(asked)
+    bundle = request.bundles[0]
+    if request.head_bundle_is_empty or len(request.bundles) > 1 or bundle.get("GPU", 0) > 1:
+        raise InputError(
+            f"trainable: asks Ray for {request.bundles}: only trials of one process, on one GPU at most, can be wrapped"
+        )
+    return {name: amount for name, amount in bundle.items() if name not in ("GPU", "memory")}
+
+
+def _class_of(trainable: Any) -> Any:
+    """The trainable as a class of Tune's.
+
+    Raises:
+        InputError: it is none.
+    """
+    from ray.tune import Trainable
+    from ray.tune.trainable import wrap_function
+
+    if inspect.isclass(trainable) and issubclass(trainable, Trainable):
+        return trainable
+    if inspect.isclass(trainable) or not callable(trainable):
+        raise InputError(
+            f"trainable {trainable!r}: must be a function of a configuration, or a class of ray.tune.Trainable"
+        )
+    name = getattr(trainable, "__name__", type(trainable).__name__)
+    try:
+        found = wrap_function(trainable)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"trainable {name}: must take one argument, the configuration") from error
+    found.__name__ = name
+    return found
+
+
+def _given(value: Any, what: str = "") -> MemoryEstimate:
+    """A number of GB as an estimate; it counts as it is, without a margin.
+
+    Raises:
+        InputError: it is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value <= MOST_GB:
+        raise InputError(
+            f"estimate {value!r}{what}: must be a number of GB above 0 and up to {MOST_GB:,}, or a function of a "
+            "configuration that gives one"
+        )
+    return MemoryEstimate("given", context_bytes=int(value * GB))
+
+
+def _devices(choice: DeviceChoice) -> Sequence[Device]:
+    """The devices of the cluster that Ray is connected to, or of this machine."""
+    ray = sys.modules.get("ray")
+    if ray is not None and ray.is_initialized() and len(ray.nodes()) > 1:
+        from tuner.execution.nodes import cluster_devices
+
+        return cluster_devices(choice)
+    return detect_devices(choice)
