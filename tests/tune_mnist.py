@@ -16,6 +16,12 @@ import torch.nn.functional as F
 from ray import tune
 from torch import Tensor, nn, optim
 
+from tuner.caps import capped
+from tuner.devices import ram_device
+from tuner.peak import PeakMeter
+from tuner.training import warm_up
+from tuner.trial import GB
+
 CLASSES = 10
 
 
@@ -62,3 +68,11 @@ def train_mnist(config: dict[str, Any]) -> None:
             torch.save(state, Path(folder) / "checkpoint.pt")
             metrics = {"loss": loss.item(), "epoch": epoch, "resumed_at": first, "pid": os.getpid()}
             tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(folder))
+
+
+def train_within(config: dict[str, Any]) -> None:
+    """The same under the cap that ``memory_aware`` sets for a share of ``gb``, without being wrapped."""
+    meter = PeakMeter(ram_device(), lambda: warm_up("cpu"))
+    meter.start()
+    with capped(ram_device(), int(config["gb"] * GB) - meter.context_bytes, meter.base_bytes):
+        train_mnist(config)
