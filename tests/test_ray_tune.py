@@ -97,7 +97,11 @@ def test_what_an_attempt_raises_makes_the_drivers_share_grow_once() -> None:
         trial.step()
     error = pickle.loads(pickle.dumps(raised.value))  # noqa: S301
     assert error.preempted and error.preempted
-    assert (share.request.need_bytes, share.request.trial.attempt, share.request.history.out_of_memory) == (2 * GB, 2, 1)
+    assert (share.request.need_bytes, share.request.trial.attempt, share.request.history.out_of_memory) == (
+        2 * GB,
+        2,
+        1,
+    )
     assert 2.5 <= share.delay_seconds <= 5
     assert sent.request.need_bytes == GB
     assert not RunAgain("of another driver", share.request).preempted
@@ -166,7 +170,7 @@ def test_tunes_resources_stay_but_for_memory_and_gpus(gpu_16gb: Device) -> None:
     assert share.bundles == [{"CPU": 3.0, "GPU": 0.25, "licence": 1.0}]
     assert share_of(terms(gpu_16gb, 7), {}, None).bundles == [{"CPU": 1.0, "GPU": 0.5}]
     assert share_of(terms(gpu_16gb, 7), {}, {"cpu": 2}).bundles == [{"CPU": 2.0, "GPU": 0.5}]
-    with pytest.raises(InputError, match="only trials of one process"):
+    with pytest.raises(InputError, match="trials must be of one process"):
         share_of(terms(gpu_16gb, 7), {}, tune.PlacementGroupFactory([{"CPU": 1}, {"CPU": 1}]))
 
 

@@ -1,4 +1,4 @@
-"""An attempt of a trial in the process that Tune gave it: its cap, what it took, and what follows if that was too much."""
+"""A trial's attempt in the process that Tune gave it: its cap, what it took, and what follows if that was too much."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Attempt:
             raise
 
     def wait_for_room(self, sleep: Callable[[float], None] = time.sleep) -> None:
-        """Waits until what is to be taken is free, but no longer than the attempt's delay: of a first one there is none.
+        """Waits until what is to be taken is free, but no longer than the attempt's delay; a first one has none.
 
         So a retry backs off only while others have its memory.
         """

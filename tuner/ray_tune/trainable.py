@@ -29,11 +29,11 @@ def wrapped(base: Any, terms: Terms) -> Any:
             share = self.trial_resources
             if not isinstance(share, Share):
                 raise InputError(
-                    f"{terms.name}: tune.with_resources() replaces its share of memory: apply it before memory_aware()"
+                    f"{terms.name}: tune.with_resources() takes its share away: apply it before memory_aware()"
                 )
             if parameters and issubclass(base, FunctionTrainable):
                 raise InputError(
-                    f"{terms.name}: tune.with_parameters() does not reach the function: apply it before memory_aware()"
+                    f"{terms.name}: tune.with_parameters() cannot reach it: apply it before memory_aware()"
                 )
             self._attempt = Attempt(share, terms.policy, caps=terms.settings.caps)
             self._is_set_up = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +15,14 @@ from tuner.memory.calibration import with_headroom
 from tuner.placement import budget_bytes, limited, need_bytes
 from tuner.retry import OnOom, RetryPolicy
 from tuner.settings import Settings
-from tuner.trial import GB, MOST_GB, Device, MemoryEstimate, Request, Trial
+from tuner.trial import GB, MB, MOST_GB, Device, MemoryEstimate, Request, Trial
 
 if TYPE_CHECKING:
     from tuner.ray_tune.share import Budget, Share
+
+# What a process of Tune's takes on the CPU beyond a worker of ours, for which estimates are made: ray.tune, pandas, and
+# pyarrow, which writes checkpoints. With next to no tensors the example in ``tests/tune_mnist.py`` took 470 MiB.
+TUNE_BYTES = 120 * MB
 
 Estimate = float | Callable[[dict[str, Any]], float | MemoryEstimate]
 
@@ -69,7 +73,9 @@ class Terms:
             raise InputError(f"estimate: failed on {config}: {type(error).__name__}: {reason}") from error
         if not isinstance(found, MemoryEstimate):
             return _given(found, f" for {config}")
-        return with_headroom(found) if self.smallest.kind == "cpu" else found
+        if self.smallest.kind == "cuda":
+            return found
+        return with_headroom(replace(found, context_bytes=found.context_bytes + TUNE_BYTES))
 
     def refusal(self, estimate: MemoryEstimate) -> str:
         """Why a trial of this size can run nowhere; empty if it can."""
@@ -99,9 +105,9 @@ def memory_aware(
 ) -> Any:
     """Wraps a trainable for ``ray.tune.Tuner``: each of its trials has a share of a device by what it needs.
 
-    Tune's own loop runs the trials, as many side by side as their shares allow. A trial that takes more than its share
-    fails alone, and Tune runs it again from its last checkpoint with a larger one. It is the same trial in Tune's
-    results, which have ``attempts``, ``gpu_fraction``, ``estimated_memory_gb`` and ``peak_memory_gb`` besides.
+    Tune's own loop runs the trials, as many side by side as their shares allow. A trial that takes more than its
+    share fails alone, and Tune runs it again from its last checkpoint with a larger one. It is the same trial in
+    Tune's results, which have ``attempts``, ``gpu_fraction``, ``estimated_memory_gb`` and ``peak_memory_gb`` besides.
 
     Args:
         trainable: a function of a configuration, or a class of ``ray.tune.Trainable``; as it is, or out of
@@ -115,7 +121,7 @@ def memory_aware(
         caps: end a trial that outgrows its share, before it takes its neighbours'.
         max_attempts: a trial may run out of memory so many times.
         retry_growth: what its share is multiplied by after that, up to a whole device.
-        backoff: the first retry waits up to so many seconds for its memory to be free, each further one twice as long.
+        backoff: the first retry waits up to so many seconds for its memory to be free, further ones twice as long.
         backoff_max: but none longer than this.
         on_oom: "grow", or "fail" for no retries.
 
@@ -129,7 +135,9 @@ def memory_aware(
     settings = Settings.from_options(options)
     settings.check()
     if on_oom == "accumulate":
-        raise InputError('on_oom="accumulate": a trainable of Tune\'s decides its batches itself; use "grow" or "fail"')
+        raise InputError(
+            'on_oom="accumulate": a trainable of Tune\'s decides its batches itself; use "grow" or "fail"'
+        )
     base = _class_of(trainable)
     if not callable(estimate):
         _given(estimate)
@@ -194,7 +202,7 @@ def _others(asked: Any) -> Mapping[str, float]:
     bundle = request.bundles[0]
     if request.head_bundle_is_empty or len(request.bundles) > 1 or bundle.get("GPU", 0) > 1:
         raise InputError(
-            f"trainable: asks Ray for {request.bundles}: only trials of one process, on one GPU at most, can be wrapped"
+            f"trainable: asks Ray for {request.bundles}: trials must be of one process, on one GPU at most"
         )
     return {name: amount for name, amount in bundle.items() if name not in ("GPU", "memory")}
 
@@ -229,12 +237,13 @@ def _given(value: Any, what: str = "") -> MemoryEstimate:
     Raises:
         InputError: it is none.
     """
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value <= MOST_GB:
+    gb = float(value) if not isinstance(value, bool) and isinstance(value, Real) else 0.0
+    if not 0 < gb <= MOST_GB:
         raise InputError(
             f"estimate {value!r}{what}: must be a number of GB above 0 and up to {MOST_GB:,}, or a function of a "
             "configuration that gives one"
         )
-    return MemoryEstimate("given", context_bytes=int(value * GB))
+    return MemoryEstimate("given", context_bytes=int(gb * GB))
 
 
 def _devices(choice: DeviceChoice) -> Sequence[Device]:
