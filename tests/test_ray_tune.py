@@ -19,7 +19,7 @@ from tuner.errors import InputError
 from tuner.execution.cluster import local_session
 from tuner.ray_tune.attempt import Attempt
 from tuner.ray_tune.share import Budget, RunAgain, Share
-from tuner.ray_tune.wrap import Terms, share_of
+from tuner.ray_tune.terms import Terms, share_of
 from tuner.retry import RetryPolicy
 from tuner.settings import Settings
 from tuner.trial import GB, Device, MemoryEstimate, Request, Trial

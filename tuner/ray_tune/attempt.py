@@ -1,4 +1,4 @@
-"""A trial's attempt in the process that Tune gave it: its cap, what it took, and what follows if that was too much."""
+"""A trial's attempt in the process that Tune gave it: its cap, what it took, and what follows if it was too much."""
 
 from __future__ import annotations
 

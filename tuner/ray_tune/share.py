@@ -32,7 +32,7 @@ class Budget:
     ray_amount: float
 
     def fraction(self, need_bytes: int) -> float:
-        """The share that so many bytes are of a device, rounded down to Ray's digits, so that the last fits as well."""
+        """The share that so many bytes are, rounded down to Ray's digits, so that the last trial fits as well."""
         return max(1, math.floor(min(1.0, need_bytes / self.budget_bytes) * RAY_STEP)) / RAY_STEP
 
     def resources(self, need_bytes: int) -> dict[str, float]:

@@ -9,10 +9,10 @@ from ray.tune.trainable import FunctionTrainable
 from tuner.errors import InputError
 from tuner.ray_tune.attempt import Attempt
 from tuner.ray_tune.share import Share
-from tuner.ray_tune.wrap import share_of
+from tuner.ray_tune.terms import share_of
 
 if TYPE_CHECKING:
-    from tuner.ray_tune.wrap import Terms
+    from tuner.ray_tune.terms import Terms
 
 SAME_RESULT = "__duplicate__"  # what Tune's wrapper of a function reports at its end
 
