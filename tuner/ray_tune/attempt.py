@@ -95,7 +95,8 @@ class Attempt:
         So a retry backs off only while others have its memory.
         """
         end = time.monotonic() + self._share.delay_seconds
-        while time.monotonic() < end and _free_bytes(self._device) < self._share.request.need_bytes:
+        still_to_be_taken = self._share.request.need_bytes - self._meter.context_bytes
+        while time.monotonic() < end and _free_bytes(self._device) < still_to_be_taken:
             sleep(WAIT_SECONDS)
         self._share.delay_seconds = 0.0
 
