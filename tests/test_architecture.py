@@ -169,6 +169,7 @@ ALLOWED = {
     },
     "optimization": {"devices", "editing", "memory", "selection", "sizing", "workloads"},
     "options": {"selection"},
+    "ray_tune": {"caps", "devices", "execution", "memory", "peak", "placement", "retry", "settings", "training"},
     "serving": {"epochs", "study_folder", "views"},
     "pages": {"api", "journal", "serving", "studies", "study_folder", "views"},
     "cli": {

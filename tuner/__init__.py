@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tuner.memory.static import auto_estimate_memory_from_configs, estimate_model_memory
     from tuner.optimization import optimize
     from tuner.pages import report
+    from tuner.ray_tune.wrap import memory_aware
     from tuner.retraining.train import train
     from tuner.sizing.any_model.batch_size import compute_batch_size
     from tuner.sizing.any_model.budget import MemoryBudget
@@ -42,6 +43,7 @@ __all__ = [
     "fit_footprint",
     "load_best",
     "log_memory_state",
+    "memory_aware",
     "optimize",
     "plan",
     "report",
@@ -59,6 +61,7 @@ _MODULES = {
     "tuner.estimation": ("calibrate", "estimate"),
     "tuner.forecast": ("plan",),
     "tuner.pages": ("report",),
+    "tuner.ray_tune.wrap": ("memory_aware",),
     "tuner.memory.static": ("auto_estimate_memory_from_configs", "estimate_model_memory"),
     "tuner.optimization": ("optimize",),
     "tuner.retraining.train": ("train",),
