@@ -260,6 +260,15 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
     "report": click.option(
         "--report/--no-report", default=True, help="Write report.html at the end, a page of plots."
     ),
+    "tensorboard": click.option(
+        "--tensorboard", is_flag=True, help="Write event files for TensorBoard, with HParams, into the study's folder."
+    ),
+    "mlflow": click.option(
+        "--mlflow", metavar="URI", help="Tell MLflow, too: a server, or sqlite:///FILE; needs tuner[mlflow]."
+    ),
+    "wandb": click.option(
+        "--wandb", metavar="[ENTITY/]PROJECT", help="Tell Weights & Biases, too; needs tuner[wandb]."
+    ),
     "dry_run": click.option("--dry-run", is_flag=True, help="Stop after the plan."),
     "gpus": click.option(
         "--gpus", type=int, metavar="N", help="Plan for N GPUs of --device-memory-gb each, which need not be there."
