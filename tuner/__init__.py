@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tuner.forecast import plan
     from tuner.memory.static import auto_estimate_memory_from_configs, estimate_model_memory
     from tuner.optimization import optimize
+    from tuner.optuna_export import export
     from tuner.pages import report
     from tuner.retraining.train import train
     from tuner.sizing.any_model.batch_size import compute_batch_size
@@ -39,6 +40,7 @@ __all__ = [
     "estimate",
     "estimate_gpu_memory_requirements",
     "estimate_model_memory",
+    "export",
     "fit_footprint",
     "load_best",
     "log_memory_state",
@@ -61,6 +63,7 @@ _MODULES = {
     "tuner.pages": ("report",),
     "tuner.memory.static": ("auto_estimate_memory_from_configs", "estimate_model_memory"),
     "tuner.optimization": ("optimize",),
+    "tuner.optuna_export": ("export",),
     "tuner.retraining.train": ("train",),
     "tuner.sizing.footprints.fitting": ("fit_footprint",),
     "tuner.sizing.transformers.gpu_memory": ("estimate_gpu_memory_requirements",),

@@ -240,6 +240,20 @@ def report(debug: bool, **chosen: Any) -> None:
     click.echo(f"report: {pages.report(**chosen)}")
 
 
+@cli.command()
+@click.argument("directory", metavar="[DIR]", required=False)
+@options("optuna", "study_name", "debug")
+def export(debug: bool, **chosen: Any) -> None:
+    """Make an Optuna study of a study, for optuna-dashboard and others.
+
+    DIR is the study's folder; by default the newest one under results/.
+    """
+    from tuner import optuna_export
+
+    for made in optuna_export.export(**chosen):
+        click.echo(made.text())
+
+
 def _check_formats(as_json: bool, as_csv: bool) -> None:
     if as_json and as_csv:
         raise InputError("--json and --csv were both given: leave one of them out")

@@ -119,6 +119,7 @@ def _parse(text: bytes) -> Line | None:
         line = json.loads(text)
         whole = isinstance(line["trial_id"], str) and isinstance(line["metrics"], dict)
         whole = whole and all(isinstance(line[key], (int, float)) for key in ("attempt", "epoch", "at"))
+        whole = whole and isinstance(line.get(MEMORY, 0), (int, float))
     except (ValueError, KeyError, TypeError):
         return None
     return line if whole else None

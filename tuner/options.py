@@ -269,6 +269,12 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
     "wandb": click.option(
         "--wandb", metavar="[ENTITY/]PROJECT", help="Tell Weights & Biases, too; needs tuner[wandb]."
     ),
+    "optuna": click.option(
+        "--optuna", metavar="URL", help="Where the Optuna study goes, such as sqlite:///FILE; needs tuner[optuna]."
+    ),
+    "study_name": click.option(
+        "--study-name", metavar="NAME", help="What it is called there.  [default: as the study's folder]"
+    ),
     "dry_run": click.option("--dry-run", is_flag=True, help="Stop after the plan."),
     "gpus": click.option(
         "--gpus", type=int, metavar="N", help="Plan for N GPUs of --device-memory-gb each, which need not be there."
