@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -49,7 +50,7 @@ class Exported:
     def text(self) -> str:
         """One line for a terminal, after those of the notes."""
         states = ", ".join(f"{number} {state}" for state, number in self.trials.items())
-        line = f"optuna: {self.study_name}, {sum(self.trials.values())} trials ({states}) in {self.storage}"
+        line = f"optuna: {self.study_name}, {sum(self.trials.values())} trials ({states}) in {_shown(self.storage)}"
         return "\n".join([*(f"note: {note}" for note in self.notes), line])
 
 
@@ -114,6 +115,11 @@ def _check_url(url: str | None) -> str:
     return url
 
 
+def _shown(url: str) -> str:
+    """A URL without its password."""
+    return re.sub(r"(://[^:/@]*):[^/]*@", r"\1:***@", url)
+
+
 @contextmanager
 def _storage(url: str) -> Iterator[Any]:
     """Optuna's storage, while which Optuna itself says nothing.
@@ -136,7 +142,7 @@ def _storage(url: str) -> Iterator[Any]:
         if isinstance(error, InputError):
             raise
         said = " ".join(str(getattr(error, "orig", None) or error).split())[:200]
-        raise InputError(f"--optuna {url}: cannot be used: {said}; give another, such as sqlite:///new.db") from error
+        raise InputError(f"--optuna {_shown(url)}: cannot be used: {said}; give another, such as sqlite:///new.db") from error
     finally:
         optuna.logging.set_verbosity(verbosity)
         if storage is not None:
@@ -149,8 +155,8 @@ def _check_names(storage: Any, names: Any, url: str) -> None:
     for name in names:
         if name in there:
             raise InputError(
-                f"--optuna {url}: has a study {name!r} already: give another name by --study-name, or take that one "
-                f"away: optuna delete-study --storage {url} --study-name {name}"
+                f"--optuna {_shown(url)}: has a study {name!r} already: give another name by --study-name, or take "
+                f"that one away: optuna delete-study --storage {_shown(url)} --study-name {name}"
             )
 
 
@@ -205,8 +211,8 @@ def _trial(
     params = _config(row)
     values = {epoch: line["metrics"].get(metric) for epoch, line in curve.items()}
     value = row.get(metric)
-    states = {"completed": TrialState.COMPLETE, "pruned": TrialState.PRUNED}
-    state = states.get(row["status"], TrialState.FAIL) if value is not None else TrialState.FAIL
+    states = {"pruned": TrialState.PRUNED} | ({} if value is None else {"completed": TrialState.COMPLETE})
+    state = states.get(row["status"], TrialState.FAIL)
     ended = datetime.fromtimestamp(row["ended_at"]) if row.get("ended_at") else begun
     attributes = {key: each for key, each in row.items() if each not in (None, "") and not key.startswith(CONFIG)}
     return FrozenTrial(
