@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tuner.errors import DataError, ExecutionError, InputError, TunerError
     from tuner.estimation import calibrate, estimate
     from tuner.forecast import plan
+    from tuner.health.doctor import doctor
     from tuner.memory.static import auto_estimate_memory_from_configs, estimate_model_memory
     from tuner.optimization import optimize
     from tuner.optuna_export import export
@@ -37,6 +38,7 @@ __all__ = [
     "calibrate",
     "compare",
     "compute_batch_size",
+    "doctor",
     "estimate",
     "estimate_gpu_memory_requirements",
     "estimate_model_memory",
@@ -60,6 +62,7 @@ _MODULES = {
     "tuner.errors": ("DataError", "ExecutionError", "InputError", "TunerError"),
     "tuner.estimation": ("calibrate", "estimate"),
     "tuner.forecast": ("plan",),
+    "tuner.health.doctor": ("doctor",),
     "tuner.pages": ("report",),
     "tuner.memory.static": ("auto_estimate_memory_from_configs", "estimate_model_memory"),
     "tuner.optimization": ("optimize",),

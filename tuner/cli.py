@@ -254,6 +254,22 @@ def export(debug: bool, **chosen: Any) -> None:
         click.echo(made.text())
 
 
+@cli.command()
+@options("as_json", "debug")
+@click.pass_context
+def doctor(ctx: click.Context, /, debug: bool, as_json: bool) -> None:
+    """Say what of this machine would stand in a study's way, and how to mend it.
+
+    Python, torch, GPUs and who holds their memory, Ray, memory, disks, and which program the shell finds under the
+    name tune. Nothing is changed.
+    """
+    from tuner.health import doctor as health
+
+    found = health.doctor()
+    click.echo(json.dumps([vars(each) for each in found], indent=2) if as_json else health.findings_text(found))
+    ctx.exit(1 if any(each.level == "problem" for each in found) else 0)
+
+
 def _check_formats(as_json: bool, as_csv: bool) -> None:
     if as_json and as_csv:
         raise InputError("--json and --csv were both given: leave one of them out")
