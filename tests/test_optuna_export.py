@@ -40,7 +40,9 @@ def test_optuna_has_the_same_trials_values_states_parameters_and_epochs(tmp_path
     assert {row["status"] for row in rows} == {"completed", "out_of_memory"}
     for row, trial in zip(rows, found.trials, strict=True):
         done = row["status"] == "completed"
-        assert (trial.state, trial.value) == (TrialState.COMPLETE, row["val_loss"]) if done else (TrialState.FAIL, None)
+        assert (
+            (trial.state, trial.value) == (TrialState.COMPLETE, row["val_loss"]) if done else (TrialState.FAIL, None)
+        )
         assert trial.params == {key.removeprefix("config/"): row[key] for key in row if key.startswith("config/")}
         assert (trial.user_attrs["trial_id"], trial.user_attrs["status"]) == (row["trial_id"], row["status"])
         assert trial.duration is not None
@@ -83,7 +85,11 @@ def test_a_pruned_trial_and_text_come_through(tmp_path: Path, url: str) -> None:
     (tmp_path / "made" / "attempts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     export(tmp_path / "made", optuna=url)
     trials = load(url, "made").trials
-    assert [(trial.state.name, trial.value) for trial in trials] == [("COMPLETE", 0.5), ("PRUNED", 0.5), ("PRUNED", None)]
+    assert [(trial.state.name, trial.value) for trial in trials] == [
+        ("COMPLETE", 0.5),
+        ("PRUNED", 0.5),
+        ("PRUNED", None),
+    ]
     assert trials[0].distributions["kind"] == CategoricalDistribution(["mean", "sum"])
 
 
@@ -103,7 +109,9 @@ def test_of_several_workloads_each_is_a_study(tmp_path: Path, url: str) -> None:
 def test_a_name_that_is_taken_is_refused_and_nothing_changed(tmp_path: Path, url: str) -> None:
     write_study(tmp_path / "made", 2)
     export(tmp_path / "made", optuna=url)
-    with pytest.raises(InputError, match="has a study 'made' already: give another name by --study-name, or take that"):
+    with pytest.raises(
+        InputError, match="has a study 'made' already: give another name by --study-name, or take that"
+    ):
         export(tmp_path / "made", optuna=url)
     assert len(load(url, "made").trials) == 2
     export(tmp_path / "made", optuna=url, study_name="again")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tuner.optuna_export import export
     from tuner.pages import report
     from tuner.retraining.train import train
+    from tuner.shell import completion
     from tuner.sizing.any_model.batch_size import compute_batch_size
     from tuner.sizing.any_model.budget import MemoryBudget
     from tuner.sizing.footprints.fitting import fit_footprint
@@ -37,6 +38,7 @@ __all__ = [
     "auto_estimate_memory_from_configs",
     "calibrate",
     "compare",
+    "completion",
     "compute_batch_size",
     "doctor",
     "estimate",
@@ -68,6 +70,7 @@ _MODULES = {
     "tuner.optimization": ("optimize",),
     "tuner.optuna_export": ("export",),
     "tuner.retraining.train": ("train",),
+    "tuner.shell": ("completion",),
     "tuner.sizing.footprints.fitting": ("fit_footprint",),
     "tuner.sizing.transformers.gpu_memory": ("estimate_gpu_memory_requirements",),
     "tuner.sizing.any_model.batch_size": ("compute_batch_size",),

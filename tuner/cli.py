@@ -11,9 +11,11 @@ from typing import Any
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
 from tuner.errors import InputError, TunerError
 from tuner.options import options
+from tuner.shell import VARIABLE, complete_shells, complete_studies
 
 DEFAULT_COMMAND = "run"
 CONFIG_SUFFIXES = (".yaml", ".yml", ".toml", ".json")
@@ -23,10 +25,18 @@ class CommandGroup(click.Group):
     """A group in which ``tune`` alone means ``tune run``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Puts the default command in front of arguments that name none."""
-        if not args or (args[0] not in self.commands and args[0] not in ("--help", "--version")):
+        """Puts the default command in front of arguments that name none; not where the first is to be completed."""
+        first = ctx.resilient_parsing and not args
+        if not first and (not args or args[0] not in self.commands and args[0] not in ("--help", "--version")):
             args = [DEFAULT_COMMAND, *args]
         return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        """Completes commands, and the default command's options as well as its own."""
+        found = super().shell_complete(ctx, incomplete)
+        default = self.commands[DEFAULT_COMMAND]
+        found += default.shell_complete(click.Context(default, parent=ctx, info_name=DEFAULT_COMMAND), incomplete)
+        return list({item.value: item for item in found}.values())
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Shows the default command's options too: they are what most people look for."""
@@ -197,7 +207,7 @@ def fit_footprint(debug: bool, **chosen: Any) -> None:
 
 
 @cli.command()
-@click.argument("paths", nargs=-1, metavar="[DIR|CSV]...")
+@click.argument("paths", nargs=-1, metavar="[DIR|CSV]...", shell_complete=complete_studies)
 @options("sort", "where", "columns", "top", "as_json", "as_csv", "debug")
 def results(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
     """Show and compare what studies came to, also while they run.
@@ -225,7 +235,7 @@ def results(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
 
 
 @cli.command()
-@click.argument("directory", metavar="[DIR]", required=False)
+@click.argument("directory", metavar="[DIR]", required=False, shell_complete=complete_studies)
 @click.option("--output", metavar="FILE", help="The page's file.  [default: report.html in the study's folder]")
 @click.option("--watch", is_flag=True, help="Serve the page on this machine until Ctrl-C, as the study goes on.")
 @click.option("--port", type=int, default=8765, show_default=True, metavar="N", help="Where --watch serves it.")
@@ -241,7 +251,7 @@ def report(debug: bool, **chosen: Any) -> None:
 
 
 @cli.command()
-@click.argument("directory", metavar="[DIR]", required=False)
+@click.argument("directory", metavar="[DIR]", required=False, shell_complete=complete_studies)
 @options("optuna", "study_name", "debug")
 def export(debug: bool, **chosen: Any) -> None:
     """Make an Optuna study of a study, for optuna-dashboard and others.
@@ -270,6 +280,20 @@ def doctor(ctx: click.Context, /, debug: bool, as_json: bool) -> None:
     ctx.exit(1 if any(each.level == "problem" for each in found) else 0)
 
 
+@cli.command()
+@click.argument("shell", metavar="bash|zsh|fish", shell_complete=complete_shells)
+@options("debug")
+def completion(debug: bool, **chosen: Any) -> None:
+    """Print the script that lets a shell complete commands, options, workloads, modes and studies' folders.
+
+    Evaluate it where the shell starts: eval "$(tuner completion bash)" in ~/.bashrc, the same with zsh in ~/.zshrc, or
+    for fish tuner completion fish > ~/.config/fish/completions/tuner.fish.
+    """
+    from tuner import shell
+
+    click.echo(shell.completion(**chosen), nl=False)
+
+
 def _check_formats(as_json: bool, as_csv: bool) -> None:
     if as_json and as_csv:
         raise InputError("--json and --csv were both given: leave one of them out")
@@ -294,7 +318,7 @@ def main() -> None:
     """Runs the command line and exits: 0 success, 1 some trials did not complete, 2 bad input, 130 interrupted."""
     debug = "--debug" in sys.argv
     try:
-        code = cli.main(standalone_mode=False)
+        code = cli.main(standalone_mode=False, complete_var=VARIABLE)
     except click.ClickException as error:
         _fail(f"{error.format_message().rstrip('.')}{_hint(error)}", error.exit_code, debug)
     except TunerError as error:

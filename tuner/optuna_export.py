@@ -142,7 +142,9 @@ def _storage(url: str) -> Iterator[Any]:
         if isinstance(error, InputError):
             raise
         said = " ".join(str(getattr(error, "orig", None) or error).split())[:200]
-        raise InputError(f"--optuna {_shown(url)}: cannot be used: {said}; give another, such as sqlite:///new.db") from error
+        raise InputError(
+            f"--optuna {_shown(url)}: cannot be used: {said}; give another, such as sqlite:///new.db"
+        ) from error
     finally:
         optuna.logging.set_verbosity(verbosity)
         if storage is not None:
@@ -160,9 +162,7 @@ def _check_names(storage: Any, names: Any, url: str) -> None:
             )
 
 
-def _create(
-    storage: Any, name: str, metric: str, about: Mapping[str, Any], trials: Sequence[FrozenTrial]
-) -> None:
+def _create(storage: Any, name: str, metric: str, about: Mapping[str, Any], trials: Sequence[FrozenTrial]) -> None:
     """Makes a study with all of its trials, or none."""
     import optuna
 
@@ -232,7 +232,9 @@ def _trial(
 
 def _config(row: Row) -> dict[str, Value]:
     """A row's hyperparameters."""
-    return {key.removeprefix(CONFIG): each for key, each in row.items() if key.startswith(CONFIG) and each is not None}
+    return {
+        key.removeprefix(CONFIG): each for key, each in row.items() if key.startswith(CONFIG) and each is not None
+    }
 
 
 def _distributions(rows: Sequence[Row]) -> dict[str, BaseDistribution]:

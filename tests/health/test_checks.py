@@ -114,7 +114,9 @@ def test_a_cluster_that_answers_and_studies_that_run_are_well() -> None:
 
 def test_an_extra_that_is_missing_is_named_with_its_installation() -> None:
     last = examine(replace(WELL, extras={"optuna": "5.0.0"}))[-1]
-    assert last == Finding("extras", "ok", "optuna 5.0.0 installed; not mlflow, wandb: pip install 'tuner[mlflow,wandb]' if wanted")
+    assert last == Finding(
+        "extras", "ok", "optuna 5.0.0 installed; not mlflow, wandb: pip install 'tuner[mlflow,wandb]' if wanted"
+    )
 
 
 def test_the_text_has_remedies_below_their_lines_and_a_count() -> None:

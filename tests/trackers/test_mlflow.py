@@ -60,7 +60,9 @@ def test_a_store_holds_the_figures_of_the_csv_and_of_every_epoch(tmp_path: Path,
         assert told == {key: float(value) for key, value in numbers.items() if value}
         assert run.data.params == {**config, "seed": row["seed"]}
         assert {key: run.data.tags.get(f"tuner.{key}", "") for key in texts} == {key: row[key] for key in texts}
-    lines = {line["epoch"]: line for line in read_epochs(tmp_path / "out" / "epochs.jsonl") if line["trial_id"] == "t001"}
+    lines = {
+        line["epoch"]: line for line in read_epochs(tmp_path / "out" / "epochs.jsonl") if line["trial_id"] == "t001"
+    }
     for metric in ("val_loss", "train_loss"):
         assert steps(uri, found["t001"], f"epoch/{metric}") == {n: lines[n]["metrics"][metric] for n in (1, 2, 3)}
     assert steps(uri, found["t001"], "memory/taken_gb") == {n: lines[n]["memory_gb"] for n in (1, 2, 3)}
@@ -75,7 +77,9 @@ def test_a_study_that_is_gone_on_with_has_every_trial_and_epoch_once(tmp_path: P
     assert {trial: run.info.status for trial, run in before.items()} == ended
     study(tmp_path / "out", *LISTED, {"name": "d"}, output=None, resume=str(tmp_path / "out"), mlflow=uri)
     after = runs(uri)
-    assert {trial: run.info.status for trial, run in after.items()} == dict.fromkeys(["t001", "t002", "t003"], "FINISHED")
+    assert {trial: run.info.status for trial, run in after.items()} == dict.fromkeys(
+        ["t001", "t002", "t003"], "FINISHED"
+    )
     assert after["t001"].info.run_id == before["t001"].info.run_id
     assert [list(steps(uri, after[trial], "epoch/val_loss")) for trial in after] == [[1, 2, 3]] * 3
     assert after["t002"].data.tags["tuner.status"] == "completed"
@@ -99,6 +103,8 @@ def test_a_store_that_mlflow_has_no_use_for_is_refused_before_anything_is_writte
 
 
 def test_a_server_that_does_not_answer_is_refused_at_once(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"^--mlflow http://127.0.0.1:9: nothing answers there \(Connection refused\)"):
+    with pytest.raises(
+        InputError, match=r"^--mlflow http://127.0.0.1:9: nothing answers there \(Connection refused\)"
+    ):
         study(tmp_path / "out", *LISTED, mlflow="http://127.0.0.1:9")
     assert not (tmp_path / "out").exists()

@@ -77,5 +77,9 @@ def test_a_study_that_is_gone_on_with_has_every_epoch_once(tmp_path: Path) -> No
     assert list(curve(run, "epoch/val_loss")) == [1, 2, 3]
     assert curve(run, "test_loss") == {3: single(rows(tmp_path / "out")[1]["test_loss"])}
     assert curve(run, "epoch/train_loss")[1] == single(
-        [line["metrics"]["train_loss"] for line in read_epochs(tmp_path / "out" / "epochs.jsonl") if line["epoch"] == 1][-1]
+        [
+            line["metrics"]["train_loss"]
+            for line in read_epochs(tmp_path / "out" / "epochs.jsonl")
+            if line["epoch"] == 1
+        ][-1]
     )

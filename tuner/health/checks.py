@@ -67,7 +67,9 @@ def _torch(facts: Facts) -> Iterator[Finding]:
         return
     build = f"for CUDA {torch.cuda}" if torch.cuda else "for the CPU"
     if torch.cuda and facts.gpus and not torch.available:
-        yield _no_cuda(facts, f"{version} {build} finds no GPU, and the driver ({facts.driver}) has {len(facts.gpus)}")
+        yield _no_cuda(
+            facts, f"{version} {build} finds no GPU, and the driver ({facts.driver}) has {len(facts.gpus)}"
+        )
     elif facts.gpus and not torch.cuda:
         remedy = "install a build for CUDA: https://pytorch.org/get-started/locally"
         yield Finding("torch", "warning", f"{version} is a build for the CPU, and there is a GPU", remedy)
@@ -107,7 +109,9 @@ def _gpu(gpu: Gpu) -> Finding:
         remedy = "end what holds its memory, or hide this GPU by CUDA_VISIBLE_DEVICES"
         return Finding(check, "problem" if gpu.total_bytes > BUFFER_BYTES else "warning", text, remedy)
     if gpu.free_bytes < gpu.total_bytes / 2:
-        remedy = "a study gets what is free; end what holds the rest" if held else "a process that is not shown holds it"
+        remedy = (
+            "a study gets what is free; end what holds the rest" if held else "a process that is not shown holds it"
+        )
         return Finding(check, "warning", text, remedy)
     return Finding(check, "ok", text)
 
@@ -180,7 +184,9 @@ def _command(facts: Facts) -> Finding:
     if not tune.path:
         return Finding("tune", "ok", f"is not on the path: type {ours}")
     whose = "Ray's, not this one" if tune.owner == "ray" else "another program"
-    return Finding("tune", "warning", f"{tune.path} is {whose}", f"type {ours}; or install tuner once more, after Ray")
+    return Finding(
+        "tune", "warning", f"{tune.path} is {whose}", f"type {ours}; or install tuner once more, after Ray"
+    )
 
 
 def _extras(facts: Facts) -> Finding:

@@ -101,5 +101,7 @@ def check_project(project: object) -> str:
         InputError: it is none.
     """
     if not isinstance(project, str) or not PROJECT.fullmatch(project.strip()):
-        raise InputError(f"--wandb {project!r}: give a project's name, or ENTITY/PROJECT, without any of / \\ # ? % :")
+        raise InputError(
+            f"--wandb {project!r}: give a project's name, or ENTITY/PROJECT, without any of / \\ # ? % :"
+        )
     return project.strip()
