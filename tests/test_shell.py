@@ -61,7 +61,7 @@ def test_a_script_is_of_one_of_three_shells_and_for_both_names() -> None:
         script = completion(shell)
         assert f"{VARIABLE}={shell}_complete" in script
         assert "_tune_completion" in script and "_tuner_completion" in script
-    with pytest.raises(InputError, match="^unknown shell 'csh': choose one of bash, zsh, fish$"):
+    with pytest.raises(InputError, match=r"^unknown shell 'csh': choose one of bash, zsh, fish$"):
         completion("csh")
 
 

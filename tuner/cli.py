@@ -27,7 +27,7 @@ class CommandGroup(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Puts the default command in front of arguments that name none; not where the first is to be completed."""
         first = ctx.resilient_parsing and not args
-        if not first and (not args or args[0] not in self.commands and args[0] not in ("--help", "--version")):
+        if not first and (not args or args[0] not in (*self.commands, "--help", "--version")):
             args = [DEFAULT_COMMAND, *args]
         return super().parse_args(ctx, args)
 
@@ -286,8 +286,8 @@ def doctor(ctx: click.Context, /, debug: bool, as_json: bool) -> None:
 def completion(debug: bool, **chosen: Any) -> None:
     """Print the script that lets a shell complete commands, options, workloads, modes and studies' folders.
 
-    Evaluate it where the shell starts: eval "$(tuner completion bash)" in ~/.bashrc, the same with zsh in ~/.zshrc, or
-    for fish tuner completion fish > ~/.config/fish/completions/tuner.fish.
+    Evaluate it where the shell starts: eval "$(tuner completion bash)" in ~/.bashrc, the same with zsh in ~/.zshrc,
+    or tuner completion fish | source in ~/.config/fish/config.fish.
     """
     from tuner import shell
 

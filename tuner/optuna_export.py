@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from tuner.epochs import EPOCHS, Line, histories, read_epochs
 from tuner.errors import InputError
@@ -86,7 +86,7 @@ def export(
     metrics = metrics_used(study, rows)
     curves = histories(read_epochs(folder / EPOCHS))
     base = study_name or folder.resolve().name
-    made = []
+    made: list[Exported] = []
     with _storage(url) as storage:
         names = {each: f"{base}-{each}" if len(metrics) > 1 else base for each in metrics}
         _check_names(storage, names.values(), url)
@@ -259,7 +259,7 @@ def _distribution(values: Sequence[Value]) -> BaseDistribution:
     return FloatDistribution(float(low), float(high), log=log)
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 

@@ -64,4 +64,7 @@ def complete_studies(ctx: click.Context, parameter: click.Parameter, incomplete:
     found = sorted(RESULTS_FOLDER.glob(f"*/{STUDY}"), reverse=True)
     studies = [str(path.parent) for path in found]
     # First, as bash's script drops what stands before a kind of files.
-    return [CompletionItem(incomplete, "dir"), *(CompletionItem(each) for each in studies if each.startswith(incomplete))]
+    return [
+        CompletionItem(incomplete, "dir"),
+        *(CompletionItem(each) for each in studies if each.startswith(incomplete)),
+    ]

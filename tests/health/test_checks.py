@@ -13,6 +13,8 @@ from tuner.health.facts import Command, Disk, Facts, Gpu, Holder, Sessions, Torc
 from tuner.trial import GB
 
 ROOMY = Disk("results", 100 * GB, 50 * GB)
+OLD_DRIVER, HIDDEN = Torch(cuda="12.8"), {"CUDA_VISIBLE_DEVICES": ""}
+BROKEN = Torch("OSError: libcudart")
 WELL = Facts(
     python="3.11.7",
     executable="/venv/bin/python",
@@ -54,18 +56,18 @@ def test_on_a_machine_that_is_well_nothing_is_to_be_done() -> None:
     [
         ("python", "problem", "3.10.2", "3.11 or newer", {"python": "3.10.2"}),
         ("python", "warning", "Darwin", "on Linux alone", {"system": "Darwin 24"}),
-        ("torch", "problem", "cannot be imported: OSError: libcudart", "reinstall", {"torch": Torch("OSError: libcudart")}),
+        ("torch", "problem", "cannot be imported: OSError: libcudart", "reinstall", {"torch": BROKEN}),
         ("torch", "warning", "is a build for the CPU", "install a build for CUDA", {"torch": Torch()}),
-        ("torch", "problem", r"finds no GPU, and the driver \(570.1\) has 1", "nvidia-smi", {"torch": Torch(cuda="12.8")}),
+        ("torch", "problem", r"finds no GPU, and the driver \(570.1\) has 1", "nvidia-smi", {"torch": OLD_DRIVER}),
         (
             "torch",
             "warning",
             "CUDA_VISIBLE_DEVICES=''",
             "unset it",
-            {"torch": Torch(cuda="12.8"), "variables": {"CUDA_VISIBLE_DEVICES": ""}},
+            {"torch": OLD_DRIVER, "variables": HIDDEN},
         ),
         ("gpus", "problem", "a MIG instance", "a whole GPU", {"variables": {"CUDA_VISIBLE_DEVICES": "MIG-1"}}),
-        ("cuda:0", "warning", "1.0 of 80.0 GB free; held by pid 7 python of ann 70.0 GB, pid 8 x", "end", {"gpus": (HELD,)}),
+        ("cuda:0", "warning", "free; held by pid 7 python of ann 70.0 GB, pid 8 x", "end", {"gpus": (HELD,)}),
         ("cuda:0", "problem", "0.0 of 80.0 GB free", "end what holds", {"gpus": (replace(HELD, free_bytes=0),)}),
         ("cuda:0", "warning", "10.0 of", "not shown", {"gpus": (Gpu(0, "A", 80 * GB, 10 * GB),)}),
         ("ray", "problem", "is not installed", "pip install", {"packages": {"torch": "2.13.0"}}),

@@ -146,10 +146,8 @@ def _memory(facts: Facts) -> Iterator[Finding]:
         free = min(free, facts.cgroup_bytes - facts.cgroup_used_bytes)
         total = facts.cgroup_bytes
         text += f"; this container or job may use {total / GB:.1f} GB, {free / GB:.1f} GB of it free"
-    if facts.gpus and facts.torch.available:
-        short = free < BUFFER_BYTES
-    else:  # trials share it
-        short = min(free, total - BUFFER_BYTES) <= 0
+    on_gpus = facts.gpus and facts.torch.available  # else trials share it
+    short = free < BUFFER_BYTES if on_gpus else min(free, total - BUFFER_BYTES) <= 0
     remedy = "end other programs, ask for a larger limit, or leave less alone with --gpu-memory-buffer-gb"
     yield Finding("memory", "problem" if short else "ok", text, remedy if short else "")
 

@@ -155,7 +155,7 @@ def gather() -> Facts:
 
 
 def _versions(names: tuple[str, ...], other: dict[str, str] | None = None) -> dict[str, str]:
-    found = {}
+    found: dict[str, str] = {}
     for name in names:
         for each in filter(None, (name, (other or {}).get(name))):
             with suppress(metadata.PackageNotFoundError):
