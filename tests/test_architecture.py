@@ -44,7 +44,7 @@ ALLOWED = {
     },
     "journal": set(),
     "epochs": set(),
-    "trackers": {"epochs", "study_folder"},
+    "trackers": {"caps", "epochs", "study_folder"},
     "health": {"devices", "execution"},
     "shell": {"cli", "space", "studies", "study_folder", "workloads"},
     "study_folder": {"journal"},

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from tuner.caps import environment
 from tuner.errors import InputError
 from tuner.study_folder import Row
 from tuner.trackers.base import EPOCH, Figures, Run, Study, row_config, row_figures, row_texts
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 KEY = "tuner.run"  # the tag by which a trial's run is found again
 CONNECT_SECONDS = 3.0
 PORTS = {"http": 80, "https": 443}
+# For the first question alone; MLflow's own is up to 16 minutes.
+PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
 
 
 @dataclass
@@ -61,7 +64,8 @@ class MLflow:
             for noisy in ("mlflow", "alembic"):  # they tell how tables are made
                 logging.getLogger(noisy).setLevel(logging.WARNING)
             self._client: MlflowClient = MlflowClient(tracking_uri=self._uri)
-            self._client.search_experiments(max_results=1)
+            with environment({name: value for name, value in PATIENCE.items() if name not in os.environ}):
+                self._client.search_experiments(max_results=1)
         except Exception as error:
             said = " ".join(str(error).split()).partition(". ")[0][:300]
             raise InputError(
