@@ -66,7 +66,7 @@ PAGES = {
             ),
             ("tune --mode full --auto-memory --dry-run", "only the plan"),
             ("tune --resume study --max-failures 1", "go on with a study, and run its failed trials again"),
-            ("tune --mode architecture --tensorboard --mlflow sqlite:///mlflow.db", "tell TensorBoard and MLflow, too"),
+            ("tune --mode architecture --tensorboard --mlflow sqlite:///mlflow.db", "tell these trackers, too"),
         ),
         files=(
             ("results/<time>-<workload>-<mode>/", "the study's folder, unless `--output` names one"),

@@ -90,7 +90,7 @@ def test_on_a_machine_that_is_well_nothing_is_to_be_done() -> None:
         ("/dev/shm", "warning", "0.06 of 0.06 GB", "--shm-size", {"shared": Disk("/dev/shm", GB // 16, GB // 16)}),
         ("results", "problem", "results: 0.1 of", "--output", {"results": Disk("results", 100 * GB, GB // 10)}),
         ("results", "problem", "cannot be written", "--output", {"results": Disk("results", GB, GB, writable=False)}),
-        ("ray's folder", "warning", "20.0 of 1000.0 GB", "RAY_TMPDIR", {"ray_disk": Disk("/tmp", 1000 * GB, 20 * GB)}),
+        ("ray's folder", "warning", "20.0 of 1000", "RAY_TMPDIR", {"ray_disk": Disk("/tmp", 1000 * GB, 20 * GB)}),
         ("tune", "warning", "/a/tune is Ray's, not this one", "type tuner;",
          {"commands": {"tune": Command("/a/tune", "ray"), "tuner": Command("/a/tuner", "tuner")}}),
         ("tune", "warning", "/a/tune is another program", "python -m tuner",
