@@ -2,16 +2,20 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from mlflow.entities import Run
+from mlflow.entities import Run as MlflowRun
 from mlflow.tracking import MlflowClient
 
 from tests.test_study import Interrupted, study
 from tests.trackers.test_tensorboard import LISTED
 from tuner.epochs import read_epochs
 from tuner.errors import InputError
+from tuner.trackers.base import Run, Study
+from tuner.trackers.mlflow import MLflow
+from tuner.trial import Trial
 
 
 class Kept(Interrupted):
@@ -28,7 +32,7 @@ def uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     return (tmp_path / "mlruns").as_uri()
 
 
-def runs(uri: str) -> dict[str, Run]:
+def runs(uri: str) -> dict[str, MlflowRun]:
     """The runs of the only study, by trial id; a trial with two is an error."""
     client = MlflowClient(uri)
     experiment = client.get_experiment_by_name("out")
@@ -38,7 +42,7 @@ def runs(uri: str) -> dict[str, Run]:
     return by_id
 
 
-def steps(uri: str, run: Run, metric: str) -> dict[int, float]:
+def steps(uri: str, run: MlflowRun, metric: str) -> dict[int, float]:
     """A metric's values by step; a step that is there twice is an error."""
     history = MlflowClient(uri).get_metric_history(run.info.run_id, metric)
     assert len({each.step for each in history}) == len(history)
@@ -94,6 +98,22 @@ def test_a_trial_that_goes_on_from_a_checkpoint_keeps_its_run(tmp_path: Path, ur
     assert (before.info.status, after.info.status) == ("KILLED", "FINISHED")
     assert after.info.run_id == before.info.run_id
     assert list(steps(uri, after, "epoch/val_loss")) == [1, 2, 3]
+
+
+def test_an_attempt_that_trains_epochs_again_replaces_them(tmp_path: Path, uri: str) -> None:
+    tracker, trial = MLflow(uri), Trial("t001", "toy", "a", {"lr": 0.1}, 0)
+    tracker.connect()
+    tracker.open(Study("out", "id", tmp_path))
+    tracker.begin(Run(trial, "cpu", 0, {}))
+    for epoch in (1, 2):
+        tracker.log("t001", epoch, {"epoch/val_loss": 0.5})
+    tracker.begin(Run(replace(trial, attempt=2), "cpu", 1, {1: {"epoch/val_loss": 0.5}}))
+    for epoch in (2, 3):
+        tracker.log("t001", epoch, {"epoch/val_loss": 0.25})
+    tracker.end({"trial_id": "t001", "status": "completed", "attempts": 2, "seed": 0, "config/lr": 0.1})
+    (run,) = runs(uri).values()
+    assert steps(uri, run, "epoch/val_loss") == {1: 0.5, 2: 0.25, 3: 0.25}
+    assert run.info.status == "FINISHED"
 
 
 def test_a_store_that_mlflow_has_no_use_for_is_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tuner.health.checks import Finding, examine
-from tuner.health.facts import gather
+from tuner.health.gathering import gather
 
 INDENT = " " * 9
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from tuner.health import facts
+from tuner.health import gathering
 from tuner.health.facts import Command, Gpu, Holder
 
 OURS = "#!/venv/bin/python\nfrom tuner.cli import main\n"
@@ -24,8 +24,8 @@ RAYS = "#!/venv/bin/python\nfrom ray.tune.scripts import cli\n"
 def test_a_command_is_told_by_what_its_script_imports(tmp_path: Path, text: str, owner: str) -> None:
     script = tmp_path / "tune"
     script.write_text(text)
-    assert facts._command("tune", lambda name: str(script)) == Command(str(script), owner)
-    assert facts._command("tune", lambda name: None) == Command()
+    assert gathering._command("tune", lambda name: str(script)) == Command(str(script), owner)
+    assert gathering._command("tune", lambda name: None) == Command()
 
 
 def test_sessions_of_no_process_are_counted_and_an_address_is_tried(
@@ -37,14 +37,14 @@ def test_sessions_of_no_process_are_counted_and_an_address_is_tried(
         (tmp_path / "ray" / name).mkdir(parents=True)
         (tmp_path / "ray" / name / "log").write_bytes(bytes(1000))
     (tmp_path / "ray" / "session_latest").symlink_to(tmp_path / "ray" / "session_2")
-    monkeypatch.setattr(facts, "_ray_processes", lambda: {5: f"raylet --session-dir={tmp_path}/ray/session_2"})
-    found = facts._sessions()
+    monkeypatch.setattr(gathering, "_ray_processes", lambda: {5: f"raylet --session-dir={tmp_path}/ray/session_2"})
+    found = gathering._sessions()
     assert (found.stale, found.stale_bytes, found.processes, found.address) == (1, 1000, (5,), "")
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         (tmp_path / "ray" / "ray_current_cluster").write_text(address + "\n")
-        assert (facts._sessions().address, facts._sessions().answers) == (address, True)
-    assert facts._sessions().answers is False
+        assert (gathering._sessions().address, gathering._sessions().answers) == (address, True)
+    assert gathering._sessions().answers is False
 
 
 def test_gpus_are_told_with_who_holds_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +61,7 @@ def test_gpus_are_told_with_who_holds_them(monkeypatch: pytest.MonkeyPatch) -> N
     }
     for name, function in told.items():
         monkeypatch.setattr(pynvml, name, function)
-    driver, (gpu,) = facts._gpus()
+    driver, (gpu,) = gathering._gpus()
     mine, other = gpu.holders
     assert (driver, gpu) == ("570.1", Gpu(0, "H100", 80, 30, (mine, other)))
     assert (mine.pid, mine.held_bytes, bool(mine.name and mine.user)) == (os.getpid(), 40, True)
