@@ -45,6 +45,9 @@ def run_again(options: Mapping[str, Any], row: Row, threads: int | None, default
         "resume": None,
         "threads": threads,
         "max_workers": None,
+        "tensorboard": False,
+        "mlflow": None,
+        "wandb": None,
     }
     python = min(sys.executable, os.path.relpath(sys.executable), key=len)
     return f"{python} -m tuner {shlex.join(arguments({**options, **anew}, defaults))}"

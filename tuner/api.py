@@ -65,6 +65,9 @@ def run(
     calibration: bool = True,
     expandable_segments: bool = False,
     report: bool = True,
+    tensorboard: bool = False,
+    mlflow: str | None = None,
+    wandb: str | None = None,
     dry_run: bool = False,
 ) -> StudyResult:
     """Tunes a workload: what ``tune`` does in a terminal.
@@ -111,6 +114,9 @@ def run(
         calibration: correct estimates by what earlier trials on this device needed, and keep what these need.
         expandable_segments: set PyTorch's CUDA allocator option of that name, and estimate with it.
         report: write ``report.html`` into the study's folder at its end.
+        tensorboard: write event files with hyperparameters for TensorBoard into the study's folder.
+        mlflow: tell an MLflow server or store, too: its URI, such as "sqlite:///mlflow.db".
+        wandb: tell Weights & Biases, too: the project, or "ENTITY/PROJECT".
         dry_run: stop after printing the plan.
 
     Raises:
@@ -206,6 +212,9 @@ def tune_hyperparameters_parallel(
     calibration: bool = True,
     expandable_segments: bool = False,
     report: bool = True,
+    tensorboard: bool = False,
+    mlflow: str | None = None,
+    wandb: str | None = None,
 ) -> StudyFrame:
     """Tunes GraphSAGE on ratings that are in memory: the call for notebooks and scripts.
 
@@ -246,6 +255,9 @@ def tune_hyperparameters_parallel(
         calibration: correct estimates by what earlier trials on this device needed, and keep what these need.
         expandable_segments: set PyTorch's CUDA allocator option of that name, and estimate with it.
         report: write ``report.html`` into the study's folder at its end.
+        tensorboard: write event files with hyperparameters for TensorBoard into the study's folder.
+        mlflow: tell an MLflow server or store, too: its URI, such as "sqlite:///mlflow.db".
+        wandb: tell Weights & Biases, too: the project, or "ENTITY/PROJECT".
 
     Returns:
         A DataFrame with one row for each trial (a configuration with one seed), best first, and the columns of

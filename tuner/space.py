@@ -27,14 +27,19 @@ FILE_KEYS = ("configurations", "grid", "defaults")
 CONFIG_FOLDERS = (Path(__file__).parent / "configs", Path(__file__).parent.parent / "configs")
 
 
+def modes(workload: str) -> dict[str, Path]:
+    """The files of a workload's modes, by mode."""
+    name = workload.replace("-", "_")
+    return {file.stem: file for folder in CONFIG_FOLDERS for file in (folder / name).glob("*.yaml")}
+
+
 def mode_file(workload: str, mode: str) -> Path:
     """The file that holds a mode's configurations, ``configs/<workload>/<mode>.yaml``, with ``_`` for ``-``.
 
     Raises:
         InputError: the workload has no such mode; the text says which is close, or which it has.
     """
-    name = workload.replace("-", "_")
-    files = {file.stem: file for folder in CONFIG_FOLDERS for file in (folder / name).glob("*.yaml")}
+    files = modes(workload)
     if mode not in files:
         close = difflib.get_close_matches(mode, files, n=1)
         hint = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(sorted(files))}"

@@ -223,12 +223,22 @@ class Placement:
 
 @dataclass(frozen=True)
 class EpochReport:
-    """What a running trial says after an epoch; ``epoch`` counts from 1, and is 0 when training begins."""
+    """What a running trial says after an epoch.
+
+    Attributes:
+        trial_id: which.
+        epoch: counts from 1; as training begins those that are done already, mostly 0.
+        epochs: that there will be.
+        metrics: by name.
+        memory_bytes: the most that its process has taken from its device so far, measured as a peak is; None where
+            that is not known.
+    """
 
     trial_id: str
     epoch: int
     epochs: int
     metrics: Mapping[str, float] = field(default_factory=dict)
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True)

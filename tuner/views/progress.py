@@ -99,6 +99,10 @@ class Progress:
             f"({outcome.epochs} epochs, {outcome.seconds:.1f} s{peak}){_what_follows(outcome, retry)}",
         )
 
+    def note(self, line: str) -> None:
+        """Shows a line that is of no trial."""
+        self._say(line)
+
     def device_lost(self, event: DeviceLost) -> None:
         """A device is gone: says so."""
         self._say(f"{event.device.label} is lost: {event.reason}")
