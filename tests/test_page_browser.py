@@ -155,6 +155,22 @@ def test_the_table_has_the_csvs_very_texts(browser: webdriver.Chrome, thousand: 
     assert best.find_element(By.CLASS_NAME, "big").text == f"{losses[0]:.4f}"
 
 
+def test_every_plot_is_drawn_without_an_error_and_without_the_network(
+    browser: webdriver.Chrome, thousand: Path
+) -> None:
+    show(browser, thousand)
+    browser.execute_script("drawAll()")
+    plots = browser.find_elements(By.CLASS_NAME, "plot")
+    empty = [each for each in plots if not each.find_elements(By.CLASS_NAME, "main-svg")]
+    assert (len(plots), empty) == (1 + 5 + 1 + 2 + 1, [])
+    bars = browser.execute_script("return document.querySelectorAll('.plot .bars .point').length")
+    attempts = len((thousand / "attempts.jsonl").read_text().splitlines())
+    assert bars >= attempts
+    assert [each for each in browser.get_log("browser") if each["level"] in ("SEVERE", "WARNING")] == []
+    assert network(browser) == []
+    assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
+
+
 def test_sorting_and_filtering_by_keyboard(browser: webdriver.Chrome, tmp_path: Path) -> None:
     write_study(tmp_path / "s", 100)
     report(tmp_path / "s")
@@ -172,22 +188,6 @@ def test_sorting_and_filtering_by_keyboard(browser: webdriver.Chrome, tmp_path: 
     shown = list(zip(cells(browser, "name"), cells(browser, "status"), strict=True))
     assert {(name.startswith("width-1"), status) for name, status in shown} == {(True, "completed")}
     assert count.text == f"{len(shown)} of 100 trials"
-
-
-def test_every_plot_is_drawn_without_an_error_and_without_the_network(
-    browser: webdriver.Chrome, thousand: Path
-) -> None:
-    show(browser, thousand)
-    browser.execute_script("drawAll()")
-    plots = browser.find_elements(By.CLASS_NAME, "plot")
-    empty = [each for each in plots if not each.find_elements(By.CLASS_NAME, "main-svg")]
-    assert (len(plots), empty) == (1 + 5 + 1 + 2 + 1, [])
-    bars = browser.execute_script("return document.querySelectorAll('.plot .bars .point').length")
-    attempts = len((thousand / "attempts.jsonl").read_text().splitlines())
-    assert bars >= attempts
-    assert [each for each in browser.get_log("browser") if each["level"] in ("SEVERE", "WARNING")] == []
-    assert network(browser) == []
-    assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
 
 
 @pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (1280, "dark"), (375, "light")])
@@ -209,7 +209,7 @@ def test_nothing_serious_for_those_who_cannot_see_or_use_a_mouse_and_no_sideways
 
 def test_names_of_users_stay_text(browser: webdriver.Chrome, small: Path) -> None:
     set_screen(browser, 1280, "light")
-    open_page(browser, small)
+    show(browser, small)
     browser.execute_script("drawAll()")
     assert NASTY in cells(browser, "name")[0]
     assert browser.find_elements(By.TAG_NAME, "img") == []
@@ -219,7 +219,7 @@ def test_names_of_users_stay_text(browser: webdriver.Chrome, small: Path) -> Non
 
 def test_a_theme_is_chosen_by_button_and_the_plots_follow(browser: webdriver.Chrome, small: Path) -> None:
     set_screen(browser, 1280, "light")
-    open_page(browser, small)
+    show(browser, small)
     ground = "return getComputedStyle(document.body).backgroundColor"
     light = browser.execute_script(ground)
     button = browser.find_element(By.ID, "theme")
