@@ -22,7 +22,7 @@ import pytest
 import torch
 
 from tests.conftest import write_ratings
-from tuner.cli import cli
+from tuner.cli import cli, main
 from tuner.errors import InputError
 
 COMMAND = [sys.executable, "-m", "tuner"]
@@ -194,12 +194,19 @@ def test_ctrl_c_on_a_terminal_keeps_the_finished_and_leaves_no_process(folder: P
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2_and_nothing_written(
-    tmp_path: Path, arguments: list[str], message: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
 ) -> None:
     own_file(tmp_path, SMALL)
-    run = tune(*arguments, "--device", "cpu", cwd=tmp_path)
-    assert run.returncode == 2
-    (line,) = run.stderr.splitlines()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["tune", *arguments, "--device", "cpu"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("error: ")
     assert message in line
     assert [path.name for path in tmp_path.iterdir()] == ["own.yaml"]
@@ -211,7 +218,9 @@ def test_a_broken_line_of_the_data_is_named(folder: Path, tmp_path: Path) -> Non
     (folder / "u.data").write_text("\n".join(lines))
     run = tune("--data", str(folder), cwd=tmp_path)
     assert run.returncode == 2
-    assert "u.data, line 42" in run.stderr
+    (line,) = run.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert "u.data, line 42" in line
 
 
 def test_a_dry_run_prints_the_plan_and_stops(
