@@ -18,25 +18,31 @@ BUDGET_GB = 14.0
 LANES = 6
 
 
-def write_study(folder: Path, trials: int, *, name: str = "width", epochs: int = 12) -> list[Row]:
+def write_study(folder: Path, trials: int, *, name: str = "width", epochs: int = 12, seeds: int = 1) -> list[Row]:
     """A study of so many trials on two GPUs, a few of which fail or are tried again; returns the CSV's rows.
 
     Args:
         folder: a new one.
-        trials: how many.
+        trials: how many; a multiple of ``seeds``.
         name: what the configurations' names begin with.
         epochs: of each trial.
+        seeds: that each configuration is trained with.
     """
     folder.mkdir(parents=True)
     draw = random.Random(0)
     free = [[0.0] * LANES, [0.0] * LANES]
     attempts: list[Row] = []
     lines: list[Row] = []
+    configs: list[Row] = []
     for number in range(1, trials + 1):
+        seed, place = divmod(number - 1, trials // seeds)
+        if seed == 0:
+            configs.append(_config(draw, epochs))
         trial = {
             "trial_id": f"t{number:0{max(3, len(str(trials)))}d}",
-            "name": f"{name}-{number}",
-            **_config(draw, epochs),
+            "name": f"{name}-{place + 1}",
+            "seed": seed,
+            **configs[place],
         }
         tries = (
             ["completed"] if draw.random() > 0.08 else ["out_of_memory", draw.choice(["completed", "out_of_memory"])]
@@ -55,7 +61,7 @@ def write_study(folder: Path, trials: int, *, name: str = "width", epochs: int =
     (folder / "attempts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in attempts))
     (folder / "epochs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (folder / "results.csv").write_text(to_csv(rows))
-    (folder / "study.json").write_text(json.dumps(_study(rows)))
+    (folder / "study.json").write_text(json.dumps(_study(rows, seeds)))
     return rows
 
 
@@ -92,7 +98,7 @@ def _row(trial: Row, draw: random.Random, free: list[list[float]], after: float)
         "trial_id": trial["trial_id"],
         "workload": "toy",
         "name": trial["name"],
-        "seed": 0,
+        "seed": trial["seed"],
         "status": status,
         "attempts": trial["attempts"],
         **({"val_loss": loss, "test_loss": round(loss + 0.01, 6)} if done else {}),
@@ -129,13 +135,14 @@ def _lines(row: Row, draw: random.Random, epochs: int) -> list[Row]:
     ]
 
 
-def _study(rows: list[Row]) -> Row:
+def _study(rows: list[Row], seeds: int) -> Row:
     device = {"node_id": "", "kind": "cuda", "name": "A generated GPU", "total_bytes": 16 * GB, "free_bytes": 15 * GB}
     return {
         "workload": "toy",
         "metrics": METRICS,
         "seed": 0,
-        "configurations": [{"name": row["name"]} for row in rows],
+        "seeds": seeds,
+        "configurations": [{"name": name} for name in dict.fromkeys(row["name"] for row in rows)],
         "command": "tune --config search.yaml --auto-memory",
         "options": None,
         "data": "generated",

@@ -23,13 +23,15 @@ def advice(
     cores: int = 8,
     needs_gb: list[float] | None = None,
     attempts: list[dict[str, Any]] | None = None,
+    in_python: bool = False,
     **options: Any,
 ) -> list[str]:
     settings = Settings(**{"model_memory_gb": 2.0, **options} if not options.get("auto_memory") else options)
     device = Device("", "cpu", 0, "a CPU", int(total_gb * GB), int(total_gb * GB), cores)
     needs = [int(gb * GB) for gb in needs_gb or [settings.model_memory_gb] * len(rows)]
     plan = make_plan([device], needs, packing=settings.packing_used, buffer_bytes=0, max_workers=settings.max_workers)
-    return advise(Figures(rows, attempts if attempts is not None else rows, plan, settings, {"toy": "val_loss"}))
+    tried = attempts if attempts is not None else rows
+    return advise(Figures(rows, tried, plan, settings, {"toy": "val_loss"}, in_python))
 
 
 ALIKE = [row(name) for name in "abcdef"]
@@ -94,20 +96,43 @@ def test_a_best_trial_that_was_still_improving() -> None:
     rows = [row("best", val_loss=0.4, best_epoch=10), *ALIKE[:2]]
     assert advice(*rows, cores=1) == [
         "val_loss was still improving in the last epoch (10) of the best trial, best, and in 1 of 3 completed "
-        "trials: try `--epochs 20`"
+        "trials: try a new study with `--epochs 20`"
     ]
     assert advice(row("best", val_loss=0.4), row("a", best_epoch=10), cores=1) == []
 
 
-def test_seeds_that_would_tell_configurations_apart() -> None:
-    losses = {"a": [0.50, 0.51, 0.52], "near": [0.51, 0.51, 0.54], "same": [0.49, 0.54, 0.501]}
+def test_a_few_epochs_tell_nothing_of_more() -> None:
+    assert advice(row("best", best_epoch=4, epochs=4), cores=1) == []
+    assert advice(row("best", best_epoch=5, epochs=5), cores=1) != []
+
+
+def test_in_python_options_are_spelled_as_arguments() -> None:
+    assert advice(*ALIKE, in_python=True)[0].split(": ")[1].startswith("`model_memory_gb=0.55` would run 6")
+    rows = [row("best", best_epoch=10)]
+    assert advice(*rows, cores=1, in_python=True)[0].endswith("try a new study with `epochs=20`")
+    device = Device("", "cpu", 0, "a CPU", GB, GB, 1)
+    plan = make_plan([device], [1], packing="uniform", buffer_bytes=0)
+    figures = Figures([], [], plan, Settings(), {}, in_python=True)
+    assert [figures.option("on_oom", "grow"), figures.option("calibration", False), figures.option("resume")] == [
+        "`on_oom='grow'`",
+        "`calibration=False`",
+        "`resume`",
+    ]
+
+
+def test_seeds_that_would_tell_the_runner_up_from_the_best() -> None:
+    # "next" would be told with 7 seeds, and "far", which is further behind, with fewer.
+    losses = {"a": [0.50, 0.51, 0.52], "next": [0.51, 0.51, 0.54], "far": [0.51, 0.58, 0.56]}
     rows = [row(name, seed=seed, val_loss=loss) for name, each in losses.items() for seed, loss in enumerate(each)]
     assert advice(*rows, cores=1, seeds=3) == [
-        "2 configurations cannot be told from the best: near is 0.0100 of val_loss behind, and differences vary by "
-        "0.0100 from seed to seed: about `--seeds 7` would tell it apart if that stays so (with `--resume` only the "
-        "new ones run)"
+        "2 configurations cannot be told from the best: the first, next, is 0.0100 of val_loss behind, and "
+        "differences vary by 0.0100 from seed to seed: about `--seeds 7` would tell it apart if that stays so "
+        "(beside `--resume` only the new ones run)"
     ]
-    assert advice(*(each for each in rows if each["name"] != "near"), cores=1, seeds=3) == []  # more than 30 would be
+    two = [each for each in rows if each["name"] != "far"]
+    assert advice(*two, cores=1, seeds=3)[0].startswith("next cannot be told from the best: it is 0.0100 of val_loss")
+    equal = [row("equal", seed=seed, val_loss=loss) for seed, loss in enumerate([0.49, 0.54, 0.501])]
+    assert advice(*rows, *equal, cores=1, seeds=3) == [], "it would take more than 30 to tell the runner-up"
     assert advice(*(each for each in rows if each["seed"] == 0), cores=1) == []
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import tuner
+from tuner.api import run_defaults, run_given
 from tuner.errors import InputError
 from tuner.settings import Settings
 from tuner.study import StudyResult
@@ -44,15 +45,19 @@ def test_a_notebook_gets_a_frame_and_its_best_model(tmp_path: Path, capfd: pytes
     pd.testing.assert_frame_equal(frame.set_index("trial_id").sort_index(), written, check_dtype=False)
     assert capfd.readouterr().err == "", "neither Ray's banner nor its warnings show"
     model = tuner.load_best(out)
+    file = tuner.load_best(f"{out}/best.pt").state_dict()
+    assert all(torch.equal(weight, file[name]) for name, weight in model.state_dict().items())
     assert model(torch.tensor([0, 2]), torch.tensor([4, 0])).shape == (2,)
     assert not model.training
 
 
-def test_a_notebooks_seeds_share_one_split(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_notebooks_seeds_share_one_split_and_python_is_known_from_the_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     seen: dict[str, Any] = {}
 
-    def run_study(choices: Any, settings: Settings, **_: Any) -> StudyResult:
-        seen.update(settings=settings, data=choices[0].load_data())
+    def run_study(choices: Any, settings: Settings, **others: Any) -> StudyResult:
+        seen.update(settings=settings, data=choices[0].load_data(), **others)
         return StudyResult(plan=None, estimates={}, rows=[], folder=tmp_path)  # type: ignore[arg-type]
 
     monkeypatch.setattr("tuner.api.run_study", run_study)
@@ -61,6 +66,11 @@ def test_a_notebooks_seeds_share_one_split(monkeypatch: pytest.MonkeyPatch, tmp_
     assert (seen["data"], seen["settings"].seeds, seen["settings"].time_limit_seconds) == (3, 2, 60)
     tuner.tune_hyperparameters_parallel(0, 0, 0, 0, [{}], seed=3, split_seed=1)
     assert seen["data"] == 1
+    assert seen["from_python"], "advice names parameters"
+    tuner.run(limit=1)
+    assert seen["from_python"]
+    run_given(run_defaults(), {})
+    assert not seen["from_python"]
 
 
 def test_an_id_without_features_is_named(tmp_path: Path) -> None:

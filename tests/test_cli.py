@@ -212,6 +212,27 @@ def test_bad_input_is_one_line_and_exit_code_2_and_nothing_written(
     assert [path.name for path in tmp_path.iterdir()] == ["own.yaml"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["own.yaml"], "Got unexpected extra argument (own.yaml): did you mean --config own.yaml?"),
+        (["plan", "own.yaml"], "Got unexpected extra argument (own.yaml): did you mean --config own.yaml?"),
+        (["train", "out"], "Got unexpected extra argument (out): did you mean --from out?"),
+        (["reslts"], "Got unexpected extra argument (reslts): did you mean tune results?"),
+        (["--mode", "archtecture"], "unknown mode 'archtecture' of workload graphsage: did you mean architecture?"),
+        (["--config", "own.yaml", "--mode", "quick"], "--config and --mode were both given: leave one of them out"),
+        (["plan", "--mode", "quick", "--config", "x"], "--config and --mode were both given: leave one of them out"),
+    ],
+)
+def test_what_was_meant_is_said(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["tune", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert (ended.value.code, capsys.readouterr().err) == (2, f"error: {message}\n")
+
+
 def test_a_broken_line_of_the_data_is_named(folder: Path, tmp_path: Path) -> None:
     lines = (folder / "u.data").read_text().splitlines()
     lines[41] = "1\ttwo\t3\t4"

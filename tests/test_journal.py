@@ -27,7 +27,8 @@ child.wait()
 
 
 def line(number: int) -> Row:
-    return {"trial_id": f"t{number}", "status": "completed", "attempts": 1, "peak_memory_gb": None}
+    named = {"trial_id": f"t{number}", "workload": "toy", "name": "a"}
+    return {**named, "status": "completed", "attempts": 1, "peak_memory_gb": None}
 
 
 def text(*numbers: int) -> str:

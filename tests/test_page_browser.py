@@ -60,6 +60,14 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def seeded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("studies") / "seeded"
+    write_study(folder, 36, seeds=3)
+    report(folder)
+    return folder
+
+
 def show(browser: webdriver.Chrome, folder: Path) -> None:
     """Opens a study's page, if it is not the one that is open: reading 5 MB takes a while."""
     if browser.current_url != (folder / "report.html").as_uri():
@@ -72,14 +80,16 @@ def open_page(browser: webdriver.Chrome, folder: Path) -> None:
     browser.get((folder / "report.html").as_uri())
 
 
-def cells(browser: webdriver.Chrome, column: str) -> list[str]:
-    """A column of the table, as it stands."""
+def cells(browser: webdriver.Chrome, column: str, table: str = "trials") -> list[str]:
+    """A column of a table, as it stands."""
     found: list[str] = browser.execute_script(
-        "const heads = [...document.querySelectorAll('#trials thead th')];"
+        "const table = document.getElementById(arguments[1]);"
+        "const heads = [...table.querySelectorAll('thead th')];"
         "const index = heads.findIndex((head) => head.dataset.column === arguments[0]);"
-        "return [...document.querySelectorAll('#trials tbody tr')].filter((row) => !row.hidden)"
+        "return [...table.querySelectorAll('tbody tr')].filter((row) => !row.hidden)"
         ".map((row) => row.cells[index].textContent)",
         column,
+        table,
     )
     return found
 
@@ -230,6 +240,47 @@ def test_a_theme_is_chosen_by_button_and_the_plots_follow(browser: webdriver.Chr
     browser.execute_script("drawAll()")
     marker = "return getComputedStyle(document.querySelector('.grid .plot .point')).fill"
     assert browser.execute_script(marker) == browser.execute_script("return readColours().completed") != before
+
+
+# The boxes that are scrolled sideways, and the texts that a plot's edge cuts off.
+WIDE = """
+return [...document.querySelectorAll("main *")]
+  .filter((box) => box.scrollWidth > box.clientWidth && getComputedStyle(box).overflowX === "auto")
+  .map((box) => [box.className, box.tabIndex, box.ariaLabel]);
+"""
+CUT = """
+const outside = (own, all) => !own.width || own.left < all.left - 1 || own.right > all.right + 1; // plotly hides some
+return [...document.querySelectorAll(".plot text")]
+  .filter((text) => outside(text.getBoundingClientRect(), text.closest(".plot").getBoundingClientRect()))
+  .map((text) => text.textContent);
+"""
+
+
+def test_on_a_phone_every_table_and_plot_can_be_seen_whole(browser: webdriver.Chrome, seeded: Path) -> None:
+    set_screen(browser, 375, "light")
+    open_page(browser, seeded)
+    browser.execute_script("drawAll()")
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= 375
+    wide = browser.execute_script(WIDE)
+    assert [kind for kind, _, _ in wide].count("scroll table") == 2
+    assert all(index == 0 and label for _, index, label in wide), "the keyboard reaches it, and it has a name"
+    assert browser.execute_script(CUT) == []
+
+
+def test_configurations_are_sorted_by_their_means_apart_from_the_trials(
+    browser: webdriver.Chrome, seeded: Path
+) -> None:
+    set_screen(browser, 1280, "light")
+    show(browser, seeded)
+    trials, table = cells(browser, "name"), "configurations-0-table"
+    best = cells(browser, "name", table)[0]
+    assert browser.find_element(By.CSS_SELECTOR, ".best .name").text == best
+    assert [press(browser, "mean val_loss"), press(browser, "mean val_loss")] == ["ascending", "descending"]
+    means = [float(text.split(" ± ")[0]) for text in cells(browser, "mean val_loss", table)]
+    assert means == sorted(means, reverse=True)
+    assert (cells(browser, "name", table)[-1], cells(browser, "name")) == (best, trials)
+    browser.execute_script("chooseTrial(arguments[0])", f"toy/{best}")
+    assert browser.find_element(By.CSS_SELECTOR, "tr.chosen th").text == best
 
 
 def test_a_live_page_follows_its_study_and_keeps_sort_and_filter(browser: webdriver.Chrome, tmp_path: Path) -> None:

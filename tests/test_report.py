@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -13,6 +14,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -21,8 +23,10 @@ import tuner
 from tests.generated_study import write_study
 from tests.test_study import study as run_toy
 from tuner.errors import InputError
+from tuner.interrupts import INSISTED
 from tuner.pages import load_page_study
 from tuner.serving import LivePage, make_server
+from tuner.views.page.study import PageStudy
 
 
 @pytest.fixture
@@ -128,6 +132,40 @@ def test_only_those_who_name_this_machine_are_answered(address: str) -> None:
     assert get(f"{address}/version", "localhost:1")
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(InputError("no such"), "no such"), (KeyError("lr\n"), "unexpected KeyError: 'lr\\n': please report it")],
+)
+def test_what_goes_wrong_with_a_page_is_a_line_in_it(
+    folder: Path, error: Exception, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def load() -> PageStudy:
+        raise error
+
+    with make_server(LivePage(folder, load), 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        with pytest.raises(urllib.error.HTTPError, match="HTTP Error 500") as caught:
+            get(f"http://127.0.0.1:{server.server_port}/")
+        assert caught.value.read().decode() == said
+        server.shutdown()
+        thread.join()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_an_answer_that_cannot_be_sent_leaves_no_traceback(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def load() -> PageStudy:
+        raise AssertionError
+
+    with make_server(LivePage(folder, load), 0) as server, socket.socket() as request:
+        for error in (BrokenPipeError(), OSError("no\nroom")):
+            try:
+                raise error
+            except OSError:
+                server.handle_error(request, ("127.0.0.1", 1))
+    assert capsys.readouterr().err == "unexpected OSError: no room: please report it\n"
+
+
 def test_ctrl_c_ends_the_server_with_exit_code_0_and_the_page_is_written(folder: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tuner", "report", str(folder), "--watch", "--port", "0"]
     with subprocess.Popen(
@@ -153,6 +191,48 @@ def test_a_study_ends_with_its_page_unless_it_is_left_out(tmp_path: Path, capsys
     assert "report" not in capsys.readouterr().out
 
 
+@contextmanager
+def full_disk(after: int) -> Iterator[None]:
+    """No file gets longer than so many bytes: the page's does not fit, what else a study writes does."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (after, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_disk_without_room_for_the_page_costs_a_line_and_not_the_study(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with full_disk(1_000_000):
+        assert run_toy(tmp_path / "out", {"name": "a"}, report=True).exit_code == 0
+        with pytest.raises(InputError, match=r"report\.html: cannot be written: File too large; give another file"):
+            tuner.report(tmp_path / "out")
+    told = capsys.readouterr().out
+    assert f"no {tmp_path}/out/report.html: File too large; tune report {tmp_path}/out tries again\n" in told
+    assert f"results: {tmp_path}/out/results.csv\nbest: a" in told
+    assert not list((tmp_path / "out").glob("report.html*"))
+
+
+@pytest.mark.parametrize("signals", [1, INSISTED])
+def test_ctrl_c_while_the_page_is_written_leaves_it_whole_or_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signals: int
+) -> None:
+    whole = Path.replace
+
+    def interrupted(path: Path, target: Path) -> Path:
+        for _ in range(signals if path.name.startswith("report.html") else 0):
+            signal.raise_signal(signal.SIGINT)
+        return whole(path, target)
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt) if signals == INSISTED else nullcontext():
+        assert run_toy(tmp_path / "out", {"name": "a"}, report=True).exit_code == 0
+    assert [path.name for path in (tmp_path / "out").glob("report*")] == ["report.html"] * (signals < INSISTED)
+    assert "completed" in (tmp_path / "out" / "results.csv").read_text()
+
+
 def test_a_page_that_cannot_be_written_costs_a_line_and_not_the_study(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,5 +242,5 @@ def test_a_page_that_cannot_be_written_costs_a_line_and_not_the_study(
     monkeypatch.setattr("tuner.views.page.files.write_page", broken)
     assert run_toy(tmp_path / "out", {"name": "a"}, report=True).exit_code == 0
     told = capsys.readouterr().out
-    assert f"no {tmp_path}/out/report.html: ValueError: no way\n" in told
+    assert f"no {tmp_path}/out/report.html: ValueError: no way; tune report {tmp_path}/out tries again\n" in told
     assert f"results: {tmp_path}/out/results.csv\nbest: a" in told

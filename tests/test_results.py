@@ -169,6 +169,7 @@ def test_a_results_csv_in_a_studys_folder_stands_for_the_folder(one: Path) -> No
         (to_csv([trial(1)]) + "t2,graphsage\n", "line 3: has 2 fields, but there are 13 columns"),
         (to_csv([trial(1, epochs="many")]), "line 2: epochs is 'many'; expected a number"),
         (to_csv([trial(1, val="low")]), "line 2: val_rmse is 'low'; expected a number"),
+        (to_csv([trial(1)]).replace("error\n", "error,seed\n"), "it has the column seed more than once"),
         (to_csv([trial(1, status="")]), "line 2: has no status"),
         ('a,"b', "is no CSV text in UTF-8: "),
     ],
@@ -177,6 +178,49 @@ def test_a_table_that_is_not_ours_is_refused(tmp_path: Path, content: str, messa
     (tmp_path / "x.csv").write_text(content)
     with pytest.raises(InputError, match=f"^{tmp_path}/x.csv.*{message}"):
         compared(tmp_path / "x.csv")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"val_rmse": "low"}, r"trial t1: val_rmse is 'low'; expected a number$"),
+        ({"seed": [1]}, r"trial t1: seed is \[1\]; expected a number$"),
+        ({"name": 5}, r"trial t1: name is 5; expected a text$"),
+        ({"config/lr": {"a": 1}}, r"trial t1: config/lr is \{'a': 1\}; expected a number or a text$"),
+        ({"status": ""}, r"trial t1: has no status$"),
+    ],
+)
+def test_a_journal_that_was_changed_is_refused_in_results_and_in_the_report(
+    tmp_path: Path, changed: dict[str, Any], message: str
+) -> None:
+    path = study(tmp_path / "s", {**trial(1, val=0.5), **changed}, trial(2, val=0.6))
+    for read in (compared, tuner.report):
+        with pytest.raises(InputError, match=f"^{path}/attempts.jsonl, {message}"):
+            read(path)
+
+
+def test_a_journal_with_an_infinite_number_is_refused_in_results_and_in_the_report(tmp_path: Path) -> None:
+    path = study(tmp_path / "s", trial(1, val=0.5, seed=0), trial(2, val=0.6, seed=1))
+    journal = path / "attempts.jsonl"
+    journal.write_text(journal.read_text().replace("0.5", "1e999").replace("0.6", "1e999"))
+    for read in (compared, tuner.report):
+        with pytest.raises(InputError, match=r"is inf; expected a number$"):
+            read(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", r"study\.json is damaged \(Expecting .*\); restore it from a copy"),
+        ('{"workload": "graphsage", "seeds": "x"}', r"study\.json is damaged \(seeds is 'x'\); restore it"),
+        ("[]", r"its study\.json is not tuner's"),
+    ],
+)
+def test_a_damaged_study_is_refused_in_results_and_in_the_report(one: Path, content: str, message: str) -> None:
+    (one / "study.json").write_text(content)
+    for name, read in (("results", compared), ("report", tuner.report)):
+        with pytest.raises(InputError, match=f"^{name} {one}: {message}"):
+            read(one)
 
 
 def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
@@ -224,8 +268,8 @@ def test_the_frame_has_numbers_and_tells_what_could_not_be_read(tmp_path: Path) 
         "int64",
     )
     assert frame.error.isna().tolist() == [True, False]
-    (tmp_path / "s" / "study.json").write_text("{")
-    with pytest.warns(UserWarning, match="study.json is damaged"):
+    (tmp_path / "s" / "study.json").unlink()
+    with pytest.warns(UserWarning, match=r"holds no study\.json: how its trials were run is not known"):
         assert tuner.results([tmp_path / "s"], columns="name", top=1).to_dict("list") == {"name": ["n1"]}
 
 
@@ -289,12 +333,55 @@ def test_a_study_of_several_seeds_has_means_of_what_meets_the_conditions(tmp_pat
     printed = "\n".join(text(compared(folder), width=140))
     assert "0.8100 ± 0.1271" in printed
     assert "1 of 2 other configurations cannot be told from the best, a, at 95 % (paired over 2 seeds" in printed
-    assert "best: a (seed 0), val_rmse 0.8000." in printed
+    assert "best single trial: a (seed 0), val_rmse 0.8000." in printed
     assert "6 trials: 6 completed" in printed
     assert "0.8100 ± 0.1271" in "\n".join(
         text(compared(folder, where="val_rmse<0.815"), width=140)
     )  # not of 0.80 alone
     assert "1 of 1 other configuration cannot" in "\n".join(text(compared(folder, where="name!=c"), width=140))
+
+
+@pytest.mark.parametrize("condition", ["val_rmse<abc", "lr=abc", "val_rmse != 'abc'"])
+def test_a_word_beside_a_column_of_numbers_is_refused(one: Path, condition: str) -> None:
+    with pytest.raises(InputError, match=f"^--where {condition}: .* holds numbers, and 'abc' is none$"):
+        compared(one, where=["status=completed", condition])
+    assert names(compared(one, where=["val_rmse~abc"])) == []
+
+
+def test_a_word_is_compared_with_a_column_of_numbers_and_words(tmp_path: Path) -> None:
+    path = study(tmp_path / "s", trial(1, val=0.9, BATCH_SIZE="auto"), trial(2, val=0.8, BATCH_SIZE=64))
+    assert names(compared(path, where="batch_size=auto")) == ["n1"]
+    assert names(compared(path, where="batch_size!=other")) == ["n2", "n1"]
+
+
+def seeded(path: Path, values: dict[str, tuple[float, ...]], **about: Any) -> Path:
+    """A study with a trial for each figure, seeds counted from 0."""
+    figures = [(name, seed, value) for name, each in values.items() for seed, value in enumerate(each)]
+    rows = [trial(i, name=name, seed=seed, val=value) for i, (name, seed, value) in enumerate(figures)]
+    return study(path, *rows, **about)
+
+
+def test_means_of_studies_of_the_same_data_are_compared_with_each_other(tmp_path: Path) -> None:
+    one = seeded(tmp_path / "one", {"a": (0.80, 0.82), "b": (0.95, 0.96)}, fingerprint="same")
+    two = seeded(tmp_path / "two", {"a": (0.70, 0.84)}, fingerprint="same")
+    other = seeded(tmp_path / "other", {"a": (0.1, 0.2), "c": (0.15, 0.17)}, fingerprint="else")
+    alone = seeded(tmp_path / "alone", {"a": (0.5,)})
+    lines = text(compared(one, two, other, alone), width=150)
+    means = [line[: line.index("  ")] for line in lines if " ± " in line]
+    assert means == ["a of other", "c of other", "a of two", "a of one", "b of one"]
+    assert sum("to the best" in line for line in lines) == 2, "a study of one seed has no means"
+    assert f"one    {one}: 4 trials: 4 completed; best single trial a (seed 0), val_rmse 0.8000" in lines
+    frame = tuner.compare([one, two, other, alone])
+    assert {(each.study, each.name): each.verdict for each in frame.itertuples()} == {
+        ("two", "a"): "best",
+        ("one", "a"): "=",
+        ("one", "b"): "=",
+        ("other", "a"): "best",
+        ("other", "c"): "=",
+        ("alone", "a"): "",
+    }
+    table = tuner.compare(tuner.results([one, two]))
+    assert sorted(table.verdict) == ["best", "best", "worse"], "a table does not say whether the data are the same"
 
 
 def test_nothing_that_meets_the_conditions_is_said(one: Path) -> None:

@@ -26,7 +26,7 @@ from tuner.devices import ram_device
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
 from tuner.past_trial import find_trial
-from tuner.retraining import Differs
+from tuner.retraining.figures import Differs
 from tuner.selection import choose
 from tuner.settings import Settings
 from tuner.study import run_study
@@ -260,11 +260,38 @@ def test_bad_input_is_one_line_and_nothing_is_written(small: Path, options: dict
     assert sorted(Path().rglob("*")) == before
 
 
-def test_a_configuration_of_several_seeds_wants_one(small: Path) -> None:
-    changed_journal(small, lambda row: row.update(name="one", seed=int(row["trial_id"][-1])))
-    with pytest.raises(InputError, match="--trial one: it was trained with seeds 1, 2; choose one by --seed"):
-        find_trial(small, "one", None, None)
-    assert find_trial(small, "one", None, 2).row["trial_id"] == "t002"
+def with_seeds(folder: Path, **values: list[float | None]) -> None:
+    """Makes its journal one of configurations with a figure for each seed, in their order; None failed."""
+    path = folder / "attempts.jsonl"
+    row = json.loads(path.read_text().splitlines()[0])
+    listed = [(name, seed, value) for name, each in values.items() for seed, value in enumerate(each)]
+    rows = [
+        {**row, "trial_id": f"t{i}", "name": name, "seed": seed, "val_rmse": value}
+        | ({"status": "failed"} if value is None else {})
+        for i, (name, seed, value) in enumerate(listed)
+    ]
+    path.write_text("".join(json.dumps(each) + "\n" for each in rows))
+
+
+def test_the_best_of_several_seeds_is_the_best_mean_and_not_a_lucky_trial(small: Path) -> None:
+    with_seeds(small, lucky=[0.70, 0.99, None], steady=[0.81, 0.80, 0.82], once=[0.10])
+    found = find_trial(small, "best", None, None)
+    assert (found.row["name"], found.row["seed"]) == ("steady", 1)
+    assert found.chosen == "configuration steady, best by mean over 3 seeds; seed 1, the best of 3"
+    found = find_trial(small, "best", None, 2)
+    assert (found.row["seed"], found.chosen[-6:]) == (2, "seed 2")
+
+
+def test_of_a_configuration_with_several_seeds_the_best_trial_is_taken(
+    small: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_seeds(small, one=[None, 0.9, 0.8], none=[None, None])
+    assert find_trial(small, "one", None, 1).row["trial_id"] == "t1"
+    with pytest.raises(InputError, match=r"--trial none: .* seeds 0, 1, and no trial of it is completed; choose one"):
+        find_trial(small, "none", None, None)
+    tuner.train(small, trial="one", epochs=1, output="again")
+    assert "chosen     configuration one; seed 2, the best of 3\n" in capsys.readouterr().out
+    assert best(Path("again"))["seed"] == 2
 
 
 def test_a_study_of_several_seeds_is_repeated_with_each_of_them(template: Path) -> None:
@@ -351,7 +378,7 @@ def test_training_that_fails_leaves_nothing(small: Path, monkeypatch: pytest.Mon
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
     monkeypatch.setattr("tuner.training.train_step", fail)
-    monkeypatch.setattr("tuner.retraining._estimate", lambda *_: MemoryEstimate("given"))
+    monkeypatch.setattr("tuner.retraining.train.estimate_memory", lambda *_: MemoryEstimate("given"))
     with pytest.raises(tuner.ExecutionError, match="small: out of memory in epoch 1: DefaultCPUAllocator"):
         tuner.train(small, trial="small", output="again")
     assert not Path("again").exists()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import tuner
 from tests.test_study import study
@@ -104,7 +105,10 @@ def test_a_study_goes_on_with_more_seeds_and_keeps_those_that_it_has(tmp_path: P
     result = resumed(folder, *AB, seeds=3)
     assert [row["trial_id"] for row in journal(folder)] == ["t001", "t002", "t003", "t004", "t005", "t006"]
     assert {row["status"] for row in result.rows} == {"completed"}
-    assert json.loads((folder / "study.json").read_text())["seeds"] == 3
+    about = json.loads((folder / "study.json").read_text())
+    assert (about["seeds"], about["settings"]["seeds"], len(about["configurations"])) == (3, 3, 2)
+    best = min(result.rows, key=lambda row: row["val_loss"])
+    assert torch.load(folder / "best.pt", weights_only=True)["seed"] == best["seed"], "also a new one's weights"
     with pytest.raises(InputError, match="it has 3 seeds; give --seeds 3 or more"):
         resumed(folder, *AB, seeds=2)
     with pytest.raises(InputError, match="its split_seed is 0, not 5"):
@@ -138,17 +142,20 @@ def test_means_of_what_is_not_there_are_refused(tmp_path: Path, options: dict[st
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("90s", 90), ("30m", 1800), ("2h", 7200), ("1.5h", 5400), ("45", 45), (45.5, 45.5), (" 1 m", 60)],
+    [
+        *[("90s", 90), ("30m", 1800), ("2h", 7200), ("1.5h", 5400), ("45", 45), (45.5, 45.5), (" 1 m", 60)],
+        *[("1h30m", 5400), ("1h 30m 5s", 5405), ("2m1.5s", 121.5)],
+    ],
 )
 def test_times_are_read(text: str | float, seconds: float) -> None:
     assert parse_seconds(text, "--time-limit") == seconds
 
 
 @pytest.mark.parametrize(
-    "text", ["", "0", "0s", "-5", "1d", "half an hour", "1h30m", "nan", "inf", True, -3, "9" * 400]
+    "text", ["", "0", "0s", "-5", "1d", "half an hour", "1h30", "30m1h", "h", "nan", "inf", True, -3, "9" * 400]
 )
 def test_other_times_are_refused(text: str | float) -> None:
-    with pytest.raises(InputError, match=f"--time-limit {text}: must be a time above 0: seconds, or a number with"):
+    with pytest.raises(InputError, match=f"--time-limit {text}: must be a time above 0: seconds, or numbers with"):
         Settings(time_limit=text).check()
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tuner.memory.static import auto_estimate_memory_from_configs, estimate_model_memory
     from tuner.optimization import optimize
     from tuner.pages import report
-    from tuner.retraining import train
+    from tuner.retraining.train import train
     from tuner.sizing.any_model.batch_size import compute_batch_size
     from tuner.sizing.any_model.budget import MemoryBudget
     from tuner.sizing.footprints.fitting import fit_footprint
@@ -61,7 +61,7 @@ _MODULES = {
     "tuner.pages": ("report",),
     "tuner.memory.static": ("auto_estimate_memory_from_configs", "estimate_model_memory"),
     "tuner.optimization": ("optimize",),
-    "tuner.retraining": ("train",),
+    "tuner.retraining.train": ("train",),
     "tuner.sizing.footprints.fitting": ("fit_footprint",),
     "tuner.sizing.transformers.gpu_memory": ("estimate_gpu_memory_requirements",),
     "tuner.sizing.any_model.batch_size": ("compute_batch_size",),

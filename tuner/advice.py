@@ -1,6 +1,7 @@
 """What a study's own figures say should be done otherwise next time; pure.
 
-Each sentence has the figures that it follows from and an option that exists. Where nothing follows, nothing is said.
+Each sentence has the figures that it follows from and an option that exists, spelled as the study was started: as on
+the command line, or as an argument in Python. Where nothing follows, nothing is said.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ Row = Mapping[str, Any]
 MOST = 3
 SPARE = 1.1  # what is advised exceeds what was measured by so much
 FAR_OFF = 0.2  # estimates that exceed peaks by more than this, at the median, are worth correcting
+FEWEST_EPOCHS = 5  # after fewer, any model's metric still improves, and that says nothing of more epochs
 LONG_SECONDS = 600  # a study that took less needs no more machines
 
 
@@ -33,6 +35,7 @@ class Figures:
         plan: how the trials shared the devices.
         settings: the study's.
         metrics: what a workload's trials are compared by, by workload.
+        in_python: the study was started from Python.
     """
 
     rows: Sequence[Row]
@@ -40,6 +43,21 @@ class Figures:
     plan: Plan
     settings: Settings
     metrics: Mapping[str, str]
+    in_python: bool = False
+
+    def option(self, name: str, value: object = None) -> str:
+        """An option as the user writes it: ``--on-oom grow`` or ``on_oom='grow'``, with decimals to hundredths.
+
+        Args:
+            name: the parameter's.
+            value: True and False for a switch; None where any will do.
+        """
+        text = f"{value:.2f}" if isinstance(value, float) else str(value)
+        if self.in_python:
+            text = repr(value) if isinstance(value, str) else text
+            return f"`{name}`" if value is None else f"`{name}={text}`"
+        flag = f"--{'no-' * (value is False)}{name.replace('_', '-')}"
+        return f"`{flag}`" if value is None or isinstance(value, bool) else f"`{flag} {text}`"
 
 
 def advise(figures: Figures) -> list[str]:
@@ -62,38 +80,41 @@ def _out_of_memory(figures: Figures) -> str:
     enough = max((row.get("limit_gb") or 0.0 for row in last if row["status"] == "completed"), default=0.0)
     if given_up and most * GB >= 0.99 * figures.plan.largest_budget and settings.on_oom != "accumulate":
         return (
-            said + f"a whole device was not enough for {given_up}: `--on-oom accumulate` halves their micro-batches"
+            said + f"a whole device was not enough for {given_up}: {figures.option('on_oom', 'accumulate')} halves "
+            "their micro-batches"
         )
     if enough and not given_up and not settings.auto_memory:
-        return said + f"`--model-memory-gb {_up(enough):.2f}` was enough in the end"
+        return said + f"{figures.option('model_memory_gb', _up(enough))} was enough in the end"
     if not settings.auto_memory:
-        return said + "`--auto-memory` estimates what each of them needs"
+        return said + f"{figures.option('auto_memory', True)} estimates what each of them needs"
     if settings.memory_estimation != "measured":
-        return said + "`--memory-estimation measured` measures a step of each instead"
+        return said + f"{figures.option('memory_estimation', 'measured')} measures a step of each instead"
     return ""
 
 
 def _seeds(figures: Figures) -> str:
-    """Configurations that cannot be told from the best: how many seeds would tell them apart."""
+    """Configurations that cannot be told from the best: how many seeds would tell the first of them from it."""
     for workload, metric in figures.metrics.items():
         found = averages([row for row in figures.rows if row["workload"] == workload], metric)
         same = [each for each in found if each.verdict == "="]
-        needed = [(count, each) for each in same if each.difference and (count := seeds_needed(each.difference))]
-        if not needed:
-            continue
-        count, nearest = min(needed, key=lambda pair: pair[0])
-        if count > figures.settings.seeds:
-            return _more_seeds(len(same), count, nearest, metric)
+        count = seeds_needed(same[0].difference) if same and same[0].difference else None
+        if count and count > figures.settings.seeds:
+            return _more_seeds(figures, len(same), count, same[0], metric)
     return ""
 
 
-def _more_seeds(same: int, count: int, nearest: Average, metric: str) -> str:
-    difference = nearest.difference
+def _more_seeds(figures: Figures, same: int, count: int, next_best: Average, metric: str) -> str:
+    difference = next_best.difference
     assert difference is not None
+    who = f"{same} configurations cannot be told from the best: the first, {next_best.name},"
+    if same == 1:
+        who = f"{next_best.name} cannot be told from the best: it"
+    where = "behind" if difference.mean > 0 else "ahead on the seeds that both have"
+    apart = f"{abs(difference.mean):.4f} of {metric} {where}"
     return (
-        f"{_count(same, 'configuration')} cannot be told from the best: {nearest.name} is {abs(difference.mean):.4f} "
-        f"of {metric} behind, and differences vary by {difference.deviation:.4f} from seed to seed: "
-        f"about `--seeds {count}` would tell it apart if that stays so (with `--resume` only the new ones run)"
+        f"{who} is {apart}, and differences vary by {difference.deviation:.4f} from seed to seed: about "
+        f"{figures.option('seeds', count)} would tell it apart if that stays so (beside {figures.option('resume')} "
+        "only the new ones run)"
     )
 
 
@@ -110,12 +131,12 @@ def _shares(figures: Figures) -> str:
     if own > max(uniform, plan.workers):
         return (
             f"peaks were {min(peaks):.2f} to {largest:.2f} GB, and each trial was given {share:g} GB: "
-            f"`--auto-memory` would run up to {own} instead of {plan.workers} at once"
+            f"{figures.option('auto_memory', True)} would run up to {own} instead of {plan.workers} at once"
         )
     if uniform > plan.workers:
         return (
-            f"peaks reached {largest / share:.0%} of the shares: `--model-memory-gb {given:.2f}` would run {uniform} "
-            f"instead of {plan.workers} at once"
+            f"peaks reached {largest / share:.0%} of the shares: {figures.option('model_memory_gb', given)} would "
+            f"run {uniform} instead of {plan.workers} at once"
         )
     return ""
 
@@ -132,7 +153,8 @@ def _calibration(figures: Figures) -> str:
         return ""
     return (
         f"the estimates were {median:.0%} above the peaks at the median, and memory kept more than "
-        f"{figures.plan.workers} from running at once: without `--no-calibration` studies learn from earlier ones"
+        f"{figures.plan.workers} from running at once: without {figures.option('calibration', False)} studies learn "
+        "from earlier ones"
     )
 
 
@@ -144,12 +166,12 @@ def _epochs(figures: Figures) -> str:
         if not rows:
             continue
         best = min(rows, key=lambda row: float(row[metric]))
-        if best["best_epoch"] == best["epochs"]:
+        if best["best_epoch"] == best["epochs"] >= FEWEST_EPOCHS:
             last = sum(row["best_epoch"] == row["epochs"] for row in rows)
             return (
                 f"{metric} was still improving in the last epoch ({best['epochs']}) of the best trial, "
                 f"{best['name']}, and in {last} of {_count(len(rows), 'completed trial')}: "
-                f"try `--epochs {2 * best['epochs']}`"
+                f"try a new study with {figures.option('epochs', 2 * best['epochs'])}"
             )
     return ""
 
@@ -163,7 +185,8 @@ def _cores(figures: Figures) -> str:
         return ""
     return (
         f"{_count(cores, 'CPU core')} kept it to {plan.workers} at once for some {seconds / 60:.0f} min, where "
-        f"memory has room for {sum(plan.fits)}: `--address` adds the cores of a cluster's other machines"
+        f"memory has room for {sum(plan.fits)}: {figures.option('address')} adds the cores of a cluster's other "
+        "machines"
     )
 
 

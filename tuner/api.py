@@ -12,6 +12,7 @@ from tuner.again import arguments, its_options, load_again, run_again
 from tuner.devices import DeviceChoice
 from tuner.memory.estimate import Method
 from tuner.placement import Packing
+from tuner.prerequisites import train_prerequisites
 from tuner.resume import merged_options
 from tuner.retry import OnOom
 from tuner.selection import DEFAULT_DATA, DEFAULT_MODE, choose, chosen_before
@@ -93,7 +94,7 @@ def run(
         seeds: train every configuration with so many seeds, from ``seed`` on: of weights, batches and dropout. The
             data are split by ``seed`` for all of them.
         split_seed: seed of the validation split, if it is not to be ``seed``.
-        time_limit: end the study after this with what it has: seconds, or a text such as "90s", "30m" or "2h".
+        time_limit: end the study after this with what it has: seconds, or a text such as "90s", "30m" or "1h30m".
         max_attempts: a trial may run out of memory so many times.
         retry_growth: what a trial's share is multiplied by after that.
         backoff: the first retry waits about so many seconds while other trials run, each further one twice as long.
@@ -118,15 +119,17 @@ def run(
     """
     options = dict(locals())
     defaults = run_defaults()
-    return run_given(options, {name for name, value in options.items() if value != defaults[name]})
+    given = {name for name, value in options.items() if value != defaults[name]}
+    return run_given(options, given, from_python=True)
 
 
-def run_given(options: Mapping[str, Any], given: Collection[str]) -> StudyResult:
+def run_given(options: Mapping[str, Any], given: Collection[str], *, from_python: bool = False) -> StudyResult:
     """What ``run`` does, where it is known which options were given: beside ``resume`` only these replace a study's.
 
     Args:
         options: every parameter of ``run`` by its name.
         given: the names of those that the user has set, if only to their defaults.
+        from_python: the user called ``run``.
 
     Raises:
         InputError: as ``run``.
@@ -140,11 +143,13 @@ def run_given(options: Mapping[str, Any], given: Collection[str]) -> StudyResult
         chosen = {name: value for name, value in options.items() if name in given}
         options = merged_options(study, chosen, defaults, resume)
     choices, label = _choices(options, study)
+    command = shlex.join(["tune", *arguments(options, defaults)])
+    choices, settings = train_prerequisites(choices, Settings.from_options(options), command=command, options=options)
     return run_study(
         choices,
-        Settings.from_options(options),
+        settings,
         label=label,
-        command=shlex.join(["tune", *arguments(options, defaults)]),
+        command=command,
         options=options,
         again=lambda best, folder, plan: run_again(
             its_options(options, best, read_study(folder)),
@@ -152,6 +157,7 @@ def run_given(options: Mapping[str, Any], given: Collection[str]) -> StudyResult
             plan.threads,
             defaults,
         ),
+        from_python=from_python,
     )
 
 
@@ -224,7 +230,7 @@ def tune_hyperparameters_parallel(
         seeds: train every configuration with so many seeds, from ``seed`` on: of weights, batches and dropout. The
             data are split by ``seed`` for all of them.
         split_seed: seed of the validation split, if it is not to be ``seed``.
-        time_limit: end the study after this with what it has: seconds, or a text such as "90s", "30m" or "2h".
+        time_limit: end the study after this with what it has: seconds, or a text such as "90s", "30m" or "1h30m".
         max_attempts: a trial may run out of memory so many times.
         retry_growth: what a trial's share is multiplied by after that.
         backoff: the first retry waits about so many seconds while other trials run, each further one twice as long.
@@ -256,7 +262,7 @@ def tune_hyperparameters_parallel(
     from tuner.frame import study_frame
 
     workload = find_workload("graphsage")
-    chosen = parse_configurations(configurations, workload.schema)
+    chosen = parse_configurations(configurations, workload.schema, finish=workload.finish)
     settings = Settings.from_options(options)
 
     def load_data() -> Any:
@@ -269,6 +275,7 @@ def tune_hyperparameters_parallel(
         command="tune_hyperparameters_parallel()",
         again=lambda _, folder, __: load_again(folder),
         returns_table=True,
+        from_python=True,
     )
     return study_frame(result.to_frame(), str(result.folder), workload.metric)
 

@@ -1,14 +1,16 @@
-"""Configurations over their seeds, from a study or its rows: the function behind ``tuner.compare``."""
+"""Configurations over their seeds, from studies or their rows: the function behind ``tuner.compare``."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tuner.browse import STUDY
 from tuner.errors import InputError
-from tuner.noise import Average, Interval, Row, averages
-from tuner.studies import read_studies
+from tuner.noise import Average, Interval, averages
+from tuner.studies import Study, by_data, data_print, labels, name_in_study, read_studies
+from tuner.study_folder import Row
 from tuner.workloads import BUILT_IN, find_workload
 
 if TYPE_CHECKING:
@@ -17,15 +19,15 @@ if TYPE_CHECKING:
 NEEDED = ("workload", "name", "seed", "status")
 
 
-def compare(source: str | Path | pd.DataFrame, metric: str | None = None) -> pd.DataFrame:
-    """A study's configurations over their seeds, and which of them cannot be told from the best at 95 %.
+def compare(source: str | Path | Sequence[str | Path] | pd.DataFrame, metric: str | None = None) -> pd.DataFrame:
+    """Studies' configurations over their seeds, and which of them cannot be told from the best at 95 %.
 
     The differences are taken seed by seed, and have t-intervals; ``tuner/noise.py`` has the formulas. They are not
     corrected for being many.
 
     Args:
-        source: a study's folder, its ``results.csv``, or a DataFrame of trials such as
-            ``tune_hyperparameters_parallel`` and ``results`` return.
+        source: a study's folder, its ``results.csv``, several of these or a folder that holds some; or a DataFrame
+            of trials such as ``tune_hyperparameters_parallel`` and ``results`` return.
         metric: a column to compare by, smaller being better; by default each workload's own.
 
     Returns:
@@ -33,49 +35,55 @@ def compare(source: str | Path | pd.DataFrame, metric: str | None = None) -> pd.
         are), ``completed`` (those that count), ``mean``, ``half_width`` of its 95 % interval, ``difference`` to the
         best over the seeds that both have, ``difference_half_width``, ``common_seeds`` and ``verdict``: "best", "="
         where it cannot be told from the best, "worse", "better" on the seeds that both have, "not judged" with fewer
-        than two of these, or "" where there is one seed.
+        than two of these, or "" where there is one seed. With several studies the first column is ``study``, and
+        only studies whose folders say that their data are the same are compared with each other: each of the others
+        has a best of its own.
 
     Raises:
-        InputError: it holds no study, several ones, or no such column.
+        InputError: it holds no study, or no such column.
     """
     import pandas as pd
 
-    rows = _rows(source)
+    rows, studies = _read(source)
     names = dict.fromkeys(row["workload"] for row in rows)
-    found = [_record(name, each) for name in names for each in _averages(rows, name, metric)]
-    return pd.DataFrame(found)
+    return pd.DataFrame([record for name in names for record in _records(rows, studies, name, metric)])
 
 
-def _rows(source: Any) -> list[Row]:
-    if not isinstance(source, (str, Path)):
-        if missing := [name for name in NEEDED if name not in source]:
-            raise InputError(f"the table has no column {missing[0]!r}: give a study's folder, or its trials")
-        if "study" in source and source["study"].nunique() > 1:
-            raise InputError("the table has trials of several studies: give those of one")
-        records: list[Row] = source.astype(object).where(source.notna(), None).to_dict("records")
-        return records
-    studies = read_studies([source])
-    if len(studies) > 1:
-        raise InputError(f"{source}: holds {len(studies)} studies; give the folder of one")
-    return list(studies[0].rows)
+def _read(source: Any) -> tuple[list[Row], dict[str, Study]]:
+    """The trials, with the column ``study`` where there are several studies, and what is known of these."""
+    if isinstance(source, (str, Path)) or not hasattr(source, "to_dict"):
+        studies = read_studies([source] if isinstance(source, (str, Path)) else source)
+        by_label = dict(zip(labels(studies), studies, strict=True))
+        return [{STUDY: label, **row} for label, study in by_label.items() for row in study.rows], by_label
+    if missing := [name for name in NEEDED if name not in source]:
+        raise InputError(f"the table has no column {missing[0]!r}: give a study's folder, or its trials")
+    rows = source.astype(object).where(source.notna(), None).to_dict("records")
+    return [{STUDY: "", **row} for row in rows], {}
 
 
-def _averages(rows: Sequence[Row], workload: str, metric: str | None) -> list[Average]:
+def _records(
+    rows: Sequence[Row], studies: Mapping[str, Study], workload: str, metric: str | None
+) -> Iterator[dict[str, Any]]:
     own = [row for row in rows if row["workload"] == workload]
     if metric is None and workload not in BUILT_IN:
         raise InputError(f"{workload}: say by which metric its trials are compared")
     by = find_workload(workload).metric if metric is None else metric
     if not any(by in row for row in own):
         raise InputError(f"metric {by!r}: the trials of {workload} have no such column")
-    return averages(own, by)
+    several = len({row[STUDY] for row in rows}) > 1
+    for group in by_data(own, {label: data_print(study, workload) for label, study in studies.items()}):
+        names = {name_in_study(row): (row[STUDY], row["name"]) for row in group}
+        for each in averages([{**row, "name": name_in_study(row)} for row in group], by):
+            study, name = names[each.name]
+            yield {**({STUDY: study} if several else {}), **_record(workload, name, each)}
 
 
-def _record(workload: str, each: Average) -> dict[str, Any]:
+def _record(workload: str, name: str, each: Average) -> dict[str, Any]:
     nothing = Interval(float("nan"), None, 0)
     mean, difference = each.interval or nothing, each.difference or nothing
     return {
         "workload": workload,
-        "name": each.name,
+        "name": name,
         "seeds": each.seeds,
         "completed": len(each.values),
         "mean": mean.mean,

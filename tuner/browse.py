@@ -10,7 +10,8 @@ A column is called by its own name, a hyperparameter also without ``config/``; w
 ``epochs``, the plain name wins. A value stands with or without quotes.
 
 - A number is compared with a value that reads as a number, and text with the value as it was typed. A number and a
-  value that is none are unequal, and neither is less than the other. Texts are ordered by their characters.
+  value that is none are unequal, and neither is less than the other; where a column holds numbers alone, such a value
+  is refused. Texts are ordered by their characters.
 - ``~`` holds where the text, or the number as it is printed, contains the value, in capitals or not.
 - What is missing is unequal to any value, and no other operator holds for it. The value "" stands for what is
   missing: ``error!=""`` are the rows that have an error.
@@ -117,6 +118,24 @@ def parse_condition(text: str, columns: Sequence[str]) -> Condition:
     column, sign, value = found.groups()
     quoted = value[0] in "\"'"
     return Condition(find_column(column, columns, f"--where {text}"), sign, value[1:-1] if quoted else value)
+
+
+def check_number(condition: Condition, rows: Sequence[Row], text: str) -> None:
+    """Refuses to compare a column of numbers with a word, which no row could meet.
+
+    Args:
+        condition: of one column.
+        rows: all there are.
+        text: the condition as it was typed, for messages.
+
+    Raises:
+        InputError: every value of the column is a number, and the condition's is none.
+    """
+    if condition.operator == "~" or not condition.value or not isinstance(to_value(condition.value), str):
+        return
+    values = [row[condition.column] for row in rows if row.get(condition.column) is not None]
+    if values and not any(isinstance(value, str) for value in values):
+        raise InputError(f"--where {text}: {condition.column} holds numbers, and {condition.value!r} is none")
 
 
 def parse_order(text: str, columns: Sequence[str]) -> Order:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import json
+import re
 import sys
 import traceback
 from typing import Any
@@ -14,6 +16,7 @@ from tuner.errors import InputError, TunerError
 from tuner.options import options
 
 DEFAULT_COMMAND = "run"
+CONFIG_SUFFIXES = (".yaml", ".yml", ".toml", ".json")
 
 
 class CommandGroup(click.Group):
@@ -175,9 +178,9 @@ def train(debug: bool, **chosen: Any) -> None:
 
     In one process, without Ray. What it will take is estimated first, and refused if it is not free.
     """
-    from tuner import retraining
+    from tuner.retraining.train import train as train_again
 
-    retraining.train(**chosen)
+    train_again(**chosen)
 
 
 @cli.command()
@@ -242,15 +245,28 @@ def _check_formats(as_json: bool, as_csv: bool) -> None:
         raise InputError("--json and --csv were both given: leave one of them out")
 
 
+def _hint(error: click.ClickException) -> str:
+    """What an argument too many was meant for, else where help is."""
+    if not isinstance(error, click.UsageError) or error.ctx is None:
+        return ""
+    extra = re.fullmatch(r"Got unexpected extra argument \((.*)\)", error.format_message())
+    word, command = extra[1] if extra else "", error.ctx.info_name
+    takes_config = any(param.name == "config" for param in error.ctx.command.params)
+    close = difflib.get_close_matches(word, cli.commands, n=1) if command == DEFAULT_COMMAND else []
+    if word and command == "train":
+        return f": did you mean --from {word}?"
+    if word.endswith(CONFIG_SUFFIXES) and takes_config:
+        return f": did you mean --config {word}?"
+    return f": did you mean tune {close[0]}?" if close else f": see {error.ctx.command_path} --help"
+
+
 def main() -> None:
     """Runs the command line and exits: 0 success, 1 some trials did not complete, 2 bad input, 130 interrupted."""
     debug = "--debug" in sys.argv
     try:
         code = cli.main(standalone_mode=False)
     except click.ClickException as error:
-        message = error.format_message()
-        hint = f": see {error.ctx.command_path} --help" if isinstance(error, click.UsageError) and error.ctx else ""
-        _fail(f"{message.rstrip('.')}{hint}", error.exit_code, debug)
+        _fail(f"{error.format_message().rstrip('.')}{_hint(error)}", error.exit_code, debug)
     except TunerError as error:
         _fail(str(error), error.exit_code, debug)
     except (KeyboardInterrupt, click.Abort):

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.again import values_again
-from tuner.browse import STUDY, best_first, parse_columns, parse_condition, parse_order, sort_rows
+from tuner.browse import STUDY, best_first, check_number, parse_columns, parse_condition, parse_order, sort_rows
 from tuner.errors import InputError
-from tuner.studies import Study, labels, metric_of, read_studies
-from tuner.study_folder import NOT_KEPT, Row, workloads
+from tuner.studies import Study, by_data, data_print, labels, metric_of, name_in_study, read_studies
+from tuner.study_folder import NOT_KEPT, Row
 from tuner.study_folder import columns as csv_columns
 from tuner.workloads import BUILT_IN
 
@@ -65,13 +65,23 @@ class Comparison:
         ended = (row for row in rows if row["workload"] == workload and row["status"] == "completed")
         return next((row for row in ended if row.get(metric) is not None), None)
 
+    def to_average(self, workload: str) -> list[list[Row]]:
+        """All trials of a workload's configurations of which one matches, in groups whose means may be compared.
+
+        A mean of just those with the best figures would be none. With several studies names say of which they are.
+        """
+        asked = {(row[STUDY], row["name"]) for row in self.matching if row["workload"] == workload}
+        own = [row for row in self.rows if row["workload"] == workload and (row[STUDY], row["name"]) in asked]
+        if len(self.studies) == 1:
+            return [own]
+        groups = by_data(own, self._prints(workload))
+        return [[{**row, "name": name_in_study(row)} for row in group] for group in groups]
+
+    def _prints(self, workload: str) -> dict[str, str | None]:
+        return {label: data_print(study, workload) for label, study in self.studies.items()}
+
     def _other_data(self, workload: str) -> bool:
-        prints = set()
-        for about in (study.about for study in self.studies.values() if "fingerprint" in study.about):
-            found = about["fingerprint"]
-            each = found if isinstance(found, list) else [found]
-            prints.add(dict(zip(workloads(about), each, strict=False)).get(workload))
-        return len(prints - {None}) > 1
+        return len(set(self._prints(workload).values()) - {None}) > 1
 
 
 def results(
@@ -132,6 +142,8 @@ def compare(
     rows = best_first(rows, metrics)
     orders = [parse_order(text, known) for text in _listed(sort)]
     conditions = [parse_condition(text, known) for text in _listed(where)]
+    for text, condition in zip(_listed(where), conditions, strict=True):
+        check_number(condition, rows, text)
     chosen = None if columns is None else parse_columns(columns, known)
     matching = [row for row in rows if all(condition.holds(row) for condition in conditions)]
     shown = [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from tuner.errors import InputError
-from tuner.noise import averages
+from tuner.noise import best_by_mean
 from tuner.study_folder import Row, columns, read_study
 from tuner.views.frame_table import trials_html
 from tuner.views.page.coordinates import against_each, parallel_coordinates
@@ -17,7 +17,6 @@ from tuner.views.page.curves import learning_curves
 from tuner.views.page.estimates import estimate_against_peak
 from tuner.views.page.study import PageStudy, read_page_study
 from tuner.views.page.timeline import timelines
-from tuner.views.seeds import has_seeds
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -150,8 +149,6 @@ def _to_rows(frame: pd.DataFrame) -> list[Row]:
 def _best_place(rows: list[Row], metric: str) -> int | None:
     """Which row is the best; None where none is completed."""
     done = [place for place, row in enumerate(rows) if row["status"] == "completed" and row.get(metric) is not None]
-    if done and has_seeds(rows):
-        found = averages(rows, metric)
-        name = next((each.name for each in found if each.verdict == "best"), found[0].name)
-        done = [place for place in done if rows[place]["name"] == name]
+    if best := best_by_mean(rows, metric):
+        done = [place for place in done if rows[place]["name"] == best.name]
     return min(done, key=lambda place: rows[place][metric], default=None)

@@ -9,6 +9,7 @@ import errno
 import fcntl
 import io
 import json
+import math
 import os
 import sys
 from contextlib import suppress
@@ -20,6 +21,9 @@ from tuner.errors import InputError
 
 Row = dict[str, Any]
 DECISIVE = ("trial_id", "status", "attempts", "peak_memory_gb")  # what a line must have for a study to go on from it
+NAMED = ("trial_id", "workload", "name", "status")  # what tells an attempt from the others: never empty
+# What is text, in a table of several studies also "study"; all else are numbers, and hyperparameters may be either.
+TEXTS = (*NAMED, "device", "error", "lost", "study")
 PARTIAL = ".partial"  # ends the name of a file that is being written
 
 
@@ -107,7 +111,7 @@ def read_attempts(path: Path) -> tuple[list[Row], list[str]]:
     Changes nothing; a journal that is not there has no lines.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: it cannot be read, or a line has text where a number must be, or no name.
     """
     try:
         content = path.read_bytes()
@@ -116,7 +120,32 @@ def read_attempts(path: Path) -> tuple[list[Row], list[str]]:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     rows, damaged = _parse(content)
+    for row in rows:
+        check_row(row, f"{path}, trial {row['trial_id']}")
     return rows, [f"{path}: line {line.number} is not whole; left out" for line in damaged]
+
+
+def check_row(row: Row, where: str) -> None:
+    """Refuses a row that was changed since it was written, before anything is computed of it.
+
+    Args:
+        row: an attempt; what is missing is None or not there.
+        where: it stands, for messages.
+
+    Raises:
+        InputError: it has no name, text where a number must be, or a number where a text must be.
+    """
+    for column, value in row.items():
+        if value is None:
+            continue
+        text, either = column in TEXTS, column.startswith("config/")
+        kinds: tuple[type, ...] = (str,) if text else (str, bool, int, float) if either else (int, float)
+        if type(value) not in kinds or value in (math.inf, -math.inf):  # JSON reads 1e999 as infinite
+            expected = "a text" if text else "a number or a text" if either else "a number"
+            raise InputError(f"{where}: {column} is {value!r}; expected {expected}")
+    missing = [column for column in NAMED if not row.get(column)]
+    if missing:
+        raise InputError(f"{where}: has no {missing[0]}")
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -121,6 +121,16 @@ def averages(rows: Sequence[Row], metric: str) -> list[Average]:
     return [_judged(each, best) for each in found] if best else found
 
 
+def best_by_mean(rows: Sequence[Row], metric: str) -> Average | None:
+    """One workload's configuration with the smallest mean over its seeds; None where no trial is completed.
+
+    It is one of those with at least two completed seeds, if there are any.
+    """
+    found = averages(rows, metric)
+    best = next((each for each in found if each.verdict == "best"), found[0] if found else None)
+    return best if best and best.values else None
+
+
 def seeds_needed(difference: Interval, most: int = 30) -> int | None:
     """How many seeds would tell two configurations apart, if mean and deviation of their difference stay as they are.
 
@@ -169,9 +179,11 @@ def summary(found: Sequence[Average]) -> str:
     if judged := [each for each in others if each.verdict != "not judged"]:
         same = [each.name for each in judged if each.verdict == "="]
         noun = f"other configuration{'s' * (len(judged) != 1)}"
+        which = f"{len(same)} of {len(judged)} {noun} cannot be told from the best, {best.name},"
+        if not same:
+            which = f"the best, {best.name}, is told from {f'all {len(judged)}' if len(judged) > 1 else 'the'} {noun}"
         said.append(
-            f"{len(same)} of {len(judged)} {noun} cannot be told from the best, "
-            f"{best.name}, at 95 % (paired over {_counts(judged)} seeds; not corrected for many comparisons)"
+            f"{which} at 95 % (paired over {_counts(judged)} seeds; not corrected for many comparisons)"
             + (f": {', '.join(same)}" if same else "")
         )
     if skipped := [each.name for each in others if each.verdict == "not judged"]:

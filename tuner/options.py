@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import click
+from click.core import ParameterSource
+
+from tuner.errors import InputError
 
 Command = Callable[..., None]
 
@@ -14,6 +17,14 @@ def _data(ctx: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
     from tuner.selection import parse_data
 
     return parse_data(texts)
+
+
+def _alone(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """``--mode`` and ``--config`` exclude each other, also where the mode that is given is the default."""
+    both = [ctx.get_parameter_source(name) for name in ("mode", "config")]
+    if both == [ParameterSource.COMMANDLINE] * 2:
+        raise InputError("--config and --mode were both given: leave one of them out")
+    return value
 
 
 # By the parameter's name; an option that means another thing to another command has a name of its own here.
@@ -27,13 +38,17 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
     "mode": click.option(
         "--mode",
         default="quick",
+        callback=_alone,
         show_default=True,
         metavar="NAME",
         help="A named list of configurations: quick, architecture, learning, regularization or full; for gt-ssl also "
         "pretrain, 8gb, 12gb, 16gb or 24gb.",
     ),
     "config": click.option(
-        "--config", metavar="FILE", help="A list or grid of your own (YAML, TOML or JSON), instead of --mode."
+        "--config",
+        metavar="FILE",
+        callback=_alone,
+        help="A list or grid of your own (YAML, TOML or JSON), instead of --mode.",
     ),
     "overrides": click.option(
         "--set",
@@ -175,7 +190,7 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
         "--split-seed", type=int, metavar="N", help="Of the validation split alone.  [default: --seed]"
     ),
     "time_limit": click.option(
-        "--time-limit", metavar="90s|30m|2h", help="End the study after this, with what it has."
+        "--time-limit", metavar="90s|30m|1h30m", help="End the study after this, with what it has."
     ),
     "output": click.option(
         "--output", metavar="DIR", help="The study's folder.  [default: a new one under results/]"
@@ -311,7 +326,7 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
         default="best",
         show_default=True,
         metavar="best|ID|NAME",
-        help="Which of its trials: the best, one by its id, or by the name of its configuration.",
+        help="Which of its trials: the best (over seeds by the mean), one by its id, or the best of a configuration.",
     ),
     "all_data": click.option(
         "--all-data",

@@ -11,6 +11,7 @@ from typing import Any
 
 from tuner.errors import InputError
 from tuner.journal import read_attempts
+from tuner.noise import best_by_mean
 from tuner.resume import fingerprint
 from tuner.selection import DEFAULT_DATA, chosen_before
 from tuner.study_folder import ATTEMPTS, BEFORE_METRICS, STUDY, Row, columns, read_study, workloads
@@ -30,12 +31,14 @@ class PastTrial:
         folder: the study's.
         study: what its ``study.json`` says.
         row: the attempt's line in the journal.
+        chosen: which it is and why, in words, where it was chosen among several; else empty.
         accumulations: into how many micro-batches each of the trial's attempts has divided its batches.
     """
 
     folder: Path
     study: Mapping[str, Any]
     row: Row
+    chosen: str = ""
     accumulations: tuple[int, ...] = (1,)
 
     @property
@@ -78,15 +81,17 @@ class PastTrial:
             source: where they are now; None for where the study had them.
 
         Raises:
-            InputError: they are not there, or cannot be read.
+            InputError: they are not there, cannot be read, or do not serve the trial.
         """
         try:
             (choice,) = self._chosen(source or self.source)
-            return choice.load_data()
+            data = choice.load_data()
         except InputError as error:
             if source is not None:
                 raise
             raise InputError(f"--from {self.folder}: its data: {error}; say by --data where they are now") from error
+        choice.workload.check(choice.configurations, data)
+        return data
 
     def has_data(self, data: Any) -> bool:
         """Whether these are the study's data; they may lie in a folder of another name."""
@@ -109,9 +114,13 @@ class PastTrial:
 def find_trial(folder: Path, wanted: str, workload: str | None, seed: int | None) -> PastTrial:
     """The trial of a study that is meant.
 
+    Of a configuration that was trained with several seeds it is the best completed one, unless ``seed`` is one of
+    theirs.
+
     Args:
         folder: the study's.
-        wanted: "best", a trial's id, or the name of a configuration.
+        wanted: "best" for the configuration with the smallest mean over its seeds, a trial's id, or the name of a
+            configuration.
         workload: whose trials; None for those of all.
         seed: which of a configuration's trials, if it has one with this seed.
 
@@ -133,18 +142,25 @@ def find_trial(folder: Path, wanted: str, workload: str | None, seed: int | None
     rows = sorted({row["trial_id"]: row for row in attempts}.values(), key=lambda row: str(row["trial_id"]))
     if not rows:
         raise InputError(f"--from {folder}: no trial has ended there yet; go on by tune --resume {folder}")
-    row = _best(folder, rows) if wanted == BEST_TRIAL else _named(folder, rows, wanted, seed)
+    row, chosen = _best(folder, rows, seed) if wanted == BEST_TRIAL else _named(folder, rows, wanted, seed)
     mine = [each for each in attempts if each["trial_id"] == row["trial_id"]]
-    return PastTrial(folder, study, row, tuple(each.get(f"config/{ACCUMULATION}", 1) for each in mine))
+    return PastTrial(folder, study, row, chosen, tuple(each.get(f"config/{ACCUMULATION}", 1) for each in mine))
 
 
-def _best(folder: Path, rows: Sequence[Row]) -> Row:
-    completed = [row for row in rows if row["status"] == "completed" and math.isfinite(_value(row))]
+def _best(folder: Path, rows: Sequence[Row], seed: int | None) -> tuple[Row, str]:
+    """A trial of the configuration that is best by its mean, and why it is that one."""
+    completed = [row for row in rows if row["status"] == "completed" and _value(row) < math.inf]
     if not completed:
         ids = f"{rows[0]['trial_id']} ({rows[0]['status']})"
         raise InputError(f"--from {folder}: none of its trials is completed; name one by --trial, such as {ids}")
     _one_workload("--trial best", completed)
-    return min(completed, key=_value)
+    best = best_by_mean(completed, find_workload(completed[0]["workload"]).metric)
+    assert best is not None
+    row, which = _of_seeds([each for each in completed if each["name"] == best.name], seed)
+    if len({each["seed"] for each in completed}) == 1:
+        return row, ""
+    seeds = f"{len(best.values)} seed{'s' * (len(best.values) != 1)}"
+    return row, f"configuration {best.name}, best by mean over {seeds}; {which}"
 
 
 def _value(row: Row) -> float:
@@ -152,8 +168,8 @@ def _value(row: Row) -> float:
     return math.inf if value is None else float(value)
 
 
-def _named(folder: Path, rows: Sequence[Row], wanted: str, seed: int | None) -> Row:
-    """The trial of this id; else the one of this name, and with this seed where there are several."""
+def _named(folder: Path, rows: Sequence[Row], wanted: str, seed: int | None) -> tuple[Row, str]:
+    """The trial of this id; else one of this name, and why it is that one."""
     found = [row for row in rows if row["trial_id"] == wanted] or [row for row in rows if row["name"] == wanted]
     if not found:
         known = list(dict.fromkeys(str(row[key]) for key in ("trial_id", "name") for row in rows))
@@ -161,10 +177,23 @@ def _named(folder: Path, rows: Sequence[Row], wanted: str, seed: int | None) -> 
         hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
         raise InputError(f"--trial {wanted}: no trial in {folder} has ended that is called so; {hint}")
     _one_workload(f"--trial {wanted}", found)
-    if len(found) > 1 and seed is None:
+    completed = [row for row in found if row["status"] == "completed" and _value(row) < math.inf]
+    if len(found) > 1 and seed is None and not completed:
         seeds = ", ".join(str(row["seed"]) for row in found)
-        raise InputError(f"--trial {wanted}: it was trained with seeds {seeds}; choose one by --seed")
-    return next((row for row in found if row["seed"] == seed), found[0])
+        raise InputError(
+            f"--trial {wanted}: it was trained with seeds {seeds}, and no trial of it is completed; "
+            "choose one by --seed"
+        )
+    row, which = _of_seeds(found, seed)
+    return row, f"configuration {row['name']}; {which}" if len(found) > 1 else ""
+
+
+def _of_seeds(rows: Sequence[Row], seed: int | None) -> tuple[Row, str]:
+    """Of one configuration's trials that of the seed, else the best completed one; and which it is."""
+    if same := next((row for row in rows if row["seed"] == seed), None):
+        return same, f"seed {seed}"
+    best = min(rows, key=lambda row: (row["status"] != "completed", _value(row)))
+    return best, f"seed {best['seed']}" + f", the best of {len(rows)}" * (len(rows) > 1)
 
 
 def _one_workload(asked: str, rows: Sequence[Row]) -> None:

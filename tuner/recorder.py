@@ -65,9 +65,9 @@ class Recorder:
         """A device is gone; its trials wait again."""
         self._progress.device_lost(event)
 
-    def stopping(self, trials: int, seconds: float) -> None:
-        """The study ends; this many trials have so long to write checkpoints."""
-        self._progress.stopping(trials, seconds)
+    def stopping(self, trials: int, seconds: float, fault: str = "") -> None:
+        """The study ends; this many trials have so long to write checkpoints, or cannot be asked for this reason."""
+        self._progress.stopping(trials, seconds, fault)
 
     def close(self, cause: str) -> None:
         """Gives every trial that has not ended a row with status ``interrupted``, and closes the folder.

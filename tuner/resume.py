@@ -111,7 +111,8 @@ def with_more_seeds(study: Study, trials: Sequence[Trial], seeds: int) -> dict[s
     batches = {each.trial_id: found[key] for each in trials if (key := (each.workload, each.name)) in found}
     options = study.get("options")
     stored = {**options, "seeds": seeds} if isinstance(options, Mapping) else options
-    return {**study, "seeds": seeds, AUTO_BATCH: batches, "options": stored}
+    settings = {**study.get("settings", {}), "seeds": seeds}
+    return {**study, "seeds": seeds, AUTO_BATCH: batches, "options": stored, "settings": settings}
 
 
 def _batches(study: Study, trials: Sequence[Trial]) -> dict[tuple[str, str], int]:

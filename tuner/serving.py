@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sys
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -83,7 +84,7 @@ def make_server(page: LivePage, port: int) -> ThreadingHTTPServer:
         live = page
 
     try:
-        return ThreadingHTTPServer((HOST, port), Handler)
+        return _Server((HOST, port), Handler)
     except OSError as error:
         why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
         raise InputError(f"--port {port}: {why}; give another one") from error
@@ -107,6 +108,16 @@ def serve(page: LivePage, port: int) -> None:
             print(flush=True)
 
 
+class _Server(ThreadingHTTPServer):
+    """Keeps tracebacks from the terminal."""
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """An answer could not be sent: a line, unless only the browser has gone away."""
+        error = sys.exception()
+        if not isinstance(error, ConnectionError):
+            print(_unexpected(error), file=sys.stderr, flush=True)
+
+
 class _Handler(BaseHTTPRequestHandler):
     """Answers three addresses, and only those who name this machine: no other site's page can read a study."""
 
@@ -124,9 +135,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(404, "there is no such page", "text/plain")
             return
         try:
-            self._send(200, answer(), "text/plain" if path == "/version" else "text/html")
-        except TunerError as error:
-            self._send(500, str(error), "text/plain")
+            text = answer()
+        except Exception as error:  # whatever it is, the page says it in a line, and the server goes on
+            self._send(500, str(error) if isinstance(error, TunerError) else _unexpected(error), "text/plain")
+            return
+        self._send(200, text, "text/plain" if path == "/version" else "text/html")
 
     def _send(self, code: int, text: str, kind: str) -> None:
         content = text.encode(errors="replace")
@@ -140,6 +153,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Keeps quiet: the terminal is the user's."""
+
+
+def _unexpected(error: BaseException | None) -> str:
+    return f"unexpected {type(error).__name__}: {' '.join(str(error).split())}: please report it"
 
 
 def _names_this_machine(host: str) -> bool:

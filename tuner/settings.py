@@ -37,8 +37,8 @@ LOWEST: dict[str, tuple[float, bool]] = {
     "checkpoint_seconds": (0, True),
 }
 
-_TIME = re.compile(r"(\d+\.?\d*|\.\d+)\s*([smh]?)")
-_UNITS = {"s": 1, "m": 60, "h": 3600}
+_NUMBER = r"(\d+\.?\d*|\.\d+)"
+_TIME = re.compile(rf"(?:{_NUMBER}\s*h)?\s*(?:{_NUMBER}\s*m)?\s*(?:{_NUMBER}\s*s)?")  # such as 1h30m
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Settings:
         seed: seed of the validation split, weights, batches and dropout.
         seeds: every configuration is trained with so many seeds, from ``seed`` on.
         split_seed: seed of the validation split, if it is not ``seed``.
-        time_limit: the study ends after this: seconds, or a text such as "90s", "30m" or "2h".
+        time_limit: the study ends after this: seconds, or a text such as "90s", "30m" or "1h30m".
         max_attempts: a trial may run out of memory so many times.
         retry_growth: what a trial's share is multiplied by after that.
         backoff: the first retry waits about so many seconds while other trials run, each further one twice as long.
@@ -159,7 +159,7 @@ class Settings:
     def time_limit_text(self) -> str:
         """The limit as texts call it: what the user wrote, with a unit."""
         text = f"{self.time_limit:g}" if isinstance(self.time_limit, float) else str(self.time_limit).strip()
-        return text if text[-1:] in _UNITS else f"{text} s"
+        return text if text[-1:] in ("s", "m", "h") else f"{text} s"
 
     @property
     def buffer_bytes(self) -> int:
@@ -185,7 +185,7 @@ class Settings:
 
 
 def parse_seconds(given: str | float, option: str) -> float:
-    """A time in seconds: from a number of them, or a text such as "90s", "30m", "1.5h" or "90".
+    """A time in seconds: from a number of them, or a text such as "90s", "30m", "1.5h", "1h30m" or "90".
 
     Args:
         given: what the user gave.
@@ -195,13 +195,15 @@ def parse_seconds(given: str | float, option: str) -> float:
         InputError: it is no such text, or not above 0.
     """
     seconds = 0.0
-    if isinstance(given, str) and (found := _TIME.fullmatch(given.strip())):
-        seconds = float(found[1]) * _UNITS[found[2] or "s"]
+    if isinstance(given, str) and re.fullmatch(_NUMBER, given.strip()):
+        seconds = float(given)
+    elif isinstance(given, str) and (found := _TIME.fullmatch(given.strip())):
+        seconds = sum(float(number or 0) * each for number, each in zip(found.groups(), (3600, 60, 1), strict=True))
     elif isinstance(given, (int, float)) and not isinstance(given, bool):
         seconds = float(given)
     if not 0 < seconds < math.inf:
         raise InputError(
-            f"{option} {given}: must be a time above 0: seconds, or a number with s, m or h, such as 90s, 30m or 2h"
+            f"{option} {given}: must be a time above 0: seconds, or numbers with h, m and s, such as 90s or 1h30m"
         )
     return seconds
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tuner.browse import CONFIG, STUDY, to_value
+from tuner.browse import STUDY, to_value
 from tuner.errors import InputError
-from tuner.journal import read_attempts
-from tuner.study_folder import AFTER_METRICS, ATTEMPTS, BEFORE_METRICS, RESULTS, Row, read_study
+from tuner.journal import TEXTS, check_row, read_attempts
+from tuner.study_folder import AFTER_METRICS, ATTEMPTS, BEFORE_METRICS, RESULTS, Row, read_study, workloads
 from tuner.study_folder import STUDY as STUDY_FILE
 from tuner.workloads import BUILT_IN, find_workload
 
 RESULTS_FOLDER = Path("results")  # where a study has its folder unless told otherwise
 FIXED = (*BEFORE_METRICS, *AFTER_METRICS)
-TEXTS = ("trial_id", "workload", "name", "status", "device", "error", STUDY)  # a name may look like a number
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Study:
         path: its folder, or the file of a table alone.
         name: the folder's; of a table the file's, or what its column ``study`` says.
         rows: one for each configuration that has ended once: its latest attempt, without what is missing.
-        about: the content of ``study.json``; empty where there is none that can be read.
+        about: the content of ``study.json``; empty where there is none.
         notes: what could not be read, a line each.
     """
 
@@ -97,6 +97,34 @@ def labels(studies: Sequence[Study]) -> list[str]:
     return [joint.join(name) for name in names]
 
 
+def data_print(study: Study, workload: str) -> str | None:
+    """The fingerprint of a workload's data in a study, and of how they are split; None where it is not known."""
+    found = study.about.get("fingerprint")
+    if found is None:
+        return None
+    each = found if isinstance(found, list) else [found]
+    return dict(zip(workloads(study.about), each, strict=False)).get(workload)
+
+
+def by_data(rows: Iterable[Row], prints: Mapping[str, str | None]) -> list[list[Row]]:
+    """Rows in groups that may be compared seed by seed: of one study, or of studies known to be of the same data.
+
+    Args:
+        rows: with the column ``study``.
+        prints: by study the fingerprint of its data; None, or none, where it is not known.
+    """
+    groups: dict[tuple[str, bool], list[Row]] = {}
+    for row in rows:
+        known = prints.get(row[STUDY])
+        groups.setdefault((known or row[STUDY], bool(known)), []).append(row)
+    return list(groups.values())
+
+
+def name_in_study(row: Row) -> str:
+    """What a row's configuration is called where there are several studies."""
+    return f"{row['name']} of {row[STUDY]}"
+
+
 def _distinct(names: Sequence[Sequence[str]]) -> bool:
     return len({tuple(name) for name in names}) == len(names)
 
@@ -139,14 +167,13 @@ def _read_folder(path: Path) -> list[Study]:
     latest = {row["trial_id"]: row for row in attempts}
     for row in latest.values():
         _check_columns(row, path / ATTEMPTS)
-    rows = [_present(latest[trial_id], f"{path / ATTEMPTS}, trial {trial_id}") for trial_id in sorted(latest)]
+    rows = [_present(latest[trial_id]) for trial_id in sorted(latest)]
     if not rows:
         notes.append(f"{path}: no attempt has ended yet")
-    about: Mapping[str, Any] = {}
-    try:
-        about = read_study(path, "study")
-    except InputError as error:
-        notes.append(f"{str(error).rpartition(';')[0]}: how its trials were run is not known")
+    known = (path / STUDY_FILE).exists()
+    about = read_study(path, "results") if known else {}
+    if not known:
+        notes.append(f"{path}: holds no {STUDY_FILE}: how its trials were run is not known")
     return [Study(path, path.resolve().name, rows, about, notes)]
 
 
@@ -173,26 +200,22 @@ def _parse(line: Sequence[str], columns: Sequence[str], where: str) -> Row:
     if len(line) != len(columns):
         raise InputError(f"{where}: has {len(line)} fields, but there are {len(columns)} columns")
     row = {
-        column: text if column in TEXTS else to_value(text)
+        column: text if column in TEXTS else to_value(text)  # a name may look like a number
         for column, text in zip(columns, line, strict=True)
         if text
     }
-    for column, value in row.items():
-        if isinstance(value, str) and column not in TEXTS and not column.startswith(CONFIG):
-            raise InputError(f"{where}: {column} is {value!r}; expected a number")
-    return _present(row, where)
+    check_row(row, where)
+    return row
 
 
 def _check_columns(columns: Iterable[str], path: Path) -> None:
     missing = [column for column in FIXED if column not in columns]
     if missing:
         raise InputError(f"{path}: is no table of tuner's: it has no column {', '.join(missing)}")
+    if repeated := [column for column, count in Counter(list(columns)).items() if count > 1]:
+        raise InputError(f"{path}: it has the column {repeated[0]} more than once; leave one of them")
 
 
-def _present(row: Row, where: str) -> Row:
-    """A row without what is missing in it; it has a workload, a name and a status."""
-    found = {key: value for key, value in row.items() if value not in (None, "")}
-    missing = [key for key in ("workload", "name", "status") if key not in found]
-    if missing:
-        raise InputError(f"{where}: has no {missing[0]}")
-    return found
+def _present(row: Row) -> Row:
+    """A row without what is missing in it."""
+    return {key: value for key, value in row.items() if value not in (None, "")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import platform
+import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -99,6 +100,7 @@ def run_study(
     again: Again | None = None,
     executor: Executor | None = None,
     returns_table: bool = False,
+    from_python: bool = False,
 ) -> StudyResult:
     """Runs every configuration and writes the results as they come.
 
@@ -111,6 +113,7 @@ def run_study(
         again: from a workload's best row, the folder and the plan, how to have that trial again; None prints no end.
         executor: what runs the trials; Ray by default.
         returns_table: the caller returns a table that a notebook shows, so that none is printed there.
+        from_python: the user called a function, so that advice names its parameters.
 
     Raises:
         InputError: something given cannot be used; nothing has been written.
@@ -171,7 +174,8 @@ def run_study(
         if again:
             with suppress(OSError):  # nobody reads it any more: a closed pipe or terminal
                 tables = not (returns_table and in_notebook())
-                _print_end(console, result, attempts, metrics_of(jobs), again, settings, page, tables=tables)
+                figures = Figures(result.rows, attempts, plan, settings, metrics_of(jobs), from_python)
+                _print_end(console, result, figures, again, page, tables=tables)
         if broken:
             with suppress(OSError):
                 console.print(_how_to_go_on(folder.path, options), markup=False, soft_wrap=True)
@@ -339,9 +343,10 @@ def _write_page(
         study = read_page_study(folder, metrics, lambda row: again(row, folder, result.plan) if again else "")
         write_page(study, folder / REPORT)
     except Exception as error:
+        said = getattr(error, "strerror", None) or f"{type(error).__name__}: {' '.join(str(error).split())}"
         with suppress(OSError):
-            reason = " ".join(str(error).split())
-            console.print(f"no {folder}/report.html: {type(error).__name__}: {reason}", markup=False, soft_wrap=True)
+            again_by = f"tune report {shlex.quote(str(folder))} tries again"
+            console.print(f"no {folder}/report.html: {said}; {again_by}", markup=False, soft_wrap=True)
         return None
     return folder / REPORT
 
@@ -394,19 +399,18 @@ def _estimates_text(jobs: Jobs, requests: Sequence[Request]) -> str:
 def _print_end(
     console: Console,
     result: StudyResult,
-    attempts: Sequence[Row],
-    metrics: Mapping[str, str],
+    figures: Figures,
     again: Again,
-    settings: Settings,
     page: Path | None,
     *,
     tables: bool,
 ) -> None:
     """Each workload's table, what follows from it, where the CSV is, and how to have the best trials again."""
     assert result.folder is not None
+    metrics = figures.metrics
     several = len(metrics) > 1
-    lines = [estimate_accuracy(result.rows)] if settings.auto_memory else []
-    lines += [f"advice: {said}" for said in advise(Figures(result.rows, attempts, result.plan, settings, metrics))]
+    lines = [estimate_accuracy(result.rows)] if figures.settings.auto_memory else []
+    lines += [f"advice: {said}" for said in advise(figures)]
     lines += [f"results: {result.folder / RESULTS}", f"report: {page}" if page else ""]
     for workload, metric in metrics.items():
         rows = [row for row in result.rows if row["workload"] == workload]

@@ -35,6 +35,8 @@ ATTEMPTS = "attempts.jsonl"
 RESULTS = "results.csv"
 STUDY = "study.json"
 AUTO_BATCH = "auto_batch"  # in study.json: what each batch that was to be found came to, by trial id
+KINDS = {"configurations": list, "metrics": dict, "plan": dict, "settings": dict, "seeds": int}  # of its values
+RESTORE = "restore it from a copy, or start a new study"
 BEST = "best.pt"
 CHECKPOINTS = "checkpoints"
 TRACEBACKS = "tracebacks.log"
@@ -306,9 +308,12 @@ def read_study(path: Path, option: str = "--resume") -> dict[str, Any]:
     except OSError as error:
         raise InputError(f"{option} {path}: {STUDY} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise InputError(f"{option} {path}: {STUDY} is damaged ({error}); start a new study") from error
+        raise InputError(f"{option} {path}: {STUDY} is damaged ({error}); {RESTORE}") from error
     if not isinstance(study, dict) or "workload" not in study:
         raise InputError(f"{option} {path}: its {STUDY} is not tuner's; give the folder of a study")
+    for key, kind in KINDS.items():
+        if key in study and not isinstance(study[key], kind):
+            raise InputError(f"{option} {path}: {STUDY} is damaged ({key} is {study[key]!r}); {RESTORE}")
     return study
 
 

@@ -18,7 +18,7 @@ def load_best(folder: str | Path, workload: str | None = None) -> nn.Module:
     """The best model of a study, ready to evaluate; on the CPU, in evaluation mode.
 
     Args:
-        folder: the study's folder.
+        folder: the study's folder, or a file of weights that it has kept.
         workload: whose best model, where the study has those of several workloads.
 
     Raises:
@@ -44,7 +44,9 @@ def load_best(folder: str | Path, workload: str | None = None) -> nn.Module:
 
 
 def _best_file(folder: Path, workload: str | None) -> Path:
-    """The weights of the only workload, or of one of several."""
+    """The file that was given; else the weights of the only workload, or of one of several."""
+    if folder.is_file():
+        return folder
     several = {path.stem.partition("-")[2]: path for path in folder.glob(best_name("*"))}
     if not several:
         return folder / BEST

@@ -24,16 +24,17 @@ from tuner.study_folder import Row, best_name
 from tuner.trial import GB
 from tuner.workloads.base import Choice, Job, Workload
 
-DATA = {"array": np.ones(1_000_000)}
 TOYS = (Toy(), [{"fault": fault} for fault in (0, 1, 2, 3, 0)])
 WIDES = (Wide(), [{}, {}])
 
 
-def study(folder: Path, executor: Executor, *tried: tuple[Workload, list[dict[str, Any]]]) -> StudyResult:
+def study(
+    folder: Path, executor: Executor, *tried: tuple[Workload, list[dict[str, Any]]], data: Any = None
+) -> StudyResult:
     """Of each workload these configurations, named by their number."""
     named = [(workload, [{"name": f"{n}", **each} for n, each in enumerate(listed)]) for workload, listed in tried]
     return run_study(
-        [Choice(each, lambda: DATA, configurations(listed, each.hyperparameters)) for each, listed in named],
+        [Choice(each, lambda: data, configurations(listed, each.hyperparameters)) for each, listed in named],
         Settings(
             output=str(folder),
             device="cpu",
@@ -55,10 +56,17 @@ def in_process(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
 
 
 @pytest.fixture(scope="module")
-def on_ray(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
+def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    path = tmp_path_factory.mktemp("data") / "mapped.npy"
+    np.save(path, np.ones(1_000_000))
+    return {"array": np.ones(1_000_000), "mapped": np.load(path, mmap_mode="r")}
+
+
+@pytest.fixture(scope="module")
+def on_ray(tmp_path_factory: pytest.TempPathFactory, data: dict[str, Any]) -> StudyResult:
     """All that is asked of Ray in one study: to start it takes seconds."""
     fatal, sharing = (Fatal(), [{"fault": fault} for fault in (1, 0, 2, 0)]), (Sharing(), [{}, {}])
-    return study(tmp_path_factory.mktemp("ray"), RayExecutor(), TOYS, fatal, sharing, WIDES)
+    return study(tmp_path_factory.mktemp("ray"), RayExecutor(), TOYS, fatal, sharing, WIDES, data=data)
 
 
 def rows_of(result: StudyResult, workload: str) -> list[Row]:
@@ -88,8 +96,8 @@ def test_a_worker_that_dies_or_breaks_fails_its_trial_alone(on_ray: StudyResult)
 
 
 @pytest.mark.ray
-def test_workers_see_the_drivers_data_without_a_copy(on_ray: StudyResult) -> None:
-    assert Sharing().evaluate(nn.Identity(), DATA, "test") == {"loss": 1.0}
+def test_workers_see_the_drivers_data_without_a_copy(on_ray: StudyResult, data: dict[str, Any]) -> None:
+    assert Sharing().evaluate(nn.Identity(), data, "test") == {"loss": 1.0}
     shared = [(row["status"], row["val_loss"]) for row in rows_of(on_ray, "sharing")]
     assert shared == [("completed", 0.0)] * 2
 

@@ -97,13 +97,18 @@ def metric_plot(whole: Figure, figures: Sequence[Figure], names: Names) -> Plot:
     data = _data(whole)
     titles = [escape(figure.title) for figure in figures]
     plot = _plots(rows=1, cols=len(figures), subplot_titles=titles, shared_yaxes=True)
-    level = data["axes"][-1]
+    level, hover = data["axes"][-1], "%{text}<extra></extra>"
     text = [f"{escape(names[each])}<br>{data['metric']} {value}" for each, value in zip(*_of(data), strict=True)]
     for column, figure in enumerate(figures, 1):
         its = _data(figure)
         axis, at = data["axes"][its["axis"]], {"row": 1, "col": column}
-        points = {"x": axis["places"], "y": level["places"], "text": text, "hovertemplate": "%{text}<extra></extra>"}
+        points = {"x": axis["places"], "y": level["places"], "text": text, "hovertemplate": hover}
         plot.add_scatter(**points, mode="markers", marker={"color": _colours()["completed"], "size": 8}, **at)
+        if trials := its["trials"]:
+            x, y, ids, values = zip(*trials, strict=True)
+            about = [f"{escape(names[each])}<br>{value}" for each, value in zip(ids, values, strict=True)]
+            faint = {"color": _colours()["completed"], "size": 5, "opacity": 0.4}
+            plot.add_scatter(x=x, y=y, text=about, hovertemplate=hover, mode="markers", marker=faint, **at)
         if medians := its["medians"]:
             x, y = zip(*medians, strict=True)
             plot.add_scatter(x=x, y=y, mode="lines", line={"color": _colours()["ink"]}, hoverinfo="skip", **at)
@@ -111,7 +116,9 @@ def metric_plot(whole: Figure, figures: Sequence[Figure], names: Names) -> Plot:
         plot.update_yaxes(**_ticks(level), **at)
     plot.update_yaxes(title=data["metric"], row=1, col=1)
     title = f"{data['metric']} against each hyperparameter"
-    caption = "A point for each trial; lines join the medians of values with several."
+    means = any(_data(figure)["trials"] for figure in figures)
+    caption = "A point for each configuration, faint ones for its trials" if means else "A point for each trial"
+    caption += "; lines join the medians of values with several."
     return _titled(plot, title, caption).update_layout(showlegend=False, height=380)
 
 

@@ -44,11 +44,9 @@ def print_results(console: Console, found: Comparison) -> None:
         first, *lines = table_lines(rows, columns, found.columns, width, dispensable)
         console.print(first, style="bold", markup=False, soft_wrap=True)
         console.out("\n".join(lines), highlight=False)
-        # All trials of a configuration of which one matches: a mean of those with the best figures would be none.
-        names = {row["name"] for row in found.matching if row["workload"] == workload}
-        whole = [row for row in found.rows if row["workload"] == workload and row["name"] in names]
-        if metric and len(found.studies) == 1 and has_seeds(whole):
-            print_averages(console, whole, metric)
+        for group in found.to_average(workload) if metric else []:
+            if len({row["name"] for row in group}) < len(group):
+                print_averages(console, group, metric)
     if not found.shown:
         console.out(f"no trial of {len(found.rows)} meets what --where asks for", highlight=False)
     console.out("\n".join([*study_lines(found), *best_lines(found)]), highlight=False)
@@ -98,11 +96,8 @@ def study_lines(found: Comparison) -> list[str]:
         counts = ", ".join(f"{count} {status}" for status, count in Counter(row["status"] for row in rows).items())
         planned = len(study.about.get("configurations", rows)) * study.about.get("seeds", 1)
         of_all = f" of {planned}" if planned > len(rows) else ""
-        best = "".join(
-            f"; best {title(workload, row['name'], several=len(found.metrics) > 1)}, {metric} {row[metric]:.4f}"
-            for workload, metric in found.metrics.items()
-            if several and (row := found.best(rows, workload))
-        )
+        texts = [_best(found, rows, workload) for workload in found.metrics] if several else []
+        best = "".join(f"; {text}" for text in texts if text)
         name = f"{label:<{size}}  " if several else ""
         lines.append(f"{name}{study.path}: {len(rows)}{of_all} trials: {counts or 'none has ended'}{best}")
     return lines
@@ -113,12 +108,31 @@ def best_lines(found: Comparison) -> list[str]:
     lines = []
     for workload, metric in found.metrics.items():
         if row := found.best(found.matching, workload):
-            own = [each for each in found.rows if (each["study"], each["workload"]) == (row["study"], workload)]
-            seed = row.get("seed") if has_seeds(own) else None
-            name = title(workload, row["name"], several=len(found.metrics) > 1, seed=seed)
+            which, name = _which(found, row), _named(found, row)
             whose = f" of {row['study']}" if len(found.studies) > 1 else ""
-            lines.append(f"best: {name}{whose}, {metric} {row[metric]:.4f}. {again(found, row)}")
+            lines.append(f"{which}: {name}{whose}, {metric} {row[metric]:.4f}. {again(found, row)}")
     return lines
+
+
+def _best(found: Comparison, rows: Sequence[Row], workload: str) -> str:
+    """The best of a study's rows; empty where none is completed."""
+    metric, row = found.metrics[workload], found.best(rows, workload)
+    return f"{_which(found, row)} {_named(found, row)}, {metric} {row[metric]:.4f}" if row else ""
+
+
+def _which(found: Comparison, row: Row) -> str:
+    return "best single trial" if _has_seeds(found, row) else "best"
+
+
+def _named(found: Comparison, row: Row) -> str:
+    seed = row.get("seed") if _has_seeds(found, row) else None
+    return title(row["workload"], row["name"], several=len(found.metrics) > 1, seed=seed)
+
+
+def _has_seeds(found: Comparison, row: Row) -> bool:
+    """Whether a row's study has several seeds of its workload."""
+    key = (row["study"], row["workload"])
+    return has_seeds([each for each in found.rows if (each["study"], each["workload"]) == key])
 
 
 def _left_out(sizes: Mapping[str, int], width: int | None, dispensable: Sequence[str]) -> list[str]:

@@ -38,27 +38,29 @@ def averages_table(rows: Sequence[Row], metric: str) -> Table:
     from rich.text import Text
 
     found = averages(rows, metric)
-    others = {name: _by_name(rows, name) for name in metric_columns(rows, metric) if name != metric}
+    others = {name: intervals(rows, name) for name in metric_columns(rows, metric) if name != metric}
     table = Table(box=None, pad_edge=False, header_style="bold")
     for head in ("name", f"mean {metric}", *(f"mean {name}" for name in others), "seeds", "to the best", "verdict"):
         table.add_column(head, justify="left" if head in ("name", "verdict") else "right")
     for each in found:
         table.add_row(
             Text(each.name),
-            _text(each.interval),
-            *(_text(by_name[each.name]) for by_name in others.values()),
+            interval_text(each.interval),
+            *(interval_text(by_name[each.name]) for by_name in others.values()),
             f"{len(each.values)}/{each.seeds}",
-            _text(each.difference, signed=True),
+            interval_text(each.difference, signed=True),
             each.verdict,
         )
     return table
 
 
-def _by_name(rows: Sequence[Row], metric: str) -> Mapping[str, Interval | None]:
+def intervals(rows: Sequence[Row], metric: str) -> Mapping[str, Interval | None]:
+    """The mean of a metric for each configuration of a workload, by name; None where no trial is completed."""
     return {each.name: each.interval for each in averages(rows, metric)}
 
 
-def _text(interval: Interval | None, *, signed: bool = False) -> str:
+def interval_text(interval: Interval | None, *, signed: bool = False) -> str:
+    """A mean with half the width of its 95 % interval, as far as that is known; empty for None."""
     if interval is None:
         return ""
     mean = f"{interval.mean:+.4f}" if signed else f"{interval.mean:.4f}"

@@ -43,7 +43,7 @@ class TrainingProgress:
         ended = report.epoch == report.epochs
         if self._console.is_terminal or ended or now - self._said >= LINE_SECONDS:
             self._said = now
-            self._console.print(self._line(report, now - self._began), markup=False, highlight=False, soft_wrap=True)
+            say(self._console, self._line(report, now - self._began))
 
     def _line(self, report: EpochReport, seconds: float) -> str:
         words = [f"epoch {report.epoch:{len(str(report.epochs))}d}/{report.epochs}"]
@@ -55,6 +55,11 @@ class TrainingProgress:
         left = seconds / report.epoch * (report.epochs - report.epoch)
         words.append(f"about {left:.0f} s left" if left else f"{seconds:.1f} s")
         return ", ".join(words)
+
+
+def say(console: Console, text: str) -> None:
+    """Prints a text as it is, in lines of any length."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def figures_table(here: Mapping[str, float | None], study: Mapping[str, float | None]) -> Table:

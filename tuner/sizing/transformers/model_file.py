@@ -110,4 +110,6 @@ def _read(path: str) -> dict[str, Any]:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:  # tomllib's and the decoder's errors are ValueErrors
         reason = error.strerror if isinstance(error, OSError) else f"not TOML: {' '.join(str(error).split())}"
-        raise InputError(f"{path}: {reason}: give a TOML file with the model's sizes") from error
+        raise InputError(
+            f"{path}: {reason}: give a TOML file with the model's sizes, or configurations by --config"
+        ) from error

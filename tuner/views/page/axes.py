@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from tuner.study_folder import Row
@@ -38,15 +38,19 @@ class Axis:
         """What people call it."""
         return self.key.removeprefix("config/")
 
+    def first(self, count: int) -> Axis:
+        """The same axis with the places of the first rows alone."""
+        return replace(self, places=self.places[:count])
+
     def to_record(self) -> dict[str, Any]:
         """As the page's data hold it."""
         return {"label": self.label, "even": self.scale == "even", "ticks": self.ticks, "places": self.places}
 
 
 def varying(rows: Sequence[Row]) -> list[str]:
-    """The columns of what was tried: hyperparameters, and the seed, that have more than one value."""
+    """The columns of the hyperparameters that have more than one value."""
     keys = dict.fromkeys(key for row in rows for key in row if key.startswith("config/"))
-    return [key for key in (*keys, "seed") if len({repr(row.get(key)) for row in rows}) > 1]
+    return [key for key in keys if len({repr(row.get(key)) for row in rows}) > 1]
 
 
 def value_axis(key: str, rows: Sequence[Row]) -> Axis:

@@ -57,6 +57,9 @@ function tickAxis(colours, record, extra) {
 // Points at the same place are moved apart a little, the same way each time.
 const spread = (record, number, width) => (record.even ? (((number * 0.618034) % 1) - 0.5) * width : 0);
 
+// Of a head above an axis, in CSS pixels: wide letters, so that it is not cut at the plot's edge.
+const halfWidth = (label) => 4 * label.length;
+
 const charts = {
   coordinates(data, colours, names) {
     const count = data.ids.length;
@@ -86,7 +89,8 @@ const charts = {
       font: { size: 11, color: colours.ink }, bgcolor: colours.surface, borderpad: 1, opacity: 0.88,
     })));
     return [traces.reverse(), baseLayout(colours, {
-      margin: { l: 52, r: 18, t: 34, b: 12 }, dragmode: false, annotations: labels,
+      margin: { l: Math.max(52, halfWidth(data.axes[0].label)), r: Math.max(18, halfWidth(last.label)), t: 34, b: 12 },
+      dragmode: false, annotations: labels,
       xaxis: axis(colours, {
         side: "top", tickvals: range(data.axes.length), ticktext: data.axes.map((each) => `<b>${plain(each.label)}</b>`),
         range: [-0.08, data.axes.length - 0.95], fixedrange: true, tickfont: { color: colours.ink, size: 12 }, showgrid: false, tickangle: 0,
@@ -98,7 +102,7 @@ const charts = {
     })];
   },
 
-  // Its points are those of the parallel coordinates.
+  // Its points are those of the parallel coordinates; where they are means, the single trials are fainter.
   against(data, colours, names, whole) {
     const rows = range(whole.ids.length);
     const [x, y] = [whole.axes[data.axis], whole.axes[whole.axes.length - 1]];
@@ -110,14 +114,20 @@ const charts = {
       hovertemplate: "%{text}<extra></extra>",
       marker: { size: rows.length > 200 ? 5 : 8, opacity: rows.length > 200 ? 0.55 : 0.85, color: colours.completed },
     };
+    const trials = {
+      type: "scatter", mode: "markers", x: data.trials.map((each) => each[0]), y: data.trials.map((each) => each[1]),
+      customdata: data.trials.map((each) => each[2]),
+      text: data.trials.map((each) => `${plain(names[each[2]])}<br>${each[3]}`), hovertemplate: "%{text}<extra></extra>",
+      marker: { size: 5, opacity: 0.4, color: colours.completed },
+    };
     const medians = {
       type: "scatter", mode: "lines+markers", hoverinfo: "skip", x: data.medians.map((each) => each[0]), y: data.medians.map((each) => each[1]),
       line: { color: colours.ink, width: 1.5 }, marker: { symbol: "line-ew-open", size: 16, line: { width: 2.5, color: colours.ink } },
     };
-    return [data.medians.length ? [points, medians] : [points], baseLayout(colours, {
+    return [[...(data.trials.length ? [trials] : []), points, ...(data.medians.length ? [medians] : [])], baseLayout(colours, {
       margin: { l: 50, r: 10, t: 8, b: 30 }, dragmode: false,
       xaxis: tickAxis(colours, x, { fixedrange: true, showgrid: false }),
-      yaxis: tickAxis(colours, y, { fixedrange: true, title: { text: plain(whole.metric), font: { size: 12 } } }),
+      yaxis: tickAxis(colours, y, { fixedrange: true, title: { text: plain(whole.metric), font: { size: 12 }, standoff: 10 } }),
     })];
   },
 
@@ -165,7 +175,7 @@ const charts = {
     ], baseLayout(colours, {
       xaxis: axis(colours, { title: { text: "estimated, GB" }, range: [low, most] }),
       yaxis: axis(colours, { title: { text: "measured peak, GB" }, range: [low, most] }),
-      annotations: [{ x: low + 0.8 * (most - low), y: low + 0.8 * (most - low), text: "as estimated", showarrow: false, xanchor: "left", yanchor: "top", xshift: 6, font: { color: colours.muted } }],
+      annotations: [{ x: low + 0.8 * (most - low), y: low + 0.8 * (most - low), text: "as estimated", showarrow: false, xanchor: "right", yanchor: "bottom", xshift: -6, font: { color: colours.muted } }],
     })];
   },
 

@@ -8,68 +8,84 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from tuner.study_folder import Row
-from tuner.trial import SUCCESSFUL
 from tuner.views.page.axes import Axis, metric_axis, value_axis, varying
 from tuner.views.page.figure import Figure, count_text, number_text
+from tuner.views.page.means import Compared, compared
 
 MOST = 12  # so many hyperparameters are drawn
 QUARTERS = 4
+HEAD_PIXELS = 8  # a letter of an axis' head takes at most so many CSS pixels
 COMMON = 0.6  # a value that this share of the best has is named
 
 
-def judged(rows: Sequence[Row], metric: str) -> list[Row]:
-    """The rows that ended well and have the metric, in their order."""
-    return [row for row in rows if row["status"] in SUCCESSFUL and row.get(metric) is not None]
-
-
 def parallel_coordinates(rows: Sequence[Row], metric: str) -> Figure:
-    """A line for each trial through its hyperparameters to its metric.
+    """A line for each trial through its hyperparameters to its metric; of several seeds, for each configuration.
 
     Args:
         rows: of one workload, best first.
         metric: its column.
     """
-    title = "What the trials tried, and what came of it"
-    done = judged(rows, metric)
+    found = compared(rows, metric)
+    done, count = found.rows, len(found.rows)
+    title = f"What the {found.noun}s tried, and what came of it"
     keys = varying(done)[:MOST]
-    if len(done) < 2 or not keys:
-        return Figure("coordinates", title, _too_few(done, metric))
-    axes = [*(value_axis(key, done) for key in keys), metric_axis(metric, done)]
+    if count < 2 or not keys:
+        return Figure("coordinates", title, _too_few(found, metric))
+    axes = [axis.first(count) for axis in (*(_axis(key, found) for key in keys), _level(found))]
     data = {
         "axes": [axis.to_record() for axis in axes],
-        "metric": metric,
+        "metric": found.metric,
         "ids": [row["trial_id"] for row in done],
-        "values": [row[metric] for row in done],
+        "values": [row[found.metric] for row in done],
     }
-    text = f"{count_text(len(done), 'trial')}, each a line from left to right; the stronger its colour, "
-    text += f"the lower {metric}. {_common(done, keys)}"
-    return Figure("coordinates", title, text.strip(), data, height=380, minimum_width=90 * len(axes))
+    text = f"{count_text(count, found.noun)}, each a line from left to right; the stronger its colour, "
+    text += f"the lower {found.metric}. {_common(done, keys)}"
+    apart = max(90, *(HEAD_PIXELS * len(axis.label) for axis in axes))
+    return Figure("coordinates", title, text.strip(), data, height=380, minimum_width=apart * len(axes))
 
 
 def against_each(rows: Sequence[Row], metric: str) -> list[Figure]:
     """The metric against each hyperparameter that varies: one small figure each, on the axes of parallel coordinates.
 
+    Where the points are means of several seeds, the single trials are there as well.
+
     Args:
         rows: of one workload, best first.
         metric: its column.
     """
-    done = judged(rows, metric)
-    if len(done) < 2:
+    found = compared(rows, metric)
+    done, count = found.rows, len(found.rows)
+    if count < 2:
         return []
-    level, figures = metric_axis(metric, done), []
+    level, figures = _level(found), []
     for number, key in enumerate(varying(done)[:MOST]):
-        axis = value_axis(key, done)
-        data = {"axis": number, "medians": _medians(axis, level)}
-        figures.append(Figure("against", axis.label, _effect(axis, done, metric), data, height=240))
+        axis = _axis(key, found)
+        places = zip(axis.places[count:], level.places[count:], found.trials, strict=True)
+        data = {
+            "axis": number,
+            "medians": _medians(axis.first(count), level.first(count)),
+            "trials": [(x, y, row["trial_id"], row[found.metric]) for x, y, row in places],
+        }
+        figures.append(Figure("against", axis.label, _effect(axis, found), data, height=240))
     return figures
 
 
-def _too_few(rows: Sequence[Row], metric: str) -> str:
-    if not rows:
+def _axis(key: str, found: Compared) -> Axis:
+    """A hyperparameter's axis, with the places of the rows and then those of the trials behind means."""
+    return value_axis(key, [*found.rows, *found.trials])
+
+
+def _level(found: Compared) -> Axis:
+    """The metric's axis, with the same places."""
+    return metric_axis(found.metric, [*found.rows, *found.trials])
+
+
+def _too_few(found: Compared, metric: str) -> str:
+    if not found.rows:
         return f"No trial has ended with a {metric} yet, so there is nothing to compare."
-    if len(rows) == 1:
-        return "Only one trial has ended well, so there is nothing to compare."
-    return "All trials have the same hyperparameters, so there is nothing to compare."
+    if len(found.rows) == 1:
+        return f"Only one {found.noun} has ended well, so there is nothing to compare."
+    return f"All {found.noun}s have the same hyperparameters, so there is nothing to compare."
 
 
 def _common(rows: Sequence[Row], keys: Sequence[str]) -> str:
@@ -97,27 +113,27 @@ def _medians(axis: Axis, level: Axis) -> list[tuple[float, float]]:
     return [(x, round(statistics.median(groups[x]), 4)) for x in sorted(groups)]
 
 
-def _effect(axis: Axis, rows: Sequence[Row], metric: str) -> str:
+def _effect(axis: Axis, found: Compared) -> str:
     if axis.scale != "even":
-        return _numeric_effect(axis, rows, metric)
+        return _numeric_effect(axis, found)
     groups: dict[str, list[float]] = {}
-    for row in rows:
-        groups.setdefault(number_text(row.get(axis.key)), []).append(row[metric])
+    for row in found.rows:
+        groups.setdefault(number_text(row.get(axis.key)), []).append(row[found.metric])
     medians = {value: statistics.median(group) for value, group in groups.items()}
     low, high = min(medians, key=medians.__getitem__), max(medians, key=medians.__getitem__)
-    return (
-        f"Median {metric} lowest at {low} ({number_text(medians[low])}, {count_text(len(groups[low]), 'trial')}), "
-        f"highest at {high} ({number_text(medians[high])}, {count_text(len(groups[high]), 'trial')})."
-    )
+    said = {value: f"{number_text(medians[value])}, {count_text(len(groups[value]), found.noun)}" for value in groups}
+    median = f"{found.median[0].upper()}{found.median[1:]}"
+    return f"{median} lowest at {low} ({said[low]}), highest at {high} ({said[high]})."
 
 
-def _numeric_effect(axis: Axis, rows: Sequence[Row], metric: str) -> str:
+def _numeric_effect(axis: Axis, found: Compared) -> str:
     """In which quarter of the trials by this hyperparameter the metric was lowest, and the rank correlation."""
+    rows, metric = found.rows, found.metric
     known = sorted(
         (row for row in rows if isinstance(row.get(axis.key), (int, float))), key=lambda row: row[axis.key]
     )
     if len(known) < len(rows) or len(known) < 2 * QUARTERS:
-        return f"{metric} of {count_text(len(rows), 'trial')} against {axis.label}."
+        return f"{metric} of {count_text(len(rows), found.noun)} against {axis.label}."
     cuts = [number * len(known) // QUARTERS for number in range(QUARTERS + 1)]
     quarters = [known[start:end] for start, end in pairwise(cuts)]
     medians = [statistics.median(row[metric] for row in quarter) for quarter in quarters]
@@ -125,8 +141,8 @@ def _numeric_effect(axis: Axis, rows: Sequence[Row], metric: str) -> str:
     low, high = quarters[best][0][axis.key], quarters[best][-1][axis.key]
     rho = rank_correlation([row[axis.key] for row in known], [row[metric] for row in known])
     return (
-        f"Of the quarters by {axis.label}, that from {number_text(low)} to {number_text(high)} has the lowest median "
-        f"{metric} ({number_text(medians[best])}). Rank correlation {rho:+.2f}."
+        f"Of the quarters by {axis.label}, that from {number_text(low)} to {number_text(high)} has the lowest "
+        f"{found.median} ({number_text(medians[best])}). Rank correlation {rho:+.2f}."
     )
 
 

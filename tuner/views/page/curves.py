@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tuner.study_folder import Row
 from tuner.views.page.figure import Figure, count_text, number_text, usual_end
 from tuner.views.page.study import PageStudy
+from tuner.views.seeds import has_seeds
 
 SHOWN = 60  # so many curves can be told apart at most
 BEST = 5  # so many are emphasised and named
@@ -35,7 +35,7 @@ def learning_curves(study: PageStudy, workload: str) -> Figure:
     curves = [{"id": each, "best": each in best, "points": sorted(all_[each].items())} for each in shown]
     values = [value for each in shown for value in all_[each].values()]
     data = {"metric": metric, "curves": curves, "low": min(values), "high": usual_end(values)}
-    return Figure("curves", title, _finding(rows, all_, metric, len(shown), len(ranked)), data, height=380)
+    return Figure("curves", title, _finding(study, workload, all_, len(shown), len(ranked)), data, height=380)
 
 
 def subset(ranked: Sequence[str], most: int) -> list[str]:
@@ -56,8 +56,9 @@ def _by_trial(study: PageStudy, metric: str) -> dict[str, dict[int, float]]:
     return found
 
 
-def _finding(rows: Sequence[Row], all_: dict[str, dict[int, float]], metric: str, shown: int, ranked: int) -> str:
-    text = f"{metric} on the validation split after each epoch"
+def _finding(study: PageStudy, workload: str, all_: dict[str, dict[int, float]], shown: int, ranked: int) -> str:
+    rows = study.of_workload(workload)
+    text = f"{study.metrics[workload]} on the validation split after each epoch"
     text += (
         f", {count_text(ranked, 'trial')}"
         if shown == ranked
@@ -69,7 +70,9 @@ def _finding(rows: Sequence[Row], all_: dict[str, dict[int, float]], metric: str
         return text + "."
     epoch = min(points, key=points.__getitem__)
     last = max(points)
-    text += f". The best, {best['name']}, was lowest at {number_text(points[epoch])} after epoch {epoch} of {last}"
+    which = "best single trial" if has_seeds(rows) else "best"
+    name = study.trial_names[best["trial_id"]]
+    text += f". The {which}, {name}, was lowest at {number_text(points[epoch])} after epoch {epoch} of {last}"
     if last > 1:
         text += "; it was still falling at its end" if epoch == last else ", and did not get lower after that"
     return text + "."

@@ -16,13 +16,17 @@ from typing import Any
 from tuner.study_folder import Row
 from tuner.trial import GB
 from tuner.views.forecast import duration
+from tuner.views.page.best import best_section
+from tuner.views.page.configurations import configurations_table
 from tuner.views.page.coordinates import against_each, parallel_coordinates
 from tuner.views.page.curves import learning_curves
 from tuner.views.page.estimates import estimate_against_peak
 from tuner.views.page.figure import Figure, count_text
+from tuner.views.page.parts import command, facts, section, table_box
 from tuner.views.page.study import PageStudy
 from tuner.views.page.table import trials_table
 from tuner.views.page.timeline import timelines, to_bars, without_pauses
+from tuner.views.seeds import has_seeds
 
 STATUSES = ("completed", "pruned", "out_of_memory", "diverged", "failed", "interrupted")
 REASONS = 8  # so many different reasons of failures are listed
@@ -55,13 +59,13 @@ def main_html(study: PageStudy) -> str:
     """What a page shows of a study, without styles and scripts: the part that changes while the study runs."""
     parts = _Parts()
     body = [_head(study)]
-    for workload, metric in study.metrics.items():
-        body.append(_best(study, workload, metric))
+    body += [best_section(study, workload) for workload in study.metrics]
+    body += [_configurations(study, workload, metric) for workload, metric in study.metrics.items()]
     body.append(_trials(study))
     for workload, metric in study.metrics.items():
         body.append(_comparison(study, workload, metric, parts))
     memory = [*timelines(study), estimate_against_peak(study)]
-    body.append(_section("Time and memory", "memory", "".join(map(parts.add, memory))))
+    body.append(section("Time and memory", "memory", "".join(map(parts.add, memory))))
     body.append(_foot(study))
     data = {"names": study.trial_names, "figures": parts.data}
     return f'<main id="main">{"".join(body)}{json_block("data", data)}</main>'
@@ -99,23 +103,18 @@ class _Parts:
         )
 
 
-def _section(title: str, name: str, content: str) -> str:
-    return f'<section aria-labelledby="{name}"><h2 id="{name}">{escape(title)}</h2>{content}</section>'
-
-
 def _head(study: PageStudy) -> str:
     about = study.study
-    facts = [("Trials", _counts(study)), *_times(study)]
-    facts += [
+    known = [("Trials", _counts(study)), *_times(study)]
+    known += [
         (device.label, f"{device.name}, {budget / GB:.1f} GB for trials") for device, budget in study.devices()[:8]
     ]
     if data := about.get("data"):
-        facts.append(("Data", str(data)))
-    listed = "".join(f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>" for key, value in facts)
+        known.append(("Data", str(data)))
     return (
         f'<header><p class="kicker">tuner study</p><h1>{escape(study.name)}</h1>{_bar(study.rows, study.total)}'
-        f'<dl class="facts">{listed}</dl>{_running(study)}'
-        f"{_command('Command', str(about.get('command', '')))}</header>"
+        f"{facts(known)}{_running(study)}"
+        f"{command('Command', str(about.get('command', '')))}</header>"
     )
 
 
@@ -169,42 +168,20 @@ def _running(study: PageStudy) -> str:
     return f'<p class="running">Running when last heard of: {escape(shown)}{more}.</p>'
 
 
-def _command(label: str, text: str) -> str:
-    if not text:
-        return ""
-    return (
-        f'<div class="command"><span class="label">{escape(label)}</span><code tabindex="0" role="group" '
-        f'aria-label="{escape(label)}">{escape(text)}</code>'
-        f'<button type="button" class="copy" aria-label="Copy: {escape(label)}">Copy</button></div>'
-    )
-
-
-def _best(study: PageStudy, workload: str, metric: str) -> str:
-    heading = "Best trial" if len(study.metrics) == 1 else f"Best trial of {workload}"
-    name = f"best-{list(study.metrics).index(workload)}"
+def _configurations(study: PageStudy, workload: str, metric: str) -> str:
+    """The workload's configurations over their seeds; nothing where there is one seed."""
     rows = study.of_workload(workload)
-    if not rows or rows[0]["status"] != "completed" or rows[0].get(metric) is None:
-        why = "No trial has completed yet." if len(study.rows) < study.total else "No trial completed."
-        return _section(heading, name, f'<p class="none">{why}</p>')
-    best = rows[0]
-    test = metric.replace("val_", "test_")
-    figures = [(key, best[key]) for key in dict.fromkeys((metric, test)) if best.get(key) is not None]
-    big = "".join(f'<div><dt>{escape(key)}</dt><dd class="big">{value:.4f}</dd></div>' for key, value in figures)
-    config = {key.removeprefix("config/"): value for key, value in best.items() if key.startswith("config/")}
-    items = "".join(
-        f"<div><dt>{escape(key)}</dt><dd>{escape(str(value))}</dd></div>" for key, value in config.items()
-    )
-    return _section(
-        heading,
-        name,
-        f'<div class="best"><div><p class="name">{escape(str(best["name"]))}</p><dl class="facts">{big}</dl></div>'
-        f'<dl class="facts config">{items}</dl></div>{_command("Again", study.again(best))}',
-    )
+    if not has_seeds(rows):
+        return ""
+    title = "Configurations" if len(study.metrics) == 1 else f"Configurations of {workload}"
+    name = f"configurations-{list(study.metrics).index(workload)}"
+    table = table_box(f"Table: {title}", configurations_table(rows, metric, f"{name}-table"))
+    return section(title, name, table)
 
 
 def _trials(study: PageStudy) -> str:
     if not study.rows:
-        return _section("All trials", "all", '<p class="none">No trial has ended yet.</p>')
+        return section("All trials", "all", '<p class="none">No trial has ended yet.</p>')
     counts = Counter(str(row["status"]) for row in study.rows)
     options = "".join(
         f'<option value="{escape(each)}">{escape(each)} ({counts[each]})</option>' for each in sorted(counts)
@@ -215,11 +192,8 @@ def _trials(study: PageStudy) -> str:
         f'{options}</select></label><label class="check"><input id="every" type="checkbox"> show columns that are '
         'the same everywhere</label><p id="count" role="status"></p></div>'
     )
-    table = (
-        '<div class="scroll table" tabindex="0" role="region" aria-label="Table of all trials">'
-        f"{trials_table(study.rows, study.metrics)}</div>"
-    )
-    return _section("All trials", "all", f"{controls}{table}{_reasons(study.rows)}")
+    table = table_box("Table of all trials", trials_table(study.rows, study.metrics))
+    return section("All trials", "all", f"{controls}{table}{_reasons(study.rows)}")
 
 
 def _reasons(rows: Sequence[Row]) -> str:
@@ -240,12 +214,14 @@ def _comparison(study: PageStudy, workload: str, metric: str, parts: _Parts) -> 
     rows = study.of_workload(workload)
     several = len(study.metrics) > 1
     number = len(parts.data)
-    whole = parts.add(parallel_coordinates(rows, metric))
-    small = "".join(parts.add(figure, number) for figure in against_each(rows, metric))
-    grid = f'<h3 class="grid-title">{escape(metric)} against each hyperparameter</h3><div class="grid">{small}</div>'
+    figure = parallel_coordinates(rows, metric)
+    what = figure.data["metric"] if figure.data else metric
+    whole = parts.add(figure)
+    small = "".join(parts.add(each, number) for each in against_each(rows, metric))
+    grid = f'<h3 class="grid-title">{escape(what)} against each hyperparameter</h3><div class="grid">{small}</div>'
     curves = parts.add(learning_curves(study, workload))
     name = f"compared-{list(study.metrics).index(workload)}"
-    return _section(
+    return section(
         f"Comparison: {workload}" if several else "Comparison", name, whole + (grid if small else "") + curves
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from tuner.journal import PARTIAL
@@ -15,12 +16,13 @@ def write_page(study: PageStudy, file: Path) -> None:
     """Writes the page as a whole: readers see the old one or the new one. The disk is not waited for.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: it cannot be written; the old one is still there, and nothing else, also after Ctrl-C.
     """
     partial = file.with_name(file.name + PARTIAL)
     try:
         partial.write_text(page_html(study), encoding="utf-8", errors="replace")
         partial.replace(file)
-    except OSError:
-        partial.unlink(missing_ok=True)
+    except BaseException:
+        with suppress(OSError):  # another error is on its way
+            partial.unlink(missing_ok=True)
         raise

@@ -70,17 +70,16 @@ function startCopying() {
 // Replaces what the study shows; sorting, filter, place and focus stay.
 async function replaceMain() {
   const focused = document.activeElement?.id;
-  const box = () => document.querySelector(".scroll.table");
-  const [left, top] = [box()?.scrollLeft ?? 0, box()?.scrollTop ?? 0];
+  const places = Array.from(document.querySelectorAll("table"), (table) => [table.id, table.parentElement.scrollLeft, table.parentElement.scrollTop]);
   const answer = await fetch("main");
   if (!answer.ok) return;
   const text = await answer.text();
   document.querySelectorAll(".plot").forEach((element) => Plotly.purge(element));
   document.getElementById("main").outerHTML = text;
-  startTable();
+  startTables();
   startPlots();
   drawRest();
-  box()?.scrollTo(left, top);
+  places.forEach(([id, left, top]) => document.getElementById(id)?.parentElement.scrollTo(left, top));
   if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
 }
 

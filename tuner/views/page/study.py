@@ -53,7 +53,10 @@ class PageStudy:
 
     @property
     def trial_names(self) -> dict[str, str]:
-        """What texts call each trial, by trial id; those without a row by their number in the study."""
+        """What texts call each trial, by trial id; those without a row by their number in the study.
+
+        With several seeds also each configuration that has a row, by ``mean_id``.
+        """
         several, seeds = len(self.metrics) > 1, self.study.get("seeds", 1)
         first = self.study.get("seed", 0)
         listed = [
@@ -69,7 +72,10 @@ class PageStudy:
             )
             for row in self.rows
         }
-        return {**names, **ended}
+        configurations = {
+            mean_id(row): title(row["workload"], row["name"], several=several) for row in self.rows if seeds > 1
+        }
+        return {**names, **ended, **configurations}
 
     def of_workload(self, workload: str) -> list[Row]:
         """The rows of one workload, best first."""
@@ -82,6 +88,11 @@ class PageStudy:
             Device(**{key: each[key] for key in DEVICE_FIELDS if key in each}) for each in plan.get("devices", ())
         ]
         return list(zip(listed, plan.get("budgets", ()), strict=False))
+
+
+def mean_id(row: Row) -> str:
+    """By what the page's data call the configuration of a trial: no trial has such an id."""
+    return f"{row['workload']}/{row['name']}"
 
 
 def read_page_study(folder: Path, metrics: Mapping[str, str], again: Again, option: str = "DIR") -> PageStudy:

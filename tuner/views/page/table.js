@@ -1,24 +1,32 @@
-// The table of trials: sorting by its header's buttons, filtering by text and status.
+// The tables: sorting by their headers' buttons; the one of trials is filtered by text and status.
 "use strict";
 
 const TYPING_MILLISECONDS = 80;
 
 // What the user has chosen; kept while the page's content is replaced.
-const tableState = { column: null, descending: false, text: "", status: "", every: false };
+const tableState = { orders: {}, text: "", status: "", every: false };
 
-function startTable() {
+function startTables() {
+  document.querySelectorAll("table").forEach(startSorting);
   const table = document.getElementById("trials");
-  if (!table) return;
+  if (table) startFiltering(table);
+}
+
+function startSorting(table) {
   const rows = Array.from(table.tBodies[0].rows);
   rows.forEach((row, number) => { row.place = number; });
   for (const head of table.tHead.rows[0].cells) {
     head.firstElementChild.addEventListener("click", () => {
-      const column = head.dataset.column;
-      tableState.descending = tableState.column === column && !tableState.descending;
-      tableState.column = column;
+      const [column, before] = [head.dataset.column, tableState.orders[table.id]];
+      tableState.orders[table.id] = { column, descending: before?.column === column && !before.descending };
       sortRows(table, rows);
     });
   }
+  if (tableState.orders[table.id]) sortRows(table, rows);
+}
+
+function startFiltering(table) {
+  const rows = Array.from(table.tBodies[0].rows);
   let soon;
   bindInput("filter", "text", "value", "input", () => {
     clearTimeout(soon);
@@ -26,7 +34,6 @@ function startTable() {
   });
   bindInput("status", "status", "value", "change", () => filterRows(table, rows));
   bindInput("every", "every", "checked", "change", () => table.classList.toggle("every", tableState.every));
-  if (tableState.column) sortRows(table, rows);
   filterRows(table, rows);
   table.classList.toggle("every", tableState.every);
 }
@@ -40,14 +47,16 @@ function bindInput(id, key, property, event, act) {
 
 function sortRows(table, rows) {
   const heads = Array.from(table.tHead.rows[0].cells);
-  const index = heads.findIndex((head) => head.dataset.column === tableState.column);
+  const { column, descending } = tableState.orders[table.id];
+  const index = heads.findIndex((head) => head.dataset.column === column);
   heads.forEach((head, number) => {
-    head.setAttribute("aria-sort", number !== index ? "none" : tableState.descending ? "descending" : "ascending");
+    head.setAttribute("aria-sort", number !== index ? "none" : descending ? "descending" : "ascending");
   });
   if (index < 0) return;
-  const keys = new Map(rows.map((row) => [row, row.cells[index].textContent.trim()]));
+  const key = (cell) => cell.dataset.value ?? cell.textContent.trim(); // a mean is shown with its interval
+  const keys = new Map(rows.map((row) => [row, key(row.cells[index])]));
   const numeric = rows.every((row) => !Number.isNaN(Number(keys.get(row))));
-  const sign = tableState.descending ? -1 : 1;
+  const sign = descending ? -1 : 1;
   rows.sort((a, b) => {
     const [first, second] = [keys.get(a), keys.get(b)];
     if (!first || !second) return (first ? 0 : 1) - (second ? 0 : 1) || a.place - b.place; // blank comes last
@@ -71,14 +80,14 @@ function filterRows(table, rows) {
     shown === rows.length ? `${rows.length} trials` : `${shown} of ${rows.length} trials`;
 }
 
-// Shows a trial's row: what a click on its point in a plot does.
+// Shows the row of a trial or a configuration: what a click on its point in a plot does.
 function chooseTrial(id) {
-  const row = Array.from(document.querySelectorAll("#trials tbody tr")).find((each) => each.dataset.trial === id);
+  const row = Array.from(document.querySelectorAll("tbody tr")).find((each) => each.dataset.trial === id);
   if (!row) return;
-  document.querySelectorAll("#trials tr.chosen").forEach((each) => each.classList.remove("chosen"));
+  document.querySelectorAll("tr.chosen").forEach((each) => each.classList.remove("chosen"));
   row.hidden = false;
   row.classList.add("chosen");
   row.scrollIntoView({ block: "center" });
 }
 
-startTable();
+startTables();

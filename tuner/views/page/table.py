@@ -8,8 +8,9 @@ from typing import Any
 
 from tuner.study_folder import AFTER_METRICS, BEFORE_METRICS, Row, columns
 from tuner.views.page.axes import varying
+from tuner.views.seeds import has_seeds
 
-FIRST = ("name", "status")  # what people look for comes first
+NAME, SEED, STATUS = "name", "seed", "status"
 THEN = ("attempts", "epochs", "duration_s", "peak_memory_gb", "estimated_memory_gb", "device")  # after what was tried
 LAST = ("error",)
 
@@ -22,7 +23,7 @@ def trials_table(rows: Sequence[Row], metrics: Mapping[str, str]) -> str:
         metrics: what trials are compared by, by workload: these columns stand next to the name.
     """
     listed = ordered_columns(rows, metrics)
-    classes = {key: _classes(key, rows) for key in listed}
+    classes = {key: cell_classes(key, rows) for key in listed}
     head = "".join(_header(key, classes[key], listed) for key in listed)
     body = "\n".join(_line(row, classes) for row in rows)
     caption = "All trials, the best first; the columns are those of results.csv"
@@ -33,12 +34,16 @@ def trials_table(rows: Sequence[Row], metrics: Mapping[str, str]) -> str:
 
 
 def ordered_columns(rows: Sequence[Row], metrics: Mapping[str, str]) -> list[str]:
-    """The CSV's columns: name and status, metrics, what was tried, then the others."""
+    """The CSV's columns: the name, metrics and status, what was tried, then the others.
+
+    The seed stands by the name where there are several. So a phone shows the figures without being scrolled.
+    """
     all_ = columns(rows)
     own = [key for key in dict.fromkeys(metrics.values()) if key in all_]
     fixed = {*BEFORE_METRICS, *AFTER_METRICS}
     tests = [key.replace("val_", "test_") for key in own if key.startswith("val_")]
-    first = [*FIRST, *own, *(key for key in tests if key in all_ and key not in fixed), *varying(rows), *THEN]
+    tests = [key for key in tests if key in all_ and key not in fixed]
+    first = [NAME, *([SEED] if has_seeds(rows) else []), *own, *tests, STATUS, *varying(rows), *THEN]
     first = [key for key in dict.fromkeys(first) if key in all_ and key not in LAST]
     return [*first, *(key for key in all_ if key not in first and key not in LAST), *LAST]
 
@@ -48,9 +53,10 @@ def cell_text(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def _classes(key: str, rows: Sequence[Row]) -> str:
+def cell_classes(key: str, rows: Sequence[Row]) -> str:
+    """The CSS classes of a column's cells: ``n`` of numbers, ``s`` where all are the same."""
     texts = {cell_text(row.get(key)) for row in rows}
-    same = "s" if len(texts) == 1 and key not in FIRST and len(rows) > 1 else ""
+    same = "s" if len(texts) == 1 and key not in (NAME, STATUS) and len(rows) > 1 else ""
     numbers = all(isinstance(row.get(key), (int, float, type(None))) for row in rows)
     return " ".join(filter(None, (same, "n" if numbers and texts != {""} else "")))
 
@@ -58,7 +64,12 @@ def _classes(key: str, rows: Sequence[Row]) -> str:
 def _header(key: str, classes: str, listed: Sequence[str]) -> str:
     plain = key.removeprefix("config/")
     label = key if plain != key and plain in listed else plain
-    kind = f' class="{classes}"' if classes else ""
+    return head_cell(key, label, classes)
+
+
+def head_cell(key: str, label: str, kind: str) -> str:
+    """A column's head with the button that sorts by it; ``kind`` are the CSS classes of its cells."""
+    kind = f' class="{kind}"' if kind else ""
     return (
         f'<th scope="col" aria-sort="none" data-column="{escape(key)}"{kind}>'
         f'<button type="button">{escape(label)}<span class="arrow" aria-hidden="true"></span></button></th>'
