@@ -7,7 +7,7 @@ import json
 import os
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -141,6 +141,8 @@ def test_it_is_not_gone_on_with_as_another(tmp_path: Path, others: Any, message:
 
 
 class Described(Wide):
+    name: ClassVar[str] = "toy-wide"
+
     def describe(self, data: Any) -> str:
         return f"{len(data)} numbers"
 

@@ -24,14 +24,20 @@ if TYPE_CHECKING:
     from tuner.sizing.footprints.fitting import fit_footprint
     from tuner.sizing.memory_state import log_memory_state
     from tuner.sizing.transformers.gpu_memory import estimate_gpu_memory_requirements
+    from tuner.scaffold import new_workload
+    from tuner.trial import Hyperparameter, TextHyperparameter
     from tuner.weights import load_best
+    from tuner.workloads.base import Workload
 
 __all__ = [
     "DataError",
     "ExecutionError",
+    "Hyperparameter",
     "InputError",
     "MemoryBudget",
+    "TextHyperparameter",
     "TunerError",
+    "Workload",
     "auto_estimate_memory_from_configs",
     "calibrate",
     "compare",
@@ -42,6 +48,7 @@ __all__ = [
     "fit_footprint",
     "load_best",
     "log_memory_state",
+    "new_workload",
     "optimize",
     "plan",
     "report",
@@ -67,7 +74,10 @@ _MODULES = {
     "tuner.sizing.any_model.batch_size": ("compute_batch_size",),
     "tuner.sizing.any_model.budget": ("MemoryBudget",),
     "tuner.sizing.memory_state": ("log_memory_state",),
+    "tuner.scaffold": ("new_workload",),
+    "tuner.trial": ("Hyperparameter", "TextHyperparameter"),
     "tuner.weights": ("load_best",),
+    "tuner.workloads.base": ("Workload",),
 }
 
 

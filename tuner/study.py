@@ -51,6 +51,7 @@ from tuner.views.tables import (
     plan_text,
     results_table,
 )
+from tuner.workloads import classes_of
 from tuner.workloads.base import Choice, Jobs, accumulated, describe, load_jobs, metrics_of
 
 if TYPE_CHECKING:
@@ -157,7 +158,8 @@ def run_study(
         with closing(folder):
             if not settings.resume:
                 tried = {"configurations": listed(sized.trials, several=len(jobs) > 1), AUTO_BATCH: sized.by_trial()}
-                about_it = {"metrics": metrics_of(jobs), **_description(command, options, about, settings, plan)}
+                own = {"classes": classes_of([job.workload for job in jobs.values()])}
+                about_it = {"metrics": metrics_of(jobs), **own, **_description(command, options, about, settings, plan)}
                 folder.describe({**described, **tried, **about_it})
             elif settings.seeds > study.get("seeds", 1):
                 folder.describe(with_more_seeds(study, trials, settings.seeds))

@@ -311,7 +311,7 @@ class Hyperparameter:
     default: int | float
     low: float
     high: float
-    doc: str
+    doc: str = ""
     optional: bool = False
     auto: bool = False
 
@@ -333,7 +333,7 @@ class TextHyperparameter:
     """
 
     default: str
-    doc: str
+    doc: str = ""
     choices: tuple[str, ...] = ()
     optional: bool = False
 

@@ -86,13 +86,15 @@ def estimate(
     }
     first = "traced" if method == "auto" else method
     reasons: list[str] = []
+    causes: list[TunerError] = []
     for way in dict.fromkeys([first, *ways]):
         try:
             found = replace(ways[way](), note="; ".join(reasons))
             return calibration.with_headroom(found) if device.kind == "cpu" else found
         except TunerError as error:
             reasons.append(f"not {way}: {error}")
-    raise InputError(f"the footprint cannot be estimated: {'; '.join(reasons)}")
+            causes.append(error)
+    raise InputError(f"the footprint cannot be estimated: {'; '.join(reasons)}") from causes[0]
 
 
 def calibrated(
