@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from tuner.optimization import optimize
     from tuner.pages import report
     from tuner.retraining.train import train
+    from tuner.scaffold import new_workload
     from tuner.sizing.any_model.batch_size import compute_batch_size
     from tuner.sizing.any_model.budget import MemoryBudget
     from tuner.sizing.footprints.fitting import fit_footprint
     from tuner.sizing.memory_state import log_memory_state
     from tuner.sizing.transformers.gpu_memory import estimate_gpu_memory_requirements
-    from tuner.scaffold import new_workload
     from tuner.trial import Hyperparameter, TextHyperparameter
     from tuner.weights import load_best
     from tuner.workloads.base import Workload

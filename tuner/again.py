@@ -111,4 +111,5 @@ def _of_workload(options: Mapping[str, Any], row: Row, known: Classes) -> dict[s
     its_own = source_of(options["data"], name, known)
     overrides = [text for text in options["overrides"] if f"config/{text.partition('=')[0]}" in row]
     skip_bad = options["skip_bad"] and find_workload(name, known).skips_bad_files
-    return {**options, "workload": known.get(name, name), "data": its_own, "overrides": overrides, "skip_bad": skip_bad}
+    named = {"workload": known.get(name, name), "data": its_own}
+    return {**options, **named, "overrides": overrides, "skip_bad": skip_bad}

@@ -158,9 +158,9 @@ def run_study(
         with closing(folder):
             if not settings.resume:
                 tried = {"configurations": listed(sized.trials, several=len(jobs) > 1), AUTO_BATCH: sized.by_trial()}
-                own = {"classes": classes_of([job.workload for job in jobs.values()])}
-                about_it = {"metrics": metrics_of(jobs), **own, **_description(command, options, about, settings, plan)}
-                folder.describe({**described, **tried, **about_it})
+                own = {"classes": classes_of([job.workload for job in jobs.values()]), "metrics": metrics_of(jobs)}
+                about_it = _description(command, options, about, settings, plan)
+                folder.describe({**described, **tried, **own, **about_it})
             elif settings.seeds > study.get("seeds", 1):
                 folder.describe(with_more_seeds(study, trials, settings.seeds))
             broken: BaseException | None = None

@@ -35,7 +35,8 @@ ATTEMPTS = "attempts.jsonl"
 RESULTS = "results.csv"
 STUDY = "study.json"
 AUTO_BATCH = "auto_batch"  # in study.json: what each batch that was to be found came to, by trial id
-KINDS = {"classes": dict, "configurations": list, "metrics": dict, "plan": dict, "settings": dict, "seeds": int}  # of its values
+# What its values are.
+KINDS = {"classes": dict, "configurations": list, "metrics": dict, "plan": dict, "settings": dict, "seeds": int}
 RESTORE = "restore it from a copy, or start a new study"
 BEST = "best.pt"
 TRAIN = "train.json"  # in the place of study.json, in the folder of a model that ``tune train`` has left

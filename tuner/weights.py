@@ -32,8 +32,9 @@ def load_best(folder: str | Path, workload: Wanted | None = None) -> nn.Module:
     """
     import torch
 
-    given = None if workload is None or _is_name(workload) else find_workload(workload)
-    name = given.name if given else workload
+    by_name = workload is None or (isinstance(workload, str) and ":" not in workload)
+    given = None if workload is None or by_name else find_workload(workload)
+    name = given.name if given else None if workload is None else str(workload)
     path = _best_file(Path(folder), name)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
@@ -48,10 +49,6 @@ def load_best(folder: str | Path, workload: Wanted | None = None) -> nn.Module:
     except (OSError, RuntimeError, KeyError, TypeError, ValueError, EOFError) as error:
         raise InputError(f"{path} cannot be loaded: {' '.join(str(error).split())}") from error
     return model.eval().requires_grad_(False)
-
-
-def _is_name(workload: Wanted) -> bool:
-    return isinstance(workload, str) and ":" not in workload
 
 
 def _classes(folder: Path) -> Classes:

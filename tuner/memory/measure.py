@@ -104,9 +104,7 @@ def _without_main() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _unpack(
-    packed: bytes | tuple[Workload, Config, Any], device: Device, expandable_segments: bool
-) -> Measurement:
+def _unpack(packed: bytes | tuple[Workload, Config, Any], device: Device, expandable_segments: bool) -> Measurement:
     # These bytes are this program's own, and came through a pipe.
     workload, config, data = pickle.loads(packed) if isinstance(packed, bytes) else packed  # noqa: S301
     return _run(workload, config, data, device, expandable_segments)

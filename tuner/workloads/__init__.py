@@ -1,4 +1,4 @@
-"""What a trial trains: the built-in workloads by name, and the user's own. None is imported before it is asked for."""
+"""What a trial trains: built-in workloads by name, and the user's own. None is imported before it is asked for."""
 
 from __future__ import annotations
 

@@ -36,6 +36,7 @@ Config = Mapping[str, Any]
 Batch = tuple["Tensor", ...]
 Split = Literal["validation", "test"]
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*")  # a workload's: it is part of files' names
+WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")  # between the words of a class's name
 
 
 def _unpickled(_: SearchPath, cls: type[Workload]) -> Workload:
@@ -77,7 +78,7 @@ class Workload(ABC):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "name" not in vars(cls):  # also where its base has one: results tell them apart by it
-            cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", cls.__name__).lower().strip("_")
+            cls.name = WORDS.sub("-", cls.__name__).lower().strip("_")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A worker can import what this process could; pickle builds these in their order."""

@@ -86,7 +86,7 @@ def check(workload: Workload) -> None:
         )
     known = getattr(workload, "hyperparameters", None)
     if not isinstance(known, Mapping):
-        raise InputError(f"{what}: hyperparameters is {known!r}: expected a mapping from names to tuner.Hyperparameter")
+        raise InputError(f"{what}: hyperparameters is {known!r}: expected names with a tuner.Hyperparameter each")
     for key, value in known.items():
         if not isinstance(value, (Hyperparameter, TextHyperparameter)):
             raise InputError(f"{what}: hyperparameters: {key!r} is {value!r}: expected a tuner.Hyperparameter")
@@ -94,7 +94,8 @@ def check(workload: Workload) -> None:
             raise InputError(f"{what}: hyperparameters: {key!r} cannot be a hyperparameter's name: call it otherwise")
         if isinstance(value, Hyperparameter) and not value.low <= value.default <= value.high:
             raise InputError(
-                f"{what}: hyperparameters: {key}'s default {value.default!r} is not from {value.low:g} to {value.high:g}"
+                f"{what}: hyperparameters: the default of {key} is {value.default!r}, not from {value.low:g} to "
+                f"{value.high:g}"
             )
     if lacking := [key for key in LOOP_READS if not isinstance(known.get(key), Hyperparameter)]:
         raise InputError(f"{what}: hyperparameters lacks {', '.join(lacking)}, which the training loop reads")
@@ -185,7 +186,8 @@ def _module(name: str, what: str) -> ModuleType:
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
             close = difflib.get_close_matches(name, [file.stem for file in Path().glob("*.py")], n=1)
-            hint = f"did you mean {close[0]}?" if close else f"go to the folder that has {name.split('.')[0]}, or install it"
+            folder = f"go to the folder that has {name.split('.')[0]}, or install it"
+            hint = f"did you mean {close[0]}?" if close else folder
             raise InputError(f"{what}: there is no module {error.name!r} in {here} or installed: {hint}") from error
         raise InputError(f"{what}: importing {name} failed: {said(error)}; --debug shows where") from error
 

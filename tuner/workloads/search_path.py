@@ -22,7 +22,7 @@ class SearchPath:
 
 def search_path(cls: type) -> str:
     """The folder that a class's module was imported from; empty for one that is in no file that can be imported."""
-    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    file: str | None = getattr(sys.modules.get(cls.__module__), "__file__", None)
     if not file or cls.__module__ == "__main__":
         return ""
     is_package = os.path.basename(file).startswith("__init__.")
