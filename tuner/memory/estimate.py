@@ -12,6 +12,7 @@ from tuner.memory import calibration
 from tuner.memory.allocator import RELEASE
 from tuner.memory.static import estimate_static
 from tuner.trial import CHECKPOINTING, MAX_BATCH, MB, Configuration, Device, MemoryEstimate
+from tuner.workloads.own import import_bytes
 
 if TYPE_CHECKING:
     from tuner.memory.trace import Trace
@@ -122,8 +123,10 @@ def _traced(
     workspace = cublas_workspace_bytes(device)
     trace = trace_workload(workload, config, data, device_kind=device.kind, cublas_workspace_bytes=workspace)
     found = to_estimate(trace, device.kind, expandable_segments)
-    imports = CHECKPOINTING_BYTES if device.kind == "cpu" and config.get(CHECKPOINTING) else 0
-    return replace(found, context_bytes=found.context_bytes + imports)
+    if device.kind == "cpu":
+        imports = import_bytes(workload) + (CHECKPOINTING_BYTES if config.get(CHECKPOINTING) else 0)
+        found = replace(found, context_bytes=found.context_bytes + imports)
+    return found
 
 
 def cublas_workspace_bytes(device: Device) -> int:
