@@ -36,8 +36,7 @@ def load_class(spec: str) -> type[Workload]:
     """
     what = f"workload {spec!r}"
     if not SPEC.fullmatch(spec):
-        hint = f"; leave .py out: {spec.replace('.py:', ':')}" if ".py:" in spec else ""
-        raise InputError(f"{what}: expected MODULE:CLASS, such as my_model:MyModel{hint}")
+        raise InputError(f"{what}: expected MODULE:CLASS, such as my_model:MyModel")
     module_name, _, class_name = spec.partition(":")
     found: Any = _module(module_name, what)
     for part in class_name.split("."):
