@@ -251,7 +251,7 @@ def test_another_process_has_the_class_by_its_folder_or_by_its_code(here: Path, 
         (here / "project").rename(here / "elsewhere")
     result = run("-c", LOAD, "sent")
     assert result.stdout == "mine [1.5]\n", result.stderr
-    assert pickle.loads(pickle.dumps(workload)).describe(3).tolist() == [1.5]
+    assert pickle.loads(pickle.dumps(workload)).describe(3).tolist() == [1.5]  # noqa: S301
 
 
 SCRIPT = """
@@ -296,7 +296,7 @@ def test_a_new_workload_runs_as_it_is_generated(here: Path) -> None:
     ],
 )
 def test_a_new_workload_takes_nobodys_place(here: Path, name: str, message: str) -> None:
-    with pytest.raises(InputError, match=f"new-workload {re.escape(name)}: {message}"):
+    with pytest.raises(InputError, match=rf"new-workload {re.escape(name)}: {message}"):
         tuner.new_workload(name)
     assert [file.name for file in here.glob("*.py")] == ["digits.py"]
 
@@ -304,5 +304,5 @@ def test_a_new_workload_takes_nobodys_place(here: Path, name: str, message: str)
 def test_a_workload_is_found_once() -> None:
     find = Finder({"toy": "tests.toy:Toy"})
     assert find("tests.toy:Toy") is find("toy") is find(Toy)
-    with pytest.raises(InputError, match="workload wide: tests.toy:Wide is now called 'toy-wide'"):
+    with pytest.raises(InputError, match=r"workload wide: tests.toy:Wide is now called 'toy-wide'"):
         find_workload("wide", {"wide": "tests.toy:Wide"})

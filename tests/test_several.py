@@ -227,7 +227,7 @@ def test_the_best_of_several_workloads_is_asked_for_by_name(tmp_path: Path) -> N
     with pytest.raises(InputError, match="holds no best weights of 'graphsage': choose workload 'toy' or 'toy-wide'"):
         tuner.load_best(tmp_path, "graphsage")
     with pytest.raises(
-        InputError, match="workload 'toy-wide': its build_model makes no model without data .*'width'.*restore_model"
+        InputError, match=r"workload 'toy-wide': its build_model makes no model without data .*'width'.*restore_model"
     ):
         tuner.load_best(tmp_path, "toy-wide")
 

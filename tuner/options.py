@@ -33,8 +33,8 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
         "--workload",
         multiple=True,
         metavar="NAME|MODULE:CLASS",
-        help="What to train: graphsage, gt-ssl, kd-gat, or a class of your own; give it again for several side by side.  "
-        "[default: --config's, or graphsage]",
+        help="What to train: graphsage, gt-ssl, kd-gat, or a class of your own; give it again for several side by "
+        "side.  [default: --config's, or graphsage]",
     ),
     "mode": click.option(
         "--mode",
@@ -63,8 +63,8 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
         multiple=True,
         callback=_data,
         metavar="[WORKLOAD=]NAME|DIR",
-        help="synthetic, ml-100k (downloaded once), or a folder; any text for a workload of your own; for all workloads "
-        "or one.  [default: synthetic]",
+        help="synthetic, ml-100k (downloaded once), or a folder; any text for a workload of your own; for all "
+        "workloads or one.  [default: synthetic]",
     ),
     "skip_bad": click.option("--skip-bad", is_flag=True, help="Leave out data files that cannot be used."),
     "only": click.option("--only", metavar="NAME", help="Just the configuration of this name."),
