@@ -17,6 +17,7 @@ import torch
 
 import tuner
 from tests.toy import Toy
+from tuner.cli import cli
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
 from tuner.past_trial import find_trial
@@ -207,6 +208,9 @@ def test_what_its_own_code_raises_is_told_in_a_line_and_shown_by_debug(here: Pat
         chosen("mine:Mine", data="a b")[0][0].load_data()
     with pytest.raises(InputError, match="--mode full: workload mine has no modes: give it a list by --config FILE"):
         chosen("mine:Mine", mode="full")
+    for words in (("--mode", "quick", "--workload", "mine:Mine"), ("--workload", "mine:Mine", "--mode", "quick")):
+        with pytest.raises(InputError, match="--mode: workload mine:Mine has no modes"):
+            cli.commands["plan"].make_context("plan", [*words])
     result = run("-m", "tuner", "--workload", "mine:Mine", "--output", "out", "--debug")
     assert (result.returncode, (here / "out").exists()) == (2, False)
     assert 'mine.py", line 6, in load_data' in result.stderr

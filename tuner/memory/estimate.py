@@ -10,9 +10,9 @@ from tuner.caps import MMAP_THRESHOLD_BYTES
 from tuner.errors import InputError, TunerError
 from tuner.memory import calibration
 from tuner.memory.allocator import RELEASE
+from tuner.memory.imports import import_bytes
 from tuner.memory.static import estimate_static
 from tuner.trial import CHECKPOINTING, MAX_BATCH, MB, Configuration, Device, MemoryEstimate
-from tuner.workloads.own import import_bytes
 
 if TYPE_CHECKING:
     from tuner.memory.trace import Trace
@@ -124,7 +124,7 @@ def _traced(
     trace = trace_workload(workload, config, data, device_kind=device.kind, cublas_workspace_bytes=workspace)
     found = to_estimate(trace, device.kind, expandable_segments)
     if device.kind == "cpu":
-        imports = import_bytes(workload) + (CHECKPOINTING_BYTES if config.get(CHECKPOINTING) else 0)
+        imports = import_bytes(type(workload)) + (CHECKPOINTING_BYTES if config.get(CHECKPOINTING) else 0)
         found = replace(found, context_bytes=found.context_bytes + imports)
     return found
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
-import pickle
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tuner.caps import environment, worker_environment
 from tuner.devices import allocator_environment, pin
 from tuner.errors import ExecutionError
+from tuner.memory.packed import packed, unpacked, without_main
 from tuner.peak import PeakMeter
 from tuner.trial import Device, MemoryEstimate
 
@@ -73,8 +71,8 @@ def measure(
     try:
         # The process has a worker's settings of the heap, which are read as it begins.
         with environment(worker_environment(device)), ProcessPoolExecutor(1, mp_context=context) as pool:
-            with _without_main():
-                running = pool.submit(_unpack, _packed(workload, config, data), device, expandable_segments)
+            with without_main():
+                running = pool.submit(_unpack, packed((workload, config, data)), device, expandable_segments)
             return running.result()
     except BrokenProcessPool as error:
         raise ExecutionError("the process that measured a step could not start, or died (out of memory?)") from error
@@ -83,31 +81,8 @@ def measure(
         raise ExecutionError(f"the step that was measured failed: {type(error).__name__}: {reason}") from error
 
 
-def _packed(workload: Workload, config: Config, data: Any) -> bytes | tuple[Workload, Config, Any]:
-    """What goes to the process; by value where it is of a script or a notebook, which cannot be imported there."""
-    if type(workload).__module__ != "__main__":
-        return workload, config, data
-    from ray import cloudpickle
-
-    content: bytes = cloudpickle.dumps((workload, config, data))
-    return content
-
-
-@contextmanager
-def _without_main() -> Iterator[None]:
-    """A process that is spawned in this block does not run the user's script once more, whatever that does."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-
-
-def _unpack(packed: bytes | tuple[Workload, Config, Any], device: Device, expandable_segments: bool) -> Measurement:
-    # These bytes are this program's own, and came through a pipe.
-    workload, config, data = pickle.loads(packed) if isinstance(packed, bytes) else packed  # noqa: S301
-    return _run(workload, config, data, device, expandable_segments)
+def _unpack(content: bytes, device: Device, expandable_segments: bool) -> Measurement:
+    return _run(*unpacked(content), device, expandable_segments)
 
 
 def _run(workload: Workload, config: Config, data: Any, device: Device, expandable_segments: bool) -> Measurement:

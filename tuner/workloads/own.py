@@ -25,7 +25,6 @@ SPEC = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")  # pac
 LOOP_READS = ("epochs", "lr", "weight_decay")
 RESERVED = ("name", "workload")  # what an entry of a list of configurations may hold beside hyperparameters
 MAIN = "__main__"
-_IMPORTS: dict[str, int] = {}  # bytes by module
 
 
 def load_class(spec: str) -> type[Workload]:
@@ -115,14 +114,6 @@ def spec_of(workload: Workload | type[Workload]) -> str | None:
     return f"{cls.__module__}:{cls.__qualname__}" if found is cls else None
 
 
-def import_bytes(workload: Workload) -> int:
-    """What a process takes of its machine's memory for the workload's module, and what that imports, beside torch.
-
-    It was measured as the module was imported by ``load_class``; 0 for one that had been imported before.
-    """
-    return _IMPORTS.get(type(workload).__module__, 0)
-
-
 def load_data(workload: Workload, source: str, seed: int, **options: bool) -> Any:
     """A workload's data.
 
@@ -175,7 +166,7 @@ def _modules_beside(workloads: Iterable[Workload]) -> list[ModuleType]:
     found = []
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if not file or name in (MAIN, "__mp_main__") or name.partition(".")[0] == "tuner":
+        if not file or getattr(module, "__name__", "") != name or name.partition(".")[0] in ("tuner", "__mp_main__"):
             continue
         parents = set(Path(file).resolve().parents)
         if parents & {Path(folder).resolve() for folder in folders} and not parents & installed:
@@ -190,26 +181,14 @@ def _module(name: str, what: str) -> ModuleType:
         sys.path.insert(0, here)
     importlib.invalidate_caches()
     try:
-        before = None if name in sys.modules else _resident_bytes()
-        module = importlib.import_module(name)
-        if before is not None:
-            _IMPORTS[name] = max(0, _resident_bytes() - before)
-        return module
+        return importlib.import_module(name)
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
-            close = difflib.get_close_matches(name, [file.stem for file in Path().glob("*.py")], n=1)
+            close = difflib.get_close_matches(name, [file.stem for file in Path().glob("*.py")], n=1, cutoff=0.75)
             folder = f"go to the folder that has {name.split('.')[0]}, or install it"
             hint = f"did you mean {close[0]}?" if close else folder
             raise InputError(f"{what}: there is no module {error.name!r} in {here} or installed: {hint}") from error
         raise InputError(f"{what}: importing {name} failed: {said(error)}; --debug shows where") from error
-
-
-def _resident_bytes() -> int:
-    """What this process has in memory, once it has what every worker has."""
-    import psutil
-    import torch  # noqa: F401
-
-    return int(psutil.Process().memory_info().rss)
 
 
 def _classes(module: Any, wanted: str) -> str:
