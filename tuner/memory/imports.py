@@ -6,6 +6,7 @@ import multiprocessing
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
+from types import ModuleType
 
 from tuner.errors import ExecutionError
 from tuner.memory.packed import packed, unpacked, without_main
@@ -24,8 +25,8 @@ def import_bytes(cls: type[Workload]) -> int:
         ExecutionError: it cannot be imported there.
     """
     module = sys.modules.get(cls.__module__)
-    names = {_package(value) for value in vars(module).values()} if module else set()
-    if names <= {*KNOWN, cls.__module__.partition(".")[0]}:
+    names = {_module(value) for value in vars(module).values()} - {cls.__module__} if module else set()
+    if {name.partition(".")[0] for name in names} <= KNOWN:
         return 0
     context = multiprocessing.get_context("spawn")
     try:
@@ -40,10 +41,10 @@ def import_bytes(cls: type[Workload]) -> int:
         ) from error
 
 
-def _package(value: object) -> str:
-    """The package that a module's global comes from; a plain value is taken for Python's own."""
-    name = getattr(value, "__name__", "") if isinstance(value, type(sys)) else getattr(value, "__module__", None)
-    return (name or "builtins").partition(".")[0]
+def _module(value: object) -> str:
+    """The module that a global comes from; a plain value is taken for Python's own."""
+    name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+    return str(name or "builtins")
 
 
 def _growth(content: bytes) -> int:

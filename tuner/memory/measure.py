@@ -82,7 +82,8 @@ def measure(
 
 
 def _unpack(content: bytes, device: Device, expandable_segments: bool) -> Measurement:
-    return _run(*unpacked(content), device, expandable_segments)
+    workload, config, data = unpacked(content)
+    return _run(workload, config, data, device, expandable_segments)
 
 
 def _run(workload: Workload, config: Config, data: Any, device: Device, expandable_segments: bool) -> Measurement:
