@@ -64,6 +64,7 @@ PAGES = {
                 "tune --config own.yaml --set batch_size=512 --max-workers 2 --output study",
                 "a list of your own, two trials at once, in a folder of your choice",
             ),
+            ("tune --workload my_model:MyModel --auto-memory", "a model of your own, in my_model.py"),
             ("tune --mode full --auto-memory --dry-run", "only the plan"),
             ("tune --resume study --max-failures 1", "go on with a study, and run its failed trials again"),
             ("tune --mode architecture --tensorboard --mlflow sqlite:///mlflow.db", "tell these trackers, too"),
@@ -90,6 +91,7 @@ PAGES = {
             "results",
             "train",
             "hyperparameter_tuning.md",
+            "your_own_model.md",
             "packing_and_retries.md",
             "cluster.md",
             "trackers.md",
@@ -139,6 +141,11 @@ PAGES = {
             ("130", "interrupted by Ctrl-C; the best weights so far are saved"),
         ),
         see=("run", "results", "results.md"),
+    ),
+    "new-workload": Page(
+        examples=(("tune new-workload my_model", "my_model.py, with the class MyModel"),),
+        files=(("NAME.py", "the workload, in the current folder; never written over"),),
+        see=("run", "your_own_model.md"),
     ),
     "fit-footprint": Page(
         examples=(

@@ -30,6 +30,8 @@ class Slow(Toy):
 class Unpackable(Toy):
     """A toy that cannot be had in another process."""
 
+    name: ClassVar[str] = "unpackable"
+
     def __reduce__(self) -> Any:
         return _unpack, ()
 

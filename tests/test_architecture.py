@@ -175,6 +175,7 @@ ALLOWED = {
     "optuna_export": {"epochs", "journal", "pages", "studies", "study_folder"},
     "options": {"selection", "shell"},
     "ray_tune": {"caps", "devices", "execution", "memory", "peak", "placement", "retry", "settings", "training"},
+    "scaffold": set(),
     "serving": {"epochs", "study_folder", "views"},
     "pages": {"api", "journal", "serving", "studies", "study_folder", "views"},
     "cli": {
@@ -188,6 +189,7 @@ ALLOWED = {
         "optuna_export",
         "options",
         "pages",
+        "scaffold",
         "shell",
         "study_folder",
         "views",

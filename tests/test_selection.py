@@ -134,7 +134,8 @@ def test_an_override_is_for_the_workloads_that_have_its_key() -> None:
 @pytest.mark.parametrize(
     ("texts", "meant"),
     [
-        ((), "synthetic"),
+        ((), ""),
+        (("my.models:MLP=here",), {"my.models:MLP": "here"}),
         (("folder",), "folder"),
         (("lr=0.1/folder",), "lr=0.1/folder"),
         (("toy=a=b", "toy-wide=ml-100k"), {"toy": "a=b", "toy-wide": "ml-100k"}),
@@ -155,7 +156,7 @@ def test_more_than_one_source_for_a_workload_is_refused(texts: tuple[str, ...]) 
     ("data", "sources"),
     [
         ("here", {"toy": "here", "toy-wide": "here"}),
-        ({"toy-wide": "there"}, {"toy": "synthetic", "toy-wide": "there"}),
+        ({"toy-wide": "there"}, {"toy": "", "toy-wide": "there"}),
     ],
 )
 def test_each_workload_loads_its_own_data(

@@ -22,20 +22,26 @@ if TYPE_CHECKING:
     from tuner.pages import report
     from tuner.ray_tune.wrap import memory_aware
     from tuner.retraining.train import train
+    from tuner.scaffold import new_workload
     from tuner.shell import completion
     from tuner.sizing.any_model.batch_size import compute_batch_size
     from tuner.sizing.any_model.budget import MemoryBudget
     from tuner.sizing.footprints.fitting import fit_footprint
     from tuner.sizing.memory_state import log_memory_state
     from tuner.sizing.transformers.gpu_memory import estimate_gpu_memory_requirements
+    from tuner.trial import Hyperparameter, TextHyperparameter
     from tuner.weights import load_best
+    from tuner.workloads.base import Workload
 
 __all__ = [
     "DataError",
     "ExecutionError",
+    "Hyperparameter",
     "InputError",
     "MemoryBudget",
+    "TextHyperparameter",
     "TunerError",
+    "Workload",
     "auto_estimate_memory_from_configs",
     "calibrate",
     "compare",
@@ -50,6 +56,7 @@ __all__ = [
     "load_best",
     "log_memory_state",
     "memory_aware",
+    "new_workload",
     "optimize",
     "plan",
     "report",
@@ -79,7 +86,10 @@ _MODULES = {
     "tuner.sizing.any_model.batch_size": ("compute_batch_size",),
     "tuner.sizing.any_model.budget": ("MemoryBudget",),
     "tuner.sizing.memory_state": ("log_memory_state",),
+    "tuner.scaffold": ("new_workload",),
+    "tuner.trial": ("Hyperparameter", "TextHyperparameter"),
     "tuner.weights": ("load_best",),
+    "tuner.workloads.base": ("Workload",),
 }
 
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tuner.selection import DEFAULT_DATA
-from tuner.study_folder import AUTO_BATCH, Row, workloads
-from tuner.workloads import find_workload
+from tuner.selection import source_of
+from tuner.study_folder import AUTO_BATCH, Row, classes, workloads
+from tuner.workloads import Classes, find_workload
 
 FLAGS = {"overrides": "set", "study": "from"}  # options that the command line calls otherwise
 
@@ -53,9 +53,14 @@ def run_again(options: Mapping[str, Any], row: Row, threads: int | None, default
     return f"{python} -m tuner {shlex.join(arguments({**options, **anew}, defaults))}"
 
 
-def load_again(folder: Path) -> str:
-    """The call that gives the best model of a study that was started from Python."""
-    return f"tuner.load_best({str(folder)!r})"
+def load_again(folder: Path, workload: str = "") -> str:
+    """The call that gives the best model of a study that was started from Python.
+
+    Args:
+        folder: the study's.
+        workload: the expression that makes the workload, where it cannot be found by a name.
+    """
+    return f"tuner.load_best({', '.join(filter(None, [repr(str(folder)), workload]))})"
 
 
 def its_options(options: Mapping[str, Any], row: Row, study: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -67,11 +72,11 @@ def its_options(options: Mapping[str, Any], row: Row, study: Mapping[str, Any]) 
         study: what ``study.json`` says.
     """
     if len(workloads(study)) > 1:
-        options = _of_workload(options, row)
+        options = _of_workload(options, row, classes(study))
     batch = study.get(AUTO_BATCH, {}).get(row["trial_id"])
     if batch is None:
         return options
-    key = find_workload(row["workload"]).memory_scales_with  # beside other trials it would be another
+    key = find_workload(row["workload"], classes(study)).memory_scales_with  # beside other trials it would be another
     others = [text for text in options["overrides"] if text.partition("=")[0] != key]
     return {**options, "overrides": [*others, f"{key}={batch}"]}
 
@@ -103,10 +108,11 @@ def _texts(value: Any) -> list[str]:
     return [str(each) for each in value] if isinstance(value, (list, tuple)) else [str(value)]
 
 
-def _of_workload(options: Mapping[str, Any], row: Row) -> dict[str, Any]:
+def _of_workload(options: Mapping[str, Any], row: Row, known: Classes) -> dict[str, Any]:
     """A study's options, without those that are of other workloads than a row's."""
-    name, data = row["workload"], options["data"]
-    its_own = data.get(name, DEFAULT_DATA) if isinstance(data, Mapping) else data
+    name = row["workload"]
+    its_own = source_of(options["data"], name, known)
     overrides = [text for text in options["overrides"] if f"config/{text.partition('=')[0]}" in row]
-    skip_bad = options["skip_bad"] and find_workload(name).skips_bad_files
-    return {**options, "workload": name, "data": its_own, "overrides": overrides, "skip_bad": skip_bad}
+    skip_bad = options["skip_bad"] and find_workload(name, known).skips_bad_files
+    named = {"workload": known.get(name, name), "data": its_own}
+    return {**options, **named, "overrides": overrides, "skip_bad": skip_bad}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tuner.again import arguments, its_options, load_again, run_again
 from tuner.devices import DeviceChoice
 from tuner.memory.estimate import Method
-from tuner.placement import Packing
+from tuner.placement import Packing, Plan
 from tuner.prerequisites import train_prerequisites
 from tuner.resume import merged_options
 from tuner.retry import OnOom
@@ -19,17 +19,18 @@ from tuner.selection import DEFAULT_DATA, DEFAULT_MODE, choose, chosen_before
 from tuner.settings import Settings
 from tuner.space import configurations as parse_configurations
 from tuner.study import StudyResult, run_study
-from tuner.study_folder import Row, read_study, workloads
-from tuner.workloads import find_workload
+from tuner.study_folder import Row, classes, read_study, workloads
+from tuner.workloads import find_workload, listed, specs_of
 from tuner.workloads.base import Choice
 
 if TYPE_CHECKING:
     from tuner.frame import StudyFrame
+    from tuner.workloads import Workloads
 
 
 def run(
+    workload: Workloads = (),
     *,
-    workload: str | Sequence[str] = (),
     mode: str = DEFAULT_MODE,
     config: str | None = None,
     overrides: Sequence[str] = (),
@@ -73,13 +74,14 @@ def run(
     """Tunes a workload: what ``tune`` does in a terminal.
 
     Args:
-        workload: what to train: "graphsage"; several names train them side by side. Without one, what ``config``
-            names, else "graphsage".
+        workload: what to train: "graphsage"; "module:Class", an object or a class of your own; several train side by
+            side. Without one, what ``config`` names, else "graphsage".
         mode: a named list of configurations: "quick", "architecture", "learning", "regularization" or "full".
         config: a file of your own instead of a mode: ``configurations:`` or ``grid:`` in YAML, TOML or JSON. The
             key ``workload`` there says whose a configuration is.
         overrides: ``"key=value"`` texts that replace values of every configuration whose workload has the key.
-        data: "synthetic", "ml-100k" (downloaded once), or a folder; or a mapping from workload to one of these.
+        data: "synthetic", "ml-100k" (downloaded once), or a folder; a workload of your own gets the text as it is.
+            Or a mapping from workload to one of these.
         skip_bad: leave out data files that cannot be used, such as SWC files, instead of refusing them all.
         only: run just the configuration of this name.
         limit: run just the first so many of each workload.
@@ -142,27 +144,35 @@ def run_given(options: Mapping[str, Any], given: Collection[str], *, from_python
         ExecutionError: as ``run``.
     """
     defaults = run_defaults()
+    wanted, specs = options["workload"], specs_of(options["workload"])
     options = {name: _plain(options[name]) for name in defaults}  # in one order, in which commands name them
     study: Mapping[str, Any] = {}
     if resume := options["resume"]:
         study = read_study(Path(resume))
-        chosen = {name: value for name, value in options.items() if name in given}
-        options = merged_options(study, chosen, defaults, resume)
-    choices, label = _choices(options, study)
-    command = shlex.join(["tune", *arguments(options, defaults)])
-    choices, settings = train_prerequisites(choices, Settings.from_options(options), command=command, options=options)
+    if specs is not None:
+        options["workload"] = specs
+        if study:
+            chosen = {name: value for name, value in options.items() if name in given}
+            options = merged_options(study, chosen, defaults, options["resume"])
+            wanted = wanted if "workload" in given else options["workload"]
+    choices, label = _choices({**options, "workload": wanted}, study)
+    # Nothing but the same call has the objects again that only this process has.
+    stored = None if specs is None else options
+    command = "tuner.run()" if specs is None else shlex.join(["tune", *arguments(options, defaults)])
+    choices, settings = train_prerequisites(choices, Settings.from_options(options), command=command, options=stored)
+
+    def again(best: Row, folder: Path, plan: Plan) -> str:
+        if specs is None:
+            return load_again(folder, _call(best["workload"], listed(wanted)))
+        return run_again(its_options(options, best, read_study(folder)), best, plan.threads, defaults)
+
     return run_study(
         choices,
         settings,
         label=label,
         command=command,
-        options=options,
-        again=lambda best, folder, plan: run_again(
-            its_options(options, best, read_study(folder)),
-            best,
-            plan.threads,
-            defaults,
-        ),
+        options=stored,
+        again=again,
         from_python=from_python,
     )
 
@@ -172,8 +182,10 @@ def _choices(options: Mapping[str, Any], study: Mapping[str, Any]) -> tuple[list
     names = ("workload", "mode", "config", "only", "limit", "overrides")
     selection = {name: options[name] for name in names}
     data, skip_bad, seed = options["data"], options["skip_bad"], Settings.from_options(options).data_seed
-    if study and all(value == study["options"].get(name) for name, value in selection.items()):
-        return chosen_before(study["configurations"], workloads(study), data, seed, skip_bad), options["mode"]
+    stored = study.get("options") or {}
+    if stored and all(value == stored.get(name) for name, value in selection.items()):
+        known = study["configurations"], workloads(study)
+        return chosen_before(*known, data, seed, skip_bad, classes(study)), options["mode"]
     return choose(**selection, data=data, seed=seed, skip_bad=skip_bad)
 
 
@@ -302,10 +314,17 @@ def command_again(study: Mapping[str, Any], row: Row, folder: Path) -> str:
     """
     stored = study.get("options")
     if not isinstance(stored, Mapping):
-        return load_again(folder)
+        return load_again(folder, "…" if row["workload"] in classes(study) else "")
     defaults = run_defaults()
     options = {name: stored.get(name, default) for name, default in defaults.items()}
     return run_again(its_options(options, row, study), row, study.get("plan", {}).get("threads"), defaults)
+
+
+def _call(name: str, wanted: Sequence[Any]) -> str:
+    """How the object or class of this name was made, in Python."""
+    own = [each for each in wanted if not isinstance(each, str) and find_workload(each).name == name]
+    cls = own[0] if isinstance(own[0], type) else type(own[0])
+    return f"{cls.__name__}({'…' if own[0] is not cls and vars(own[0]) else ''})"
 
 
 def _plain(value: Any) -> Any:

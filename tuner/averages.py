@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from tuner.browse import STUDY
 from tuner.errors import InputError
 from tuner.noise import Average, Interval, averages
-from tuner.studies import Study, by_data, data_print, labels, name_in_study, read_studies
+from tuner.studies import Study, by_data, data_print, labels, metric_of, name_in_study, read_studies
 from tuner.study_folder import Row
-from tuner.workloads import BUILT_IN, find_workload
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,9 +64,9 @@ def _records(
     rows: Sequence[Row], studies: Mapping[str, Study], workload: str, metric: str | None
 ) -> Iterator[dict[str, Any]]:
     own = [row for row in rows if row["workload"] == workload]
-    if metric is None and workload not in BUILT_IN:
+    by = metric_of(workload, [], studies.values()) if metric is None else metric
+    if not by:
         raise InputError(f"{workload}: say by which metric its trials are compared")
-    by = find_workload(workload).metric if metric is None else metric
     if not any(by in row for row in own):
         raise InputError(f"metric {by!r}: the trials of {workload} have no such column")
     several = len({row[STUDY] for row in rows}) > 1

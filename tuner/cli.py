@@ -194,6 +194,19 @@ def train(debug: bool, **chosen: Any) -> None:
 
 
 @cli.command()
+@click.argument("name", metavar="NAME")
+@options("debug")
+def new_workload(debug: bool, **chosen: Any) -> None:
+    """Write a workload of your own to start from: NAME.py, which runs as it is.
+
+    It is written into the current folder and never over a file that is there.
+    """
+    from tuner import scaffold
+
+    click.echo(scaffold.commands(scaffold.new_workload(**chosen)))
+
+
+@cli.command()
 @options("rows", "footprint_output", "name", "batch", "overwrite", "debug")
 def fit_footprint(debug: bool, **chosen: Any) -> None:
     """Fit a formula of memory to measured rows, and keep it as a footprint file.

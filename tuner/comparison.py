@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from tuner.again import values_again
 from tuner.browse import STUDY, best_first, check_number, parse_columns, parse_condition, parse_order, sort_rows
 from tuner.errors import InputError
 from tuner.studies import Study, by_data, data_print, labels, metric_of, name_in_study, read_studies
-from tuner.study_folder import NOT_KEPT, Row
+from tuner.study_folder import NOT_KEPT, Row, classes
 from tuner.study_folder import columns as csv_columns
 from tuner.workloads import BUILT_IN
 
@@ -138,7 +139,7 @@ def compare(
     by_label = dict(zip(labels(studies), studies, strict=True))
     known = [STUDY, *csv_columns(row for study in studies for row in study.rows)]
     rows = [{STUDY: label, **row} for label, study in by_label.items() for row in study.rows]
-    metrics = {name: metric_of(name, rows) for name in dict.fromkeys(row["workload"] for row in rows)}
+    metrics = {name: metric_of(name, rows, studies) for name in dict.fromkeys(row["workload"] for row in rows)}
     rows = best_first(rows, metrics)
     orders = [parse_order(text, known) for text in _listed(sort)]
     conditions = [parse_condition(text, known) for text in _listed(where)]
@@ -159,11 +160,12 @@ def again(found: Comparison, row: Row) -> str:
     from tuner.api import command_again
 
     study, name = found.studies[row[STUDY]], row["workload"]
-    if study.about and name in BUILT_IN:
+    if study.about and name in (*BUILT_IN, *classes(study.about)):
         own = [each for each in found.rows if each[STUDY] == row[STUDY]]
         kept = row is found.best(own, name) and not str(row.get("error")).startswith(NOT_KEPT)
         if kept or isinstance(study.about.get("options"), Mapping):
-            return f"Again: {command_again(study.about, row, study.path)}"
+            with suppress(InputError):  # a class that cannot be found from here
+                return f"Again: {command_again(study.about, row, study.path)}"
     return f"Its values: {values_again(row)}"
 
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
+    from tuner.workloads import Workloads
+
 # Not after their parameters.
 OPTIONS_NAMED_OTHERWISE = {"overrides": "--set", "calibration": "--no-calibration", "step": "step"}
 Step = Callable[[], "tuple[nn.Module, Optimizer | None, Callable[[], Tensor]]"]
@@ -38,7 +40,7 @@ Step = Callable[[], "tuple[nn.Module, Optimizer | None, Callable[[], Tensor]]"]
 def estimate(
     model: str | None = None,
     *,
-    workload: str | Sequence[str] = (),
+    workload: Workloads = (),
     mode: str = DEFAULT_MODE,
     config: str | None = None,
     overrides: Sequence[str] = (),
@@ -170,7 +172,7 @@ def _estimates(
 
 def calibrate(
     *,
-    workload: str | Sequence[str] = (),
+    workload: Workloads = (),
     mode: str = DEFAULT_MODE,
     config: str | None = None,
     data: str | Mapping[str, str] = DEFAULT_DATA,

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 from tuner.auto_batch import Sized, packed_uniformly, size_batches
 from tuner.capacity import Capacity, capacity, card_sizes, imagined
@@ -21,6 +21,9 @@ from tuner.settings import Settings
 from tuner.study_folder import ATTEMPTS, Row, read_study, workloads
 from tuner.trial import GB, Device, Request, Trial, is_auto, title
 from tuner.workloads.base import describe, load_jobs
+
+if TYPE_CHECKING:
+    from tuner.workloads import Workloads
 
 Seconds = Callable[[Request], float]
 
@@ -59,7 +62,7 @@ class Forecast:
 class PlanOptions(TypedDict, total=False):
     """The options of ``plan`` but for ``gpu``, which decides what it returns."""
 
-    workload: str | Sequence[str]
+    workload: Workloads
     mode: str
     config: str | None
     overrides: Sequence[str]
@@ -95,7 +98,7 @@ def plan(*, gpu: str | Sequence[float], **options: Unpack[PlanOptions]) -> Capac
 
 def plan(
     *,
-    workload: str | Sequence[str] = (),
+    workload: Workloads = (),
     mode: str = DEFAULT_MODE,
     config: str | None = None,
     overrides: Sequence[str] = (),

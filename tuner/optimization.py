@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tuner.devices import DeviceChoice
 from tuner.editing.edit import Edit
@@ -26,6 +26,9 @@ from tuner.sizing.target import Target, detected_target, given_target
 from tuner.sizing.workload import batch_bound, batch_key
 from tuner.trial import GB, MOST_GB, Device, title
 from tuner.workloads.base import Config, describe, load_jobs
+
+if TYPE_CHECKING:
+    from tuner.workloads import Workloads
 
 # Options that are whole numbers of at least 1.
 WHOLE = ("target_effective_batch", "devices", "min_batch_size", "max_batch_size")
@@ -71,7 +74,7 @@ class Optimization:
 
 def optimize(
     *,
-    workload: str | Sequence[str] = (),
+    workload: Workloads = (),
     mode: str = DEFAULT_MODE,
     config: str | None = None,
     overrides: Sequence[str] = (),

@@ -25,7 +25,23 @@ def _alone(ctx: click.Context, parameter: click.Parameter, value: str | None) ->
     both = [ctx.get_parameter_source(name) for name in ("mode", "config")]
     if both == [ParameterSource.COMMANDLINE] * 2:
         raise InputError("--config and --mode were both given: leave one of them out")
+    _check_modes(ctx, ctx.params.get("workload", ()))
     return value
+
+
+def _workload(ctx: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    _check_modes(ctx, names)
+    return names
+
+
+def _check_modes(ctx: click.Context, names: tuple[str, ...]) -> None:
+    """Refuses ``--mode`` for workloads of the user's own alone, also where the mode that is given is the default."""
+    if (
+        names
+        and all(":" in name for name in names)
+        and ctx.get_parameter_source("mode") is ParameterSource.COMMANDLINE
+    ):
+        raise InputError(f"--mode: workload {' and '.join(names)} has no modes: give it a list by --config FILE")
 
 
 # By the parameter's name; an option that means another thing to another command has a name of its own here.
@@ -33,9 +49,11 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
     "workload": click.option(
         "--workload",
         multiple=True,
+        callback=_workload,
         shell_complete=complete_workloads,
-        metavar="NAME",
-        help="What to train; give it again for several side by side.  [default: --config's, or graphsage]",
+        metavar="NAME|MODULE:CLASS",
+        help="What to train: graphsage, gt-ssl, kd-gat, or a class of your own; give it again for several side by "
+        "side.  [default: --config's, or graphsage]",
     ),
     "mode": click.option(
         "--mode",
@@ -65,7 +83,8 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
         multiple=True,
         callback=_data,
         metavar="[WORKLOAD=]NAME|DIR",
-        help="synthetic, ml-100k (downloaded once), or a folder; for all workloads or one.  [default: synthetic]",
+        help="synthetic, ml-100k (downloaded once), or a folder; any text for a workload of your own; for all "
+        "workloads or one.  [default: synthetic]",
     ),
     "skip_bad": click.option("--skip-bad", is_flag=True, help="Leave out data files that cannot be used."),
     "only": click.option("--only", metavar="NAME", help="Just the configuration of this name."),

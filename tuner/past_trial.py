@@ -13,12 +13,13 @@ from tuner.errors import InputError
 from tuner.journal import read_attempts
 from tuner.noise import best_by_mean
 from tuner.resume import fingerprint
-from tuner.selection import DEFAULT_DATA, chosen_before
-from tuner.study_folder import ATTEMPTS, BEFORE_METRICS, STUDY, Row, columns, read_study, workloads
+from tuner.selection import DEFAULT_DATA, chosen_before, source_of
+from tuner.study_folder import ATTEMPTS, BEFORE_METRICS, STUDY, Row, classes, columns, read_study, workloads
 from tuner.trial import ACCUMULATION
 from tuner.workloads import find_workload
 from tuner.workloads.base import Config, Workload
 
+Values = Mapping[str, float]  # of each trial's metric, by its id
 BEST_TRIAL = "best"
 NEEDED = ("seed", "plan", "fingerprint")  # of study.json
 
@@ -44,7 +45,7 @@ class PastTrial:
     @property
     def workload(self) -> Workload:
         """What it trained."""
-        return find_workload(self.row["workload"])
+        return find_workload(self.row["workload"], classes(self.study))
 
     @property
     def config(self) -> Config:
@@ -72,7 +73,7 @@ class PastTrial:
     def source(self) -> str:
         """Where the study had the workload's data."""
         given = self.study["options"].get("data", DEFAULT_DATA)
-        return str(given.get(self.row["workload"], DEFAULT_DATA) if isinstance(given, Mapping) else given)
+        return source_of(given, self.row["workload"], classes(self.study)) or self.workload.default_data
 
     def load_data(self, source: str | None) -> Any:
         """The data, split as the study had them.
@@ -106,9 +107,10 @@ class PastTrial:
     def _chosen(self, source: str) -> Any:
         name, options = self.row["workload"], self.study["options"]
         config = {key.removeprefix("config/"): value for key, value in self.row.items() if key.startswith("config/")}
-        skip_bad = bool(options.get("skip_bad")) and find_workload(name).skips_bad_files
+        skip_bad = bool(options.get("skip_bad")) and self.workload.skips_bad_files
         split_seed = self.study.get("split_seed", self.study["seed"])
-        return chosen_before([{**config, "name": self.row["name"]}], [name], source, split_seed, skip_bad)
+        entry = {**config, "name": self.row["name"]}
+        return chosen_before([entry], [name], source, split_seed, skip_bad, classes(self.study))
 
 
 def find_trial(folder: Path, wanted: str, workload: str | None, seed: int | None) -> PastTrial:
@@ -136,39 +138,47 @@ def find_trial(folder: Path, wanted: str, workload: str | None, seed: int | None
     if missing := [key for key in NEEDED if key not in study]:
         raise InputError(f"--from {folder}: its {STUDY} has no {missing[0]!r}: it is of another version of tuner")
     names = workloads(study)
+    workload = next((name for name, spec in classes(study).items() if spec == workload), workload)
     if workload is not None and workload not in names:
         raise InputError(f"--workload {workload}: the study in {folder} is of {', '.join(names)}")
     attempts = [row for row in read_attempts(folder / ATTEMPTS)[0] if workload in (None, row["workload"])]
     rows = sorted({row["trial_id"]: row for row in attempts}.values(), key=lambda row: str(row["trial_id"]))
     if not rows:
         raise InputError(f"--from {folder}: no trial has ended there yet; go on by tune --resume {folder}")
-    row, chosen = _best(folder, rows, seed) if wanted == BEST_TRIAL else _named(folder, rows, wanted, seed)
+    metrics = {row["workload"]: find_workload(row["workload"], classes(study)).metric for row in rows}
+    values = {row["trial_id"]: _value(row, metrics) for row in rows}
+    if wanted == BEST_TRIAL:
+        row, chosen = _best(folder, rows, seed, metrics, values)
+    else:
+        row, chosen = _named(folder, rows, wanted, seed, values)
     mine = [each for each in attempts if each["trial_id"] == row["trial_id"]]
     return PastTrial(folder, study, row, chosen, tuple(each.get(f"config/{ACCUMULATION}", 1) for each in mine))
 
 
-def _best(folder: Path, rows: Sequence[Row], seed: int | None) -> tuple[Row, str]:
+def _best(
+    folder: Path, rows: Sequence[Row], seed: int | None, metrics: Mapping[str, str], values: Values
+) -> tuple[Row, str]:
     """A trial of the configuration that is best by its mean, and why it is that one."""
-    completed = [row for row in rows if row["status"] == "completed" and _value(row) < math.inf]
+    completed = [row for row in rows if row["status"] == "completed" and values[row["trial_id"]] < math.inf]
     if not completed:
         ids = f"{rows[0]['trial_id']} ({rows[0]['status']})"
         raise InputError(f"--from {folder}: none of its trials is completed; name one by --trial, such as {ids}")
     _one_workload("--trial best", completed)
-    best = best_by_mean(completed, find_workload(completed[0]["workload"]).metric)
+    best = best_by_mean(completed, metrics[completed[0]["workload"]])
     assert best is not None
-    row, which = _of_seeds([each for each in completed if each["name"] == best.name], seed)
+    row, which = _of_seeds([each for each in completed if each["name"] == best.name], seed, values)
     if len({each["seed"] for each in completed}) == 1:
         return row, ""
     seeds = f"{len(best.values)} seed{'s' * (len(best.values) != 1)}"
     return row, f"configuration {best.name}, best by mean over {seeds}; {which}"
 
 
-def _value(row: Row) -> float:
-    value = row.get(find_workload(row["workload"]).metric)
+def _value(row: Row, metrics: Mapping[str, str]) -> float:
+    value = row.get(metrics[row["workload"]])
     return math.inf if value is None else float(value)
 
 
-def _named(folder: Path, rows: Sequence[Row], wanted: str, seed: int | None) -> tuple[Row, str]:
+def _named(folder: Path, rows: Sequence[Row], wanted: str, seed: int | None, values: Values) -> tuple[Row, str]:
     """The trial of this id; else one of this name, and why it is that one."""
     found = [row for row in rows if row["trial_id"] == wanted] or [row for row in rows if row["name"] == wanted]
     if not found:
@@ -177,22 +187,22 @@ def _named(folder: Path, rows: Sequence[Row], wanted: str, seed: int | None) -> 
         hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
         raise InputError(f"--trial {wanted}: no trial in {folder} has ended that is called so; {hint}")
     _one_workload(f"--trial {wanted}", found)
-    completed = [row for row in found if row["status"] == "completed" and _value(row) < math.inf]
+    completed = [row for row in found if row["status"] == "completed" and values[row["trial_id"]] < math.inf]
     if len(found) > 1 and seed is None and not completed:
         seeds = ", ".join(str(row["seed"]) for row in found)
         raise InputError(
             f"--trial {wanted}: it was trained with seeds {seeds}, and no trial of it is completed; "
             "choose one by --seed"
         )
-    row, which = _of_seeds(found, seed)
+    row, which = _of_seeds(found, seed, values)
     return row, f"configuration {row['name']}; {which}" if len(found) > 1 else ""
 
 
-def _of_seeds(rows: Sequence[Row], seed: int | None) -> tuple[Row, str]:
+def _of_seeds(rows: Sequence[Row], seed: int | None, values: Values) -> tuple[Row, str]:
     """Of one configuration's trials that of the seed, else the best completed one; and which it is."""
     if same := next((row for row in rows if row["seed"] == seed), None):
         return same, f"seed {seed}"
-    best = min(rows, key=lambda row: (row["status"] != "completed", _value(row)))
+    best = min(rows, key=lambda row: (row["status"] != "completed", values[row["trial_id"]]))
     return best, f"seed {best['seed']}" + f", the best of {len(rows)}" * (len(rows) > 1)
 
 

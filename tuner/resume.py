@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tuner.errors import InputError
 from tuner.retry import Accumulated, Retry, RetryPolicy, next_attempt
@@ -25,9 +27,18 @@ def fingerprint(data: Any) -> str:
 
     The data are pickled for that, as they are on their way to the workers, and nothing is read back. Every array
     counts with its type, shape and values, however it lies in memory.
+
+    Raises:
+        InputError: they cannot be pickled.
     """
     pickled = io.BytesIO()
-    _Pickler(pickled).dump(data)
+    try:
+        _Pickler(pickled).dump(data)
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"the data cannot go to workers, as they cannot be pickled ({' '.join(str(error).split())}): give numpy "
+            "arrays in tuples, lists, dicts or dataclasses"
+        ) from error
     return hashlib.blake2b(pickled.getbuffer(), digest_size=16).hexdigest()
 
 
@@ -39,10 +50,17 @@ class _Pickler(pickle.Pickler):
         self.fast = True  # without a memo: equal texts may be one object or two
 
     def reducer_override(self, value: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch and isinstance(value, torch.Tensor) and value.layout is torch.strided:
+            values = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+            return _digest(f"{value.dtype} {tuple(value.shape)}", values)
         if not isinstance(value, np.ndarray) or value.dtype.hasobject:
             return NotImplemented
-        own = hashlib.blake2b(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data, digest_size=16)
-        return str, (f"{value.dtype.str} {value.shape} {own.hexdigest()}",)
+        return _digest(f"{value.dtype.str} {value.shape}", np.ascontiguousarray(value).reshape(-1).view(np.uint8))
+
+
+def _digest(kind: str, values: NDArray[np.uint8]) -> tuple[type[str], tuple[str]]:
+    return str, (f"{kind} {hashlib.blake2b(values.data, digest_size=16).hexdigest()}",)
 
 
 def description(

@@ -5,21 +5,26 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError
 from tuner.space import Schema, configurations, mode_file, read_file, select
 from tuner.trial import Configuration
-from tuner.workloads import BUILT_IN, DEFAULT_WORKLOAD, find_workload
+from tuner.workloads import BUILT_IN, DEFAULT_WORKLOAD, NO_CLASSES, Classes, Finder, is_built_in
+from tuner.workloads import listed as as_list
 from tuner.workloads.base import Choice, Workload
+from tuner.workloads.own import SPEC, load_data
+
+if TYPE_CHECKING:
+    from tuner.workloads import Workloads
 
 DEFAULT_MODE = "quick"
-DEFAULT_DATA = "synthetic"
+DEFAULT_DATA = ""  # each workload's own default
 
 
 def choose(
     *,
-    workload: str | Sequence[str],
+    workload: Workloads,
     mode: str,
     config: str | None,
     data: str | Mapping[str, str],
@@ -32,8 +37,10 @@ def choose(
     """What is to be tried of each workload, and what the list of configurations is called.
 
     Args:
-        workload: its name, or several; none for those that the file names, else for the default one.
-        mode: a mode of each workload, where ``config`` is None.
+        workload: its name, ``module:Class``, an object or a class; or several; none for those that the file names,
+            else for the default one.
+        mode: a mode of each workload, where ``config`` is None. One that is not built in has no modes, and without a
+            file one configuration of its defaults.
         config: a file of the user's own. An entry without the key ``workload`` is for every workload asked for.
         data: where the data of all workloads are, or where those of each are; the default for those it leaves out.
         only: just the configurations of this name.
@@ -45,16 +52,17 @@ def choose(
     Raises:
         InputError: one of these cannot be used; data are not looked at.
     """
-    asked = [workload] if isinstance(workload, str) else workload
-    names = list(dict.fromkeys(find_workload(name).name for name in asked))
+    find = Finder()
+    names = list(dict.fromkeys(find(wanted).name for wanted in as_list(workload)))
     if config is not None and not isinstance(config, (str, Path)):
         raise InputError(f"config: expected the path of a file, not a {type(config).__name__}")
     if config is not None and mode != DEFAULT_MODE:
         raise InputError("--config and --mode were both given: leave one of them out")
-    found = _of_file(Path(config), names) if config else _of_mode(mode, names or [DEFAULT_WORKLOAD])
-    sources = _sources(data, found)
-    selected = _overridden(select(found, only=only, limit=limit), overrides)
-    return _choices(selected, sources, seed, skip_bad), Path(config).stem if config else mode
+    found = _of_file(Path(config), names, find) if config else _of_mode(mode, names or [DEFAULT_WORKLOAD], find)
+    sources = _sources(data, found, find)
+    selected = _overridden(select(found, only=only, limit=limit), overrides, find)
+    label = Path(config).stem if config else mode if any(is_built_in(find(name)) for name in found) else "default"
+    return _choices(selected, sources, seed, skip_bad, find), label
 
 
 def chosen_before(
@@ -63,6 +71,7 @@ def chosen_before(
     data: str | Mapping[str, str],
     seed: int,
     skip_bad: bool = False,
+    classes: Classes = NO_CLASSES,
 ) -> list[Choice]:
     """What a study has tried of each workload, as its ``study.json`` lists it.
 
@@ -72,20 +81,29 @@ def chosen_before(
         data: as for ``choose``.
         seed: drives the data's validation split.
         skip_bad: leave out data files that cannot be used.
+        classes: where the user's own workloads are found, by name.
 
     Raises:
         InputError: this version knows a workload or a hyperparameter no more.
     """
-    found = _by_workload(listed, names, {}, source="study.json")
+    find = Finder(classes)
+    found = _by_workload(listed, names, {}, find, source="study.json")
     if isinstance(data, Mapping):  # of it, what no trial needs was left out when the study was begun, too
-        data = {name: source for name, source in data.items() if name in found}
-    return _choices(found, _sources(data, found), seed, skip_bad)
+        data = {name: source for name, source in data.items() if {name} & {*found, *map(classes.get, found)}}
+    return _choices(found, _sources(data, found, find), seed, skip_bad, find)
+
+
+def source_of(data: str | Mapping[str, str], name: str, classes: Classes = NO_CLASSES) -> str:
+    """Where a study's options have a workload's data, which a user may have named by its class."""
+    if not isinstance(data, Mapping):
+        return data
+    return data.get(name, data.get(classes.get(name) or "", DEFAULT_DATA))
 
 
 def parse_data(texts: Sequence[str]) -> str | dict[str, str]:
     """What is meant by the texts of ``--data``: one source for all workloads, or one for each that is named.
 
-    Only a workload that exists is taken for the name of one: folders may have ``=`` in their names, too.
+    Only the name of a built-in workload or ``module:Class`` is taken for one: folders may have ``=`` in their names.
 
     Args:
         texts: ``NAME|DIR``, or ``WORKLOAD=NAME|DIR`` for each of several workloads.
@@ -93,16 +111,25 @@ def parse_data(texts: Sequence[str]) -> str | dict[str, str]:
     Raises:
         InputError: there is more than one source for a workload.
     """
-    named = dict(text.split("=", 1) for text in texts if "=" in text and text.partition("=")[0] in BUILT_IN)
+    named = dict(text.split("=", 1) for text in texts if "=" in text and _is_workload(text.partition("=")[0]))
     if len(named) < len(texts) and len(texts) > 1:
         raise InputError(f"--data {' --data '.join(texts)}: give one for all, or one WORKLOAD=NAME|DIR for each")
     return named or (texts[0] if texts else DEFAULT_DATA)
 
 
-def _of_mode(mode: str, names: Sequence[str]) -> dict[str, list[Configuration]]:
+def _is_workload(text: str) -> bool:
+    return text in BUILT_IN or SPEC.fullmatch(text) is not None
+
+
+def _of_mode(mode: str, names: Sequence[str], find: Finder) -> dict[str, list[Configuration]]:
     found = {}
     for name in names:
-        workload = find_workload(name)
+        workload = find(name)
+        if not is_built_in(workload):
+            if mode != DEFAULT_MODE:
+                raise InputError(f"--mode {mode}: workload {name} has no modes: give it a list by --config FILE")
+            found[name] = configurations([{}], workload.schema, finish=workload.finish)
+            continue
         path = mode_file(name, mode)
         listed, defaults = read_file(path)
         found[name] = configurations(
@@ -111,21 +138,21 @@ def _of_mode(mode: str, names: Sequence[str]) -> dict[str, list[Configuration]]:
     return found
 
 
-def _of_file(path: Path, names: Sequence[str]) -> dict[str, list[Configuration]]:
+def _of_file(path: Path, names: Sequence[str], find: Finder) -> dict[str, list[Configuration]]:
     listed, defaults = read_file(path)
-    return _by_workload(listed, names, defaults, source=str(path))
+    return _by_workload(listed, names, defaults, find, source=str(path))
 
 
 def _by_workload(
-    listed: object, names: Sequence[str], defaults: Mapping[str, Any], *, source: str
+    listed: object, names: Sequence[str], defaults: Mapping[str, Any], find: Finder, *, source: str
 ) -> dict[str, list[Configuration]]:
     """The configurations of each of ``names``; without any, of each workload that the list or its defaults name."""
     entries = listed if isinstance(listed, list) else []
-    whose = [_key(entry, defaults.get("workload")) for entry in entries]
+    whose = [_key(entry, defaults.get("workload"), find, source) for entry in entries]
     if not names:
         whose = [own or DEFAULT_WORKLOAD for own in whose]
         names = list(dict.fromkeys(filter(None, whose))) or [DEFAULT_WORKLOAD]
-    named = {name: _workload(name, source) for name in [*names, *filter(None, whose)]}
+    named = {name: _workload(name, find, source) for name in [*names, *filter(None, whose)]}
     schemas = {name: workload.schema for name, workload in named.items()}
     found = {}
     for name in names:
@@ -139,10 +166,10 @@ def _by_workload(
     return found
 
 
-def _key(entry: object, default: object) -> str | None:
-    """Which workload an entry is of, if it says so."""
+def _key(entry: object, default: object, find: Finder, source: str) -> str | None:
+    """The name of the workload that an entry is of, if it says so."""
     own = entry.get("workload", default) if isinstance(entry, Mapping) else default
-    return None if own is None else str(own)
+    return None if own is None else _workload(str(own), find, source).name
 
 
 def _without_key(entry: Any) -> Any:
@@ -151,9 +178,9 @@ def _without_key(entry: Any) -> Any:
     return {name: value for name, value in entry.items() if name != "workload"}
 
 
-def _workload(name: str, source: str) -> Workload:
+def _workload(name: str, find: Finder, source: str) -> Workload:
     try:
-        return find_workload(name)
+        return find(name)
     except InputError as error:
         raise InputError(f"{source}: {error}") from error
 
@@ -166,17 +193,17 @@ def _of_schema(values: Mapping[str, Any], schema: Schema, schemas: Collection[Sc
 
 
 def _overridden(
-    found: Mapping[str, Sequence[Configuration]], overrides: Sequence[str]
+    found: Mapping[str, Sequence[Configuration]], overrides: Sequence[str], find: Finder
 ) -> dict[str, Sequence[Configuration]]:
     """The configurations with the values of ``--set``, each workload with those that it has."""
     given = dict(_override(text) for text in overrides)
-    schemas = {name: find_workload(name).schema for name in found}
+    schemas = {name: find(name).schema for name in found}
     replaced = {}
     for name, listed in found.items():
         values = _of_schema(given, schemas[name], schemas.values())
         configurations([values], schemas[name], source="--set")  # a fault is told once, not for each
         entries = [{**each.values, **values, "name": each.name} for each in listed]
-        finish = find_workload(name).finish
+        finish = find(name).finish
         replaced[name] = configurations(entries, schemas[name], source="--set", finish=finish) if values else listed
     return replaced
 
@@ -196,25 +223,27 @@ def _override(text: str) -> tuple[str, Any]:
             return key, value
 
 
-def _sources(data: str | Mapping[str, str], names: Collection[str]) -> dict[str, str]:
+def _sources(data: str | Mapping[str, str], names: Collection[str], find: Finder) -> dict[str, str]:
     """Where each workload's data are."""
-    if not isinstance(data, Mapping):
-        return dict.fromkeys(names, data)
-    for name, source in data.items():
+    given = data if isinstance(data, Mapping) else dict.fromkeys(names, data)
+    found = {}
+    for key, source in given.items():
+        name = find(key).name if SPEC.fullmatch(key) else key
         if name not in names:
-            raise InputError(f"--data {name}={source}: no trial is of that workload; they are of {', '.join(names)}")
-    return {name: data.get(name, DEFAULT_DATA) for name in names}
+            raise InputError(f"--data {key}={source}: no trial is of that workload; they are of {', '.join(names)}")
+        found[name] = source
+    return {name: found.get(name) or find(name).default_data for name in names}
 
 
 def _choices(
-    found: Mapping[str, Sequence[Configuration]], sources: Mapping[str, str], seed: int, skip_bad: bool
+    found: Mapping[str, Sequence[Configuration]], sources: Mapping[str, str], seed: int, skip_bad: bool, find: Finder
 ) -> list[Choice]:
-    named = [find_workload(name) for name in found]
+    named = [find(name) for name in found]
     if skip_bad and not any(workload.skips_bad_files for workload in named):
         raise InputError(f"--skip-bad: has no effect on the data of {', '.join(found)}")
     chosen = []
     for workload in named:
-        load = partial(workload.load_data, sources[workload.name], seed)
+        load = partial(load_data, workload, sources[workload.name], seed)
         skipping = {"skip_bad": True} if skip_bad and workload.skips_bad_files else {}
         chosen.append(Choice(workload, partial(load, **skipping), found[workload.name]))
     return chosen

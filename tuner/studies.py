@@ -69,13 +69,16 @@ def newest_study(folder: Path) -> Path:
     return max(studies, key=_begun)
 
 
-def metric_of(workload: str, rows: Sequence[Row]) -> str:
-    """What trials of a workload are compared by; of one not built in, the first validation metric in its rows.
+def metric_of(workload: str, rows: Sequence[Row], studies: Iterable[Study] = ()) -> str:
+    """What trials of a workload are compared by; empty where that is not known.
 
-    Empty where they have none.
+    Of one that is not built in its study says it; where none does, it is the first validation metric in its rows.
     """
     if workload in BUILT_IN:
         return find_workload(workload).metric
+    for study in studies:
+        if workload in study.about.get("metrics", {}):
+            return str(study.about["metrics"][workload])
     own = (key for row in rows if row["workload"] == workload for key in row)
     return next((key for key in own if key.startswith("val_")), "")
 

@@ -53,6 +53,7 @@ from tuner.views.tables import (
     plan_text,
     results_table,
 )
+from tuner.workloads import classes_of
 from tuner.workloads.base import Choice, Jobs, accumulated, describe, load_jobs, metrics_of
 
 if TYPE_CHECKING:
@@ -162,8 +163,9 @@ def run_study(
         with closing(folder):
             if not settings.resume:
                 tried = {"configurations": listed(sized.trials, several=len(jobs) > 1), AUTO_BATCH: sized.by_trial()}
-                about_it = {"metrics": metrics_of(jobs), **_description(command, options, about, settings, plan)}
-                folder.describe({**described, **tried, **about_it})
+                own = {"classes": classes_of([job.workload for job in jobs.values()]), "metrics": metrics_of(jobs)}
+                about_it = _description(command, options, about, settings, plan)
+                folder.describe({**described, **tried, **own, **about_it})
             elif settings.seeds > study.get("seeds", 1):
                 folder.describe(with_more_seeds(study, trials, settings.seeds))
             broken: BaseException | None = None

@@ -35,9 +35,11 @@ ATTEMPTS = "attempts.jsonl"
 RESULTS = "results.csv"
 STUDY = "study.json"
 AUTO_BATCH = "auto_batch"  # in study.json: what each batch that was to be found came to, by trial id
-KINDS = {"configurations": list, "metrics": dict, "plan": dict, "settings": dict, "seeds": int}  # of its values
+# What its values are.
+KINDS = {"classes": dict, "configurations": list, "metrics": dict, "plan": dict, "settings": dict, "seeds": int}
 RESTORE = "restore it from a copy, or start a new study"
 BEST = "best.pt"
+TRAIN = "train.json"  # in the place of study.json, in the folder of a model that ``tune train`` has left
 CHECKPOINTS = "checkpoints"
 TRACEBACKS = "tracebacks.log"
 
@@ -325,6 +327,12 @@ def workloads(study: Mapping[str, Any]) -> list[str]:
     """The names of a study's workloads, of which ``study.json`` has a list only where there are several."""
     named = study["workload"]
     return [str(each) for each in named] if isinstance(named, list) else [str(named)]
+
+
+def classes(study: Mapping[str, Any]) -> Mapping[str, str | None]:
+    """Where a study's workloads are found that are not built in: ``module:Class`` by name, None for no module."""
+    found: Mapping[str, str | None] = study.get("classes", {})
+    return found
 
 
 def best_name(workload: str) -> str:

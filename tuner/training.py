@@ -367,7 +367,14 @@ def evaluate(workload: Workload, model: nn.Module, data: Any, split: str) -> dic
     prefix = {"validation": "val_", "test": "test_"}[split]
     model.eval()
     with torch.inference_mode():
-        return {prefix + name: float(value) for name, value in workload.evaluate(model, data, split).items()}  # type: ignore[arg-type]
+        metrics = {prefix + name: float(value) for name, value in workload.evaluate(model, data, split).items()}  # type: ignore[arg-type]
+    if split == "validation" and workload.metric not in metrics:
+        wanted = workload.metric.removeprefix(prefix)
+        raise TunerError(
+            f"evaluate gave {', '.join(name.removeprefix(prefix) for name in metrics) or 'nothing'}, not {wanted!r}, "
+            f"by which workload {workload.name} is compared"
+        )
+    return metrics
 
 
 def to_device(batch: Batch, device: str) -> Batch:

@@ -321,7 +321,7 @@ class Hyperparameter:
     default: int | float
     low: float
     high: float
-    doc: str
+    doc: str = ""
     optional: bool = False
     auto: bool = False
 
@@ -343,7 +343,7 @@ class TextHyperparameter:
     """
 
     default: str
-    doc: str
+    doc: str = ""
     choices: tuple[str, ...] = ()
     optional: bool = False
 

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.errors import InputError
-from tuner.study_folder import BEST, best_name
-from tuner.workloads import find_workload
+from tuner.study_folder import BEST, STUDY, TRAIN, best_name, classes
+from tuner.workloads import Classes, find_workload
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from tuner.workloads import Wanted
 
-def load_best(folder: str | Path, workload: str | None = None) -> nn.Module:
+
+def load_best(folder: str | Path, workload: Wanted | None = None) -> nn.Module:
     """The best model of a study, ready to evaluate; on the CPU, in evaluation mode.
 
     Args:
         folder: the study's folder, or a file of weights that it has kept.
-        workload: whose best model, where the study has those of several workloads.
+        workload: whose best model, where the study has those of several workloads, by its name; or your own, as
+            "module:Class", an object or its class, where the study cannot say where that is.
 
     Raises:
         InputError: the folder holds no best weights of this workload, those of several and none was named, or weights
@@ -27,12 +32,15 @@ def load_best(folder: str | Path, workload: str | None = None) -> nn.Module:
     """
     import torch
 
-    path = _best_file(Path(folder), workload)
+    by_name = workload is None or (isinstance(workload, str) and ":" not in workload)
+    given = None if workload is None or by_name else find_workload(workload)
+    name = given.name if given else None if workload is None else str(workload)
+    path = _best_file(Path(folder), name)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-        found = find_workload(content["workload"])
-        if workload not in (None, found.name):
-            raise InputError(f"{path} is of workload {found.name!r}, not {workload!r}")
+        if name not in (None, content["workload"]):
+            raise InputError(f"{path} is of workload {content['workload']!r}, not {name!r}")
+        found = given or find_workload(content["workload"], _classes(path.parent))
         model = found.restore_model(content["config"], content["weights"])
     except FileNotFoundError as error:
         raise InputError(f"{path} is not there: give the folder of a study with a completed trial") from error
@@ -41,6 +49,14 @@ def load_best(folder: str | Path, workload: str | None = None) -> nn.Module:
     except (OSError, RuntimeError, KeyError, TypeError, ValueError, EOFError) as error:
         raise InputError(f"{path} cannot be loaded: {' '.join(str(error).split())}") from error
     return model.eval().requires_grad_(False)
+
+
+def _classes(folder: Path) -> Classes:
+    """Where the user's own workloads are found, by what was written beside the weights."""
+    for name in (STUDY, TRAIN):
+        with suppress(OSError, ValueError):
+            return classes(json.loads((folder / name).read_bytes()))
+    return {}
 
 
 def _best_file(folder: Path, workload: str | None) -> Path:

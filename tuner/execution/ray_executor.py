@@ -24,7 +24,9 @@ from tuner.execution.stop_file import StopFile
 from tuner.execution.worker import TrialOptions
 from tuner.placement import Plan
 from tuner.trial import Device, DeviceLost, EpochReport, Outcome, Placement
+from tuner.workloads import is_built_in
 from tuner.workloads.base import Jobs
+from tuner.workloads.own import sent_by_value
 
 EVENT_SECONDS = 30
 WEIGHTS_SECONDS = 60
@@ -115,7 +117,9 @@ class RayExecutor:
         options = replace(self._options, checkpoints=checkpoints.absolute() if checkpoints else None)
         # One object: Ray resolves no references within containers, and arrays within one are shared all the same.
         one_machine = on_one_machine(nodes, {self._watch.own_node, *self._nodes.values()})
-        self._shared = (put(dict(jobs), one_machine=one_machine), plan.threads, options)
+        elsewhere = [] if one_machine else [job.workload for job in jobs.values() if not is_built_in(job.workload)]
+        with sent_by_value(elsewhere):
+            self._shared = (put(dict(jobs), one_machine=one_machine), plan.threads, options)
         self._pools = make_pools(plan, self._nodes, memory, self._make)
         reserve(list(self._pools.values()))
         self._inquests = Inquests(self._watch, {pool.node_id for pool in self._pools.values()})

@@ -10,6 +10,7 @@ from tuner.caps import MMAP_THRESHOLD_BYTES
 from tuner.errors import InputError, TunerError
 from tuner.memory import calibration
 from tuner.memory.allocator import RELEASE
+from tuner.memory.imports import import_bytes
 from tuner.memory.static import estimate_static
 from tuner.trial import CHECKPOINTING, MAX_BATCH, MB, Configuration, Device, MemoryEstimate
 
@@ -86,13 +87,15 @@ def estimate(
     }
     first = "traced" if method == "auto" else method
     reasons: list[str] = []
+    causes: list[TunerError] = []
     for way in dict.fromkeys([first, *ways]):
         try:
             found = replace(ways[way](), note="; ".join(reasons))
             return calibration.with_headroom(found) if device.kind == "cpu" else found
         except TunerError as error:
             reasons.append(f"not {way}: {error}")
-    raise InputError(f"the footprint cannot be estimated: {'; '.join(reasons)}")
+            causes.append(error)
+    raise InputError(f"the footprint cannot be estimated: {'; '.join(reasons)}") from causes[0]
 
 
 def calibrated(
@@ -120,8 +123,10 @@ def _traced(
     workspace = cublas_workspace_bytes(device)
     trace = trace_workload(workload, config, data, device_kind=device.kind, cublas_workspace_bytes=workspace)
     found = to_estimate(trace, device.kind, expandable_segments)
-    imports = CHECKPOINTING_BYTES if device.kind == "cpu" and config.get(CHECKPOINTING) else 0
-    return replace(found, context_bytes=found.context_bytes + imports)
+    if device.kind == "cpu":
+        imports = import_bytes(type(workload)) + (CHECKPOINTING_BYTES if config.get(CHECKPOINTING) else 0)
+        found = replace(found, context_bytes=found.context_bytes + imports)
+    return found
 
 
 def cublas_workspace_bytes(device: Device) -> int:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tuner.caps import environment, worker_environment
 from tuner.devices import allocator_environment, pin
 from tuner.errors import ExecutionError
+from tuner.memory.packed import packed, unpacked, without_main
 from tuner.peak import PeakMeter
 from tuner.trial import Device, MemoryEstimate
 
@@ -70,12 +71,19 @@ def measure(
     try:
         # The process has a worker's settings of the heap, which are read as it begins.
         with environment(worker_environment(device)), ProcessPoolExecutor(1, mp_context=context) as pool:
-            return pool.submit(_run, workload, config, data, device, expandable_segments).result()
+            with without_main():
+                running = pool.submit(_unpack, packed((workload, config, data)), device, expandable_segments)
+            return running.result()
     except BrokenProcessPool as error:
         raise ExecutionError("the process that measured a step could not start, or died (out of memory?)") from error
     except Exception as error:
         reason = " ".join(str(error).split())[:200]
         raise ExecutionError(f"the step that was measured failed: {type(error).__name__}: {reason}") from error
+
+
+def _unpack(content: bytes, device: Device, expandable_segments: bool) -> Measurement:
+    workload, config, data = unpacked(content)
+    return _run(workload, config, data, device, expandable_segments)
 
 
 def _run(workload: Workload, config: Config, data: Any, device: Device, expandable_segments: bool) -> Measurement:

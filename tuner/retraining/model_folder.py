@@ -14,11 +14,10 @@ from tuner.journal import replace_file
 from tuner.retraining.figures import versions, written_figures
 from tuner.retraining.run import Run
 from tuner.trial import Device
+from tuner.workloads import classes_of
 
 if TYPE_CHECKING:
     from tuner.training import Fit
-
-TRAIN = "train.json"
 
 
 def make_folder(output: str | None, workload: str) -> Path:
@@ -63,6 +62,7 @@ def about_it(
         "study": str(past.folder),
         "trial": trial.trial_id,
         "workload": trial.workload,
+        "classes": classes_of([past.workload]),
         "name": trial.name,
         "seed": trial.seed,
         "config": dict(trial.config),

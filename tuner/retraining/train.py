@@ -20,10 +20,10 @@ from tuner.interrupts import Immediate, orderly
 from tuner.past_trial import find_trial
 from tuner.retraining.figures import differing, judge, written_figures
 from tuner.retraining.in_process import trained
-from tuner.retraining.model_folder import TRAIN, about_it, make_folder, save
+from tuner.retraining.model_folder import about_it, make_folder, save
 from tuner.retraining.run import Run, check_room, choose_device, estimate_memory, load_data, plan_run
 from tuner.settings import Settings
-from tuner.study_folder import BEST
+from tuner.study_folder import BEST, TRAIN
 from tuner.trial import GB, Device, MemoryEstimate
 from tuner.views.tables import make_console
 from tuner.views.training import figures_table, say

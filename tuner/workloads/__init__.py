@@ -1,8 +1,10 @@
-"""What a trial trains. Built-in workloads by name; none is imported before it is asked for."""
+"""What a trial trains: built-in workloads by name, and the user's own. None is imported before it is asked for."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from tuner.errors import InputError
@@ -10,22 +12,118 @@ from tuner.errors import InputError
 if TYPE_CHECKING:
     from tuner.workloads.base import Workload
 
+    Wanted = str | Workload | type[Workload]  # a name, module:Class, an object or its class
+    Workloads = Wanted | Sequence[Wanted]
+
 DEFAULT_WORKLOAD = "graphsage"
 BUILT_IN = {
     "graphsage": "tuner.workloads.graphsage:GraphSAGE",
     "gt-ssl": "tuner.workloads.gt_ssl:GTSSL",
     "kd-gat": "tuner.workloads.kd_gat:KDGAT",
 }
+Classes = Mapping[str, str | None]
+NO_CLASSES: Classes = MappingProxyType({})
 
 
-def find_workload(name: str) -> Workload:
-    """The built-in workload of this name.
+def find_workload(wanted: Wanted, classes: Classes = NO_CLASSES) -> Workload:
+    """The workload that is meant.
+
+    Args:
+        wanted: the name of a built-in one; ``package.module:Class`` for the user's own, also from the current folder;
+            or an object, or its class.
+        classes: where to find those that a study names: ``module:Class`` by name, None where it is not known.
 
     Raises:
-        InputError: there is none.
+        InputError: there is none, or it cannot be used; the text says why.
     """
-    if name not in BUILT_IN:
-        raise InputError(f"unknown workload {name!r}: choose one of {', '.join(BUILT_IN)}")
+    if isinstance(wanted, str) and wanted in BUILT_IN:
+        return _built_in(wanted)
+    from tuner.workloads import own
+    from tuner.workloads.base import Workload
+
+    if isinstance(wanted, Workload):
+        found = wanted
+        own.check(found)
+    elif isinstance(wanted, type) and issubclass(wanted, Workload):
+        found = own.make(wanted)
+    elif isinstance(wanted, str) and (wanted in classes or ":" in wanted):
+        found = _by_class(wanted, classes)
+    else:
+        known = ", ".join(BUILT_IN)
+        raise InputError(f"unknown workload {wanted!r}: choose one of {known}, or give your own as MODULE:CLASS")
+    if found.name in BUILT_IN and BUILT_IN[found.name] != own.spec_of(found):
+        raise InputError(f"workload {found.name}: a built-in one is called so: give your class another name")
+    return found
+
+
+def listed(wanted: Workloads) -> list[Wanted]:
+    """What was asked for, whether it is one or several."""
+    return list(wanted) if isinstance(wanted, Sequence) and not isinstance(wanted, str) else [wanted]
+
+
+def specs_of(wanted: Workloads) -> Sequence[str] | str | None:
+    """The same as texts, which a file can hold; None if one of them cannot be found again by a text."""
+    if all(isinstance(each, str) for each in listed(wanted)):
+        return wanted  # type: ignore[return-value]
+    from tuner.workloads.own import spec_of
+
+    texts = [each if isinstance(each, str) else spec_of(each) for each in listed(wanted)]
+    return None if None in texts else [str(each) for each in texts]
+
+
+def is_built_in(workload: Workload) -> bool:
+    """Whether it is none of the user's own."""
+    return workload.name in BUILT_IN
+
+
+def classes_of(workloads: Sequence[Workload]) -> dict[str, str | None]:
+    """Where the user's own are found again, by name; None where there is no module to find one in."""
+    from tuner.workloads.own import spec_of
+
+    return {each.name: spec_of(each) for each in workloads if not is_built_in(each)}
+
+
+class Finder:
+    """Finds each workload once, and then by its name too."""
+
+    def __init__(self, classes: Classes = NO_CLASSES) -> None:
+        """Knows none yet; ``classes`` as for ``find_workload``."""
+        self._classes = classes
+        self._known: dict[str, Workload] = {}
+
+    def __call__(self, wanted: Wanted) -> Workload:
+        """The workload that is meant.
+
+        Raises:
+            InputError: as ``find_workload``, or two differ and have one name.
+        """
+        if isinstance(wanted, str) and wanted in self._known:
+            return self._known[wanted]
+        found = find_workload(wanted, self._classes)
+        known = self._known.setdefault(found.name, found)
+        if known is not found and (type(known) is not type(found) or vars(known) or vars(found)):
+            raise InputError(f"two workloads are called {found.name!r}: give one of them another name")
+        if isinstance(wanted, str):
+            self._known[wanted] = known
+        return known
+
+
+def _built_in(name: str) -> Workload:
     module, _, attribute = BUILT_IN[name].partition(":")
     workload: Workload = getattr(importlib.import_module(module), attribute)()
     return workload
+
+
+def _by_class(wanted: str, classes: Classes) -> Workload:
+    from tuner.workloads import own
+
+    spec = classes.get(wanted, wanted)
+    if not isinstance(spec, str):
+        raise InputError(
+            f"workload {wanted}: the study was given an object of a class that is in no module: give it that again, "
+            "from Python"
+        )
+    found = own.make(own.load_class(spec))
+    if wanted in classes and found.name != wanted:
+        raise InputError(f"workload {wanted}: {spec} is now called {found.name!r}: give it its old name")
+    return found

@@ -7,6 +7,7 @@ the one that is trained. A workload object holds no state of a trial: whatever `
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from tuner.trial import (
     TextHyperparameter,
     Trial,
 )
+from tuner.workloads.search_path import SearchPath, search_path
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -33,13 +35,19 @@ if TYPE_CHECKING:
 Config = Mapping[str, Any]
 Batch = tuple["Tensor", ...]
 Split = Literal["validation", "test"]
+NAME = re.compile(r"[A-Za-z0-9][\w.-]*")  # a workload's: it is part of files' names
+WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")  # between the words of a class's name
+
+
+def _unpickled(_: SearchPath, cls: type[Workload]) -> Workload:
+    return cls.__new__(cls)
 
 
 class Workload(ABC):
     """A model, its data and its loss.
 
     Attributes:
-        name: how commands and results call it.
+        name: how results call it; by default the class's name, as ``my-model``.
         metric: the validation metric that configurations are compared by; smaller is better.
         hyperparameters: what a configuration may set; must hold ``epochs``, ``lr`` and ``weight_decay``, which
             the training loop reads.
@@ -49,6 +57,7 @@ class Workload(ABC):
             value may be ``AUTO``.
         memory_limited_by: the key of a configuration beyond which a batch takes no more memory, however many samples
             it may have; None where there is none.
+        default_data: what ``load_data`` is given as its source where the user names none.
         explosion: an epoch's mean loss that is so many times the first step's ends a trial as diverged.
         skips_bad_files: whether ``load_data`` takes ``skip_bad=True``, to leave out files that cannot be used.
     """
@@ -60,10 +69,20 @@ class Workload(ABC):
     memory_scales_with: ClassVar[str | None] = None
     memory_limited_by: ClassVar[str | None] = None
     skips_bad_files: ClassVar[bool] = False
+    default_data: ClassVar[str] = ""
     # Where the model had learned nothing: of a squared error, a prediction a thousand times as wrong as an untrained
     # model's. It must be that much: with one step an epoch, wide models were seen at 80,000 times their first loss
     # and came down again. Losses that begin near 0 or below it are measured as if they began at 1.
     explosion: ClassVar[float] = 1e6
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "name" not in vars(cls):  # also where its base has one: results tell them apart by it
+            cls.name = WORDS.sub("-", cls.__name__).lower().strip("_")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A worker can import what this process could; pickle builds these in their order."""
+        return _unpickled, (SearchPath(search_path(type(self))), type(self)), self.__getstate__()
 
     @property
     def schema(self) -> Mapping[str, AnyHyperparameter]:
@@ -226,12 +245,22 @@ class Workload(ABC):
         return ""
 
     def restore_model(self, config: Config, weights: Mapping[str, Tensor]) -> nn.Module:
-        """The model that ``weights`` (a state dict) were saved of, without its data; optional.
+        """The model that ``weights`` (a state dict) were saved of, without its data.
+
+        By default what ``build_model`` makes of a configuration and None; optional where that is a model.
 
         Raises:
-            InputError: the workload does not provide it.
+            InputError: it is not.
         """
-        raise InputError(f"workload {self.name!r} has no restore_model: build its model and load the weights")
+        try:
+            model = self.build_model(config, None)
+        except Exception as error:
+            raise InputError(
+                f"workload {self.name!r}: its build_model makes no model without data ({type(error).__name__}: "
+                f"{error}): give it a method restore_model(config, weights)"
+            ) from error
+        model.load_state_dict(dict(weights))
+        return model
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ class GraphSAGE(Workload):
 
     name: ClassVar[str] = "graphsage"
     metric: ClassVar[str] = "val_rmse"
+    default_data: ClassVar[str] = "synthetic"
     memory_scales_with: ClassVar[str | None] = "batch_size"
     # The defaults were chosen on the validation RMSE of MovieLens-100K.
     hyperparameters: ClassVar[Mapping[str, AnyHyperparameter]] = {

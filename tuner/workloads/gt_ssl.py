@@ -30,6 +30,7 @@ class GTSSL(Workload):
 
     name: ClassVar[str] = "gt-ssl"
     metric: ClassVar[str] = "val_loss"
+    default_data: ClassVar[str] = "synthetic"
     memory_scales_with: ClassVar[str | None] = "batch_size"
     memory_limited_by: ClassVar[str | None] = "max_paths_per_batch"
     batches_vary: ClassVar[bool] = True

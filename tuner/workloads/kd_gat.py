@@ -48,6 +48,7 @@ class KDGAT(Workload):
 
     name: ClassVar[str] = "kd-gat"
     metric: ClassVar[str] = "val_loss"
+    default_data: ClassVar[str] = "synthetic"
     memory_scales_with: ClassVar[str | None] = "batch_size"
     batches_vary: ClassVar[bool] = True
     hyperparameters: ClassVar[Mapping[str, AnyHyperparameter]] = {

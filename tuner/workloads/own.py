@@ -1,0 +1,203 @@
+"""Workloads of the user's own: found by ``module:Class``, looked over before use, and importable in workers."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import re
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tuner.errors import InputError, TunerError
+from tuner.trial import Hyperparameter, TextHyperparameter
+from tuner.workloads import is_built_in
+from tuner.workloads.base import NAME, Workload
+from tuner.workloads.search_path import search_path
+
+SPEC = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")  # package.module:Class
+LOOP_READS = ("epochs", "lr", "weight_decay")
+RESERVED = ("name", "workload")  # what an entry of a list of configurations may hold beside hyperparameters
+MAIN = "__main__"
+
+
+def load_class(spec: str) -> type[Workload]:
+    """The class that ``package.module:Class`` names; modules are looked for in the current folder, too.
+
+    Raises:
+        InputError: there is no such module or class, importing it fails, or it is no workload.
+    """
+    what = f"workload {spec!r}"
+    if not SPEC.fullmatch(spec):
+        raise InputError(f"{what}: expected MODULE:CLASS, such as my_model:MyModel")
+    module_name, _, class_name = spec.partition(":")
+    found: Any = _module(module_name, what)
+    for part in class_name.split("."):
+        if not hasattr(found, part):
+            raise InputError(f"{what}: {module_name} has no class {class_name!r}{_classes(found, part)}")
+        found = getattr(found, part)
+    if not (isinstance(found, type) and issubclass(found, Workload)):
+        kind = "class, but not one derived from tuner.Workload" if isinstance(found, type) else type(found).__name__
+        raise InputError(f"{what}: it is a {kind}: give a class derived from tuner.Workload")
+    return found
+
+
+def make(cls: type[Workload]) -> Workload:
+    """A workload of this class.
+
+    Raises:
+        InputError: it lacks a method, an attribute is wrong, or its constructor fails.
+    """
+    what = _what(cls)
+    if lacking := sorted(getattr(cls, "__abstractmethods__", ())):
+        methods = f"the method {lacking[0]}" if len(lacking) == 1 else f"the methods {', '.join(lacking)}"
+        raise InputError(f"{what}: it lacks {methods}")
+    try:
+        workload = cls()
+    except Exception as error:
+        raise InputError(
+            f"{what}: it cannot be made without arguments ({said(error)}): give its constructor defaults, or "
+            "tuner.run() an object"
+        ) from error
+    check(workload)
+    return workload
+
+
+def check(workload: Workload) -> None:
+    """Looks over what a workload says of itself.
+
+    Raises:
+        InputError: an attribute is missing or cannot be used; the text says which.
+    """
+    what = _what(type(workload))
+    if not isinstance(workload.name, str) or not NAME.fullmatch(workload.name):
+        raise InputError(f"{what}: name {workload.name!r}: expected letters, digits, '-', '_' and '.'")
+    metric = getattr(workload, "metric", None)
+    if not isinstance(metric, str) or not metric.startswith("val_"):
+        raise InputError(
+            f"{what}: metric is {metric!r}: expected 'val_' and a name that evaluate returns, such as 'val_loss'"
+        )
+    known = getattr(workload, "hyperparameters", None)
+    if not isinstance(known, Mapping):
+        raise InputError(f"{what}: hyperparameters is {known!r}: expected names with a tuner.Hyperparameter each")
+    for key, value in known.items():
+        if not isinstance(value, (Hyperparameter, TextHyperparameter)):
+            raise InputError(f"{what}: hyperparameters: {key!r} is {value!r}: expected a tuner.Hyperparameter")
+        if not isinstance(key, str) or key in RESERVED:
+            raise InputError(f"{what}: hyperparameters: {key!r} cannot be a hyperparameter's name: call it otherwise")
+        if isinstance(value, Hyperparameter) and not value.low <= value.default <= value.high:
+            raise InputError(
+                f"{what}: hyperparameters: the default of {key} is {value.default!r}, not from {value.low:g} to "
+                f"{value.high:g}"
+            )
+    if lacking := [key for key in LOOP_READS if not isinstance(known.get(key), Hyperparameter)]:
+        raise InputError(f"{what}: hyperparameters lacks {', '.join(lacking)}, which the training loop reads")
+    batch = workload.memory_scales_with
+    if batch is not None and not isinstance(known.get(batch), Hyperparameter):
+        raise InputError(f"{what}: memory_scales_with is {batch!r}, which is no hyperparameter of it")
+
+
+def spec_of(workload: Workload | type[Workload]) -> str | None:
+    """What another process can find a workload by; None for one that has a state, or whose class is in no module."""
+    cls = workload if isinstance(workload, type) else type(workload)
+    if cls is not workload and vars(workload):
+        return None
+    found: Any = sys.modules.get(cls.__module__) if cls.__module__ != MAIN else None
+    for part in cls.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return f"{cls.__module__}:{cls.__qualname__}" if found is cls else None
+
+
+def load_data(workload: Workload, source: str, seed: int, **options: bool) -> Any:
+    """A workload's data.
+
+    Raises:
+        InputError: the user's ``load_data`` has raised something; the text says what and where.
+    """
+    try:
+        return workload.load_data(source, seed, **options)
+    except TunerError:
+        raise
+    except Exception as error:
+        if is_built_in(workload):
+            raise
+        raise InputError(
+            f"workload {workload.name}: load_data({source!r}, {seed}) failed: {said(error)}; --debug shows where"
+        ) from error
+
+
+def said(error: BaseException) -> str:
+    """An exception in one line: its type, its text, and the last line of code that it came from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}{': ' * bool(text)}{text}{where}"
+
+
+@contextmanager
+def sent_by_value(workloads: Iterable[Workload]) -> Iterator[None]:
+    """In this block the modules of the users' own workloads are pickled with their code.
+
+    That is for other machines, which need not have them. Of the modules that lie beside theirs those that are loaded
+    go along; an import inside a function that has not run yet is not followed.
+    """
+    from ray import cloudpickle
+
+    modules = _modules_beside(workloads)
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _modules_beside(workloads: Iterable[Workload]) -> list[ModuleType]:
+    """The loaded modules under the folders that the workloads' modules are imported from, without installed ones."""
+    folders = {folder for each in workloads if (folder := search_path(type(each)))}
+    installed = {Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")}
+    found = []
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if not file or getattr(module, "__name__", "") != name or name.partition(".")[0] in ("tuner", "__mp_main__"):
+            continue
+        parents = set(Path(file).resolve().parents)
+        if parents & {Path(folder).resolve() for folder in folders} and not parents & installed:
+            found.append(module)
+    return found
+
+
+def _module(name: str, what: str) -> ModuleType:
+    """The module of this name, also from the current folder, which comes first as it does with ``python -m``."""
+    here = os.getcwd()
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    importlib.invalidate_caches()
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
+            close = difflib.get_close_matches(name, [file.stem for file in Path().glob("*.py")], n=1, cutoff=0.75)
+            folder = f"go to the folder that has {name.split('.')[0]}, or install it"
+            hint = f"did you mean {close[0]}?" if close else folder
+            raise InputError(f"{what}: there is no module {error.name!r} in {here} or installed: {hint}") from error
+        raise InputError(f"{what}: importing {name} failed: {said(error)}; --debug shows where") from error
+
+
+def _classes(module: Any, wanted: str) -> str:
+    """Which class of a module may be meant."""
+    known = [name for name, each in vars(module).items() if isinstance(each, type) and issubclass(each, Workload)]
+    own = [name for name in known if name != "Workload"]
+    close = difflib.get_close_matches(wanted, own, n=1)
+    return f": did you mean {close[0]}?" if close else f": it has {', '.join(own)}" if own else ""
+
+
+def _what(cls: type[Workload]) -> str:
+    return f"workload {cls.__module__}:{cls.__qualname__}"
