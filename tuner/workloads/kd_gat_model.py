@@ -95,8 +95,9 @@ class Distilled(nn.Module):
 
     def loss(self, batch: CanBatch) -> Tensor:
         """The student's loss of a batch, a scalar."""
+        said = self._said(batch)  # before the student: what a teacher computes with is gone when that begins
         output = self.student(batch)
-        if (said := self._said(batch)) is None:
+        if said is None:
             return gat_loss(output, batch) if isinstance(output, Tensor) else vgae_loss(output, batch)
         weight = self._config["kd_weight"]
         if isinstance(output, Tensor):
