@@ -39,8 +39,8 @@ def estimate_kd_gat(config: Mapping[str, Any], data: CanData, *, context_bytes: 
       after the preparation, a formula for the CPU and for a GPU cannot tell; it counts them always.
     - Of kept outputs (``use_teacher_cache``): two logits of each training graph, or of each of its nodes the
       teacher's latent channels and 10 features.
-    - Activations: the most of a step on the batch (``_trained``), a teacher's look at it (``_computed``), and the
-      evaluation's, the scorer's and the kept teacher's chunks of 500 graphs.
+    - Activations: the most of a step on the batch (``_trained``), the evaluation's and the scorer's chunks of 500
+      graphs (``_computed``), and a teacher's look at a share of the batch, of 500 graphs at most where its outputs are kept.
 
     Args:
         config: a complete configuration, in which ``batch_size`` is a number.
@@ -59,12 +59,10 @@ def estimate_kd_gat(config: Mapping[str, Any], data: CanData, *, context_bytes: 
     if teacher and config["stage"] == "autoencoder":
         own += (config["latent_channels"] + 1) * teacher["latent_channels"]
     peaks = [_trained(config, batch, ids), _computed(config, chunk, ids)]
-    rows = 0
-    if teacher and config["use_teacher_cache"]:
-        rows = _kept(teacher, data)
-        peaks.append(_computed(teacher, prepared, ids))
-    elif teacher:
-        peaks.append(_computed(teacher, batch, ids))
+    rows = _kept(teacher, data) if teacher and config["use_teacher_cache"] else 0
+    if teacher:
+        graphs = min(config["batch_size"], CHUNK if config["use_teacher_cache"] else config["batch_size"])
+        peaks.append(_computed(teacher, _most(data, train, -(-graphs // _times_as_wide(teacher, config))), ids))
     if scorer:
         peaks.append(_computed(scorer, prepared, ids))
     frozen = sum(parameters(each, ids) for each in (teacher, scorer) if each)
@@ -172,6 +170,12 @@ def _guest(config: Mapping[str, Any], key: str, stage: str, ids: int) -> Mapping
     from tuner.workloads.kd_gat_model import load_teacher
 
     return load_teacher(config[key], stage, ids)[0]
+
+
+def _times_as_wide(teacher: Mapping[str, Any], config: Mapping[str, Any]) -> int:
+    """As ``kd_gat_model.times_as_wide``: how often a teacher looks, each time at a share of the graphs."""
+    of_teacher, of_student = (sum(after for _, after in _layers(each)) for each in (teacher, config))
+    return -(-of_teacher // of_student)
 
 
 def _kept(teacher: Mapping[str, Any], data: CanData) -> int:

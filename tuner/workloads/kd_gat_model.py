@@ -14,8 +14,10 @@ from torch import Tensor, nn
 
 from tuner.datasets.can import CanData
 from tuner.errors import InputError
+from tuner.trial import ACCUMULATION
+from tuner.workloads.attention import GraphAttention
 from tuner.workloads.base import Config
-from tuner.workloads.can_batches import CanBatch, largest
+from tuner.workloads.can_batches import CanBatch, largest, parts
 from tuner.workloads.can_models import FEATURES, GAT, VGAE
 from tuner.workloads.distillation import (
     distilled_gat_loss,
@@ -77,7 +79,7 @@ class Distilled(nn.Module):
 
         Args:
             data: all graphs.
-            rehearsal: only the largest chunk of them, with room for all.
+            rehearsal: only the largest of them, as many as are looked at at a time, with room for all.
         """
         from tuner.workloads.kd_gat_evaluation import chunks
 
@@ -89,8 +91,10 @@ class Distilled(nn.Module):
             self._guests["scorer"] = None
         if (teacher := self._guests["teacher"]) is not None and self._config["use_teacher_cache"]:
             kept = KeptOutputs(teacher, data, self.device)
-            for batch in chunks(data, graphs, self.device):
-                kept.put(batch, outputs(teacher, batch))
+            # As in a step: it should not take more than one.
+            size = min(CHUNK, self._config["batch_size"] // self._config.get(ACCUMULATION, 1))
+            for batch in chunks(data, graphs[:size] if rehearsal else graphs, self.device, size):
+                kept.put(batch, outputs(teacher, batch, times_as_wide(teacher, self.student)))
             self.kept, self._guests["teacher"] = kept, None
 
     def loss(self, batch: CanBatch) -> Tensor:
@@ -113,7 +117,7 @@ class Distilled(nn.Module):
         if (teacher := self._guests["teacher"]) is None:
             return None
         with torch.no_grad():
-            return outputs(teacher, batch)
+            return outputs(teacher, batch, times_as_wide(teacher, self.student))
 
 
 class KeptOutputs(nn.Module):
@@ -174,10 +178,30 @@ class KeptOutputs(nn.Module):
         return start[batch.node_graph] + within
 
 
-def outputs(teacher: VGAE | GAT, batch: CanBatch) -> tuple[Tensor, ...]:
-    """What a student learns from: a GAT's logits; a VGAE's latent means and reconstruction."""
-    said = teacher(batch)
-    return (said,) if isinstance(said, Tensor) else (said.mean, said.features)
+def outputs(teacher: VGAE | GAT, batch: CanBatch, times: int = 1) -> tuple[Tensor, ...]:
+    """What a student learns from: a GAT's logits; a VGAE's latent means and reconstruction.
+
+    Args:
+        teacher: in evaluation mode.
+        batch: on its device.
+        times: how often it looks, each time at as large a share of the graphs.
+    """
+    looks = [teacher(part) for part in parts(batch, times)]
+    said = [(each,) if isinstance(each, Tensor) else (each.mean, each.features) for each in looks]
+    return tuple(torch.cat(each) for each in zip(*said, strict=True))
+
+
+def times_as_wide(teacher: VGAE | GAT, student: VGAE | GAT) -> int:
+    """How many times as many channels as the student a teacher has, all layers together; a whole number, rounded up.
+
+    Looking at all of a batch, a teacher would take more memory than its student's step, and neither keeping its outputs
+    nor having its weights elsewhere would save any. If it looks so many times at a share, it takes less.
+    """
+    of_teacher, of_student = (
+        sum(each.linear.out_features for each in model.modules() if isinstance(each, GraphAttention))
+        for model in (teacher, student)
+    )
+    return -(-of_teacher // of_student)
 
 
 def build(config: Config, data: CanData) -> Distilled:
