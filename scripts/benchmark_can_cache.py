@@ -13,11 +13,12 @@ torch.load has read. After the epoch a process tells of /proc/self/smaps_rollup:
 - Pss: each page of the process divided by the number of processes that map it; the sum over processes is what they
   take in all, clean pages included.
 
-Python and torch take much by themselves, and four processes take it four times, whatever they share. So each bar is
-held against whole processes, and against what is left without what as many processes take that have only imported.
+Python and torch take more than the cache by themselves, and four processes take that four times, whatever they
+share. So each bar is printed for whole processes, where it can be missed, and for the cache: for what is left without
+what as many processes take that have only imported.
 
 Bars: mapped takes at least 50 % less private memory than read, and four take less than 1.3 times one's Pss. Exits
-with 1 if one is missed, of whole processes or without the imports. Linux only.
+with 1 if the cache misses one. Linux only.
 """
 
 from __future__ import annotations
@@ -170,11 +171,11 @@ def compare(graphs: int) -> int:
     show("one process, read", read)
     show("one process, mapped", one)
     show(f"{SHARING} processes, mapped", many)
-    print("\nof whole processes:")
-    whole = judge(read, listed, one, many)
-    print("without what as many processes take that only import:")
-    above = judge(*(less(each, imports) for each in (read, listed, one)), less(many, many_imports))
-    return 0 if whole and above else 1
+    print("\nof whole processes, Python and torch included:")
+    judge(read, listed, one, many)
+    print("of the cache, without what as many processes take that only import:")
+    met = judge(*(less(each, imports) for each in (read, listed, one)), less(many, many_imports))
+    return 0 if met else 1
 
 
 def less(memory: Memory, other: Memory) -> Memory:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from tests.toy import Toy
-from tuner.execution.ray_executor import RayExecutor
+from tuner.execution.loop import Executor
 from tuner.placement import Packer, Plan
 from tuner.trial import GB, MemoryEstimate, Outcome, Placement, Request, Trial
 from tuner.workloads.base import Batch
@@ -45,7 +45,7 @@ def placements(plan: Plan, trials: int, attempt: int = 1, epochs: int = 5) -> li
     return [placement for _, placement in packer.place()]
 
 
-def until(executor: RayExecutor, kind: type) -> Any:
+def until(executor: Executor, kind: type) -> Any:
     """The next event of a kind, before the trial has ended and within a minute."""
     began = time.monotonic()
     while time.monotonic() - began < 60:

@@ -131,6 +131,8 @@ def test_ctrl_c_on_a_terminal_keeps_the_finished_and_leaves_no_process(folder: P
     results = pd.read_csv(tmp_path / "out" / "results.csv")
     assert dict(zip(results.name, results.status, strict=True)) == {"brief": "completed", "long": "interrupted"}
     assert (tmp_path / "out" / "best.pt").exists()
+    kept = torch.load(tmp_path / "out" / "checkpoints" / "t002.pt", weights_only=True)
+    assert kept["progress"]["epoch"] == results.epochs[results.name == "long"].item() > 0
     assert psutil.wait_procs(processes_of(tmp_path), timeout=10)[1] == []
 
 

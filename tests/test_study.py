@@ -19,7 +19,7 @@ from tuner.settings import Settings
 from tuner.space import configurations
 from tuner.study import StudyResult, run_study
 from tuner.trial import EpochReport, Outcome
-from tuner.workloads.base import Choice
+from tuner.workloads.base import Choice, Jobs
 
 
 class Interrupted(InProcessExecutor):
@@ -228,6 +228,27 @@ def interrupted(folder: Path) -> list[dict[str, Any]]:
     with pytest.raises(KeyboardInterrupt):
         study(folder, *listed, executor=Interrupted, max_workers=1)
     return listed
+
+
+def test_a_trial_goes_on_at_the_epoch_that_it_had_reached_when_its_study_ended(tmp_path: Path) -> None:
+    listed = interrupted(tmp_path / "out")
+    study(tmp_path / "out", *listed, resume=str(tmp_path / "out"), output=None, max_workers=1)
+    lines = [line for line in read_epochs(tmp_path / "out" / "epochs.jsonl") if line["trial_id"] == "t002"]
+    assert [(line["attempt"], line["epoch"]) for line in lines] == [(1, 0), (1, 1), (2, 1), (2, 2), (2, 3)]
+
+
+def test_a_row_says_that_an_ending_study_could_not_write_its_trials_checkpoint(tmp_path: Path) -> None:
+    class Full(Interrupted):
+        def open(self, jobs: Jobs, plan: Plan, checkpoints: Path | None) -> None:
+            super().open(jobs, plan, checkpoints)
+            assert checkpoints
+            (checkpoints / "t002.partial").symlink_to("/dev/full")
+
+    with pytest.raises(KeyboardInterrupt):
+        study(tmp_path / "out", {"name": "a"}, {"name": "b"}, executor=Full, max_workers=1)
+    row = journal(tmp_path / "out")[1]
+    assert row["error"] == "interrupted while it ran; checkpoint not written: No space left on device"
+    assert row["peak_memory_gb"] > 0
 
 
 def test_a_resumed_study_ends_as_if_it_had_not_been_interrupted(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ It holds all that the rest of a training depends on, so that one that was interr
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from tuner.caps import is_out_of_memory
+from tuner.errors import TunerError
 from tuner.trial import ACCUMULATION, CHECKPOINTING, OFFLOADING, Trial
+
+
+class Stopped(TunerError):
+    """The study ends, and the trial has kept what it had reached, as far as that could be written."""
 
 
 @dataclass
@@ -38,18 +43,23 @@ class Progress:
 class Checkpoint:
     """One trial's file in a folder. Whatever is wrong with it, the trial goes on, and ``faults`` say what was."""
 
-    def __init__(self, folder: Path, trial: Trial, every_seconds: float) -> None:
+    def __init__(
+        self, folder: Path, trial: Trial, every_seconds: float, stop_asked: Callable[[], bool] = lambda: False
+    ) -> None:
         """Reads and writes nothing yet.
 
         Args:
             folder: where checkpoints are kept; the trial has none where it does not exist.
             trial: whose; its file is named by its id.
             every_seconds: between two of them, and before the first.
+            stop_asked: whether the study ends; looked at before every epoch.
         """
         self._folder = folder
         self._path = folder / f"{trial.trial_id}.pt"
         self._every_seconds = every_seconds
+        self._stop_asked = stop_asked
         self._last = time.monotonic()
+        self._kept = 0  # the epoch that the file has
         self._faults: dict[str, str] = {}
         # How many micro-batches a batch is taken in, and what is kept where, is no part of what is trained.
         without = (ACCUMULATION, CHECKPOINTING, OFFLOADING)
@@ -83,11 +93,28 @@ class Checkpoint:
                 raise
             self._faults["read"] = f"checkpoint {self._path.name} not used: it is damaged ({type(error).__name__})"
             return None
+        self._kept = progress.epoch
         return progress
 
+    def stop_if_asked(self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
+        """Keeps what has been reached and ends the trial, if its study ends; called between two epochs.
+
+        Raises:
+            Stopped: the study ends.
+        """
+        if self._stop_asked():
+            if progress.epoch > self._kept:
+                self._save(model, optimizer, progress)
+            raise Stopped(f"stopped after epoch {progress.epoch}")
+
     def save_if_due(self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
-        """Writes the file if it is time for it: under another name first, so that it is whole or the one before."""
-        if time.monotonic() - self._last < self._every_seconds or not self._folder.is_dir():
+        """Writes the file if it is time for it."""
+        if time.monotonic() - self._last >= self._every_seconds:
+            self._save(model, optimizer, progress)
+
+    def _save(self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
+        """Writes the file under another name first, so that it is whole or the one before."""
+        if not self._folder.is_dir():
             return
         content = {
             **self._of,
@@ -98,6 +125,7 @@ class Checkpoint:
         }
         try:
             _write(self._path, content)
+            self._kept = progress.epoch
             self._faults.pop("write", None)
         except (OSError, RuntimeError) as error:  # torch's, raised from the other
             self._faults["write"] = f"checkpoint not written: {_reason(error)}"

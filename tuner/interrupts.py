@@ -22,7 +22,11 @@ class TimeLimitReached(Exception):
 
 
 class Interrupt:
-    """Remembers that the user or the system asked for an end, and when the user's time is over."""
+    """Remembers that the user or the system asked for an end, and when the user's time is over.
+
+    Attributes:
+        signals: how often an end was asked for.
+    """
 
     def __init__(self, time_limit_seconds: float | None = None) -> None:
         """Begins to count.
@@ -30,13 +34,13 @@ class Interrupt:
         Args:
             time_limit_seconds: from now on; None for no limit.
         """
-        self._signals = 0
+        self.signals = 0
         self._deadline = math.inf if time_limit_seconds is None else time.monotonic() + time_limit_seconds
 
     @property
     def requested(self) -> bool:
         """Whether an end was asked for."""
-        return self._signals > 0
+        return self.signals > 0
 
     def check(self) -> None:
         """Ends what runs if it is to end: called where nothing is half done.
@@ -60,8 +64,8 @@ class Interrupt:
 
     def remember(self, *_: Any) -> None:
         """A handler of signals: only counts them, unless the user insists."""
-        self._signals += 1
-        if self._signals >= INSISTED:
+        self.signals += 1
+        if self.signals >= INSISTED:
             raise KeyboardInterrupt
 
 
@@ -96,7 +100,7 @@ def orderly(interrupt: Interrupt) -> Iterator[None]:
 
     A signal that was ignored before, as under ``nohup``, stays ignored.
     """
-    if threading.current_thread() is not threading.main_thread():  # Python allows handlers nowhere else
+    if not _in_main_thread():
         yield
         return
     with ExitStack() as previous:
@@ -106,3 +110,20 @@ def orderly(interrupt: Interrupt) -> Iterator[None]:
                 signal.signal(number, interrupt.remember)
                 previous.callback(signal.signal, number, handler)
         yield
+
+
+def take_back() -> None:
+    """Puts Python's handlers of the signals on top again, where a library in C has put its own; nothing elsewhere.
+
+    Ray's core has one of SIGTERM that calls the one before it, and ends the process three seconds later.
+    """
+    if _in_main_thread():
+        for number in SIGNALS:
+            handler = signal.getsignal(number)
+            if callable(handler):
+                signal.signal(number, handler)
+
+
+def _in_main_thread() -> bool:
+    """Python allows handlers nowhere else."""
+    return threading.current_thread() is threading.main_thread()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tuner.epochs import EPOCHS, EpochLog
 from tuner.execution.loop import Weights
@@ -29,6 +30,7 @@ class Recorder:
         self._unfinished = {request.trial.trial_id: request for request in requests}
         self._placements: dict[str, tuple[Placement, float, float]] = {}
         self._reports: dict[str, EpochReport] = {}
+        self._stopped: dict[str, tuple[Outcome, float]] = {}  # and when; monotonic seconds
         self._epochs = EpochLog(folder.path / EPOCHS)
 
     def started(self, placement: Placement) -> None:
@@ -46,6 +48,9 @@ class Recorder:
     def finished(self, outcome: Outcome, weights: Weights, retry: Retry | None) -> None:
         """An attempt has ended, with another to follow or for good."""
         trial_id = outcome.trial.trial_id
+        if outcome.status == "interrupted":  # its row is written when it is known why the study has ended
+            self._stopped[trial_id] = outcome, time.monotonic()
+            return
         request = self._unfinished.pop(trial_id)
         times = self._times(trial_id)
         self._placements.pop(trial_id, None)
@@ -59,6 +64,10 @@ class Recorder:
     def device_lost(self, event: DeviceLost) -> None:
         """A device is gone; its trials wait again."""
         self._progress.device_lost(event)
+
+    def stopping(self, trials: int, seconds: float) -> None:
+        """The study ends; this many trials have so long to write checkpoints."""
+        self._progress.stopping(trials, seconds)
 
     def close(self, cause: str) -> None:
         """Gives every trial that has not ended a row with status ``interrupted``, and closes the folder.
@@ -80,7 +89,11 @@ class Recorder:
         if trial_id not in self._placements:
             return None
         _, at, began = self._placements[trial_id]
-        return at, at + time.monotonic() - began
+        return at, at + self._ended(trial_id) - began
+
+    def _ended(self, trial_id: str) -> float:
+        """When the running attempt was stopped, or now; monotonic seconds."""
+        return self._stopped[trial_id][1] if trial_id in self._stopped else time.monotonic()
 
     def _unfinished_outcome(self, request: Request, cause: str) -> Outcome:
         trial_id = request.trial.trial_id
@@ -88,12 +101,11 @@ class Recorder:
             return Outcome(request.trial, "interrupted", error=f"{cause} before it started")
         placement, _, began = self._placements[trial_id]
         report = self._reports.get(trial_id, EpochReport(trial_id, 0, 0))
-        return Outcome(
-            placement.trial,
-            "interrupted",
-            placement,
+        stopped, _ = self._stopped.get(trial_id, (Outcome(placement.trial, "interrupted", placement), 0.0))
+        return replace(
+            stopped,
             metrics=report.metrics,
             epochs=report.epoch,
-            seconds=time.monotonic() - began,
-            error=f"{cause} while it ran",
+            seconds=self._ended(trial_id) - began,
+            error="; ".join(filter(None, [f"{cause} while it ran", stopped.error])),
         )

@@ -82,6 +82,7 @@ def fit(
 
     Raises:
         Diverged: an epoch's mean loss is not finite, or the workload's ``explosion`` times that of the first step.
+        Stopped: the checkpoint was told that the study ends.
         Exception: what the workload or torch raises; ``phase_of`` tells what was being done.
     """
     epochs = trial.config["epochs"]
@@ -92,6 +93,8 @@ def fit(
         steps = count(1)
         enter("first step")
         for epoch in range(progress.epoch + 1, last + 1):
+            if checkpoint:
+                checkpoint.stop_if_asked(model, optimizer, progress)
             set_learning_rate(optimizer, trial.config["lr"] * (1 - (epoch - 1) / epochs))
             now = workload.epoch_data(model, trial.config, data, epoch)
             loss, first = train_epoch(workload, model, optimizer, trial.config, now, device, enter, steps)

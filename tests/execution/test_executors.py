@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +14,18 @@ import numpy as np
 import pytest
 from torch import nn
 
+from tests.ray_trials import Slow, placements, until
 from tests.toy import Fatal, Sharing, Toy
+from tuner.devices import ram_device
 from tuner.execution.in_process import InProcessExecutor
 from tuner.execution.loop import Executor
 from tuner.execution.ray_executor import RayExecutor
+from tuner.interrupts import Interrupt, orderly
+from tuner.placement import make_plan
 from tuner.space import configurations
 from tuner.study import Settings, StudyResult, run_study
-from tuner.workloads.base import Choice
+from tuner.trial import GB, EpochReport, Outcome
+from tuner.workloads.base import Choice, Job
 
 EXECUTORS = [InProcessExecutor, pytest.param(RayExecutor, marks=pytest.mark.ray)]
 
@@ -54,6 +63,28 @@ def test_trials_end_with_their_status_metrics_and_weights(make: Callable[[], Exe
     assert by_name["1"]["error"] == "first step: ValueError: no such thing"
     assert by_name["0"]["peak_memory_gb"] > 0.05
     assert (tmp_path / "out" / "best.pt").stat().st_size > 0
+
+
+@pytest.mark.parametrize("make", EXECUTORS)
+def test_a_trial_that_is_stopped_goes_on_at_the_epoch_that_it_had_reached(
+    make: Callable[[], Executor], tmp_path: Path
+) -> None:
+    plan = make_plan([ram_device()], [GB // 2], packing="uniform", buffer_bytes=0, max_workers=1, threads=1)
+    (first,) = placements(plan, 1, epochs=10_000)
+    interrupt = Interrupt()
+    with orderly(interrupt), closing(make()) as executor:
+        executor.open({"toy": Job(Slow(), None)}, plan, tmp_path)
+        executor.submit(first)
+        while until(executor, EpochReport).epoch == 0:
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert (interrupt.requested, signal.alarm(0)) == (True, 0), "Ray's own handler would end this process soon"
+        executor.stop()
+        stopped = until(executor, Outcome)
+        assert (stopped.status, stopped.error, stopped.phase) == ("interrupted", "", "")
+        executor.submit(replace(first, trial=replace(first.trial, attempt=2)))
+        assert until(executor, EpochReport).epoch == stopped.epochs > 0
+    assert [path.name for path in tmp_path.iterdir()] == [f"{first.trial.trial_id}.pt"]
 
 
 @pytest.mark.ray

@@ -49,7 +49,28 @@ class Pretender:
         lost = Outcome(placement.trial, "failed", placement, lost="node")
         return [(lost, bytes), (event, bytes)]
 
+    def stop(self) -> None:
+        raise AssertionError("nothing trains")
+
     def close(self) -> None: ...
+
+
+class Training(Pretender):
+    """Its trials train on, and hear nothing; as often as it is polled, the user presses Ctrl-C, so many times."""
+
+    def __init__(self, interrupt: Interrupt, presses: int) -> None:
+        super().__init__(lambda placement: Outcome(placement.trial, "failed", placement))
+        self.press, self.presses = interrupt.remember, presses
+        self.stops = 0
+
+    def poll(self, timeout_seconds: float) -> list[tuple[EpochReport | Outcome | DeviceLost, Weights]]:
+        self.beside.append([])
+        if len(self.beside) <= self.presses:
+            self.press()
+        return [(EpochReport(placement.trial.trial_id, len(self.beside), 99), bytes) for placement in self.running]
+
+    def stop(self) -> None:
+        self.stops += 1
 
 
 class Notes:
@@ -69,8 +90,16 @@ class Notes:
 
     def device_lost(self, event: DeviceLost) -> None: ...
 
+    def stopping(self, trials: int, seconds: float) -> None: ...
 
-def run(executor: Pretender, sizes: dict[str, float], devices: Sequence[Device], **policy: Any) -> Notes:
+
+def run(
+    executor: Pretender,
+    sizes: dict[str, float],
+    devices: Sequence[Device],
+    interrupt: Interrupt | None = None,
+    **policy: Any,
+) -> Notes:
     requests = [
         Request(Trial(name, "toy", name, {}, 0), MemoryEstimate("given", context_bytes=int(gb * GB)), int(gb * GB))
         for name, gb in sizes.items()
@@ -83,7 +112,8 @@ def run(executor: Pretender, sizes: dict[str, float], devices: Sequence[Device],
         no = lambda *_: None  # noqa: E731
         return next_attempt(request, outcome.ending, rules, whole_bytes=whole, accumulated=no, random=lambda: 1.0)
 
-    run_trials(requests, Packer(plan), executor, notes, Decisions(try_again, lambda _: None), Interrupt())
+    decisions = Decisions(try_again, lambda _: None)
+    run_trials(requests, Packer(plan), executor, notes, decisions, interrupt or Interrupt())
     return notes
 
 
@@ -135,6 +165,40 @@ def test_a_study_without_a_device_left_breaks_off(gpu_16gb: Device) -> None:
     executor = Pretender(lambda _: DeviceLost(gpu_16gb, "its node died"))
     with pytest.raises(ExecutionError, match="every device is lost, the last was cuda:0: its node died"):
         run(executor, {"a": 10}, [gpu_16gb])
+
+
+def test_an_ending_study_waits_for_trials_that_train_until_it_is_interrupted_again(gpu_16gb: Device) -> None:
+    interrupt = Interrupt()
+    executor = Training(interrupt, presses=2)
+    with pytest.raises(KeyboardInterrupt):
+        run(executor, {"a": 4, "b": 4}, [gpu_16gb], interrupt)
+    assert (executor.stops, len(executor.beside)) == (1, 2)
+
+
+def test_an_ending_study_waits_for_trials_that_train_no_longer_than_it_says(
+    gpu_16gb: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.execution.loop.STOP_SECONDS", 0.1)
+    interrupt = Interrupt()
+    executor = Training(interrupt, presses=1)
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run(executor, {"a": 4}, [gpu_16gb], interrupt)
+    assert 0.1 <= time.monotonic() - began < 5
+    assert executor.stops == 1
+
+
+def test_an_ending_study_does_not_wait_for_trials_that_do_not_train(gpu_16gb: Device) -> None:
+    interrupt = Interrupt()
+
+    def script(placement: Placement) -> Outcome:
+        interrupt.remember()
+        return Outcome(placement.trial, "completed", placement)
+
+    executor = Pretender(script)
+    with pytest.raises(KeyboardInterrupt):
+        run(executor, {"a": 4, "b": 4}, [gpu_16gb], interrupt)
+    assert [placement.trial.name for placement in executor.running] == ["b"]
 
 
 def test_what_ended_corrects_what_waits(gpu_16gb: Device) -> None:

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 from tuner.caps import environment
 from tuner.errors import ExecutionError, TunerError
+from tuner.interrupts import take_back
 from tuner.trial import MB, Device
 
 OBJECT_STORE_BYTES = 256 * MB  # enough for the data sets' arrays; /dev/shm is small in many containers
@@ -56,6 +57,7 @@ class Session:
             raise self._error
         if self._error:
             raise ExecutionError(f"Ray did not start: {' '.join(str(self._error).split())}") from self._error
+        take_back()
 
     def stop(self) -> None:
         """Ends the connection and whatever was started for it, and waits for that; one from before is left alone."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tuner.devices import DeviceChoice, detect_devices
 from tuner.execution.loop import Weights
+from tuner.execution.stop_file import StopFile
 from tuner.execution.worker import Event, TrialOptions, run_trial
 from tuner.peak import PeakMeter
 from tuner.placement import Plan
@@ -30,6 +31,7 @@ class InProcessExecutor:
         """
         self._checkpoint_seconds = checkpoint_seconds
         self._queue: deque[Iterator[Event]] = deque()
+        self._stop_file: StopFile | None = None
 
     def devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
         """This machine's devices.
@@ -43,9 +45,16 @@ class InProcessExecutor:
         """Nothing takes long to start."""
 
     def open(self, jobs: Jobs, plan: Plan, checkpoints: Path | None) -> None:
-        """Takes the workloads and the data that trials share, and the folder for their checkpoints."""
+        """Takes the workloads and the data that trials share, and the folder for their checkpoints.
+
+        Raises:
+            ExecutionError: that folder cannot be written.
+        """
         self._jobs = jobs
         self._options = TrialOptions(caps=False, checkpoints=checkpoints, checkpoint_seconds=self._checkpoint_seconds)
+        if checkpoints:
+            self._stop_file = StopFile(checkpoints)
+            self._stop_file.reset()
 
     def submit(self, placement: Placement) -> None:
         """Queues a trial."""
@@ -66,9 +75,20 @@ class InProcessExecutor:
         assert isinstance(event, EpochReport)
         return [(event, bytes)]
 
+    def stop(self) -> None:
+        """Has each trial that is resumed write a checkpoint and end.
+
+        Raises:
+            ExecutionError: the folder for checkpoints cannot be written.
+        """
+        if self._stop_file:
+            self._stop_file.ask()
+
     def close(self) -> None:
         """Drops what is queued."""
         self._queue.clear()
+        if self._stop_file:
+            self._stop_file.remove()
 
 
 def _already_warm() -> None:

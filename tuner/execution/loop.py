@@ -5,14 +5,14 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Protocol
 
 from tuner.devices import DeviceChoice
 from tuner.errors import ExecutionError
-from tuner.interrupts import Interrupt
+from tuner.interrupts import Interrupt, TimeLimitReached
 from tuner.placement import Packer, Plan
 from tuner.retry import Retry
 from tuner.trial import Device, DeviceLost, EpochReport, Outcome, Placement, Request
@@ -24,6 +24,7 @@ TryAgain = Callable[[Request, Outcome, int], Retry | None]
 Learn = Callable[[Outcome], Correction | None]
 
 POLL_SECONDS = 0.5
+STOP_SECONDS = 10.0  # for the checkpoints of trials that run as their study ends; another signal does not wait
 
 
 class Executor(Protocol):
@@ -52,6 +53,13 @@ class Executor(Protocol):
         until the next call of ``poll``.
         """
 
+    def stop(self) -> None:
+        """Asks the trials that run to write a checkpoint after the epoch that they are in, and to end.
+
+        Their outcomes come out of ``poll``, as ``interrupted``, unless they end otherwise before that. Those that
+        have no folder for checkpoints are not asked.
+        """
+
     def close(self) -> None:
         """Ends every process that was started, whatever was reached; trials that still run are lost."""
 
@@ -70,6 +78,9 @@ class Listener(Protocol):
 
     def device_lost(self, event: DeviceLost) -> None:
         """A device is gone."""
+
+    def stopping(self, trials: int, seconds: float) -> None:
+        """The study ends; this many trials have so long to write checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -97,53 +108,96 @@ def run_trials(
 
     Raises:
         ExecutionError: every device is lost.
-        KeyboardInterrupt: an end was asked for; everything that had ended by then has been told to the listener.
+        KeyboardInterrupt: an end was asked for; everything that had ended by then has been told to the listener, and
+            the trials that run have had ``STOP_SECONDS`` to write checkpoints.
         TimeLimitReached: the same, where the time is over.
     """
     packer.wait(requests)
-    running: dict[str, Request] = {}
-    delayed = _Delayed()
-    while packer.waiting or running or delayed:
-        interrupt.check()
-        packer.wait(delayed.due(idle=not running and not packer.waiting))
-        for request, placement in packer.place():
-            running[placement.trial.trial_id] = request
-            executor.submit(placement)
-            listener.started(placement)
-        for event, weights in executor.poll(interrupt.seconds_left(delayed.seconds_until_next(POLL_SECONDS))):
+    loop = _Loop(packer, executor, listener, decisions, interrupt)
+    while packer.waiting or loop.running or loop.delayed:
+        try:
+            interrupt.check()
+        except (KeyboardInterrupt, TimeLimitReached):
+            loop.stop()
+            raise
+        loop.place()
+        loop.hear(interrupt.seconds_left(loop.delayed.seconds_until_next(POLL_SECONDS)))
+
+
+@dataclass
+class _Loop:
+    """The study as it runs.
+
+    Attributes:
+        running: what was asked for, by trial that has its place.
+        training: of these, the trials that have said that they train.
+        delayed: retries.
+        stopping: the study ends.
+    """
+
+    packer: Packer
+    executor: Executor
+    listener: Listener
+    decisions: Decisions
+    interrupt: Interrupt
+    running: dict[str, Request] = field(default_factory=dict)
+    training: set[str] = field(default_factory=set)
+    delayed: _Delayed = field(default_factory=lambda: _Delayed())
+    stopping: bool = False
+
+    def place(self) -> None:
+        """Starts what there is room for."""
+        self.packer.wait(self.delayed.due(idle=not self.running and not self.packer.waiting))
+        for request, placement in self.packer.place():
+            self.running[placement.trial.trial_id] = request
+            self.executor.submit(placement)
+            self.listener.started(placement)
+
+    def hear(self, timeout_seconds: float) -> None:
+        """Takes what has happened, waiting for the first of it for at most so long.
+
+        Raises:
+            ExecutionError: every device is lost.
+        """
+        for event, weights in self.executor.poll(timeout_seconds):
             if isinstance(event, EpochReport):
-                listener.reported(event)
+                self.training.add(event.trial_id)
+                self.listener.reported(event)
             elif isinstance(event, DeviceLost):
-                _lose(event, packer, listener)
-            elif not (interrupt.requested and event.status == "failed"):  # Ctrl-C ends the workers too
-                _end(event, weights, running.pop(event.trial.trial_id), packer, delayed, listener, decisions)
+                self._lose(event)
+            else:
+                self.training.discard(event.trial.trial_id)
+                if not (self.interrupt.requested and event.status == "failed"):  # Ctrl-C ends the workers too
+                    self._end(event, weights)
 
+    def stop(self) -> None:
+        """Waits for trials that train to write checkpoints and end, for a while, or until it is asked once more."""
+        if not self.training:
+            return
+        self.stopping = True
+        signals, deadline = self.interrupt.signals, time.monotonic() + STOP_SECONDS
+        self.executor.stop()
+        self.listener.stopping(len(self.training), STOP_SECONDS)
+        while self.training and self.interrupt.signals == signals and time.monotonic() < deadline:
+            self.hear(POLL_SECONDS)
 
-def _end(
-    outcome: Outcome,
-    weights: Weights,
-    request: Request,
-    packer: Packer,
-    delayed: _Delayed,
-    listener: Listener,
-    decisions: Decisions,
-) -> None:
-    """Frees the attempt's place, decides what follows, and corrects those that wait by what it took."""
-    assert outcome.placement is not None
-    packer.release(outcome.placement)
-    retry = decisions.try_again(request, outcome, packer.largest_bytes)
-    listener.finished(outcome, weights, retry)
-    if retry:
-        delayed.add(retry)
-    if correct := decisions.learn(outcome):
-        packer.revise(correct)
+    def _end(self, outcome: Outcome, weights: Weights) -> None:
+        """Frees the attempt's place, decides what follows, and corrects those that wait by what it took."""
+        assert outcome.placement is not None
+        request = self.running.pop(outcome.trial.trial_id)
+        self.packer.release(outcome.placement)
+        retry = self.decisions.try_again(request, outcome, self.packer.largest_bytes)
+        self.listener.finished(outcome, weights, retry)
+        if retry:
+            self.delayed.add(retry)
+        if correct := self.decisions.learn(outcome):
+            self.packer.revise(correct)
 
-
-def _lose(event: DeviceLost, packer: Packer, listener: Listener) -> None:
-    packer.remove(event.device)
-    listener.device_lost(event)
-    if not packer.largest_bytes:
-        raise ExecutionError(f"every device is lost, the last was {event.device.label}: {event.reason}")
+    def _lose(self, event: DeviceLost) -> None:
+        self.packer.remove(event.device)
+        self.listener.device_lost(event)
+        if not self.packer.largest_bytes and not self.stopping:
+            raise ExecutionError(f"every device is lost, the last was {event.device.label}: {event.reason}")
 
 
 class _Delayed:

@@ -20,6 +20,7 @@ from tuner.execution.loop import Weights
 from tuner.execution.mapped import put
 from tuner.execution.nodes import NodeWatch, cluster_devices, on_one_machine
 from tuner.execution.pool import Pool, make_pools, reserve
+from tuner.execution.stop_file import StopFile
 from tuner.execution.worker import TrialOptions
 from tuner.placement import Plan
 from tuner.trial import Device, DeviceLost, EpochReport, Outcome, Placement
@@ -58,6 +59,7 @@ class RayExecutor:
         self._address = address
         self._options = TrialOptions(caps=caps, checkpoint_seconds=checkpoint_seconds)
         self._session: Session | None = None
+        self._stop_file: StopFile | None = None
         self._pools: dict[Device, Pool] = {}
         self._lost: dict[Device, str] = {}
         self._runs: dict[Any, Run] = {}  # by the trial's stream of events
@@ -94,8 +96,12 @@ class RayExecutor:
 
         Raises:
             DataError: a file that the data are mapped from has been removed.
-            ExecutionError: Ray did not start, or has not the CPUs, GPUs or memory that the plan counts on.
+            ExecutionError: Ray did not start, or has not the CPUs, GPUs or memory that the plan counts on; or the
+                folder for checkpoints cannot be written.
         """
+        if checkpoints:
+            self._stop_file = StopFile(checkpoints)
+            self._stop_file.reset()
         self.prepare(plan.devices)
         self.wait()
         import ray
@@ -139,10 +145,21 @@ class RayExecutor:
         told, self._told = self._told, []
         return told
 
+    def stop(self) -> None:
+        """Has the workers end their trials after the epoch that they are in, with a checkpoint.
+
+        Raises:
+            ExecutionError: the folder for checkpoints cannot be written.
+        """
+        if self._stop_file:
+            self._stop_file.ask()
+
     def close(self) -> None:
         """Ends the workers, gives the devices back, and ends Ray if it was started here, or leaves the cluster."""
         if self._session is None:
             return
+        if self._stop_file:
+            self._stop_file.remove()
         # A Ray of its own goes with everything in it; and where the head is gone there is nobody to be told.
         if self._pools and not self._has_own_ray and self._watch.head_answers:
             for pool in self._pools.values():

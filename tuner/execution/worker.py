@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING
 
 from tuner.caps import MMAP_THRESHOLD_BYTES, capped, is_out_of_memory
 from tuner.errors import TunerError
+from tuner.execution.stop_file import StopFile
 from tuner.peak import PeakMeter
 from tuner.trial import GB, MB, Device, EpochReport, Outcome, Phase, Placement, Status, Trial
 from tuner.workloads.base import Job
 
 if TYPE_CHECKING:
+    from tuner.checkpoints import Checkpoint
     from tuner.training import Fit
 
 Event = EpochReport | Outcome | bytes
@@ -41,7 +43,8 @@ class TrialOptions:
         caps: end a trial that takes more than its share of the device.
         checkpoints: the folder in which a trial keeps what it has reached; None, or a folder that this machine does
             not have, for nowhere.
-        checkpoint_seconds: between two of a trial's checkpoints, and before its first.
+        checkpoint_seconds: between two of a trial's checkpoints, and before its first; it writes another as it is
+            stopped by the folder's ``StopFile``.
     """
 
     caps: bool = True
@@ -57,8 +60,8 @@ def run_trial(job: Job, placement: Placement, meter: PeakMeter, options: TrialOp
     """Trains a placed trial of this job.
 
     Yields an ``EpochReport`` as training begins and after each epoch, then the ``Outcome``, then, if it is
-    completed, the content of its ``best.pt``. Nothing that a trial raises gets out. The cap holds while the trial
-    computes, and at no moment at which an event is on its way.
+    completed, the content of its ``best.pt``. One that was asked to stop is ``interrupted``. Nothing that a trial
+    raises gets out. The cap holds while the trial computes, and at no moment at which an event is on its way.
     """
     began = time.perf_counter()
     attempt = _Attempt(placement)
@@ -98,23 +101,20 @@ class _Attempt:
 
     def train(self, job: Job, meter: PeakMeter, options: TrialOptions) -> Iterator[EpochReport]:
         """Trains under the cap, yields the reports and notes how it ended."""
-        faults: tuple[str, ...] = ()
+        checkpoint = None
         try:
             import torch
 
-            from tuner.checkpoints import Checkpoint
             from tuner.training import fit
 
             device, trial = self.placement.device, self.placement.trial
             meter.start()
             torch.set_num_threads(self.placement.threads)
-            folder = options.checkpoints
-            checkpoint = Checkpoint(folder, trial, options.checkpoint_seconds) if folder else None
+            checkpoint = _checkpoint(trial, options)
             training = fit(job.workload, trial, job.data, torch_device(device), checkpoint)
             while True:
                 with _cap(self.placement, meter, options):
                     said = next(training)
-                faults = checkpoint.faults if checkpoint else ()
                 if not isinstance(said, EpochReport):
                     break
                 self.epochs = said.epoch
@@ -124,7 +124,7 @@ class _Attempt:
             self.weights = to_bytes(trial, said)
         except Exception as error:
             self._fail(error)
-        self.error = "; ".join(filter(None, [self.error, *faults]))
+        self.error = "; ".join(filter(None, [self.error, *(checkpoint.faults if checkpoint else ())]))
 
     def measure(self, meter: PeakMeter) -> tuple[int | None, int | None]:
         """The trial's peak, and what it has left behind, in bytes; None where the device does not answer any more.
@@ -142,12 +142,23 @@ class _Attempt:
             return peak, None
 
     def _fail(self, error: Exception) -> None:
+        from tuner.checkpoints import Stopped
         from tuner.training import phase_of
 
+        if isinstance(error, Stopped):
+            self.status = "interrupted"
+            return
         self.status = classify(error)
         self.phase = phase_of(error) or ("evaluation" if self.metrics else "start")
         self.error, self.traceback = _one_line(error), traceback.format_exc()
         self.metrics, self.weights = {}, b""
+
+
+def _checkpoint(trial: Trial, options: TrialOptions) -> Checkpoint | None:
+    from tuner.checkpoints import Checkpoint
+
+    folder = options.checkpoints
+    return Checkpoint(folder, trial, options.checkpoint_seconds, StopFile(folder).asked) if folder else None
 
 
 def torch_device(device: Device) -> str:

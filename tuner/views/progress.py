@@ -101,6 +101,11 @@ class Progress:
         """A device is gone: says so."""
         self._say(f"{event.device.label} is lost: {event.reason}")
 
+    def stopping(self, trials: int, seconds: float) -> None:
+        """The study ends, and waits so long for so many trials: says so."""
+        whose = f"{trials} running trials have" if trials > 1 else "the running trial has"
+        self._say(f"ending: {whose} {seconds:g} s to write checkpoints; an interrupt (Ctrl-C) does not wait for that")
+
     def _title(self, trial: Trial) -> str:
         return title(trial.workload, trial.name, several=len(self._metrics) > 1, seed=self._seed(trial))
 

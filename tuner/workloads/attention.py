@@ -1,4 +1,4 @@
-"""Graph attention (GAT, Veličković et al. 2018) with an edge feature, which builds nothing of the size edges × channels.
+"""Graph attention (GAT, Veličković et al. 2018) with an edge feature; it keeps nothing of the size edges × channels.
 
 PyG's ``GATConv`` keeps two tensors of that size for backward: the gathered messages and the projected edge features.
 With twice as many edges as nodes they are most of what a step takes. Here backward gathers messages again, some edges
@@ -49,12 +49,12 @@ class GraphAttention(nn.Module):
         own = F.leaky_relu(from_source + to_target, SLOPE)
         score = from_source.index_select(0, source) + to_target.index_select(0, target) + edge_feature * self.edge
         own, score = _softmax(own, F.leaky_relu(score, SLOPE), target)
-        out: Tensor = _Aggregate.apply(values, own, score, edge)
+        out: Tensor = _Aggregate.apply(values, own, score, edge)  # type: ignore[no-untyped-call]
         return out.flatten(1) + self.bias.to(out.dtype)
 
     def _scores(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Of each node as a source and as a target, (N, heads) each: ``a · W x`` as ``(a W) x``."""
-        weight = self.linear.weight.unflatten(0, (self.heads, -1))
+        weight = self.linear.weight.view(self.heads, -1, self.linear.in_features)
         rows = torch.einsum("shc,hci->shi", torch.stack([self.source, self.target]), weight)
         both = F.linear(x, rows.flatten(0, 1)).float()
         return both[:, : self.heads], both[:, self.heads :]

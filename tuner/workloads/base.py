@@ -298,6 +298,16 @@ class Choice:
                     "trained: leave it out"
                 )
 
+    def load_checked(self) -> Any:
+        """The data, which serve the configurations.
+
+        Raises:
+            InputError: they are not there, cannot be read, or do not.
+        """
+        data = self.load_data()
+        self.workload.check(self.configurations, data)
+        return data
+
 
 def load_jobs(choices: Sequence[Choice]) -> dict[str, Job]:
     """The jobs of a study, with their data.
@@ -310,9 +320,7 @@ def load_jobs(choices: Sequence[Choice]) -> dict[str, Job]:
 
 def _job(choice: Choice) -> Job:
     checkpointing = any(each.values.get(CHECKPOINTING) for each in choice.configurations)
-    data = choice.load_data()
-    choice.workload.check(choice.configurations, data)
-    return Job(choice.workload, data, checkpointing)
+    return Job(choice.workload, choice.load_checked(), checkpointing)
 
 
 def accumulated(jobs: Jobs, trial: Trial) -> Config | None:

@@ -23,7 +23,7 @@ class CanBatch(NamedTuple):
     node_graph: Tensor  # (N,) int64: which graph of the batch a node is in
     ids: Tensor  # (N,) int64: the vocabulary's index of a node's CAN ID; 0 for an ID that is not in it
     features: Tensor  # (N, 10) in [0, 1]: 8 byte means, scaled count, last position
-    edge: Tensor  # (2, E) int64: from node, to node; no pair twice. A node's loop to itself is there only if it was seen
+    edge: Tensor  # (2, E) int64: from node, to node; no pair twice; a node leads to itself only if that was seen
     edge_count: Tensor  # (E, 1): how often the one was followed by the other
 
 

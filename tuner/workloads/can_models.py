@@ -28,7 +28,7 @@ class NodeInput(nn.Module):
     channels = ID_CHANNELS + FEATURES
 
     def __init__(self, num_ids: int, use_id: bool) -> None:
-        """The embedding begins at 0 for unknown IDs: they are often seen for the first time when nothing is trained."""
+        """New weights; those of unknown IDs are 0, as training may never show one."""
         super().__init__()
         self.use_id = use_id
         self.embedding = nn.Embedding(num_ids if use_id else 1, ID_CHANNELS)
@@ -53,7 +53,7 @@ class VgaeOutput(NamedTuple):
 
 
 class VGAE(nn.Module):
-    """A variational graph autoencoder whose layers attend: three to the latent variables, three back to the features."""
+    """A variational graph autoencoder: three attention layers to the latent variables, three back to the features."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class VGAE(nn.Module):
         self.input = NodeInput(num_ids, use_id)
         self.encoder = _Stack([NodeInput.channels, hidden_channels, half, latent_channels], heads, heads, dropout)
         self.norm = nn.BatchNorm1d(latent_channels)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = dropout
         self.mean = nn.Linear(latent_channels, latent_channels)
         self.log_variance = nn.Linear(latent_channels, latent_channels)
         self.decoder = _Stack([latent_channels, half, hidden_channels, FEATURES], heads, 1, dropout)
@@ -107,7 +107,7 @@ class VGAE(nn.Module):
         """The nodes of a batch, encoded and decoded; in float32 also under autocast."""
         edge, feature = batch.edge, batch.edge_count.log1p()
         h = self.norm(self.encoder(self.input(batch), edge, feature))
-        h = self.dropout(h.relu())
+        h = _dropped(h, self.dropout, self.training)
         mean = self.mean(h).float()
         log_variance = self.log_variance(h).float().clamp(-LOG_VARIANCE, LOG_VARIANCE)
         z = mean + torch.randn_like(mean) * (0.5 * log_variance).exp() if self.training else mean
@@ -160,12 +160,10 @@ class GAT(nn.Module):
         """The logits of normal and attack for each graph: (B, 2), in float32 also under autocast."""
         feature = batch.edge_count.log1p()
         h = self.input(batch)
-        means = []
+        means = []  # jumping knowledge: the means of what all layers say, which need not stand side by side for it
         for layer in self.layers:
             h = layer(h, batch.edge, feature)
-            means.append(
-                graph_mean(h, batch)
-            )  # jumping knowledge: the mean of what is side by side, without building it
+            means.append(graph_mean(h, batch))
         logits: Tensor = self.output(torch.cat(means, dim=1)).float()
         return logits
 
@@ -191,7 +189,7 @@ class _Stack(nn.Module):
 
 
 class _VgaeLayer(nn.Module):
-    """Attention; before it ReLU and dropout of what a layer before has said, so that they are computed again with it."""
+    """Attention; in all but the first after ReLU and dropout, which are then computed again with it."""
 
     def __init__(self, before: int, after: int, heads: int, dropout: float, *, first: bool) -> None:
         super().__init__()
@@ -201,7 +199,7 @@ class _VgaeLayer(nn.Module):
 
     def forward(self, h: Tensor, edge: Tensor, feature: Tensor) -> Tensor:
         """(N, before) → (N, after)."""
-        h = h if self.first else F.dropout(h.relu(), self.dropout, self.training)
+        h = h if self.first else _dropped(h, self.dropout, self.training)
         out: Tensor = self.attention(h, edge, feature)
         return out
 
@@ -216,7 +214,13 @@ class _GatLayer(nn.Module):
 
     def forward(self, h: Tensor, edge: Tensor, feature: Tensor) -> Tensor:
         """(N, before) → (N, after)."""
-        return F.dropout(self.attention(h, edge, feature).relu(), self.dropout, self.training)
+        # In this order, as in _dropped; and no name holds what attention said while the rest is computed.
+        return F.dropout(self.attention(h, edge, feature), self.dropout, self.training).relu()
+
+
+def _dropped(h: Tensor, dropout: float, training: bool) -> Tensor:
+    """ReLU and dropout, in the order that keeps a tensor less for backward; the result is the same in either."""
+    return F.dropout(h, dropout, training).relu()
 
 
 def graph_mean(values: Tensor, batch: CanBatch) -> Tensor:

@@ -1,6 +1,6 @@
 """The losses of KD-GAT: of a VGAE, of a GAT, of students that are taught, and how difficult a graph is.
 
-A teacher is known by its outputs alone, so that one that runs and one whose outputs were kept are the same to a student.
+A teacher is known by its outputs alone: whether it runs or its outputs were kept is the same to a student.
 Every loss is a mean over graphs in which each graph counts the same, so micro-batches add up to their batch.
 """
 
@@ -42,7 +42,7 @@ def distilled_vgae_loss(
     *,
     weight: float = TEACHER_WEIGHT,
 ) -> Tensor:
-    """W · [½ MSE(P z, z_t) + ½ MSE(x̂, x̂_t)] + (1 - w) · ``vgae_loss``, a scalar.
+    """A student's: w · [½ MSE(P z, z_t) + ½ MSE(x̂, x̂_t)] + (1 - w) · ``vgae_loss``, a scalar.
 
     Args:
         output: the student's.
@@ -53,8 +53,8 @@ def distilled_vgae_loss(
         weight: w, of what the teacher says.
     """
     latent = (projection(output.z) - teacher_z).float().square().mean(1)
-    seen = (output.features - teacher_features).float().square().mean(1)
-    taught = graph_mean(0.5 * latent + 0.5 * seen, batch).mean()
+    reconstructed = (output.features - teacher_features).float().square().mean(1)
+    taught = graph_mean(0.5 * latent + 0.5 * reconstructed, batch).mean()
     return weight * taught + (1 - weight) * vgae_loss(output, batch)
 
 
@@ -71,7 +71,9 @@ def distilled_gat_loss(
     weight: float = TEACHER_WEIGHT,
     temperature: float = TEMPERATURE,
 ) -> Tensor:
-    """W · T² · KL(softmax(t / T) ‖ softmax(s / T)) + (1 - w) · CE, a scalar: softmax over classes, mean over graphs.
+    """A student's: w · T² · KL(softmax(t / T) ‖ softmax(s / T)) + (1 - w) · CE, a scalar.
+
+    The softmax is over classes, the mean over graphs.
 
     Args:
         logits: (B, 2), the student's.
@@ -117,14 +119,17 @@ def neighbour_ids(logits: Tensor, batch: CanBatch) -> Tensor:
 def _reconstruction(output: VgaeOutput, batch: CanBatch) -> Tensor:
     """(N,): MSE + 0.1 · CE(id)."""
     error = (output.features - batch.features).square().mean(1)
-    return (
-        error if output.ids is None else error + ID_WEIGHT * F.cross_entropy(output.ids, batch.ids, reduction="none")
-    )
+    if output.ids is None:
+        return error
+    return error + ID_WEIGHT * F.cross_entropy(output.ids, batch.ids, reduction="none")
 
 
 def _divergence(output: VgaeOutput) -> Tensor:
-    """(N,): KL(N(μ, σ²) ‖ N(0, 1)), summed over the latent channels."""
-    return 0.5 * (output.mean.square() + output.log_variance.exp() - output.log_variance - 1).sum(1)
+    """(N,): KL(N(μ, σ²) ‖ N(0, 1)), the mean over the latent channels, as the other terms are means over theirs.
+
+    Their sum outweighs an MSE that is a mean: without IDs the latent variables then say nothing (docs/kd_gat.md).
+    """
+    return 0.5 * (output.mean.square() + output.log_variance.exp() - output.log_variance - 1).mean(1)
 
 
 @contextmanager
