@@ -1,8 +1,8 @@
 """What a teacher takes of a device, three ways to have one, what they cost, and scoring in chunks of 500 graphs.
 
 The ways are ``live`` (the teacher is on the device and looks at every batch), ``offloaded`` (offload_teacher_to_cpu:
-there only while it looks) and ``kept`` (use_teacher_cache: its outputs are computed once, and it leaves). For both stages, with
-students and teachers of the usual sizes:
+there only while it looks) and ``kept`` (use_teacher_cache: its outputs are computed once, and it leaves). For both
+stages, with students and teachers of the usual sizes:
 
 - The estimated peak of a GPU, which needs none: traced, before any allocator rounds. Offloading lowers it by the
   teacher's size, keeping by that size less the outputs'. Where there is a GPU, it is measured too.
@@ -10,8 +10,8 @@ students and teachers of the usual sizes:
 - The time of an epoch, as a ratio of medians. Without a GPU the copies of an offloaded teacher are simulated: they go
   from the machine's memory to the machine's memory.
 
-Then the peak of all tensors, by torch's profiler, while a VGAE of the teacher's size scores graphs in chunks: of 1,000
-and of 20,000 it is the same, to a tenth, and scores are those of all graphs at once, to 1e-6.
+Then the peak of all tensors, by torch's profiler, while a VGAE of the teacher's size scores graphs in chunks: of
+1,000 and of 20,000 it is the same, to a tenth, and scores are those of all graphs at once, to 1e-6.
 
 Exits with 1 if one of these is missed.
 """
@@ -42,7 +42,7 @@ from tuner.trial import MB, OFFLOADING
 from tuner.workloads.can_batches import collate
 from tuner.workloads.can_models import VGAE
 from tuner.workloads.distillation import difficulty, score
-from tuner.workloads.kd_gat import STAGES, KDGAT
+from tuner.workloads.kd_gat import KDGAT, STAGES
 from tuner.workloads.kd_gat_evaluation import chunks
 from tuner.workloads.kd_gat_model import Distilled, student
 
@@ -70,16 +70,15 @@ def verdict(text: str, met: bool) -> None:
 
 def compare(stage: str, data: CanData, batch_size: int, epochs: int) -> None:
     """Everything about the three ways for one stage."""
-    configs = {
-        way: config_of(stage=stage, use_kd=1, batch_size=batch_size, **values) for way, values in WAYS.items()
-    }
+    configs = {way: config_of(stage=stage, use_kd=1, batch_size=batch_size, **values) for way, values in WAYS.items()}
     teacher, outputs = sizes(configs["live"], configs["kept"], data)
     print(
         f"\n{stage}, batches of {batch_size}: the teacher has {teacher / MB:.2f} MiB, its outputs for "
         f"{len(data.train):,} graphs {outputs / MB:.2f} MiB"
     )
     traced = {
-        way: trace_workload(WORKLOAD, config, data, device_kind="cuda").peak_bytes() for way, config in configs.items()
+        way: trace_workload(WORKLOAD, config, data, device_kind="cuda").peak_bytes()
+        for way, config in configs.items()
     }
     judge("a GPU's peak, traced", traced, teacher, outputs)
     if torch_has_cuda():

@@ -40,7 +40,8 @@ def estimate_kd_gat(config: Mapping[str, Any], data: CanData, *, context_bytes: 
     - Of kept outputs (``use_teacher_cache``): two logits of each training graph, or of each of its nodes the
       teacher's latent channels and 10 features.
     - Activations: the most of a step on the batch (``_trained``), the evaluation's and the scorer's chunks of 500
-      graphs (``_computed``), and a teacher's look at a share of the batch, of 500 graphs at most where its outputs are kept.
+      graphs (``_computed``), and a teacher's look at a share of the batch, which is of 500 graphs at most where its
+      outputs are kept.
 
     Args:
         config: a complete configuration, in which ``batch_size`` is a number.
@@ -61,7 +62,7 @@ def estimate_kd_gat(config: Mapping[str, Any], data: CanData, *, context_bytes: 
     peaks = [_trained(config, batch, ids), _computed(config, chunk, ids)]
     rows = _kept(teacher, data) if teacher and config["use_teacher_cache"] else 0
     if teacher:
-        graphs = min(config["batch_size"], CHUNK if config["use_teacher_cache"] else config["batch_size"])
+        graphs = min(config["batch_size"], len(train), CHUNK if config["use_teacher_cache"] else len(train))
         peaks.append(_computed(teacher, _most(data, train, -(-graphs // _times_as_wide(teacher, config))), ids))
     if scorer:
         peaks.append(_computed(scorer, prepared, ids))
@@ -112,15 +113,15 @@ def _layers(config: Mapping[str, Any]) -> list[tuple[int, int]]:
 def _trained(config: Mapping[str, Any], graphs: Graphs, ids: int) -> int:
     """What a step on a batch keeps for backward, and what backward works with.
 
-    A GAT's layer keeps 4 rows: its values, ReLU's and dropout's results, and the mask. A VGAE's keeps 6, as there is
-    a norm between. Without dropout each keeps 2 less. Where a layer is computed again, its input is kept, of a VGAE
+    A GAT's layer keeps 3 rows: its values, dropout's mask and ReLU's result. A VGAE's keeps 5, as there is a norm
+    between. Without dropout each keeps one less. Where a layer is computed again, its input is kept, of a VGAE
     the norm's as well; and one layer is there as a whole. Backward takes 3 rows of the widest. A VGAE has logits of
     IDs and of neighbours, their targets, losses and gradients, too. Of this bfloat16 saves a fifth at the least.
     """
     pairs, vgae = _layers(config), config["stage"] == "autoencoder"
     widths, again = [after for _, after in pairs], config.get(CHECKPOINTING, 0)
-    whole, kept = (6, 2) if vgae else (4, 1)
-    whole -= 0 if config["dropout"] else 2
+    whole, kept = (5, 2) if vgae else (3, 1)
+    whole -= 0 if config["dropout"] else 1
     rows = kept * sum(widths) + (whole + 1) * max(widths) if again else whole * sum(widths)
     rows += 3 * max(widths) + (_heads(config, ids, losses=9) if vgae else 0)
     rows = rows * 4 // 5 if config.get("amp") else rows

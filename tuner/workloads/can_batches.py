@@ -60,7 +60,8 @@ def parts(batch: CanBatch, count: int) -> Iterator[CanBatch]:
     bounds = torch.tensor(graphs, device=batch.graph.device)
     graph_of_edge = batch.node_graph[batch.edge[0]]
     nodes, edges = (torch.searchsorted(of, bounds).tolist() for of in (batch.node_graph, graph_of_edge))
-    for (graph, to_graph), (node, to_node), (edge, to_edge) in zip(*map(pairwise, (graphs, nodes, edges)), strict=True):
+    for begin, end in pairwise(zip(graphs, nodes, edges, strict=True)):
+        (graph, node, edge), (to_graph, to_node, to_edge) = begin, end
         yield CanBatch(
             graph=batch.graph[graph:to_graph],
             label=batch.label[graph:to_graph],

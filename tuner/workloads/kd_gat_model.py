@@ -194,8 +194,8 @@ def outputs(teacher: VGAE | GAT, batch: CanBatch, times: int = 1) -> tuple[Tenso
 def times_as_wide(teacher: VGAE | GAT, student: VGAE | GAT) -> int:
     """How many times as many channels as the student a teacher has, all layers together; a whole number, rounded up.
 
-    Looking at all of a batch, a teacher would take more memory than its student's step, and neither keeping its outputs
-    nor having its weights elsewhere would save any. If it looks so many times at a share, it takes less.
+    Looking at all of a batch, a teacher would take more memory than its student's step, and neither keeping its
+    outputs nor having its weights elsewhere would save any. If it looks so many times at a share, it takes less.
     """
     of_teacher, of_student = (
         sum(each.linear.out_features for each in model.modules() if isinstance(each, GraphAttention))
