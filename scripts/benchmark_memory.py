@@ -16,6 +16,7 @@ from __future__ import annotations
 import gc
 import json
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -311,6 +312,7 @@ def main(ctx: click.Context, only: tuple[str, ...], limit: int | None, json_path
     steps = [step for step in read_steps() if not only or any(part in step.name for part in only)][:limit]
     if not steps:
         raise click.UsageError(f"--only {' '.join(only)}: no step of memory_steps.csv has this in its name")
+    warnings.filterwarnings("ignore", "global module forward hook")  # MemTracker's, as it fails on a frozen teacher
     torch.set_num_threads(1)  # kernels' temporaries grow with the threads: one, so that every machine has the same
     warm_up(steps)
     click.echo(f"{len(steps)} steps, torch {torch.__version__}, one thread")

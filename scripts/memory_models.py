@@ -19,17 +19,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tuner.datasets.can import build as build_can
 from tuner.datasets.synthetic import synthetic_ratings
+from tuner.datasets.synthetic_can import synthetic_can
 from tuner.datasets.synthetic_trees import synthetic_trees
 from tuner.datasets.trees import build as build_trees
 from tuner.datasets.trees import split
 from tuner.sizing.transformers.formula import TransformerConfig
 from tuner.sizing.transformers.gpt import build as build_gpt
 from tuner.space import complete
-from tuner.training import build_optimizer, rehearse, representative_batches, to_device
+from tuner.training import build_optimizer, place, rehearse, representative_batches, to_device
 from tuner.workloads import find_workload
 
 if TYPE_CHECKING:
+    from tuner.datasets.can import CanData
     from tuner.datasets.ratings import RatingData
     from tuner.datasets.trees import TreeData
     from tuner.memory.trace import Trace
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
 
 STEPS_FILE = Path(__file__).with_name("memory_steps.csv")
 OPTIMIZER_STEPS = 2  # the second has the optimizer's state, which the first one makes
-WORKLOADS = ("graphsage", "gt-ssl")
+WORKLOADS = ("graphsage", "gt-ssl", "kd-gat")
 
 Parts = tuple[nn.Module, torch.optim.Optimizer, Callable[[], Tensor]]
 Sizes = Mapping[str, Any]
@@ -94,7 +97,7 @@ def run(step: Step, device: str) -> None:
 
 def _run_workload(workload: Workload, config: Config, data: Any, device: str) -> None:
     """What a trial does to memory, in short, by the training loop's own functions."""
-    model = workload.build_model(config, data).to(device)
+    model = place(workload, config, data, device, rehearsal=True)
     batches = (to_device(batch, device) for batch in representative_batches(workload, config, data))
     rehearse(workload, model, build_optimizer(model, config), batches, data, config=config)
 
@@ -113,9 +116,19 @@ def workload_parts(step: Step) -> tuple[Workload, Config, Any]:
     """The workload, a complete configuration and the data of a workload's row."""
     workload = find_workload(step.model)
     config = {key: value for key, value in step.sizes.items() if key in workload.schema}
-    sizes = step.sizes
-    data = trees(sizes["trees"]) if "trees" in sizes else ratings(sizes["users"], sizes["items"], sizes["ratings"])
-    return workload, complete(config, workload.schema), data
+    return workload, workload.finish(complete(config, workload.schema)), _data(step.sizes)
+
+
+def _data(sizes: Sizes) -> Any:
+    if "trees" in sizes:
+        return trees(sizes["trees"])
+    return can(sizes["frames"]) if "frames" in sizes else ratings(sizes["users"], sizes["items"], sizes["ratings"])
+
+
+@lru_cache
+def can(frames: int) -> CanData:
+    """Graphs of generated CAN traffic: so many frames in each of three recordings."""
+    return build_can(synthetic_can(frames).items(), 100, "generated")
 
 
 @lru_cache

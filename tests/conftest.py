@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from tuner.datasets.can import CanData
+from tuner.datasets.can import build as build_can
 from tuner.datasets.ratings import RatingData
 from tuner.datasets.synthetic import synthetic_ratings
+from tuner.datasets.synthetic_can import synthetic_can
 from tuner.datasets.synthetic_trees import synthetic_trees
 from tuner.datasets.trees import TreeData, build, split
 from tuner.trial import GB, Device
@@ -49,6 +52,12 @@ def trees() -> TreeData:
     """Twelve generated trees of two classes: 8 to train on, 2 to choose by, 2 to report on."""
     grown, labels, classes = synthetic_trees(12)
     return split(build(grown, labels, "12 trees", classes), 0)
+
+
+@pytest.fixture(scope="session")
+def traffic() -> CanData:
+    """Sixty generated graphs of CAN traffic in three recordings: 36 to train on, 12 to choose by, 12 to report on."""
+    return build_can(synthetic_can(2000).items(), 100, "60 graphs")
 
 
 @pytest.fixture

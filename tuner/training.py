@@ -154,7 +154,7 @@ def _begin(
     return model, optimizer, progress
 
 
-def place(workload: Workload, config: Config, data: Any, device: str) -> nn.Module:
+def place(workload: Workload, config: Config, data: Any, device: str, *, rehearsal: bool = False) -> nn.Module:
     """A new model on its device, ready for its first step.
 
     Args:
@@ -162,20 +162,21 @@ def place(workload: Workload, config: Config, data: Any, device: str) -> nn.Modu
         config: a complete configuration.
         data: what ``workload.load_data`` returned.
         device: a torch device.
+        rehearsal: only the memory that it takes is asked for.
     """
     model = workload.build_model(config, data).to(device)
     if uses(config, OFFLOADING) and device != "cpu":
         for module in workload.frozen(model):
             offload(module, device)
-    prepare(workload, model, config, data)
+    prepare(workload, model, config, data, rehearsal=rehearsal)
     return model
 
 
-def prepare(workload: Workload, model: nn.Module, config: Config, data: Any) -> None:
+def prepare(workload: Workload, model: nn.Module, config: Config, data: Any, *, rehearsal: bool = False) -> None:
     """``workload.prepare``, in evaluation mode and without gradients."""
     model.eval()
     with torch.no_grad():
-        workload.prepare(model, config, data)
+        workload.prepare(model, config, data, rehearsal=rehearsal)
 
 
 def _check(loss: float, first: float, epoch: int, explosion: float) -> None:
@@ -417,7 +418,7 @@ def _rehearse_smallest(job: Job, device: str) -> None:
     }
     config |= {CHECKPOINTING: int(job.checkpointing)}
     config = workload.finish(config)
-    model = place(workload, config, workload.rehearsal(data), device)
+    model = place(workload, config, data, device, rehearsal=True)
     two_epochs = (batch for _ in range(2) for batch in workload.batches(config, data))
     batches = (to_device(batch, device) for batch in two_epochs)
     rehearse(workload, model, build_optimizer(model, config), batches, data, config=config)

@@ -98,7 +98,7 @@ def _run(workload: Workload, config: Config, data: Any, device: Device, expandab
 
     def rehearse() -> tuple[Any, Any]:
         torch.manual_seed(0)
-        model = training.place(workload, config, workload.rehearsal(data), target)
+        model = training.place(workload, config, data, target, rehearsal=True)
         optimizer = training.build_optimizer(model, config)
         batches = training.representative_batches(workload, config, data)
         on_device = (training.to_device(batch, target) for batch in batches)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 from tuner.errors import InputError
+from tuner.memory.kd_gat_formula import estimate_kd_gat
 from tuner.trial import GB, MemoryEstimate
 from tuner.workloads.gt_ssl import EVALUATION_PATHS, EVALUATION_TREES
 
@@ -114,6 +116,7 @@ def _most_paths(data: Any, trees: int, limit: int | None = None) -> int:
 FORMULAS: dict[str, Callable[[Mapping[str, Any], Any], MemoryEstimate]] = {
     "graphsage": estimate_graphsage,
     "gt-ssl": estimate_gt_ssl,
+    "kd-gat": partial(estimate_kd_gat, context_bytes=int(PROCESS_GB * GB)),
 }
 
 

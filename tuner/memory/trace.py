@@ -109,7 +109,8 @@ def trace_workload(
             model = workload.build_model(config, data)
         _mark_frozen(recorder, workload.frozen(model), device_kind == "cuda" and uses(config, OFFLOADING))
         _mark_model(recorder, model)
-        prepare(workload, model, config, workload.rehearsal(data))
+        prepare(workload, model, config, data, rehearsal=True)
+        mark_all(recorder, model.buffers(), "data")  # once more: it may have made some, such as a teacher's outputs
         optimizer = build_optimizer(model, config)
         _watch(recorder, optimizer)
         batches = _batches(recorder, representative_batches(workload, config, data), device_kind)

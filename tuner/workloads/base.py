@@ -132,11 +132,18 @@ class Workload(ABC):
         """
         return {}
 
-    def prepare(self, model: nn.Module, config: Config, data: Any) -> None:
+    def prepare(self, model: nn.Module, config: Config, data: Any, *, rehearsal: bool = False) -> None:
         """What a training needs of its model on the device before the first step, such as a teacher's outputs.
 
         Optional; in evaluation mode and without gradients. It draws no random numbers, as a training that goes on
         from a checkpoint prepares once more.
+
+        Args:
+            model: on its device.
+            config: a complete configuration.
+            data: what ``load_data`` returned.
+            rehearsal: only the memory that it takes is asked for: what it keeps in its whole size, and the largest
+                of its steps.
         """
         return None
 

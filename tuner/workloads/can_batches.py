@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -44,6 +46,31 @@ def collate(data: CanData, graphs: NDArray[np.int64]) -> CanBatch:
         edge=torch.from_numpy(data.edge[:, edges] + begin),
         edge_count=torch.from_numpy(data.edge_count[edges][:, None]),
     )
+
+
+def parts(batch: CanBatch, count: int) -> Iterator[CanBatch]:
+    """A batch's graphs, about as many at a time, in so many batches or fewer; on its device.
+
+    Args:
+        batch: as ``collate`` makes it: nodes and edges are in the order of their graphs.
+        count: at least 1.
+    """
+    size = -(-len(batch.graph) // count)
+    graphs = [*range(0, len(batch.graph), size), len(batch.graph)]
+    bounds = torch.tensor(graphs, device=batch.graph.device)
+    graph_of_edge = batch.node_graph[batch.edge[0]]
+    nodes, edges = (torch.searchsorted(of, bounds).tolist() for of in (batch.node_graph, graph_of_edge))
+    for begin, end in pairwise(zip(graphs, nodes, edges, strict=True)):
+        (graph, node, edge), (to_graph, to_node, to_edge) = begin, end
+        yield CanBatch(
+            graph=batch.graph[graph:to_graph],
+            label=batch.label[graph:to_graph],
+            node_graph=batch.node_graph[node:to_node] - graph,
+            ids=batch.ids[node:to_node],
+            features=batch.features[node:to_node],
+            edge=batch.edge[:, edge:to_edge] - node,
+            edge_count=batch.edge_count[edge:to_edge],
+        )
 
 
 def largest(data: CanData, graphs: NDArray[np.int64], number: int) -> NDArray[np.int64]:

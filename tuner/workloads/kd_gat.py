@@ -161,9 +161,9 @@ class KDGAT(Workload):
         """The teacher, as long as it is needed, and the scorer."""
         return _own(model).frozen
 
-    def prepare(self, model: nn.Module, config: Config, data: CanData) -> None:
+    def prepare(self, model: nn.Module, config: Config, data: CanData, *, rehearsal: bool = False) -> None:
         """Difficulties for a curriculum, and the outputs of a teacher that are to be kept, in chunks of graphs."""
-        _own(model).prepare(data)
+        _own(model).prepare(data, rehearsal=rehearsal)
 
     def epoch_data(self, model: nn.Module, config: Config, data: CanData, epoch: int) -> CanData:
         """The graphs of the curriculum's stage; all training graphs without one."""

@@ -42,10 +42,12 @@ def evaluate(model: Distilled, data: CanData, split: str) -> dict[str, float]:
     return {**found, **_detection(model, data)} if split == "test" else found
 
 
-def chunks(data: CanData, graphs: NDArray[np.int64], device: torch.device | str) -> Iterator[CanBatch]:
-    """The graphs in their order, ``CHUNK`` at a time, on the device."""
-    for begin in range(0, len(graphs), CHUNK):
-        batch = collate(data, graphs[begin : begin + CHUNK])
+def chunks(
+    data: CanData, graphs: NDArray[np.int64], device: torch.device | str, size: int = CHUNK
+) -> Iterator[CanBatch]:
+    """The graphs in their order, so many at a time, on the device."""
+    for begin in range(0, len(graphs), size):
+        batch = collate(data, graphs[begin : begin + size])
         yield CanBatch(*(part.to(device) for part in batch))
 
 

@@ -14,8 +14,10 @@ from torch import Tensor, nn
 
 from tuner.datasets.can import CanData
 from tuner.errors import InputError
+from tuner.trial import ACCUMULATION
+from tuner.workloads.attention import GraphAttention
 from tuner.workloads.base import Config
-from tuner.workloads.can_batches import CanBatch
+from tuner.workloads.can_batches import CanBatch, largest, parts
 from tuner.workloads.can_models import FEATURES, GAT, VGAE
 from tuner.workloads.distillation import (
     distilled_gat_loss,
@@ -24,7 +26,7 @@ from tuner.workloads.distillation import (
     score,
     vgae_loss,
 )
-from tuner.workloads.kd_gat import SIZES
+from tuner.workloads.kd_gat import CHUNK, SIZES
 from tuner.workloads.kd_gat_data import usable
 
 STUDENT = "student."
@@ -38,6 +40,7 @@ class Distilled(nn.Module):
         teacher: its teacher; None if it has none, or none any more as its outputs are kept.
         scorer: the VGAE by which a curriculum is made; None without one, or when it has done its work.
         difficulty: (G,) of every graph that is trained on, after ``prepare``; None without a curriculum.
+        kept: the teacher's outputs, after ``prepare``; None if none are kept.
     """
 
     def __init__(
@@ -51,7 +54,7 @@ class Distilled(nn.Module):
         self.held_out: str = config["held_out"]
         self.difficulty: NDArray[np.float32] | None = None
         self._config = config
-        self._kept: KeptOutputs | None = None
+        self.kept: KeptOutputs | None = None
         # Not as attributes that hold a module, which would make them parameters and state of this one.
         self._guests: dict[str, VGAE | GAT | None] = {"teacher": teacher, "scorer": scorer}
 
@@ -71,25 +74,34 @@ class Distilled(nn.Module):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
-    def prepare(self, data: CanData) -> None:
-        """Scores the training graphs and keeps the teacher's outputs, if asked to; who is done with leaves."""
+    def prepare(self, data: CanData, *, rehearsal: bool = False) -> None:
+        """Scores the training graphs and keeps the teacher's outputs, if asked to; who is done with leaves.
+
+        Args:
+            data: all graphs.
+            rehearsal: only the largest of them, as many as are looked at at a time, with room for all.
+        """
         from tuner.workloads.kd_gat_evaluation import chunks
 
         graphs = usable(data, data.train, stage=self.stage, held_out=self.held_out)
+        graphs = largest(data, graphs, CHUNK) if rehearsal else graphs
         if isinstance(scorer := self._guests["scorer"], VGAE):
             self.difficulty = np.zeros(len(data), np.float32)
             self.difficulty[graphs] = score(scorer, chunks(data, graphs, self.device)).numpy()
             self._guests["scorer"] = None
         if (teacher := self._guests["teacher"]) is not None and self._config["use_teacher_cache"]:
             kept = KeptOutputs(teacher, data, self.device)
-            for batch in chunks(data, graphs, self.device):
-                kept.put(batch, outputs(teacher, batch))
-            self._kept, self._guests["teacher"] = kept, None
+            # As in a step: it should not take more than one.
+            size = min(CHUNK, self._config["batch_size"] // self._config.get(ACCUMULATION, 1))
+            for batch in chunks(data, graphs[:size] if rehearsal else graphs, self.device, size):
+                kept.put(batch, outputs(teacher, batch, times_as_wide(teacher, self.student)))
+            self.kept, self._guests["teacher"] = kept, None
 
     def loss(self, batch: CanBatch) -> Tensor:
         """The student's loss of a batch, a scalar."""
+        said = self._said(batch)  # before the student: what a teacher computes with is gone when that begins
         output = self.student(batch)
-        if (said := self._said(batch)) is None:
+        if said is None:
             return gat_loss(output, batch) if isinstance(output, Tensor) else vgae_loss(output, batch)
         weight = self._config["kd_weight"]
         if isinstance(output, Tensor):
@@ -100,16 +112,21 @@ class Distilled(nn.Module):
 
     def _said(self, batch: CanBatch) -> tuple[Tensor, ...] | None:
         """What the teacher says of a batch: as kept, or asked now."""
-        if self._kept is not None:
-            return self._kept.get(batch)
+        if self.kept is not None:
+            return self.kept.get(batch)
         if (teacher := self._guests["teacher"]) is None:
             return None
         with torch.no_grad():
-            return outputs(teacher, batch)
+            return outputs(teacher, batch, times_as_wide(teacher, self.student))
 
 
-class KeptOutputs:
-    """A teacher's outputs for the training graphs, on the device: a row for each graph, or for each of its nodes."""
+class KeptOutputs(nn.Module):
+    """A teacher's outputs for the training graphs, on the device: a row for each graph, or for each of its nodes.
+
+    They are buffers, which move with the model, and are no part of its state.
+    """
+
+    start: Tensor
 
     def __init__(self, teacher: VGAE | GAT, data: CanData, device: torch.device) -> None:
         """Room for the outputs.
@@ -119,32 +136,40 @@ class KeptOutputs:
             data: its ``train`` are the graphs that they are kept for.
             device: where.
         """
+        super().__init__()
         self._of_nodes = isinstance(teacher, VGAE)
         sizes = np.diff(data.first)[data.train] if self._of_nodes else np.ones(len(data.train), np.int64)
         start = np.zeros(len(data), np.int64)
         start[data.train] = np.cumsum(sizes) - sizes
-        self._start = torch.from_numpy(start).to(device)
+        self.register_buffer("start", torch.from_numpy(start).to(device), persistent=False)
         widths = (teacher.mean.out_features, FEATURES) if isinstance(teacher, VGAE) else (2,)
-        self._rows = tuple(torch.zeros(int(sizes.sum()), width, device=device) for width in widths)
+        self._names = [f"rows{place}" for place in range(len(widths))]
+        for name, width in zip(self._names, widths, strict=True):
+            self.register_buffer(name, torch.zeros(int(sizes.sum()), width, device=device), persistent=False)
 
     @property
     def nbytes(self) -> int:
         """What they take of the device."""
-        return self._start.nbytes + sum(rows.nbytes for rows in self._rows)
+        return sum(buffer.nbytes for buffer in self.buffers())
+
+    @property
+    def rows(self) -> list[Tensor]:
+        """One tensor for each of the outputs."""
+        return [self.get_buffer(name) for name in self._names]
 
     def put(self, batch: CanBatch, said: tuple[Tensor, ...]) -> None:
         """Keeps what was said of a batch."""
         place = self._place(batch)
-        for rows, values in zip(self._rows, said, strict=True):
+        for rows, values in zip(self.rows, said, strict=True):
             rows[place] = values
 
     def get(self, batch: CanBatch) -> tuple[Tensor, ...]:
         """What was said of a batch's graphs."""
         place = self._place(batch)
-        return tuple(rows[place] for rows in self._rows)
+        return tuple(rows[place] for rows in self.rows)
 
     def _place(self, batch: CanBatch) -> Tensor:
-        start = self._start[batch.graph]
+        start = self.start[batch.graph]
         if not self._of_nodes:
             return start
         size = torch.zeros_like(batch.graph).index_add(0, batch.node_graph, torch.ones_like(batch.node_graph))
@@ -153,10 +178,30 @@ class KeptOutputs:
         return start[batch.node_graph] + within
 
 
-def outputs(teacher: VGAE | GAT, batch: CanBatch) -> tuple[Tensor, ...]:
-    """What a student learns from: a GAT's logits; a VGAE's latent means and reconstruction."""
-    said = teacher(batch)
-    return (said,) if isinstance(said, Tensor) else (said.mean, said.features)
+def outputs(teacher: VGAE | GAT, batch: CanBatch, times: int = 1) -> tuple[Tensor, ...]:
+    """What a student learns from: a GAT's logits; a VGAE's latent means and reconstruction.
+
+    Args:
+        teacher: in evaluation mode.
+        batch: on its device.
+        times: how often it looks, each time at as large a share of the graphs.
+    """
+    looks = [teacher(part) for part in parts(batch, times)]
+    said = [(each,) if isinstance(each, Tensor) else (each.mean, each.features) for each in looks]
+    return tuple(torch.cat(each) for each in zip(*said, strict=True))
+
+
+def times_as_wide(teacher: VGAE | GAT, student: VGAE | GAT) -> int:
+    """How many times as many channels as the student a teacher has, all layers together; a whole number, rounded up.
+
+    Looking at all of a batch, a teacher would take more memory than its student's step, and neither keeping its
+    outputs nor having its weights elsewhere would save any. If it looks so many times at a share, it takes less.
+    """
+    of_teacher, of_student = (
+        sum(each.linear.out_features for each in model.modules() if isinstance(each, GraphAttention))
+        for model in (teacher, student)
+    )
+    return -(-of_teacher // of_student)
 
 
 def build(config: Config, data: CanData) -> Distilled:
