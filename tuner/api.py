@@ -8,12 +8,16 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.again import arguments, its_options, load_again, run_again
+from tuner.again import arguments, its_options, load_again, run_again, train_again
 from tuner.devices import DeviceChoice
+from tuner.errors import InputError
 from tuner.memory.estimate import Method
 from tuner.placement import Packing
 from tuner.prerequisites import train_prerequisites
 from tuner.resume import merged_options
+from tuner.search.plain import plain_space
+from tuner.search.schedulers import Name as Scheduler
+from tuner.searching import SELECTION, LiveSearch, choose_searched
 from tuner.retry import OnOom
 from tuner.selection import DEFAULT_DATA, DEFAULT_MODE, choose, chosen_before
 from tuner.settings import Settings
@@ -64,6 +68,10 @@ def run(
     memory_estimation: Method = "auto",
     calibration: bool = True,
     expandable_segments: bool = False,
+    search: Any = None,
+    space: Mapping[str, Any] | None = None,
+    num_samples: int | None = None,
+    scheduler: Scheduler = "fifo",
     report: bool = True,
     dry_run: bool = False,
 ) -> StudyResult:
@@ -110,6 +118,12 @@ def run(
             where a step can be followed.
         calibration: correct estimates by what earlier trials on this device needed, and keep what these need.
         expandable_segments: set PyTorch's CUDA allocator option of that name, and estimate with it.
+        search: how to search a space: "grid", "random" or "optuna"; or one of Optuna's samplers, or a searcher of
+            ``ray.tune.search``. None tries the configurations of a list.
+        space: what to search, in place of a file's ``space:``: from hyperparameter to a value, to a mapping such as
+            ``{"loguniform": [1e-4, 0.1]}``, or to a domain of ``ray.tune``.
+        num_samples: how many configurations "random" and those that suggest them try.
+        scheduler: end trials early that are not worth their epochs: "asha", "median", or "fifo" for none.
         report: write ``report.html`` into the study's folder at its end.
         dry_run: stop after printing the plan.
 
@@ -136,39 +150,55 @@ def run_given(options: Mapping[str, Any], given: Collection[str], *, from_python
         ExecutionError: as ``run``.
     """
     defaults = run_defaults()
-    options = {name: _plain(options[name]) for name in defaults}  # in one order, in which commands name them
+    options = {name: options.get(name, default) for name, default in defaults.items()}  # in one order, as in commands
+    search, options = options["search"], {name: _plain(value) for name, value in options.items()}
+    if options["space"] is not None:
+        options["space"] = plain_space(options["space"])
+    own_searcher = search is not None and not isinstance(search, str)
     study: Mapping[str, Any] = {}
     if resume := options["resume"]:
         study = read_study(Path(resume))
         chosen = {name: value for name, value in options.items() if name in given}
-        options = merged_options(study, chosen, defaults, resume)
-    choices, label = _choices(options, study)
-    command = shlex.join(["tune", *arguments(options, defaults)])
-    choices, settings = train_prerequisites(choices, Settings.from_options(options), command=command, options=options)
+        options = options if own_searcher else merged_options(study, chosen, defaults, resume)
+    if own_searcher:
+        options["search"] = type(search).__name__
+    choices, label, live = _choices(options, study, search if own_searcher else options["search"])
+    words = {name: value for name, value in options.items() if name != "space"}
+    command = "tuner.run()" if options["space"] or own_searcher else shlex.join(["tune", *arguments(words, defaults)])
+    kept = None if own_searcher else options
+    choices, settings = train_prerequisites(choices, Settings.from_options(options), command=command, options=kept)
     return run_study(
         choices,
         settings,
         label=label,
         command=command,
-        options=options,
-        again=lambda best, folder, plan: run_again(
-            its_options(options, best, read_study(folder)),
-            best,
-            plan.threads,
-            defaults,
-        ),
+        options=kept,
+        again=lambda best, folder, plan: _again(kept, best, read_study(folder), folder, plan.threads),
         from_python=from_python,
+        live=live,
     )
 
 
-def _choices(options: Mapping[str, Any], study: Mapping[str, Any]) -> tuple[list[Choice], str]:
-    """What to try of each workload, and what the list is called; what a study tried, if nothing else is asked for."""
-    names = ("workload", "mode", "config", "only", "limit", "overrides")
-    selection = {name: options[name] for name in names}
+def _choices(
+    options: Mapping[str, Any], study: Mapping[str, Any], search: Any
+) -> tuple[list[Choice], str, LiveSearch | None]:
+    """What to try of each workload, what the list is called, and the search that adds to it.
+
+    What a study tried, if nothing else is asked for.
+    """
+    selection = {name: options[name] for name in SELECTION}
     data, skip_bad, seed = options["data"], options["skip_bad"], Settings.from_options(options).data_seed
-    if study and all(value == study["options"].get(name) for name, value in selection.items()):
-        return chosen_before(study["configurations"], workloads(study), data, seed, skip_bad), options["mode"]
-    return choose(**selection, data=data, seed=seed, skip_bad=skip_bad)
+    if search is None:
+        for name in ("space", "num_samples"):
+            if options[name] is not None:
+                raise InputError(f"--{name.replace('_', '-')}: has no effect without --search grid, random or optuna")
+    of_list = search in (None, "grid", "random")
+    all_of_it = {**selection, **{name: options[name] for name in ("search", "space", "num_samples")}}
+    if study and of_list and all(value == study["options"].get(name) for name, value in all_of_it.items()):
+        return chosen_before(study["configurations"], workloads(study), data, seed, skip_bad), options["mode"], None
+    if search is not None:
+        return choose_searched(options, study, search)
+    return *choose(**selection, data=data, seed=seed, skip_bad=skip_bad), None
 
 
 def tune_hyperparameters_parallel(
@@ -288,12 +318,18 @@ def command_again(study: Mapping[str, Any], row: Row, folder: Path) -> str:
         row: the trial's.
         folder: the study's.
     """
-    stored = study.get("options")
+    return _again(study.get("options"), row, study, folder, study.get("plan", {}).get("threads"))
+
+
+def _again(stored: object, row: Row, study: Mapping[str, Any], folder: Path, threads: int | None) -> str:
+    """The same, by these options of the study, and with so many threads."""
     if not isinstance(stored, Mapping):
         return load_again(folder)
     defaults = run_defaults()
     options = {name: stored.get(name, default) for name, default in defaults.items()}
-    return run_again(its_options(options, row, study), row, study.get("plan", {}).get("threads"), defaults)
+    if options["search"] not in (None, "grid") or options["space"]:  # what it suggests depends on what ran beside it
+        return train_again(folder, row)
+    return run_again(its_options(options, row, study), row, threads, defaults)
 
 
 def _plain(value: Any) -> Any:

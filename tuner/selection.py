@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from tuner.trial import Configuration
 from tuner.workloads import BUILT_IN, DEFAULT_WORKLOAD, find_workload
 from tuner.workloads.base import Choice, Workload
 
+Listing = Callable[[Sequence[str]], dict[str, list[Configuration]]]
 DEFAULT_MODE = "quick"
 DEFAULT_DATA = "synthetic"
 
@@ -28,6 +29,7 @@ def choose(
     seed: int,
     overrides: Sequence[str] = (),
     skip_bad: bool = False,
+    listing: Listing | None = None,
 ) -> tuple[list[Choice], str]:
     """What is to be tried of each workload, and what the list of configurations is called.
 
@@ -41,6 +43,7 @@ def choose(
         seed: drives the data's validation split.
         overrides: ``key=value`` texts that replace values of every configuration of the workloads that have the key.
         skip_bad: leave out data files that cannot be used.
+        listing: gives the configurations of these workloads, if it is not the file or the mode that lists them.
 
     Raises:
         InputError: one of these cannot be used; data are not looked at.
@@ -51,7 +54,10 @@ def choose(
         raise InputError(f"config: expected the path of a file, not a {type(config).__name__}")
     if config is not None and mode != DEFAULT_MODE:
         raise InputError("--config and --mode were both given: leave one of them out")
-    found = _of_file(Path(config), names) if config else _of_mode(mode, names or [DEFAULT_WORKLOAD])
+    if listing:
+        found = listing(names)
+    else:
+        found = _of_file(Path(config), names) if config else _of_mode(mode, names or [DEFAULT_WORKLOAD])
     sources = _sources(data, found)
     selected = _overridden(select(found, only=only, limit=limit), overrides)
     return _choices(selected, sources, seed, skip_bad), Path(config).stem if config else mode
@@ -169,7 +175,7 @@ def _overridden(
     found: Mapping[str, Sequence[Configuration]], overrides: Sequence[str]
 ) -> dict[str, Sequence[Configuration]]:
     """The configurations with the values of ``--set``, each workload with those that it has."""
-    given = dict(_override(text) for text in overrides)
+    given = dict(parse_override(text) for text in overrides)
     schemas = {name: find_workload(name).schema for name in found}
     replaced = {}
     for name, listed in found.items():
@@ -181,7 +187,12 @@ def _overridden(
     return replaced
 
 
-def _override(text: str) -> tuple[str, Any]:
+def parse_override(text: str) -> tuple[str, Any]:
+    """The hyperparameter and the value that a text of ``--set`` names.
+
+    Raises:
+        InputError: it has no ``=``.
+    """
     key, equals, value = text.partition("=")
     if not equals:
         raise InputError(f"--set {text}: expected KEY=VALUE")

@@ -22,6 +22,8 @@ Weights = Callable[[], bytes]
 Correction = Callable[[Request], Request]
 TryAgain = Callable[[Request, Outcome, int], Retry | None]
 Learn = Callable[[Outcome], Correction | None]
+Suggest = Callable[[int], Request | None]
+Prune = Callable[[EpochReport], bool]
 
 POLL_SECONDS = 0.5
 
@@ -52,6 +54,9 @@ class Executor(Protocol):
         until the next call of ``poll``.
         """
 
+    def prune(self, trial_id: str) -> None:
+        """Asks a running trial to end soon; it is ``pruned`` then, with what it had reached, if not ended before."""
+
     def close(self) -> None:
         """Ends every process that was started, whatever was reached; trials that still run are lost."""
 
@@ -74,15 +79,22 @@ class Listener(Protocol):
 
 @dataclass(frozen=True)
 class Decisions:
-    """What the loop asks as trials end.
+    """What the loop asks as trials run and end.
 
     Attributes:
         try_again: the attempt that follows one that has ended, given the most that a trial can have; or None.
         learn: what an outcome tells of the trials that wait: how to correct them, or None.
+        suggest: where no trial waits: a new one, given the most memory that is free for it on a device; or None, as
+            there is no more or it is not the time for one. Where nothing runs either, None ends the study.
+        prune: whether a trial that has reported an epoch is not worth any more of them.
+        ended: is told how a trial has ended for good.
     """
 
     try_again: TryAgain
     learn: Learn
+    suggest: Suggest = lambda _: None
+    prune: Prune = lambda _: False
+    ended: Callable[[Outcome], None] = lambda _: None
 
 
 def run_trials(
@@ -95,6 +107,8 @@ def run_trials(
 ) -> None:
     """Runs every trial, as many side by side as there is room for, until each has ended for good.
 
+    Where there is room and no trial waits for it, ``decisions`` are asked for another.
+
     Raises:
         ExecutionError: every device is lost.
         KeyboardInterrupt: an end was asked for; everything that had ended by then has been told to the listener.
@@ -103,20 +117,32 @@ def run_trials(
     packer.wait(requests)
     running: dict[str, Request] = {}
     delayed = _Delayed()
-    while packer.waiting or running or delayed:
+    while True:
         interrupt.check()
         packer.wait(delayed.due(idle=not running and not packer.waiting))
-        for request, placement in packer.place():
-            running[placement.trial.trial_id] = request
-            executor.submit(placement)
-            listener.started(placement)
+        _start(running, packer, executor, listener)
+        while not packer.waiting and (suggested := decisions.suggest(packer.room_bytes)):
+            packer.wait([suggested])
+            _start(running, packer, executor, listener)
+        if not (packer.waiting or running or delayed):
+            return
         for event, weights in executor.poll(interrupt.seconds_left(delayed.seconds_until_next(POLL_SECONDS))):
             if isinstance(event, EpochReport):
                 listener.reported(event)
+                if decisions.prune(event):
+                    executor.prune(event.trial_id)
             elif isinstance(event, DeviceLost):
                 _lose(event, packer, listener)
             elif not (interrupt.requested and event.status == "failed"):  # Ctrl-C ends the workers too
                 _end(event, weights, running.pop(event.trial.trial_id), packer, delayed, listener, decisions)
+
+
+def _start(running: dict[str, Request], packer: Packer, executor: Executor, listener: Listener) -> None:
+    """Starts the trials for which there is room."""
+    for request, placement in packer.place():
+        running[placement.trial.trial_id] = request
+        executor.submit(placement)
+        listener.started(placement)
 
 
 def _end(
@@ -135,6 +161,8 @@ def _end(
     listener.finished(outcome, weights, retry)
     if retry:
         delayed.add(retry)
+    else:
+        decisions.ended(outcome)
     if correct := decisions.learn(outcome):
         packer.revise(correct)
 
