@@ -68,6 +68,7 @@ ALLOWED = {
     "search": {"space"},
     "searching": {
         "epochs",
+        "memory",
         "planning",
         "search",
         "selection",

@@ -14,6 +14,7 @@ from typing import Any
 
 from tuner.epochs import Line
 from tuner.errors import InputError
+from tuner.memory.estimate import memory_key
 from tuner.planning import Estimates, estimate_requests, to_trials, within
 from tuner.search.domains import Space, grid, parse_space
 from tuner.search.sampling import PATIENCE, draw
@@ -221,9 +222,16 @@ def estimated(
 ) -> Request:
     """The request of a suggested trial, whose estimate is kept with the others'.
 
+    One that takes the same memory as an earlier one has that one's.
+
     Raises:
         InputError: its footprint cannot be estimated.
     """
+    key = memory_key(trial.config)
+    if like := next((each for each in estimates.requests if memory_key(each.trial.config) == key), None):
+        estimates.raw[trial.trial_id] = estimates.raw[like.trial.trial_id]
+        estimates.requests.append(replace(like, trial=trial))
+        return estimates.requests[-1]
     found = estimate_requests({trial.workload: jobs[trial.workload]}, [trial], devices, settings)
     estimates.raw.update(found.raw)
     estimates.requests.extend(found.requests)

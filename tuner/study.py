@@ -172,6 +172,8 @@ def run_study(
         tried = live.trials if live else sized.trials
         about = describe(jobs)
         console.print(plan_text(plan, requests, about, str(sized)), markup=False, soft_wrap=True)
+        if live:
+            console.print(_search_text(live), markup=False, soft_wrap=True)
         if not requests:
             console.print(_given_up(attempts), markup=False, soft_wrap=True, end="")
         interrupt.check_signals()
@@ -213,6 +215,14 @@ def run_study(
         if isinstance(broken, KeyboardInterrupt):
             raise broken
     return result
+
+
+def _search_text(live: LiveSearch) -> str:
+    """What a live search adds to the plan."""
+    return (
+        f"{'search':<10} {live.settings.search}: {live.left} more trials are suggested as there is room for them, and "
+        "planned for as if they were like these"
+    )
 
 
 def _given_up(attempts: Sequence[Row]) -> str:
