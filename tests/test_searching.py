@@ -105,7 +105,9 @@ def searched(
 
 
 def test_suggestions_run_until_there_are_so_many_and_their_ends_are_told(tmp_path: Path) -> None:
-    result, searcher = searched(tmp_path / "out", {"lr": {"loguniform": [1e-3, 1]}, "fault": {"choice": [0, 0, 0, 3]}})
+    result, searcher = searched(
+        tmp_path / "out", {"lr": {"loguniform": [1e-3, 1]}, "fault": {"choice": [0, 0, 0, 3]}}
+    )
     rows = {row["trial_id"]: row for row in result.rows}
     assert sorted(rows) == [f"t{number:03d}" for number in range(1, 11)]
     states = {"completed": "completed", "diverged": "pruned"}
@@ -146,7 +148,7 @@ def test_a_suggestion_that_fits_no_device_is_told_and_not_run(tmp_path: Path) ->
     assert "not run: needs 13." in large[0]["error"] and "no device has more than 2.00 GB for it" in large[0]["error"]
     assert {searcher.told[row["trial_id"]] for row in large} == {("pruned", None)}
     assert result.exit_code == 0
-    with pytest.raises(InputError, match="a trial needs 13.*GB, but cpu has 2.00 GB"):
+    with pytest.raises(InputError, match=r"a trial needs 13.*GB, but cpu has 2.00 GB"):
         space = {"batch_size": {"choice": [100_000]}}
         searched(tmp_path / "no", space, workload=Batched(), auto_memory=True, device_memory_gb=2.0)
     assert not (tmp_path / "no").exists()
@@ -157,8 +159,13 @@ def test_asha_prunes_what_is_worse_and_keeps_its_best_epoch(tmp_path: Path) -> N
     result = run_study(
         [Choice(Toy(), lambda: None, configurations(listed, Toy.hyperparameters))],
         Settings(
-            output=str(tmp_path / "out"), device="cpu", gpu_memory_buffer_gb=0, model_memory_gb=0.1, scheduler="asha",
-            max_workers=1, report=False,
+            output=str(tmp_path / "out"),
+            device="cpu",
+            gpu_memory_buffer_gb=0,
+            model_memory_gb=0.1,
+            scheduler="asha",
+            max_workers=1,
+            report=False,
         ),
         label="test",
         command="a test",
@@ -175,10 +182,10 @@ def test_asha_prunes_what_is_worse_and_keeps_its_best_epoch(tmp_path: Path) -> N
 
 def test_values_that_do_not_go_together_are_no_trial(tmp_path: Path) -> None:
     space = {"batch_size": {"choice": [8, 9]}, "accumulation": {"choice": [2]}, "epochs": 1}
-    result, searcher = searched(tmp_path / "out", space, workload=Batched(), number=5)
+    result, _ = searched(tmp_path / "out", space, workload=Batched(), number=5)
     assert {row["config/batch_size"] for row in result.rows} == {8}
     assert len(result.rows) == 5
-    with pytest.raises(InputError, match="none of its suggestions can be used: .*accumulation 2 does not divide"):
+    with pytest.raises(InputError, match=r"none of its suggestions can be used: .*accumulation 2 does not divide"):
         searched(tmp_path / "no", {**space, "batch_size": {"choice": [9]}}, workload=Batched())
 
 
@@ -190,13 +197,19 @@ def chosen(**options: Any) -> tuple[list[Choice], str, LiveSearch | None]:
 @pytest.fixture
 def space_file(tmp_path: Path) -> str:
     file = tmp_path / "own.yaml"
-    file.write_text("defaults: {epochs: 2}\nspace:\n  hidden_dim: {choice: [8, 16]}\n  lr: {loguniform: [1e-4, 0.1]}\n")
+    file.write_text(
+        "defaults: {epochs: 2}\nspace:\n  hidden_dim: {choice: [8, 16]}\n  lr: {loguniform: [1e-4, 0.1]}\n"
+    )
     return str(file)
 
 
 def test_random_samples_are_configurations_with_defaults_and_overrides(space_file: str) -> None:
     (choice,), label, live = chosen(config=space_file, overrides=("lr=0.5",), num_samples=2)
-    assert (label, live, [each.name for each in choice.configurations]) == ("random-own", None, ["sample-1", "sample-2"])
+    assert (label, live, [each.name for each in choice.configurations]) == (
+        "random-own",
+        None,
+        ["sample-1", "sample-2"],
+    )
     assert {(each.values["lr"], each.values["epochs"]) for each in choice.configurations} == {(0.5, 2)}
     assert {each.values["hidden_dim"] for each in choice.configurations} == {8, 16}, "without repeating any"
     (grid,), _, _ = chosen(search="grid", num_samples=None, config=space_file, overrides=("lr=0.5",))
@@ -225,7 +238,10 @@ def test_a_mode_that_is_a_grid_is_a_space() -> None:
         ({"space": {"lr": {"uniform": [1, 0]}}}, "space: lr: uniform .* must rise"),
         ({"space": {"lr": 0.1}, "config": "x.yaml"}, "space and config were both given: leave one of them out"),
         ({"space": {"lr": 0.1}}, "--num-samples 3: space has 1: give at most so many"),
-        ({"search": "optuna", "space": {"batch_size": "auto"}}, "space: auto: a batch is found for trials that are known"),
+        (
+            {"search": "optuna", "space": {"batch_size": "auto"}},
+            "space: auto: a batch is found for trials that are known",
+        ),
     ],
 )
 def test_what_cannot_be_searched_says_why(options: dict[str, Any], message: str) -> None:
@@ -234,7 +250,9 @@ def test_what_cannot_be_searched_says_why(options: dict[str, Any], message: str)
 
 
 def test_a_space_is_not_a_list(space_file: str) -> None:
-    with pytest.raises(InputError, match="own.yaml: it has a 'space', which is searched: tune run --search grid, random"):
+    with pytest.raises(
+        InputError, match=r"own.yaml: it has a 'space', which is searched: tune run --search grid, random"
+    ):
         tuner.estimate(config=space_file)
     for option in ({"space": {"lr": 0.1}}, {"num_samples": 3}):
         with pytest.raises(InputError, match="has no effect without --search grid, random or optuna"):

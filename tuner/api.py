@@ -15,10 +15,10 @@ from tuner.memory.estimate import Method
 from tuner.placement import Packing
 from tuner.prerequisites import train_prerequisites
 from tuner.resume import merged_options
+from tuner.retry import OnOom
 from tuner.search.plain import plain_space
 from tuner.search.schedulers import Name as Scheduler
 from tuner.searching import SELECTION, LiveSearch, choose_searched
-from tuner.retry import OnOom
 from tuner.selection import DEFAULT_DATA, DEFAULT_MODE, choose, chosen_before
 from tuner.settings import Settings
 from tuner.space import configurations as parse_configurations

@@ -143,7 +143,9 @@ def choose_searched(
         return choices, f"{search}-{label}", None
     name, space, fixed = _one_space(options, search)
     before, stored = study.get("configurations", []), study.get("options")
-    if isinstance(stored, Mapping) and any(options[key] != stored.get(key) for key in (*SELECTION, "search", "space")):
+    if isinstance(stored, Mapping) and any(
+        options[key] != stored.get(key) for key in (*SELECTION, "search", "space")
+    ):
         raise InputError(f"--resume {options['resume']}: it searches another space: start a new study for this one")
     workload = find_workload(name)
     # Anew, a sampler with the same seed would begin with the same suggestions.
@@ -154,7 +156,9 @@ def choose_searched(
     else:
         one = {name: configurations([{}], workload.schema, finish=workload.finish)}
         asked |= {"overrides": (), "workload": [name]}
-        choices = [replace(each, configurations=[]) for each in choose(**asked, seed=split_seed, listing=lambda _: one)[0]]
+        choices = [
+            replace(each, configurations=[]) for each in choose(**asked, seed=split_seed, listing=lambda _: one)[0]
+        ]
     return choices, f"{options['search']}-{label}", live
 
 
@@ -205,9 +209,7 @@ def first_suggestions(
     settings = live.settings
     found: list[Request] = []
     fit = len(fitting(left, whole, jobs, settings)[0])
-    while fit < min(FIRST, settings.max_workers or FIRST) and (
-        trial := live.next(jobs[live.workload.name].data)
-    ):
+    while fit < min(FIRST, settings.max_workers or FIRST) and (trial := live.next(jobs[live.workload.name].data)):
         request = estimated(trial, estimates, jobs, devices, settings)
         found.append(request)
         fit += bool(fitting([request], whole, jobs, settings)[0])
@@ -253,10 +255,14 @@ def _check(options: Mapping[str, Any], search: Any) -> None:
     if search == "random":
         return
     if options["seeds"] > 1:
-        raise InputError(f"--seeds {options['seeds']}: --search {options['search']} trains each suggestion once: leave it out")
+        raise InputError(
+            f"--seeds {options['seeds']}: --search {options['search']} trains each suggestion once: leave it out"
+        )
     for name in ("only", "limit"):
         if options[name] is not None:
-            raise InputError(f"--{name} {options[name]}: has no effect with --search {options['search']}: leave it out")
+            raise InputError(
+                f"--{name} {options[name]}: has no effect with --search {options['search']}: leave it out"
+            )
 
 
 def _listing(options: Mapping[str, Any], search: str, names: Sequence[str]) -> dict[str, list[Configuration]]:
@@ -270,7 +276,9 @@ def _listing(options: Mapping[str, Any], search: str, names: Sequence[str]) -> d
             usable = partial(_unusable, workload, fixed)
             values = draw(space, options["num_samples"], options["seed"], source, usable)
             width = len(str(len(values)))
-            entries = [{**fixed, **each, "name": f"sample-{number:0{width}d}"} for number, each in enumerate(values, 1)]
+            entries = [
+                {**fixed, **each, "name": f"sample-{number:0{width}d}"} for number, each in enumerate(values, 1)
+            ]
         found[name] = configurations(entries, workload.schema, source=source, finish=workload.finish)
     return found
 
@@ -304,7 +312,7 @@ def _spaces(
         given = [(*read_space(file), str(file)) for file in files]
     raw, defaults, _ = given[0]
     named = {**defaults, **(raw if isinstance(raw, Mapping) else {})}.get("workload", DEFAULT_WORKLOAD)
-    found = []
+    found: list[tuple[str, Workload, Space, Mapping[str, Any], str]] = []
     for name, (space, common, source) in zip(names or [str(named)], given, strict=True):
         workload = find_workload(name)
         fixed = {key: value for key, value in {**common, **_fixed(options)}.items() if key != "workload"}

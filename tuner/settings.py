@@ -144,7 +144,11 @@ class Settings:
             raise InputError("--auto-memory and --model-memory-gb were both given: leave one of them out")
         if self.memory_estimation != "auto" and not self.auto_memory:
             raise InputError(f"--memory-estimation {self.memory_estimation}: has no effect without --auto-memory")
-        for option, choices in (("packing", get_args(Packing)), ("on_oom", get_args(OnOom)), ("scheduler", SCHEDULERS)):
+        for option, choices in (
+            ("packing", get_args(Packing)),
+            ("on_oom", get_args(OnOom)),
+            ("scheduler", SCHEDULERS),
+        ):
             value = getattr(self, option)
             if value is not None and value not in choices:
                 raise InputError(f"--{option.replace('_', '-')} {value}: choose one of {', '.join(choices)}")

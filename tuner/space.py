@@ -1,9 +1,9 @@
 """What to try: a mode's file, a user's own file or a list in Python becomes named, validated configurations.
 
-A file holds either ``configurations:`` (a list of mappings, each with an optional ``name``), ``grid:`` (a mapping from
-hyperparameter to a list of values, every combination of which is tried) or ``space:`` (a mapping from hyperparameter
-to what a search may try, see ``tuner.search.domains``), and optionally ``defaults:`` for all of them. YAML, TOML and
-JSON are read. The key ``workload``, wherever a hyperparameter may stand, says whose configuration it is.
+A file holds either ``configurations:`` (a list of mappings, each with an optional ``name``), ``grid:`` (a mapping
+from hyperparameter to a list of values, every combination of which is tried) or ``space:`` (a mapping from
+hyperparameter to what a search may try, see ``tuner.search.domains``), and optionally ``defaults:`` for all.
+YAML, TOML and JSON are read. The key ``workload``, wherever a hyperparameter may stand, says whose configuration it is.
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ def _content(path: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """What a configuration file holds, and its defaults."""
     content = _parse(path)
     if not isinstance(content, Mapping):
-        raise InputError(f"{path}: expected a mapping with 'configurations:', 'grid:' or 'space:', not {_kind(content)}")
+        raise InputError(
+            f"{path}: expected a mapping with 'configurations:', 'grid:' or 'space:', not {_kind(content)}"
+        )
     unknown = [str(key) for key in content if key not in FILE_KEYS]
     if unknown or sum(key in content for key in FILE_KEYS[:-1]) != 1:
         got = ", ".join(map(str, content)) or "nothing"

@@ -172,7 +172,7 @@ def run_study(
         tried = live.trials if live else sized.trials
         about = describe(jobs)
         console.print(plan_text(plan, requests, about, str(sized)), markup=False, soft_wrap=True)
-        if live:
+        if live and live.left:
             console.print(_search_text(live), markup=False, soft_wrap=True)
         if not requests:
             console.print(_given_up(attempts), markup=False, soft_wrap=True, end="")
@@ -186,7 +186,12 @@ def run_study(
         folder = _open_folder(settings, jobs, label, len(attempts), console)
         with closing(folder):
             if not settings.resume:
-                study = {**described, **_tried(tried, jobs), AUTO_BATCH: sized.by_trial(), "metrics": metrics_of(jobs)}
+                study = {
+                    **described,
+                    **_tried(tried, jobs),
+                    AUTO_BATCH: sized.by_trial(),
+                    "metrics": metrics_of(jobs),
+                }
                 study |= _description(command, options, about, settings, plan)
             elif live:
                 study = with_more_samples({**study, **_tried(tried, jobs)}, settings.num_samples)
@@ -220,8 +225,8 @@ def run_study(
 def _search_text(live: LiveSearch) -> str:
     """What a live search adds to the plan."""
     return (
-        f"{'search':<10} {live.settings.search}: {live.left} more trials are suggested as there is room for them, and "
-        "planned for as if they were like these"
+        f"{'search':<10} {live.settings.search}: {live.left} more trials are suggested as there is room for them, "
+        "and planned for as if they were like these"
     )
 
 
@@ -320,7 +325,17 @@ def _execute(study: _Running, executor: Executor, console: Console, interrupt: I
     pruning = Pruning(settings.scheduler, metrics_of(jobs), study.trials)
     pruning.replay(read_epochs(folder.path / EPOCHS))
     steering = Steering(
-        study.live, pruning, jobs, plan.devices, study.estimates, requests, study.whole, recorder, feedback, folder, study.study
+        study.live,
+        pruning,
+        jobs,
+        plan.devices,
+        study.estimates,
+        requests,
+        study.whole,
+        recorder,
+        feedback,
+        folder,
+        study.study,
     )
     decisions = _decisions(jobs, feedback, settings, pruning, steering)
     try:

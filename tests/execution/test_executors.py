@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,16 @@ from tuner.workloads.base import Choice
 EXECUTORS = [InProcessExecutor, pytest.param(RayExecutor, marks=pytest.mark.ray)]
 
 
-def study(workload: Toy, executor: Executor, folder: Path, faults: list[int], data: Any = None) -> StudyResult:
-    listed = [{"name": f"{number}", "fault": fault} for number, fault in enumerate(faults)]
+def study(
+    workload: Toy,
+    executor: Executor,
+    folder: Path,
+    faults: Sequence[int] = (),
+    data: Any = None,
+    listed: Sequence[dict[str, Any]] = (),
+    **settings: Any,
+) -> StudyResult:
+    listed = listed or [{"name": f"{number}", "fault": fault} for number, fault in enumerate(faults)]
     return run_study(
         [Choice(workload, lambda: data, configurations(listed, workload.hyperparameters))],
         Settings(
@@ -32,6 +40,7 @@ def study(workload: Toy, executor: Executor, folder: Path, faults: list[int], da
             gpu_memory_buffer_gb=0,
             max_workers=1,
             on_oom="fail",
+            **settings,
         ),
         label="test",
         command="a test",
@@ -41,8 +50,16 @@ def study(workload: Toy, executor: Executor, folder: Path, faults: list[int], da
 
 @pytest.mark.parametrize("make", EXECUTORS)
 def test_trials_end_with_their_status_metrics_and_weights(make: Callable[[], Executor], tmp_path: Path) -> None:
-    result = study(Toy(), make(), tmp_path / "out", [0, 1, 2, 3, 0])
+    listed: list[dict[str, Any]] = [
+        {"name": f"{number}", "fault": fault} for number, fault in enumerate([0, 1, 2, 3, 0])
+    ]
+    listed.append({"name": "slow", "fault": 4, "lr": 0.0001, "epochs": 100})
+    result = study(Toy(), make(), tmp_path / "out", listed=listed, scheduler="asha")
     by_name = {row["name"]: row for row in result.rows}
+    slow = by_name["slow"]
+    assert (slow["status"], slow["error"], slow["best_epoch"]) == ("pruned", "", slow["epochs"])
+    assert 1 <= slow["epochs"] < 50 and slow["val_loss"] > 0.5 and slow["peak_memory_gb"] > 0.05
+    assert not list((tmp_path / "out" / "checkpoints").iterdir())
     assert [by_name[f"{n}"]["status"] for n in range(5)] == [
         "completed",
         "failed",

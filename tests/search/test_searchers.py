@@ -11,7 +11,9 @@ from tuner.errors import InputError
 from tuner.search.domains import Space, parse_space
 from tuner.search.searchers import OptunaSearcher, RaySearcher, Searcher, to_searcher
 
-SPACE = parse_space({"lr": {"loguniform": [1e-4, 1]}, "epochs": {"int": [1, 9]}, "fault": {"choice": [0, 1]}}, Toy().schema, "f")
+SPACE = parse_space(
+    {"lr": {"loguniform": [1e-4, 1]}, "epochs": {"int": [1, 9]}, "fault": {"choice": [0, 1]}}, Toy().schema, "f"
+)
 
 
 def minimised(searcher: Searcher, number: int) -> list[Mapping[str, Any]]:
@@ -48,7 +50,12 @@ def test_optuna_is_told_of_earlier_trials_again() -> None:
 
 def test_optuna_is_told_each_end_and_reports_once() -> None:
     searcher = OptunaSearcher(SPACE)
-    ends: list[tuple[Any, float | None]] = [("completed", 1.0), ("completed", float("nan")), ("pruned", 2.0), ("failed", None)]
+    ends: list[tuple[Any, float | None]] = [
+        ("completed", 1.0),
+        ("completed", float("nan")),
+        ("pruned", 2.0),
+        ("failed", None),
+    ]
     for index, (state, value) in enumerate(ends):
         searcher.ask(f"t{index}")
         for epoch in (1, 2, 1):
@@ -120,7 +127,9 @@ def test_a_searcher_of_tune_is_told_of_earlier_trials_if_it_can_be() -> None:
 def test_a_searcher_that_cannot_be_used_says_why() -> None:
     with pytest.raises(InputError, match="search=Fixed: it has a space, a metric or a mode of its own"):
         told(own=True)
-    with pytest.raises(InputError, match="search=3: give 'grid', 'random', 'optuna', an Optuna sampler or a searcher"):
+    with pytest.raises(
+        InputError, match="search=3: give 'grid', 'random', 'optuna', an Optuna sampler or a searcher"
+    ):
         to_searcher(3, SPACE, "val_loss", 0)
 
 

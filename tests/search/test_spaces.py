@@ -60,7 +60,9 @@ def test_values_are_drawn_from_their_domains_and_have_their_hyperparameters_type
             "kind": {"choice": ["a", "b"]},
         }
     )
-    drawn = [{key: domain.sample(random) for key, domain in space.items()} for random in [Random(0)] for _ in range(2000)]
+    drawn = [
+        {key: domain.sample(random) for key, domain in space.items()} for random in [Random(0)] for _ in range(2000)
+    ]
     assert all(1e-4 <= each["lr"] <= 1 and 0 <= each["weight_decay"] <= 1 for each in drawn)
     assert {each["epochs"] for each in drawn} == {2, 3, 4}
     assert {each["kind"] for each in drawn} == {"a", "b"}
@@ -77,7 +79,9 @@ def test_a_grid_has_every_combination_and_no_range() -> None:
         (0.5, 0.0, 2),
         (0.5, 0.1, 2),
     ]
-    with pytest.raises(InputError, match=r"f: lr: a range has no grid: give {choice: \[...\]}, or use --search random"):
+    with pytest.raises(
+        InputError, match=r"f: lr: a range has no grid: give {choice: \[...\]}, or use --search random"
+    ):
         grid(parsed({"lr": {"uniform": [0, 1]}}), "f")
 
 

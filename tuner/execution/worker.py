@@ -58,8 +58,9 @@ def run_trial(job: Job, placement: Placement, meter: PeakMeter, options: TrialOp
     """Trains a placed trial of this job.
 
     Yields an ``EpochReport`` as training begins and after each epoch, then the ``Outcome``, then, if it is
-    completed, the content of its ``best.pt``. One that was asked to end by ``prune_file`` is "pruned". Nothing that a trial raises gets out. The cap holds while the trial
-    computes, and at no moment at which an event is on its way.
+    completed, the content of its ``best.pt``. One that was asked to end by its ``prune_file`` is "pruned". Nothing
+    that a trial raises gets out. The cap holds while the trial computes, and at no moment at which an event is on its
+    way.
     """
     began = time.perf_counter()
     attempt = _Attempt(placement)

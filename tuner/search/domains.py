@@ -109,7 +109,9 @@ def grid(space: Space, source: str) -> list[dict[str, Any]]:
             f"{source}: {', '.join(ranges)}: a range has no grid: give {{choice: [...]}}, or use --search random or "
             "optuna"
         )
-    return [dict(zip(space, row, strict=True)) for row in itertools.product(*(each.values for each in space.values()))]
+    return [
+        dict(zip(space, row, strict=True)) for row in itertools.product(*(each.values for each in space.values()))
+    ]
 
 
 def _kind_of(value: object) -> tuple[str, Any]:

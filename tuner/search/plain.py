@@ -1,4 +1,4 @@
-"""Spaces of Ray Tune as the plain mappings that a file would hold, so that a study can keep them in ``study.json``."""
+"""Spaces of Ray Tune as the plain mappings that a file would hold, which ``study.json`` can keep."""
 
 from __future__ import annotations
 
@@ -35,4 +35,3 @@ def _plain(key: str, value: Any) -> Any:
     if kind is None:
         raise InputError(f"space: {key}: {sampler} {type(value).__name__} of ray.tune: use {KNOWN}")
     return {kind: [value.lower, value.upper - 1 if kind in ("int", "logint") else value.upper]}
-

@@ -102,7 +102,8 @@ class Median:
 
 def make_scheduler(name: str) -> Scheduler | None:
     """The scheduler of this name; None for "fifo", which stops nothing."""
-    return {"asha": Asha, "median": Median}[name]() if name != "fifo" else None
+    made: dict[str, type[Scheduler]] = {"asha": Asha, "median": Median}
+    return made[name]() if name in made else None
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
