@@ -109,8 +109,8 @@ def report(results: dict[int, dict[str, Found]]) -> bool:
         within = test <= WITHIN_RMSE and share <= SHARE_OF_EPOCHS
         holds = holds or (kind == "asha" and within)
         click.echo(
-            f"{kind}: test RMSE {test:+.4f}, validation RMSE {validation:+.4f} from the grid's best in {share:.0%} of "
-            f"its epochs (medians of {len(pairs)} seeds): {'within' if within else 'NOT within'} {WITHIN_RMSE} in "
+            f"{kind}: test RMSE {test:+.4f}, validation RMSE {validation:+.4f} from the grid's best in {share:.0%} "
+            f"of its epochs (medians of {len(pairs)} seeds): {'within' if within else 'NOT within'} {WITHIN_RMSE} in "
             f"{SHARE_OF_EPOCHS:.0%}"
         )
     return holds

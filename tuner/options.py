@@ -48,7 +48,7 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
         "--config",
         metavar="FILE",
         callback=_alone,
-        help="A list or grid of your own (YAML, TOML or JSON), instead of --mode.",
+        help="A list, grid or space of your own (YAML, TOML or JSON), instead of --mode.",
     ),
     "overrides": click.option(
         "--set",

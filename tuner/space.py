@@ -2,8 +2,9 @@
 
 A file holds either ``configurations:`` (a list of mappings, each with an optional ``name``), ``grid:`` (a mapping
 from hyperparameter to a list of values, every combination of which is tried) or ``space:`` (a mapping from
-hyperparameter to what a search may try, see ``tuner.search.domains``), and optionally ``defaults:`` for all.
-YAML, TOML and JSON are read. The key ``workload``, wherever a hyperparameter may stand, says whose configuration it is.
+hyperparameter to what a search may try, see ``tuner.search.domains``), and optionally ``defaults:`` for all of them.
+YAML, TOML and JSON are read. The key ``workload``, wherever a hyperparameter may stand, says whose configuration it
+is.
 """
 
 from __future__ import annotations
