@@ -116,10 +116,14 @@ def test_a_searcher_of_tune_is_asked_and_told() -> None:
 
 def test_a_searcher_of_tune_is_told_of_earlier_trials_if_it_can_be() -> None:
     searcher, calls = told(adds=True)
-    searcher.recall("a", {"lr": 0.5})
+    searcher.recall("a", {"lr": 0.5, "epochs": 3, "fault": 0, "weight_decay": 0.0})
     searcher.report("a", 1, 3.0)
     searcher.tell("a", "completed", 2.0)
-    assert calls[1:] == [({"lr": 0.5}, 2.0, {"error": False, "pruned": False, "intermediate_values": [3.0]})]
+    assert calls[1:] == [
+        ({"lr": 0.5, "epochs": 3, "fault": 0}, 2.0, {"error": False, "pruned": False, "intermediate_values": [3.0]})
+    ]
+    with pytest.raises(InputError, match="a searcher is told of earlier trials by the keys of space"):
+        told({}, adds=True)[0].recall("a", {"lr": 0.5})
     with pytest.raises(InputError, match="--resume: Fixed cannot be told of earlier trials: start a new study"):
         told()[0].recall("a", {"lr": 0.5})
 

@@ -103,6 +103,7 @@ class RaySearcher:
         """
         self._searcher = searcher
         self._metric = metric
+        self._keys = tuple(space)
         self._recalled: dict[str, Mapping[str, Any]] = {}
         self._reports: dict[str, list[float]] = {}
         taken = searcher.set_search_properties(metric, "min", {key: _ray_domain(each) for key, each in space.items()})
@@ -144,7 +145,9 @@ class RaySearcher:
         if type(self._searcher).add_evaluated_point is TuneSearcher.add_evaluated_point:
             name = type(self._searcher).__name__
             raise InputError(f"--resume: {name} cannot be told of earlier trials: start a new study")
-        self._recalled[trial_id] = values
+        if not self._keys:
+            raise InputError("--resume: a searcher is told of earlier trials by the keys of space={...}: give that")
+        self._recalled[trial_id] = {key: values[key] for key in self._keys}
 
     def _add(self, values: Mapping[str, Any], state: State, value: float | None, reports: list[float]) -> None:
         failed = state == "failed" or value is None
