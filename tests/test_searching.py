@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-import tuner.searching
+import tuner
 from tests.toy import Batched, Toy
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
+from tuner.live_search import LiveSearch
 from tuner.search.domains import parse_space
 from tuner.search.searchers import OptunaSearcher, State
-from tuner.searching import LiveSearch, choose_searched
+from tuner.searching import choose_searched
 from tuner.settings import Settings
 from tuner.space import configurations
 from tuner.study import StudyResult, run_study

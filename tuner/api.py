@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tuner.again import arguments, its_options, load_again, run_again, train_again
 from tuner.devices import DeviceChoice
 from tuner.errors import InputError
+from tuner.live_search import LiveSearch
 from tuner.memory.estimate import Method
 from tuner.placement import Packing
 from tuner.prerequisites import train_prerequisites
@@ -18,7 +19,7 @@ from tuner.resume import merged_options
 from tuner.retry import OnOom
 from tuner.search.plain import plain_space
 from tuner.search.schedulers import Name as Scheduler
-from tuner.searching import SELECTION, LiveSearch, choose_searched
+from tuner.searching import SELECTION, choose_searched
 from tuner.selection import DEFAULT_DATA, DEFAULT_MODE, choose, chosen_before
 from tuner.settings import Settings
 from tuner.space import configurations as parse_configurations

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tuner.epochs import Line
+from tuner.live_search import LiveSearch, estimated, fitting, misfit_text
 from tuner.memory.feedback import StudyFeedback
 from tuner.planning import Estimates
 from tuner.recorder import Recorder
 from tuner.resume import listed
 from tuner.search.schedulers import Scheduler, make_scheduler
-from tuner.searching import LiveSearch, estimated, fitting, misfit_text
 from tuner.study_folder import StudyFolder
 from tuner.trial import Device, EpochReport, Outcome, Request, Trial
 from tuner.workloads.base import Jobs

@@ -24,6 +24,7 @@ from tuner.errors import InputError, TunerError
 from tuner.execution.loop import Correction, Decisions, Executor, run_trials
 from tuner.interrupts import Interrupt, TimeLimitReached, orderly
 from tuner.journal import read_attempts
+from tuner.live_search import LiveSearch, first_suggestions, fitting
 from tuner.memory import calibration
 from tuner.memory.feedback import StudyFeedback
 from tuner.placement import Packer, Plan, need_bytes
@@ -48,7 +49,6 @@ from tuner.resume import (
     with_more_seeds,
 )
 from tuner.retry import Retry, next_attempt
-from tuner.searching import LiveSearch, first_suggestions, fitting
 from tuner.settings import Settings
 from tuner.steering import Pruning, Steering
 from tuner.study_folder import ATTEMPTS, AUTO_BATCH, RESULTS, Row, StudyFolder, read_study
