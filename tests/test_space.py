@@ -88,7 +88,7 @@ def test_all_faults_are_told_at_once() -> None:
         ("grid: {width: []}", "no value for width"),
         ("grid: [1]", "'grid' must be a mapping"),
         ("configurations: 3", "expected a list"),
-        ("{configurations: [{}], grid: {width: 1}}", "either 'configurations' or 'grid'"),
+        ("{configurations: [{}], grid: {width: 1}}", "one of 'configurations', 'grid' and 'space'"),
         ("configs: []", "got configs"),
         ("defaults: 3\nconfigurations: [{}]", "'defaults' must be a mapping"),
         ("defaults: {wide: 3}\nconfigurations: [{}]", "defaults: unknown key 'wide'"),

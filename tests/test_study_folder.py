@@ -251,7 +251,13 @@ def test_each_workloads_best_weights_are_those_of_a_trial_of_its_own_after_a_kil
 
 def test_what_a_kill_leaves_half_done_is_finished_or_removed(study: StudyFolder, gpu_16gb: Device) -> None:
     study.record(outcome(gpu_16gb, 1, val_loss=0.5), ESTIMATE, lambda: b"first")
-    for left in ("results.csv.partial", "best.pt.007", "checkpoints/001.pt", "checkpoints/002.pt.partial"):
+    for left in (
+        "results.csv.partial",
+        "best.pt.007",
+        "checkpoints/001.pt",
+        "checkpoints/002.pt.partial",
+        "checkpoints/002.prune",
+    ):
         (study.checkpoints.parent / left).write_bytes(b"half")
     (study.checkpoints / "002.pt").write_bytes(b"whole")
     with (study.path / "attempts.jsonl").open("a") as file:

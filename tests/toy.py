@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -15,7 +16,7 @@ from tuner.workloads.base import Batch, Config, Split, Workload
 
 
 class Toy(Workload):
-    """Learns y = 2x with one weight; ``fault`` 1 raises, 2 runs out of memory, 3 diverges."""
+    """Learns y = 2x with one weight; ``fault`` 1 raises, 2 runs out of memory, 3 diverges, 4 takes its time."""
 
     name: ClassVar[str] = "toy"
     metric: ClassVar[str] = "val_loss"
@@ -23,7 +24,7 @@ class Toy(Workload):
         "lr": Hyperparameter(0.1, 0, 10, ""),
         "weight_decay": Hyperparameter(0.0, 0, 1, ""),
         "epochs": Hyperparameter(3, 1, 100, ""),
-        "fault": Hyperparameter(0, 0, 3, ""),
+        "fault": Hyperparameter(0, 0, 4, ""),
     }
 
     def load_data(self, source: str, seed: int) -> Any:
@@ -45,6 +46,8 @@ class Toy(Workload):
             raise ValueError("no such\nthing")
         if fault == 2:
             raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried 8 bytes")
+        if fault == 4:
+            time.sleep(0.02)
         x, y = batch
         loss = (model(x) - y).square().mean()
         return loss * torch.inf if fault == 3 else loss

@@ -8,13 +8,18 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.again import arguments, its_options, load_again, run_again
+from tuner.again import arguments, its_options, load_again, run_again, train_again
 from tuner.devices import DeviceChoice
+from tuner.errors import InputError
+from tuner.live_search import LiveSearch
 from tuner.memory.estimate import Method
 from tuner.placement import Packing, Plan
 from tuner.prerequisites import train_prerequisites
 from tuner.resume import merged_options
 from tuner.retry import OnOom
+from tuner.search.plain import plain_space
+from tuner.search.schedulers import Name as Scheduler
+from tuner.searching import SELECTION, choose_searched
 from tuner.selection import DEFAULT_DATA, DEFAULT_MODE, choose, chosen_before
 from tuner.settings import Settings
 from tuner.space import configurations as parse_configurations
@@ -65,6 +70,10 @@ def run(
     memory_estimation: Method = "auto",
     calibration: bool = True,
     expandable_segments: bool = False,
+    search: Any = None,
+    space: Mapping[str, Any] | None = None,
+    num_samples: int | None = None,
+    scheduler: Scheduler = "fifo",
     report: bool = True,
     tensorboard: bool = False,
     mlflow: str | None = None,
@@ -115,6 +124,12 @@ def run(
             where a step can be followed.
         calibration: correct estimates by what earlier trials on this device needed, and keep what these need.
         expandable_segments: set PyTorch's CUDA allocator option of that name, and estimate with it.
+        search: how to search a space: "grid", "random" or "optuna"; or one of Optuna's samplers, or a searcher of
+            ``ray.tune.search``. None tries the configurations of a list.
+        space: what to search, in place of a file's ``space:``: from hyperparameter to a value, to a mapping such as
+            ``{"loguniform": [1e-4, 0.1]}``, or to a domain of ``ray.tune``.
+        num_samples: how many configurations "random" and those that suggest them try.
+        scheduler: end trials early that are not worth their epochs: "asha", "median", or "fifo" for none.
         report: write ``report.html`` into the study's folder at its end.
         tensorboard: write event files with hyperparameters for TensorBoard into the study's folder.
         mlflow: tell an MLflow server or store, too: its URI, such as "sqlite:///mlflow.db".
@@ -145,26 +160,36 @@ def run_given(options: Mapping[str, Any], given: Collection[str], *, from_python
     """
     defaults = run_defaults()
     wanted, specs = options["workload"], specs_of(options["workload"])
-    options = {name: _plain(options[name]) for name in defaults}  # in one order, in which commands name them
+    options = {name: options.get(name, default) for name, default in defaults.items()}  # in one order, as in commands
+    search, options = options["search"], {name: _plain(value) for name, value in options.items()}
+    own_searcher = search is not None and not isinstance(search, str)
+    if options["space"] is not None:
+        options["space"] = plain_space(options["space"])
+    if specs is not None:
+        options["workload"] = specs
+    # Nothing but the same call has the objects again that only this process has.
+    stores = specs is not None and not own_searcher
     study: Mapping[str, Any] = {}
     if resume := options["resume"]:
         study = read_study(Path(resume))
-    if specs is not None:
-        options["workload"] = specs
-        if study:
+        if stores:
             chosen = {name: value for name, value in options.items() if name in given}
-            options = merged_options(study, chosen, defaults, options["resume"])
+            options = merged_options(study, chosen, defaults, resume)
             wanted = wanted if "workload" in given else options["workload"]
-    choices, label = _choices({**options, "workload": wanted}, study)
-    # Nothing but the same call has the objects again that only this process has.
-    stored = None if specs is None else options
-    command = "tuner.run()" if specs is None else shlex.join(["tune", *arguments(options, defaults)])
+            search = options["search"]
+    if own_searcher:
+        options["search"] = type(search).__name__
+    choices, label, live = _choices(options, study, wanted, search)
+    words = {name: value for name, value in options.items() if name != "space"}
+    in_words = stores and options["space"] is None
+    command = shlex.join(["tune", *arguments(words, defaults)]) if in_words else "tuner.run()"
+    stored = options if stores else None
     choices, settings = train_prerequisites(choices, Settings.from_options(options), command=command, options=stored)
 
     def again(best: Row, folder: Path, plan: Plan) -> str:
         if specs is None:
             return load_again(folder, _call(best["workload"], listed(wanted)))
-        return run_again(its_options(options, best, read_study(folder)), best, plan.threads, defaults)
+        return _again(stored, best, read_study(folder), folder, plan.threads)
 
     return run_study(
         choices,
@@ -174,19 +199,32 @@ def run_given(options: Mapping[str, Any], given: Collection[str], *, from_python
         options=stored,
         again=again,
         from_python=from_python,
+        live=live,
     )
 
 
-def _choices(options: Mapping[str, Any], study: Mapping[str, Any]) -> tuple[list[Choice], str]:
-    """What to try of each workload, and what the list is called; what a study tried, if nothing else is asked for."""
-    names = ("workload", "mode", "config", "only", "limit", "overrides")
-    selection = {name: options[name] for name in names}
+def _choices(
+    options: Mapping[str, Any], study: Mapping[str, Any], wanted: Workloads, search: Any
+) -> tuple[list[Choice], str, LiveSearch | None]:
+    """What to try of each workload, what the list is called, and the search that adds to it.
+
+    What a study tried, if nothing else is asked for.
+    """
+    selection = {**{name: options[name] for name in SELECTION}, "workload": wanted}
     data, skip_bad, seed = options["data"], options["skip_bad"], Settings.from_options(options).data_seed
+    if search is None:
+        for name in ("space", "num_samples"):
+            if options[name] is not None:
+                raise InputError(f"--{name.replace('_', '-')}: has no effect without --search grid, random or optuna")
     stored = study.get("options") or {}
-    if stored and all(value == stored.get(name) for name, value in selection.items()):
+    all_of_it = {**selection, **{name: options[name] for name in ("search", "space", "num_samples")}}
+    of_list = search in (None, "grid", "random")
+    if stored and of_list and all(value == stored.get(name) for name, value in all_of_it.items()):
         known = study["configurations"], workloads(study)
-        return chosen_before(*known, data, seed, skip_bad, classes(study)), options["mode"]
-    return choose(**selection, data=data, seed=seed, skip_bad=skip_bad)
+        return chosen_before(*known, data, seed, skip_bad, classes(study)), options["mode"], None
+    if search is not None:
+        return choose_searched(options, study, wanted, search)
+    return *choose(**selection, data=data, seed=seed, skip_bad=skip_bad), None
 
 
 def tune_hyperparameters_parallel(
@@ -312,12 +350,18 @@ def command_again(study: Mapping[str, Any], row: Row, folder: Path) -> str:
         row: the trial's.
         folder: the study's.
     """
-    stored = study.get("options")
+    return _again(study.get("options"), row, study, folder, study.get("plan", {}).get("threads"))
+
+
+def _again(stored: object, row: Row, study: Mapping[str, Any], folder: Path, threads: int | None) -> str:
+    """The same, by these options of the study, and with so many threads."""
     if not isinstance(stored, Mapping):
         return load_again(folder, "…" if row["workload"] in classes(study) else "")
     defaults = run_defaults()
     options = {name: stored.get(name, default) for name, default in defaults.items()}
-    return run_again(its_options(options, row, study), row, study.get("plan", {}).get("threads"), defaults)
+    if options["search"] not in (None, "grid") or options["space"]:  # what it suggests depends on what ran beside it
+        return train_again(folder, row)
+    return run_again(its_options(options, row, study), row, threads, defaults)
 
 
 def _call(name: str, wanted: Sequence[Any]) -> str:

@@ -64,6 +64,7 @@ def cli() -> None:
 @options("seeds", "split_seed", "time_limit")
 @options("max_attempts", "retry_growth", "backoff", "backoff_max", "on_oom", "max_failures", "checkpoint_seconds")
 @options("output", "resume", "address", "device", "memory_estimation", "calibration", "expandable_segments")
+@options("search", "num_samples", "scheduler")
 @options("report", "tensorboard", "mlflow", "wandb", "dry_run", "debug")
 @click.pass_context
 def run(ctx: click.Context, /, debug: bool, **chosen: Any) -> None:

@@ -69,7 +69,7 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
         "--config",
         metavar="FILE",
         callback=_alone,
-        help="A list or grid of your own (YAML, TOML or JSON), instead of --mode.",
+        help="A list, grid or space of your own (YAML, TOML or JSON), instead of --mode.",
     ),
     "overrides": click.option(
         "--set",
@@ -281,6 +281,21 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
     ),
     "tied": click.option(
         "--tied/--untied", default=None, help="The head shares the token embedding's weight.  [default: tied]"
+    ),
+    "search": click.option(
+        "--search",
+        type=click.Choice(["grid", "random", "optuna"]),
+        help="Search the space of --config, or of a mode that is a grid.  [default: try the configurations listed]",
+    ),
+    "num_samples": click.option(
+        "--num-samples", type=int, metavar="N", help="Try N configurations of the space; all of a grid are tried."
+    ),
+    "scheduler": click.option(
+        "--scheduler",
+        type=click.Choice(["fifo", "asha", "median"]),
+        default="fifo",
+        show_default=True,
+        help="End trials early that are not worth their epochs: those outside the best quarter, or below the median.",
     ),
     "report": click.option(
         "--report/--no-report", default=True, help="Write report.html at the end, a page of plots."

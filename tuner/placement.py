@@ -172,6 +172,12 @@ class Packer:
         budgets = enumerate(self._plan.budgets)
         return max((b for i, b in budgets if self._plan.slots[i] and i not in self._lost), default=0)
 
+    @property
+    def room_bytes(self) -> int:
+        """What the emptiest device with a slot left has free; 0 where none has."""
+        index = self._emptiest_device()
+        return 0 if index is None else self._free[index]
+
     def wait(self, requests: Iterable[Request]) -> None:
         """Puts trials into the queue; one that needs more than any device has waits for a whole one."""
         largest = self.largest_bytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle, islice
 from typing import Any
 
 from tuner.errors import InputError
@@ -23,12 +24,12 @@ class Estimates:
 
     Attributes:
         requests: one for each trial, in their order, with its estimate and its need.
-        raw: each trial's estimate before calibration, by trial id.
+        raw: each trial's estimate before calibration, by trial id; a search adds those of its further trials.
         known: samples of each workload's earlier trials on these devices, by which its estimates were calibrated.
     """
 
     requests: list[Request]
-    raw: Mapping[str, MemoryEstimate]
+    raw: dict[str, MemoryEstimate]
     known: Mapping[str, list[calibration.Sample]]
 
 
@@ -57,7 +58,7 @@ def to_trials(choices: Sequence[Choice], settings: Settings) -> list[Trial]:
         for choice in choices
         for each in choice.configurations
     ]
-    width = max(3, len(str(len(listed))))
+    width = max(3, len(str(max(len(listed), settings.num_samples or 0))))  # a search adds to them
     return [
         Trial(f"t{number:0{width}d}", workload.name, each.name, config, seed)
         for number, (workload, each, config, seed) in enumerate(listed, 1)
@@ -124,12 +125,19 @@ def whole_bytes(devices: Sequence[Device], settings: Settings) -> int:
 
 
 def plan_requests(
-    jobs: Jobs, requests: Sequence[Request], devices: Sequence[Device], settings: Settings
+    jobs: Jobs, requests: Sequence[Request], devices: Sequence[Device], settings: Settings, trials: int = 0
 ) -> tuple[Plan, list[Request]]:
     """The plan, and the requests as it can serve them.
 
     A trial of which only the margin is more than any device has is given a whole one; so is one that is too large, if
     it may accumulate.
+
+    Args:
+        jobs: what they train.
+        requests: at least one.
+        devices: where they may run.
+        settings: the study's.
+        trials: how many there will be, if it is more: those that are not known yet are taken to be like these.
 
     Raises:
         InputError: a trial fits on no device; the text names it and says what can be done.
@@ -140,7 +148,7 @@ def plan_requests(
     try:
         plan = make_plan(
             devices,
-            [request.need_bytes for request in served],
+            list(islice(cycle(request.need_bytes for request in served), max(trials, len(served)))),
             packing=settings.packing_used,
             buffer_bytes=settings.buffer_bytes,
             max_workers=settings.max_workers,

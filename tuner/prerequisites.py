@@ -144,12 +144,14 @@ def _filled(choice: Choice, paths: Sequence[tuple[Configuration, str]]) -> Choic
 
 def _own_settings(settings: Settings, name: str, began: float) -> Settings:
     output = None if settings.output is None else f"{settings.output.rstrip('/')}-{name}"
-    return replace(settings, output=output, resume=None, seeds=1, time_limit=_time_left(settings, began))
+    own = replace(settings, output=output, resume=None, seeds=1, time_limit=_time_left(settings, began))
+    return replace(own, search=None, num_samples=None, scheduler="fifo")  # it is one trial, needed to its end
 
 
 def _own_options(options: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     """The study's options as this small study has them, so that it can be gone on with."""
-    return {**options, **{name: getattr(settings, name) for name in ("output", "resume", "seeds")}}
+    names = ("output", "resume", "seeds", "search", "num_samples", "scheduler")
+    return {**options, **{name: getattr(settings, name) for name in names}, "space": None}
 
 
 def _time_left(settings: Settings, began: float) -> str | float | None:

@@ -42,6 +42,16 @@ class Recorder:
         self._epochs = EpochLog(folder.path / EPOCHS)
         self._trackers = trackers or Trackers()
 
+    def add(self, request: Request) -> None:
+        """A search has suggested another trial."""
+        self._unfinished[request.trial.trial_id] = request
+
+    def misfit(self, request: Request, reason: str) -> None:
+        """A suggestion that fits no device: it is pruned before it has run."""
+        outcome = Outcome(request.trial, "pruned", error=reason)
+        self._folder.record(outcome, request.estimate, bytes)
+        self._progress.finished(outcome, None)
+
     def started(self, placement: Placement) -> None:
         """A trial has been given its place."""
         self._placements[placement.trial.trial_id] = placement, time.time(), time.monotonic()

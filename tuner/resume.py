@@ -133,6 +133,24 @@ def with_more_seeds(study: Study, trials: Sequence[Trial], seeds: int) -> dict[s
     return {**study, "seeds": seeds, AUTO_BATCH: batches, "options": stored, "settings": settings}
 
 
+def with_more_samples(study: Study, number: int | None) -> dict[str, Any]:
+    """What ``study.json`` says from now on of a search that is gone on with, and that may try so many."""
+    options, settings = study.get("options"), study.get("settings", {})
+    stored = {**options, "num_samples": number} if isinstance(options, Mapping) else options
+    return {**study, "options": stored, "settings": {**settings, "num_samples": number}}
+
+
+def ended(attempts: Sequence[Row], left: Sequence[Request]) -> dict[str, Row]:
+    """By trial id the last line of each trial that has ended for good.
+
+    Args:
+        attempts: the journal's lines, in order.
+        left: the trials that have not.
+    """
+    open_ids = {request.trial.trial_id for request in left}
+    return {row["trial_id"]: row for row in attempts if row["trial_id"] not in open_ids}
+
+
 def _batches(study: Study, trials: Sequence[Trial]) -> dict[tuple[str, str], int]:
     """The batches that were found for a study, by workload and name."""
     by_trial = study.get(AUTO_BATCH, {})

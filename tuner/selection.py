@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from tuner.workloads.own import SPEC, load_data
 if TYPE_CHECKING:
     from tuner.workloads import Workloads
 
+Listing = Callable[[Sequence[str], Finder], dict[str, list[Configuration]]]
 DEFAULT_MODE = "quick"
 DEFAULT_DATA = ""  # each workload's own default
 
@@ -33,6 +34,7 @@ def choose(
     seed: int,
     overrides: Sequence[str] = (),
     skip_bad: bool = False,
+    listing: Listing | None = None,
 ) -> tuple[list[Choice], str]:
     """What is to be tried of each workload, and what the list of configurations is called.
 
@@ -48,6 +50,7 @@ def choose(
         seed: drives the data's validation split.
         overrides: ``key=value`` texts that replace values of every configuration of the workloads that have the key.
         skip_bad: leave out data files that cannot be used.
+        listing: gives the configurations of these workloads, if it is not the file or the mode that lists them.
 
     Raises:
         InputError: one of these cannot be used; data are not looked at.
@@ -58,7 +61,10 @@ def choose(
         raise InputError(f"config: expected the path of a file, not a {type(config).__name__}")
     if config is not None and mode != DEFAULT_MODE:
         raise InputError("--config and --mode were both given: leave one of them out")
-    found = _of_file(Path(config), names, find) if config else _of_mode(mode, names or [DEFAULT_WORKLOAD], find)
+    if listing:
+        found = listing(names, find)
+    else:
+        found = _of_file(Path(config), names, find) if config else _of_mode(mode, names or [DEFAULT_WORKLOAD], find)
     sources = _sources(data, found, find)
     selected = _overridden(select(found, only=only, limit=limit), overrides, find)
     label = Path(config).stem if config else mode if any(is_built_in(find(name)) for name in found) else "default"
@@ -196,7 +202,7 @@ def _overridden(
     found: Mapping[str, Sequence[Configuration]], overrides: Sequence[str], find: Finder
 ) -> dict[str, Sequence[Configuration]]:
     """The configurations with the values of ``--set``, each workload with those that it has."""
-    given = dict(_override(text) for text in overrides)
+    given = dict(parse_override(text) for text in overrides)
     schemas = {name: find(name).schema for name in found}
     replaced = {}
     for name, listed in found.items():
@@ -208,7 +214,12 @@ def _overridden(
     return replaced
 
 
-def _override(text: str) -> tuple[str, Any]:
+def parse_override(text: str) -> tuple[str, Any]:
+    """The hyperparameter and the value that a text of ``--set`` names.
+
+    Raises:
+        InputError: it has no ``=``.
+    """
     key, equals, value = text.partition("=")
     if not equals:
         raise InputError(f"--set {text}: expected KEY=VALUE")

@@ -15,6 +15,8 @@ from tuner.errors import InputError
 from tuner.memory.estimate import Method
 from tuner.placement import Packing
 from tuner.retry import OnOom, RetryPolicy
+from tuner.search.schedulers import NAMES as SCHEDULERS
+from tuner.search.schedulers import Name as SchedulerName
 from tuner.study_folder import check_empty
 from tuner.trial import GB, MOST_GB
 
@@ -35,6 +37,7 @@ LOWEST: dict[str, tuple[float, bool]] = {
     "backoff_max": (0, True),
     "max_failures": (0, True),
     "checkpoint_seconds": (0, True),
+    "num_samples": (1, True),
 }
 
 _NUMBER = r"(\d+\.?\d*|\.\d+)"
@@ -74,6 +77,10 @@ class Settings:
         memory_estimation: how ``auto_memory`` estimates: "static", "traced", "measured" or "auto".
         calibration: correct estimates by what earlier trials needed, and keep what these need for later ones.
         expandable_segments: set PyTorch's allocator option of that name for the trials.
+        search: how a space is searched: "grid", "random", "optuna", or what a searcher of the user's own is called;
+            None where there is a list of configurations.
+        num_samples: how many configurations a search tries; None for all of a grid.
+        scheduler: stops trials that are not worth their epochs: "asha", "median", or "fifo" for none.
         report: write ``report.html`` at the end.
         tensorboard: write event files for TensorBoard into the study's folder.
         mlflow: the URI of an MLflow server or store that is told, too.
@@ -108,6 +115,9 @@ class Settings:
     memory_estimation: Method = "auto"
     calibration: bool = True
     expandable_segments: bool = False
+    search: str | None = None
+    num_samples: int | None = None
+    scheduler: SchedulerName = "fifo"
     report: bool = True
     tensorboard: bool = False
     mlflow: str | None = None
@@ -140,7 +150,11 @@ class Settings:
             raise InputError("--auto-memory and --model-memory-gb were both given: leave one of them out")
         if self.memory_estimation != "auto" and not self.auto_memory:
             raise InputError(f"--memory-estimation {self.memory_estimation}: has no effect without --auto-memory")
-        for option, choices in (("packing", get_args(Packing)), ("on_oom", get_args(OnOom))):
+        for option, choices in (
+            ("packing", get_args(Packing)),
+            ("on_oom", get_args(OnOom)),
+            ("scheduler", SCHEDULERS),
+        ):
             value = getattr(self, option)
             if value is not None and value not in choices:
                 raise InputError(f"--{option.replace('_', '-')} {value}: choose one of {', '.join(choices)}")

@@ -1,9 +1,10 @@
 """What to try: a mode's file, a user's own file or a list in Python becomes named, validated configurations.
 
-A file holds either ``configurations:`` (a list of mappings, each with an optional ``name``) or ``grid:`` (a
-mapping from hyperparameter to a list of values, every combination of which is tried), and optionally
-``defaults:`` for all of them. YAML, TOML and JSON are read. The key ``workload``, wherever a hyperparameter may
-stand, says whose configuration it is.
+A file holds either ``configurations:`` (a list of mappings, each with an optional ``name``), ``grid:`` (a mapping
+from hyperparameter to a list of values, every combination of which is tried) or ``space:`` (a mapping from
+hyperparameter to what a search may try, see ``tuner.search.domains``), and optionally ``defaults:`` for all of them.
+YAML, TOML and JSON are read. The key ``workload``, wherever a hyperparameter may stand, says whose configuration it
+is.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tuner.trial import AUTO, AnyHyperparameter, Configuration, Hyperparameter, 
 
 Schema = Mapping[str, AnyHyperparameter]
 Finish = Callable[[dict[str, Any]], dict[str, Any]]
-FILE_KEYS = ("configurations", "grid", "defaults")
+FILE_KEYS = ("configurations", "grid", "space", "defaults")
 # An installed package carries the files inside itself, a checkout beside itself.
 CONFIG_FOLDERS = (Path(__file__).parent / "configs", Path(__file__).parent.parent / "configs")
 
@@ -56,17 +57,48 @@ def read_file(path: Path) -> tuple[object, Mapping[str, Any]]:
     Raises:
         InputError: the file is missing, cannot be parsed, or is not one of configurations.
     """
+    content, defaults = _content(path)
+    if "space" in content:
+        raise InputError(f"{path}: it has a 'space', which is searched: tune run --search grid, random or optuna")
+    return _grid(content["grid"], path) if "grid" in content else content["configurations"], defaults
+
+
+def read_space(path: Path) -> tuple[object, Mapping[str, Any]]:
+    """Reads a configuration file to search in: its space, which is still to be looked at, and its defaults.
+
+    A ``grid:`` is a space, too: each of its lists is a choice.
+
+    Raises:
+        InputError: the file is missing, cannot be parsed, or has no space.
+    """
+    content, defaults = _content(path)
+    if "configurations" in content:
+        raise InputError(f"{path}: a list of configurations cannot be searched: give 'space' or leave out --search")
+    if "space" in content:
+        return content["space"], defaults
+    _grid(content["grid"], path)
+    return {
+        key: {"choice": values} if isinstance(values, list) else values for key, values in content["grid"].items()
+    }, defaults
+
+
+def _content(path: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """What a configuration file holds, and its defaults."""
     content = _parse(path)
     if not isinstance(content, Mapping):
-        raise InputError(f"{path}: expected a mapping with 'configurations:' or 'grid:', not {_kind(content)}")
+        raise InputError(
+            f"{path}: expected a mapping with 'configurations:', 'grid:' or 'space:', not {_kind(content)}"
+        )
     unknown = [str(key) for key in content if key not in FILE_KEYS]
-    if unknown or ("configurations" in content) == ("grid" in content):
+    if unknown or sum(key in content for key in FILE_KEYS[:-1]) != 1:
         got = ", ".join(map(str, content)) or "nothing"
-        raise InputError(f"{path}: expected either 'configurations' or 'grid', and optionally 'defaults'; got {got}")
+        raise InputError(
+            f"{path}: expected one of 'configurations', 'grid' and 'space', and optionally 'defaults'; got {got}"
+        )
     defaults = content.get("defaults") or {}
     if not isinstance(defaults, Mapping):
         raise InputError(f"{path}: 'defaults' must be a mapping, not {_kind(defaults)}")
-    return _grid(content["grid"], path) if "grid" in content else content["configurations"], defaults
+    return content, defaults
 
 
 def configurations(
@@ -96,20 +128,20 @@ def configurations(
     entries = list(listed)
     if not entries:
         raise InputError(f"{source}: the list of configurations is empty; give at least one")
-    faults: list[str] = [f"defaults: {fault}" for fault in _faults(defaults or {}, schema)]
+    wrong: list[str] = [f"defaults: {fault}" for fault in faults(defaults or {}, schema)]
     found = []
     for number, entry in enumerate(entries, 1):
         if not isinstance(entry, Mapping):
-            faults.append(f"configuration {number}: expected a mapping, not {_kind(entry)}")
+            wrong.append(f"configuration {number}: expected a mapping, not {_kind(entry)}")
             continue
         given = {key: value for key, value in entry.items() if key != "name"}
         name = name_of(entry)
-        faults += [f"{name}: {fault}" for fault in _faults(given, schema)]
+        wrong += [f"{name}: {fault}" for fault in faults(given, schema)]
         found.append((name, {**(defaults or {}), **given}))
     repeated = [name for name, count in Counter(name for name, _ in found).items() if count > 1]
-    faults += [f"{name}: this name is used more than once" for name in repeated]
-    if faults:
-        raise InputError(f"{source}: " + "; ".join(dict.fromkeys(faults)))
+    wrong += [f"{name}: this name is used more than once" for name in repeated]
+    if wrong:
+        raise InputError(f"{source}: " + "; ".join(dict.fromkeys(wrong)))
     return [_finished(name, complete(values, schema), finish, source) for name, values in found]
 
 
@@ -202,8 +234,8 @@ def _grid(grid: object, path: Path) -> list[dict[str, Any]]:
     return [dict(zip(grid, row, strict=True)) for row in itertools.product(*columns)]
 
 
-def _faults(values: Mapping[Any, Any], schema: Schema) -> list[str]:
-    """What is wrong with some values, each in a few words."""
+def faults(values: Mapping[Any, Any], schema: Schema) -> list[str]:
+    """What is wrong with some values of a workload's hyperparameters, each in a few words."""
     faults = []
     for key, value in values.items():
         if key not in schema:

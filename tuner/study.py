@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING, Any
 from tuner.advice import Figures, advise
 from tuner.auto_batch import packed_uniformly, size_batches
 from tuner.browse import best_first
+from tuner.epochs import EPOCHS, read_epochs
 from tuner.errors import InputError, TunerError
 from tuner.execution.loop import Correction, Decisions, Executor, run_trials
 from tuner.interrupts import Interrupt, TimeLimitReached, orderly
 from tuner.journal import read_attempts
+from tuner.live_search import LiveSearch, first_suggestions, fitting
 from tuner.memory import calibration
 from tuner.memory.feedback import StudyFeedback
 from tuner.placement import Packer, Plan, need_bytes
@@ -35,13 +37,36 @@ from tuner.planning import (
     whole_bytes,
 )
 from tuner.recorder import Recorder
-from tuner.resume import check_same, description, listed, remaining, to_ending, with_batches_of, with_more_seeds
+from tuner.resume import (
+    check_same,
+    description,
+    ended,
+    listed,
+    remaining,
+    to_ending,
+    with_batches_of,
+    with_more_samples,
+    with_more_seeds,
+)
 from tuner.retry import Retry, next_attempt
 from tuner.settings import Settings
+from tuner.steering import Pruning, Steering
 from tuner.study_folder import ATTEMPTS, AUTO_BATCH, RESULTS, Row, StudyFolder, read_study
 from tuner.trackers.choosing import choose_trackers
 from tuner.trackers.feeds import Trackers
-from tuner.trial import ACCUMULATION, GB, SUCCESSFUL, Device, MemoryEstimate, Outcome, Request, is_auto, title
+from tuner.trial import (
+    ACCUMULATION,
+    GB,
+    SUCCESSFUL,
+    Device,
+    EpochReport,
+    MemoryEstimate,
+    Outcome,
+    Request,
+    Trial,
+    is_auto,
+    title,
+)
 from tuner.views.notebook import NotebookProgress, import_quietly, in_notebook
 from tuner.views.progress import Progress
 from tuner.views.seeds import has_seeds, print_averages
@@ -104,6 +129,7 @@ def run_study(
     executor: Executor | None = None,
     returns_table: bool = False,
     from_python: bool = False,
+    live: LiveSearch | None = None,
 ) -> StudyResult:
     """Runs every configuration and writes the results as they come.
 
@@ -117,6 +143,7 @@ def run_study(
         executor: what runs the trials; Ray by default.
         returns_table: the caller returns a table that a notebook shows, so that none is printed there.
         from_python: the user called a function, so that advice names its parameters.
+        live: suggests trials as others end; those in ``choices`` are what it suggested before.
 
     Raises:
         InputError: something given cannot be used; nothing has been written.
@@ -145,9 +172,12 @@ def run_study(
             executor.prepare(devices)  # starting Ray and estimating take seconds, so they overlap
         sized = size_batches(jobs, trials, devices, settings)
         estimates = sized.estimates
-        plan, requests = _plan(jobs, estimates.requests, attempts, devices, settings)
+        plan, requests, misfits = _plan(jobs, estimates, trials, attempts, devices, settings, live)
+        tried = live.trials if live else sized.trials
         about = describe(jobs)
         console.print(plan_text(plan, requests, about, str(sized)), markup=False, soft_wrap=True)
+        if live and live.left:
+            console.print(_search_text(live), markup=False, soft_wrap=True)
         if not requests:
             console.print(_given_up(attempts), markup=False, soft_wrap=True, end="")
         interrupt.check_signals()
@@ -162,17 +192,25 @@ def run_study(
         folder = _open_folder(settings, jobs, label, len(attempts), console)
         with closing(folder):
             if not settings.resume:
-                tried = {"configurations": listed(sized.trials, several=len(jobs) > 1), AUTO_BATCH: sized.by_trial()}
-                own = {"classes": classes_of([job.workload for job in jobs.values()]), "metrics": metrics_of(jobs)}
-                about_it = _description(command, options, about, settings, plan)
-                folder.describe({**described, **tried, **own, **about_it})
+                study = {
+                    **described,
+                    **_tried(tried, jobs),
+                    AUTO_BATCH: sized.by_trial(),
+                    "classes": classes_of([job.workload for job in jobs.values()]),
+                    "metrics": metrics_of(jobs),
+                }
+                study |= _description(command, options, about, settings, plan)
+            elif live:
+                study = with_more_samples({**study, **_tried(tried, jobs)}, settings.num_samples)
             elif settings.seeds > study.get("seeds", 1):
-                folder.describe(with_more_seeds(study, trials, settings.seeds))
+                study = with_more_seeds(study, trials, settings.seeds)
+            folder.describe(study)
+            running = _Running(jobs, requests, misfits, estimates, plan, folder, settings, tried, live, study)
             broken: BaseException | None = None
             try:
                 if requests:
-                    trackers.open(folder.path, read_study(folder.path))
-                _execute(jobs, requests, estimates, plan, executor, folder, console, settings, interrupt, trackers)
+                    trackers.open(folder.path, study)
+                _execute(running, executor, console, interrupt, trackers)
             except (KeyboardInterrupt, TimeLimitReached) as error:
                 broken = error
             attempts = folder.attempts()
@@ -191,6 +229,14 @@ def run_study(
         if isinstance(broken, KeyboardInterrupt):
             raise broken
     return result
+
+
+def _search_text(live: LiveSearch) -> str:
+    """What a live search adds to the plan."""
+    return (
+        f"{'search':<10} {live.settings.search}: {live.left} more trials are suggested as there is room for them, "
+        "and planned for as if they were like these"
+    )
 
 
 def _given_up(attempts: Sequence[Row]) -> str:
@@ -222,45 +268,89 @@ def _earlier_attempts(settings: Settings, study: Mapping[str, Any], described: M
 
 def _plan(
     jobs: Jobs,
-    requests: Sequence[Request],
+    estimates: Estimates,
+    trials: Sequence[Trial],
     attempts: Sequence[Row],
     devices: Sequence[Device],
     settings: Settings,
-) -> tuple[Plan, list[Request]]:
-    """The plan for the trials that are left, and these; only where nothing is left, it is one for all of them."""
-    if not attempts:
-        return plan_requests(jobs, requests, devices, settings)
+    live: LiveSearch | None,
+) -> tuple[Plan, list[Request], list[Request]]:
+    """The plan for the trials that are left, these, and those of a search that fit no device.
+
+    Only where nothing is left, the plan is one for all of them. A live search is asked for its first trials.
+    """
     whole = whole_bytes(devices, settings)
-    policy = settings.retry_policy
+    policy, requests = settings.retry_policy, list(estimates.requests)
     left = remaining(requests, attempts, policy, whole_bytes=whole, accumulated=partial(accumulated, jobs))
-    if left:
-        return plan_requests(jobs, left, devices, settings)
+    if live:
+        live.recall(trials, ended(attempts, left), read_epochs(Path(settings.resume or "") / EPOCHS))
+        left += first_suggestions(live, left, estimates, jobs, devices, whole)
+    fit, misfits = fitting(left, whole, jobs, settings) if settings.search else (left, [])
+    if fit:
+        more = len(fit) + live.left if live else 0
+        return *plan_requests(jobs, fit, devices, settings, more), misfits
+    if misfits and not attempts:
+        plan_requests(jobs, [min(misfits, key=lambda each: each.need_bytes)], devices, settings)  # says why not
     shown = [replace(request, need_bytes=min(request.need_bytes, whole)) for request in requests]
-    return plan_requests(jobs, shown, devices, settings)[0], []
+    return plan_requests(jobs, shown, devices, settings)[0], [], misfits
 
 
-def _execute(
-    jobs: Jobs,
-    requests: Sequence[Request],
-    estimates: Estimates,
-    plan: Plan,
-    executor: Executor,
-    folder: StudyFolder,
-    console: Console,
-    settings: Settings,
-    interrupt: Interrupt,
-    trackers: Trackers,
-) -> None:
+def _tried(trials: Sequence[Trial], jobs: Jobs) -> dict[str, Any]:
+    return {"configurations": listed(trials, several=len(jobs) > 1)}
+
+
+@dataclass(frozen=True)
+class _Running:
+    """A study that runs: what of it waits, and all that its decisions are made by."""
+
+    jobs: Jobs
+    requests: Sequence[Request]
+    misfits: Sequence[Request]
+    estimates: Estimates
+    plan: Plan
+    folder: StudyFolder
+    settings: Settings
+    trials: Sequence[Trial]
+    live: LiveSearch | None
+    study: Mapping[str, Any]
+
+    @property
+    def whole(self) -> int:
+        """The most that a trial can be given, in bytes."""
+        return whole_bytes(self.plan.devices, self.settings)
+
+
+def _execute(study: _Running, executor: Executor, console: Console, interrupt: Interrupt, trackers: Trackers) -> None:
     """Runs the trials; whatever happens, every one of them has a row in the end."""
-    epochs = sum(request.trial.config["epochs"] for request in requests)
+    jobs, requests, plan, folder, settings = study.jobs, study.requests, study.plan, study.folder, study.settings
+    number = len(requests) + len(study.misfits) + (study.live.left if study.live else 0)
+    known = [request.trial.config["epochs"] for request in requests]
+    epochs = sum(known) * number // max(1, len(known))
     progress = (NotebookProgress if in_notebook() else Progress)(
-        console, len(requests), epochs, metrics_of(jobs), sum(plan.budgets), several_seeds=settings.seeds > 1
+        console, number, epochs, metrics_of(jobs), sum(plan.budgets), several_seeds=settings.seeds > 1
     )
     recorder = Recorder(folder, progress, requests, trackers)
-    feedback = _feedback(estimates, folder)
-    decisions = _decisions(jobs, feedback, settings)
+    feedback = _feedback(study.estimates, folder)
+    pruning = Pruning(settings.scheduler, metrics_of(jobs), study.trials)
+    pruning.replay(read_epochs(folder.path / EPOCHS))
+    steering = Steering(
+        study.live,
+        pruning,
+        jobs,
+        plan.devices,
+        study.estimates,
+        requests,
+        study.whole,
+        recorder,
+        feedback,
+        folder,
+        study.study,
+    )
+    decisions = _decisions(jobs, feedback, settings, pruning, steering)
     try:
         with progress:
+            for request in study.misfits:
+                steering.misfit(request)
             if requests:
                 interrupt.check()  # Ray takes seconds to start
                 executor.open(jobs, plan, folder.checkpoints)
@@ -291,8 +381,10 @@ def _feedback(estimates: Estimates, folder: StudyFolder) -> StudyFeedback:
     return feedback
 
 
-def _decisions(jobs: Jobs, feedback: StudyFeedback, settings: Settings) -> Decisions:
-    """What follows an attempt, and what it tells of the trials that wait."""
+def _decisions(
+    jobs: Jobs, feedback: StudyFeedback, settings: Settings, pruning: Pruning, steering: Steering
+) -> Decisions:
+    """What follows an attempt, what it tells of the trials that wait, and what a search and a scheduler decide."""
     policy = settings.retry_policy
     jitter = Random(settings.seed)
 
@@ -309,7 +401,11 @@ def _decisions(jobs: Jobs, feedback: StudyFeedback, settings: Settings) -> Decis
     def learn(outcome: Outcome) -> Correction | None:
         return feedback.correct if feedback.learn(outcome.trial, outcome.ending) else None
 
-    return Decisions(try_again, learn)
+    def prune(report: EpochReport) -> bool:
+        steering.reported(report)
+        return pruning.stops(report)
+
+    return Decisions(try_again, learn, steering.suggest, prune, steering.ended)
 
 
 def _ray(settings: Settings) -> Executor:

@@ -6,7 +6,7 @@ results/<time>-<workload>-<mode>/
     results.csv               one row a trial, rewritten as a whole
     study.json                command, versions, seed, devices, plan
     best.pt                   the best trial's weights and configuration; of several workloads best-<workload>.pt each
-    checkpoints/              <trial_id>.pt of trials that have not ended for good
+    checkpoints/              <trial_id>.pt of trials that have not ended for good, and <trial_id>.prune
     epochs.jsonl              what trials said after their epochs; for curves, and no part of the results
     tracebacks.log            the full text of errors, if there were any
 """
@@ -41,6 +41,7 @@ RESTORE = "restore it from a copy, or start a new study"
 BEST = "best.pt"
 TRAIN = "train.json"  # in the place of study.json, in the folder of a model that ``tune train`` has left
 CHECKPOINTS = "checkpoints"
+PRUNE = ".prune"  # a file there that asks a running trial to end, see ``tuner.execution.prune_files``
 TRACEBACKS = "tracebacks.log"
 
 BEFORE_METRICS = ("trial_id", "workload", "name", "seed", "status", "attempts")
@@ -141,8 +142,9 @@ class StudyFolder:
         """Brings everything else to where the journal is."""
         self.notes = self._journal.mend()
         best = {self._staged(row): self._best_path(row["workload"]) for row in self._best_rows()}
-        for path in (*self.path.glob(f"*{PARTIAL}"), *self.path.glob(f"{CHECKPOINTS}/*{PARTIAL}")):
-            path.unlink()
+        for left in (f"*{PARTIAL}", f"{CHECKPOINTS}/*{PARTIAL}", f"{CHECKPOINTS}/*{PRUNE}"):
+            for path in self.path.glob(left):
+                path.unlink()
         for workload in self._metrics:
             for staged in self.path.glob(f"{self._best_path(workload).name}.*"):
                 if staged in best:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import count, islice, takewhile
@@ -38,6 +38,19 @@ class Diverged(TunerError):
     """The training loss is no longer a finite number, or has exploded."""
 
 
+class Pruned(TunerError):
+    """The trial was asked to end before its last epoch.
+
+    Attributes:
+        metrics: of its best epoch, whose number is ``best_epoch``; the test split has not been looked at.
+    """
+
+    def __init__(self, metrics: Mapping[str, float]) -> None:
+        """Takes what had been reached."""
+        super().__init__("pruned")
+        self.metrics = dict(metrics)
+
+
 @dataclass(frozen=True)
 class Fit:
     """What training leaves behind.
@@ -61,6 +74,7 @@ def fit(
     progress: Progress | None = None,
     held_out: bool = True,
     last_epoch: int | None = None,
+    prune_asked: Callable[[], bool] = lambda: False,
 ) -> Generator[EpochReport | Fit, None, None]:
     """Trains one configuration; yields a report as training begins and after every epoch, and at last a ``Fit``.
 
@@ -79,8 +93,10 @@ def fit(
         progress: a new one that is kept up to date for whoever breaks training off; not beside a checkpoint.
         held_out: False where nothing is: nothing is evaluated then, and the last epoch is the one that is kept.
         last_epoch: stop after it, with the learning rates that the whole of the epochs has; None trains them all.
+        prune_asked: whether training is to end now; asked after every step.
 
     Raises:
+        Pruned: it was.
         Diverged: an epoch's mean loss is not finite, or the workload's ``explosion`` times that of the first step.
         Stopped: the checkpoint was told that the study ends.
         Exception: what the workload or torch raises; ``phase_of`` tells what was being done.
@@ -92,12 +108,18 @@ def fit(
         yield EpochReport(trial.trial_id, progress.epoch, last)
         steps = count(1)
         enter("first step")
+
+        def after_step(phase: Phase) -> None:
+            enter(phase)
+            if prune_asked():
+                raise Pruned(progress.best)
+
         for epoch in range(progress.epoch + 1, last + 1):
             if checkpoint:
                 checkpoint.stop_if_asked(model, optimizer, progress)
             set_learning_rate(optimizer, trial.config["lr"] * (1 - (epoch - 1) / epochs))
             now = workload.epoch_data(model, trial.config, data, epoch)
-            loss, first = train_epoch(workload, model, optimizer, trial.config, now, device, enter, steps)
+            loss, first = train_epoch(workload, model, optimizer, trial.config, now, device, after_step, steps)
             progress.first_loss = first if progress.first_loss is None else progress.first_loss
             _check(loss, progress.first_loss, epoch, workload.explosion)
             enter("evaluation")

@@ -24,12 +24,17 @@ from tuner.study_folder import Row, best_name
 from tuner.trial import GB
 from tuner.workloads.base import Choice, Job, Workload
 
-TOYS = (Toy(), [{"fault": fault} for fault in (0, 1, 2, 3, 0)])
+SLOW = {"fault": 4, "lr": 0.0001, "epochs": 100}  # the scheduler ends it
+TOYS = (Toy(), [*({"fault": fault} for fault in (0, 1, 2, 3, 0)), SLOW])
 WIDES = (Wide(), [{}, {}])
 
 
 def study(
-    folder: Path, executor: Executor, *tried: tuple[Workload, list[dict[str, Any]]], data: Any = None
+    folder: Path,
+    executor: Executor,
+    *tried: tuple[Workload, list[dict[str, Any]]],
+    data: Any = None,
+    scheduler: str = "fifo",
 ) -> StudyResult:
     """Of each workload these configurations, named by their number."""
     named = [(workload, [{"name": f"{n}", **each} for n, each in enumerate(listed)]) for workload, listed in tried]
@@ -43,6 +48,7 @@ def study(
             max_workers=1,
             on_oom="fail",
             report=False,
+            scheduler=scheduler,
         ),
         label="test",
         command="a test",
@@ -52,7 +58,7 @@ def study(
 
 @pytest.fixture(scope="module")
 def in_process(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
-    return study(tmp_path_factory.mktemp("in-process"), InProcessExecutor(), TOYS, WIDES)
+    return study(tmp_path_factory.mktemp("in-process"), InProcessExecutor(), TOYS, WIDES, scheduler="asha")
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +72,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def on_ray(tmp_path_factory: pytest.TempPathFactory, data: dict[str, Any]) -> StudyResult:
     """All that is asked of Ray in one study: to start it takes seconds."""
     fatal, sharing = (Fatal(), [{"fault": fault} for fault in (1, 0, 2, 0)]), (Sharing(), [{}, {}])
-    return study(tmp_path_factory.mktemp("ray"), RayExecutor(), TOYS, fatal, sharing, WIDES, data=data)
+    return study(
+        tmp_path_factory.mktemp("ray"), RayExecutor(), TOYS, fatal, sharing, WIDES, data=data, scheduler="asha"
+    )
 
 
 def rows_of(result: StudyResult, workload: str) -> list[Row]:
@@ -76,7 +84,7 @@ def rows_of(result: StudyResult, workload: str) -> list[Row]:
 @pytest.mark.parametrize("executed", ["in_process", pytest.param("on_ray", marks=pytest.mark.ray)])
 def test_trials_end_with_their_status_metrics_and_weights(executed: str, request: pytest.FixtureRequest) -> None:
     result = request.getfixturevalue(executed)
-    rows = rows_of(result, "toy")
+    *rows, slow = rows_of(result, "toy")
     assert [row["status"] for row in rows] == ["completed", "failed", "out_of_memory", "diverged", "completed"]
     assert rows[0]["val_loss"] == rows[4]["val_loss"], "a worker's past has no influence"
     assert rows[1]["error"] == "first step: ValueError: no such thing"
@@ -84,6 +92,9 @@ def test_trials_end_with_their_status_metrics_and_weights(executed: str, request
     assert [row["status"] for row in rows_of(result, "toy-wide")] == ["completed"] * 2
     for workload in ("toy", "toy-wide"):
         assert (result.folder / best_name(workload)).stat().st_size > 0
+    assert (slow["status"], slow["error"], slow["best_epoch"]) == ("pruned", "", slow["epochs"])
+    assert 1 <= slow["epochs"] < 50 and slow["val_loss"] > 0.5 and slow["peak_memory_gb"] > 0.05
+    assert not list((result.folder / "checkpoints").iterdir())
 
 
 @pytest.mark.ray

@@ -40,6 +40,8 @@ class Pretender:
     def submit(self, placement: Placement) -> None:
         self.running.append(placement)
 
+    def prune(self, trial_id: str) -> None: ...
+
     def poll(self, timeout_seconds: float) -> list[tuple[EpochReport | Outcome | DeviceLost, Weights]]:
         self.beside.append([f"{each.trial.name}/{each.trial.attempt}" for each in self.running])
         placement = self.running.pop(0)
@@ -209,3 +211,44 @@ def test_what_ended_corrects_what_waits(gpu_16gb: Device) -> None:
     smaller = Decisions(lambda *_: None, lambda _: lambda request: replace(request, need_bytes=GB))
     run_trials(requests, Packer(plan), executor, Notes(), smaller, Interrupt())
     assert executor.beside == [["a/1"], ["b/1", "c/1"], ["c/1"]]
+
+
+def test_where_there_is_room_and_nobody_waits_another_is_suggested(gpu_16gb: Device) -> None:
+    executor = Pretender(needs({}.fromkeys("abcd", 1.0)))
+    first, *more = [
+        Request(Trial(name, "toy", name, {}, 0), MemoryEstimate("given"), int(gb * GB))
+        for name, gb in {"a": 5.0, "b": 5.0, "c": 9.0, "d": 5.0}.items()
+    ]
+    rooms: list[float] = []
+    ended: list[str] = []
+
+    def suggest(room_bytes: int) -> Request | None:
+        rooms.append(room_bytes / GB)
+        return more.pop(0) if more and room_bytes >= GB else None
+
+    plan = make_plan([gpu_16gb], [5 * GB] * 4, packing="per-trial", buffer_bytes=2 * GB)
+    decisions = Decisions(
+        lambda *_: None, lambda _: None, suggest, ended=lambda outcome: ended.append(outcome.trial.name)
+    )
+    run_trials([first], Packer(plan), executor, Notes(), decisions, Interrupt())
+    assert executor.beside == [["a/1", "b/1"], ["b/1", "c/1"], ["c/1", "d/1"], ["d/1"]], "c waited until a had ended"
+    assert rooms[:2] == [9, 4]
+    assert ended == ["a", "b", "c", "d"]
+
+
+def test_a_trial_that_is_not_worth_its_epochs_is_asked_to_end(gpu_16gb: Device) -> None:
+    asked: list[str] = []
+
+    class Reporting(Pretender):
+        def poll(self, timeout_seconds: float) -> list[tuple[EpochReport | Outcome | DeviceLost, Weights]]:
+            report = EpochReport(self.running[0].trial.trial_id, 1, 3, {"loss": 1.0})
+            return [(report, bytes), *super().poll(timeout_seconds)]
+
+        def prune(self, trial_id: str) -> None:
+            asked.append(trial_id)
+
+    requests = [Request(Trial(n, "toy", n, {}, 0), MemoryEstimate("given"), GB) for n in "ab"]
+    plan = make_plan([gpu_16gb], [GB, GB], packing="per-trial", buffer_bytes=2 * GB)
+    decisions = Decisions(lambda *_: None, lambda _: None, prune=lambda report: report.trial_id == "b")
+    run_trials(requests, Packer(plan), Reporting(needs({"a": 1, "b": 1})), Notes(), decisions, Interrupt())
+    assert asked == ["b"]

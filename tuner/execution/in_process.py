@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tuner.devices import DeviceChoice, detect_devices
 from tuner.execution.loop import Weights
+from tuner.execution.prune_files import ask_to_prune, forget_prune
 from tuner.execution.stop_file import StopFile
 from tuner.execution.worker import Event, TrialOptions, run_trial
 from tuner.peak import PeakMeter
@@ -58,6 +59,7 @@ class InProcessExecutor:
 
     def submit(self, placement: Placement) -> None:
         """Queues a trial."""
+        forget_prune(self._options.checkpoints, placement.trial.trial_id)
         meter = PeakMeter(placement.device, _already_warm)
         self._queue.append(run_trial(self._jobs[placement.trial.workload], placement, meter, self._options))
 
@@ -69,6 +71,7 @@ class InProcessExecutor:
         trial = self._queue[0]
         event = next(trial)
         if isinstance(event, Outcome):
+            forget_prune(self._options.checkpoints, event.trial.trial_id)
             self._queue.popleft()
             weights = next(trial, b"")
             return [(event, lambda: weights if isinstance(weights, bytes) else b"")]
@@ -83,6 +86,10 @@ class InProcessExecutor:
         """
         if self._stop_file:
             self._stop_file.ask()
+
+    def prune(self, trial_id: str) -> None:
+        """Has a trial end after the step that it is in."""
+        ask_to_prune(self._options.checkpoints, trial_id)
 
     def close(self) -> None:
         """Drops what is queued."""

@@ -22,6 +22,8 @@ Weights = Callable[[], bytes]
 Correction = Callable[[Request], Request]
 TryAgain = Callable[[Request, Outcome, int], Retry | None]
 Learn = Callable[[Outcome], Correction | None]
+Suggest = Callable[[int], Request | None]
+Prune = Callable[[EpochReport], bool]
 
 POLL_SECONDS = 0.5
 STOP_SECONDS = 10.0  # for the checkpoints of trials that run as their study ends; another signal does not wait
@@ -60,6 +62,9 @@ class Executor(Protocol):
         have no folder for checkpoints are not asked.
         """
 
+    def prune(self, trial_id: str) -> None:
+        """Asks a running trial to end soon; it is ``pruned`` then, with what it had reached, if not ended before."""
+
     def close(self) -> None:
         """Ends every process that was started, whatever was reached; trials that still run are lost."""
 
@@ -85,15 +90,22 @@ class Listener(Protocol):
 
 @dataclass(frozen=True)
 class Decisions:
-    """What the loop asks as trials end.
+    """What the loop asks as trials run and end.
 
     Attributes:
         try_again: the attempt that follows one that has ended, given the most that a trial can have; or None.
         learn: what an outcome tells of the trials that wait: how to correct them, or None.
+        suggest: where no trial waits: a new one, given the most memory that is free for it on a device; or None, as
+            there is no more or it is not the time for one. Where nothing runs either, None ends the study.
+        prune: whether a trial that has reported an epoch is not worth any more of them.
+        ended: is told how a trial has ended for good.
     """
 
     try_again: TryAgain
     learn: Learn
+    suggest: Suggest = lambda _: None
+    prune: Prune = lambda _: False
+    ended: Callable[[Outcome], None] = lambda _: None
 
 
 def run_trials(
@@ -106,6 +118,8 @@ def run_trials(
 ) -> None:
     """Runs every trial, as many side by side as there is room for, until each has ended for good.
 
+    Where there is room and no trial waits for it, ``decisions`` are asked for another.
+
     Raises:
         ExecutionError: every device is lost.
         KeyboardInterrupt: an end was asked for; everything that had ended by then has been told to the listener, and
@@ -114,13 +128,15 @@ def run_trials(
     """
     packer.wait(requests)
     loop = _Loop(packer, executor, listener, decisions, interrupt)
-    while packer.waiting or loop.running or loop.delayed:
+    while True:
         try:
             interrupt.check()
         except (KeyboardInterrupt, TimeLimitReached):
             loop.stop()
             raise
         loop.place()
+        if not (packer.waiting or loop.running or loop.delayed):
+            return
         loop.hear(interrupt.seconds_left(loop.delayed.seconds_until_next(POLL_SECONDS)))
 
 
@@ -146,12 +162,12 @@ class _Loop:
     stopping: bool = False
 
     def place(self) -> None:
-        """Starts what there is room for."""
+        """Starts what there is room for; where no trial waits for it, another is asked for."""
         self.packer.wait(self.delayed.due(idle=not self.running and not self.packer.waiting))
-        for request, placement in self.packer.place():
-            self.running[placement.trial.trial_id] = request
-            self.executor.submit(placement)
-            self.listener.started(placement)
+        self._start()
+        while not self.packer.waiting and (suggested := self.decisions.suggest(self.packer.room_bytes)):
+            self.packer.wait([suggested])
+            self._start()
 
     def hear(self, timeout_seconds: float) -> None:
         """Takes what has happened, waiting for the first of it for at most so long.
@@ -163,6 +179,8 @@ class _Loop:
             if isinstance(event, EpochReport):
                 self.training.add(event.trial_id)
                 self.listener.reported(event)
+                if self.decisions.prune(event):
+                    self.executor.prune(event.trial_id)
             elif isinstance(event, DeviceLost):
                 self._lose(event)
             else:
@@ -185,6 +203,12 @@ class _Loop:
         while self.training and self.interrupt.signals == signals and time.monotonic() < deadline:
             self.hear(POLL_SECONDS)
 
+    def _start(self) -> None:
+        for request, placement in self.packer.place():
+            self.running[placement.trial.trial_id] = request
+            self.executor.submit(placement)
+            self.listener.started(placement)
+
     def _end(self, outcome: Outcome, weights: Weights) -> None:
         """Frees the attempt's place, decides what follows, and corrects those that wait by what it took."""
         assert outcome.placement is not None
@@ -194,6 +218,8 @@ class _Loop:
         self.listener.finished(outcome, weights, retry)
         if retry:
             self.delayed.add(retry)
+        elif outcome.status != "interrupted":
+            self.decisions.ended(outcome)
         if correct := self.decisions.learn(outcome):
             self.packer.revise(correct)
 

@@ -20,6 +20,7 @@ from tuner.execution.loop import Weights
 from tuner.execution.mapped import put
 from tuner.execution.nodes import NodeWatch, cluster_devices, on_one_machine
 from tuner.execution.pool import Pool, make_pools, reserve
+from tuner.execution.prune_files import ask_to_prune, forget_prune
 from tuner.execution.stop_file import StopFile
 from tuner.execution.worker import TrialOptions
 from tuner.placement import Plan
@@ -114,12 +115,12 @@ class RayExecutor:
         self._nodes = {device: device.node_id or self._watch.own_node for device in plan.devices}
         nodes = ray.nodes()
         memory = {node["NodeID"]: int(node["Resources"].get("memory", 0)) for node in nodes}
-        options = replace(self._options, checkpoints=checkpoints.absolute() if checkpoints else None)
+        self._options = replace(self._options, checkpoints=checkpoints.absolute() if checkpoints else None)
         # One object: Ray resolves no references within containers, and arrays within one are shared all the same.
         one_machine = on_one_machine(nodes, {self._watch.own_node, *self._nodes.values()})
         elsewhere = [] if one_machine else [job.workload for job in jobs.values() if not is_built_in(job.workload)]
         with sent_by_value(elsewhere):
-            self._shared = (put(dict(jobs), one_machine=one_machine), plan.threads, options)
+            self._shared = (put(dict(jobs), one_machine=one_machine), plan.threads, self._options)
         self._pools = make_pools(plan, self._nodes, memory, self._make)
         reserve(list(self._pools.values()))
         self._inquests = Inquests(self._watch, {pool.node_id for pool in self._pools.values()})
@@ -127,6 +128,7 @@ class RayExecutor:
     def submit(self, placement: Placement) -> None:
         """Starts a trial on an idle worker of its device; on a new one if there is none, or if it is a retry."""
         self._end_spent()
+        forget_prune(self._options.checkpoints, placement.trial.trial_id)
         pool = self._pools[placement.device]
         run = Run(placement, pool, None, False, time.monotonic())
         if placement.device in self._lost:
@@ -157,6 +159,10 @@ class RayExecutor:
         """
         if self._stop_file:
             self._stop_file.ask()
+
+    def prune(self, trial_id: str) -> None:
+        """Has a trial end after the step that it is in; one on a node without the folder for checkpoints goes on."""
+        ask_to_prune(self._options.checkpoints, trial_id)
 
     def close(self) -> None:
         """Ends the workers, gives the devices back, and ends Ray if it was started here, or leaves the cluster."""
@@ -219,6 +225,7 @@ class RayExecutor:
             self._tell(event)
         elif isinstance(event, Outcome):
             del self._runs[stream]
+            forget_prune(self._options.checkpoints, event.trial.trial_id)
             if event.reusable:
                 run.pool.give_back(run.worker)
             else:

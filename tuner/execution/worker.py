@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from tuner.caps import MMAP_THRESHOLD_BYTES, capped, is_out_of_memory
 from tuner.errors import TunerError
+from tuner.execution.prune_files import prune_asked
 from tuner.execution.stop_file import StopFile
 from tuner.peak import PeakMeter
 from tuner.trial import GB, MB, Device, EpochReport, Outcome, Phase, Placement, Status, Trial
@@ -60,8 +61,9 @@ def run_trial(job: Job, placement: Placement, meter: PeakMeter, options: TrialOp
     """Trains a placed trial of this job.
 
     Yields an ``EpochReport`` as training begins and after each epoch, then the ``Outcome``, then, if it is
-    completed, the content of its ``best.pt``. One that was asked to stop is ``interrupted``. Nothing that a trial
-    raises gets out. The cap holds while the trial computes, and at no moment at which an event is on its way.
+    completed, the content of its ``best.pt``. One that was asked to end by its ``prune_file`` is "pruned", and
+    "interrupted" if it was asked to stop. Nothing that a trial raises gets out. The cap holds while the trial computes,
+    and at no moment at which an event is on its way.
     """
     began = time.perf_counter()
     attempt = _Attempt(placement)
@@ -80,7 +82,7 @@ def run_trial(job: Job, placement: Placement, meter: PeakMeter, options: TrialOp
         phase=attempt.phase,
         # A failed kernel leaves a CUDA context that fails everything after it, and memory that ran out in the middle
         # of a late import leaves a module half loaded.
-        reusable=attempt.status in ("completed", "diverged") and left is not None and left <= LEFT_BYTES,
+        reusable=attempt.status in ("completed", "diverged", "pruned") and left is not None and left <= LEFT_BYTES,
     )
     if attempt.weights:
         yield attempt.weights
@@ -111,7 +113,8 @@ class _Attempt:
             meter.start()
             torch.set_num_threads(self.placement.threads)
             checkpoint = _checkpoint(trial, options)
-            training = fit(job.workload, trial, job.data, torch_device(device), checkpoint)
+            pruned = prune_asked(options.checkpoints, trial.trial_id)
+            training = fit(job.workload, trial, job.data, torch_device(device), checkpoint, prune_asked=pruned)
             while True:
                 with _cap(self.placement, meter, options):
                     said = next(training)
@@ -143,10 +146,13 @@ class _Attempt:
 
     def _fail(self, error: Exception) -> None:
         from tuner.checkpoints import Stopped
-        from tuner.training import phase_of
+        from tuner.training import Pruned, phase_of
 
         if isinstance(error, Stopped):
             self.status = "interrupted"
+            return
+        if isinstance(error, Pruned):
+            self.status, self.metrics = "pruned", error.metrics
             return
         self.status = classify(error)
         self.phase = phase_of(error) or ("evaluation" if self.metrics else "start")

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.toy import Toy
+from tuner.errors import InputError
+from tuner.search.domains import Space, parse_space
+from tuner.search.searchers import OptunaSearcher, RaySearcher, Searcher, to_searcher
+
+SPACE = parse_space(
+    {"lr": {"loguniform": [1e-4, 1]}, "epochs": {"int": [1, 9]}, "fault": {"choice": [0, 1]}}, Toy().schema, "f"
+)
+
+
+def minimised(searcher: Searcher, number: int) -> list[Mapping[str, Any]]:
+    """What it suggests for a metric that is smallest at lr 0.01 with fault 0."""
+    from math import log10
+
+    suggested = []
+    for index in range(number):
+        values = searcher.ask(f"t{index}")
+        assert values is not None
+        suggested.append(values)
+        searcher.tell(f"t{index}", "completed", abs(log10(values["lr"]) + 2) + values["fault"])
+    return suggested
+
+
+def test_optuna_learns_what_is_better() -> None:
+    suggested = minimised(OptunaSearcher(SPACE, seed=1), 40)
+    assert all(SPACE["lr"].values[0] <= each["lr"] <= 1 and 1 <= each["epochs"] <= 9 for each in suggested)
+    late = suggested[20:]
+    assert sum(each["fault"] == 0 and 1e-3 < each["lr"] < 1e-1 for each in late) >= 12, "at random it would be 5"
+    assert suggested[:5] == minimised(OptunaSearcher(SPACE, seed=1), 5) != minimised(OptunaSearcher(SPACE, seed=2), 5)
+
+
+def test_optuna_is_told_of_earlier_trials_again() -> None:
+    searcher = OptunaSearcher(SPACE, seed=1)
+    for index in range(30):
+        good = index % 2 == 0
+        searcher.recall(f"t{index}", {"lr": 0.01 if good else 0.5, "epochs": 3, "fault": 0 if good else 1})
+        searcher.report(f"t{index}", 1, 9.0)
+        searcher.tell(f"t{index}", "completed" if good else "pruned", 0.1 if good else None)
+    suggested = [searcher.ask(f"u{index}") for index in range(10)]
+    assert sum(each["fault"] == 0 for each in suggested if each) >= 8
+
+
+def test_optuna_is_told_each_end_and_reports_once() -> None:
+    searcher = OptunaSearcher(SPACE)
+    ends: list[tuple[Any, float | None]] = [
+        ("completed", 1.0),
+        ("completed", float("nan")),
+        ("pruned", 2.0),
+        ("failed", None),
+    ]
+    for index, (state, value) in enumerate(ends):
+        searcher.ask(f"t{index}")
+        for epoch in (1, 2, 1):
+            searcher.report(f"t{index}", epoch, epoch / 2)
+        searcher.tell(f"t{index}", state, value)
+    trials = searcher._study.trials
+    assert [trial.state.name for trial in trials] == ["COMPLETE", "FAIL", "PRUNED", "FAIL"]
+    assert trials[0].intermediate_values == {1: 0.5, 2: 1.0}
+
+
+def test_without_optuna_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(InputError, match=r"--search optuna: Optuna is not installed: pip install 'tuner\[optuna\]'"):
+        to_searcher("optuna", SPACE, "val_loss", 0)
+
+
+def told(space: Space | None = None, **hooks: Any) -> tuple[RaySearcher, list[Any]]:
+    """A searcher of Tune's that suggests what it is given, and what it was told."""
+    from ray.tune.search import Searcher as TuneSearcher
+
+    calls: list[Any] = []
+
+    class Fixed(TuneSearcher):
+        def set_search_properties(self, metric: str, mode: str, config: Any, **spec: Any) -> bool:
+            calls.append((metric, mode, sorted(config)))
+            return "own" not in hooks
+
+        def suggest(self, trial_id: str) -> Any:
+            return hooks.get("suggests", {"lr": 0.1})
+
+        def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+            calls.append((trial_id, result["training_iteration"], result["val_loss"]))
+
+        def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
+            calls.append((trial_id, result and result["val_loss"], error))
+
+    if "adds" in hooks:
+        Fixed.add_evaluated_point = lambda self, *values, **more: calls.append((*values, more))  # type: ignore[method-assign]
+    return RaySearcher(Fixed(), SPACE if space is None else space, "val_loss"), calls
+
+
+def test_a_searcher_of_tune_is_asked_and_told() -> None:
+    searcher, calls = told()
+    assert searcher.ask("a") == {"lr": 0.1}
+    searcher.report("a", 1, 3.0)
+    searcher.report("a", 2, 4.0)
+    searcher.tell("a", "pruned", None)
+    searcher.tell("b", "failed", None)
+    assert calls == [
+        ("val_loss", "min", ["epochs", "fault", "lr"]),
+        ("a", 1, 3.0),
+        ("a", 2, 4.0),
+        ("a", 3.0, False),
+        ("b", None, True),
+    ]
+    assert told(suggests="FINISHED")[0].ask("a") is None
+
+
+def test_a_searcher_of_tune_is_told_of_earlier_trials_if_it_can_be() -> None:
+    searcher, calls = told(adds=True)
+    searcher.recall("a", {"lr": 0.5, "epochs": 3, "fault": 0, "weight_decay": 0.0})
+    searcher.report("a", 1, 3.0)
+    searcher.tell("a", "completed", 2.0)
+    assert calls[1:] == [
+        ({"lr": 0.5, "epochs": 3, "fault": 0}, 2.0, {"error": False, "pruned": False, "intermediate_values": [3.0]})
+    ]
+    with pytest.raises(InputError, match="a searcher is told of earlier trials by the keys of space"):
+        told({}, adds=True)[0].recall("a", {"lr": 0.5})
+    with pytest.raises(InputError, match="--resume: Fixed cannot be told of earlier trials: start a new study"):
+        told()[0].recall("a", {"lr": 0.5})
+
+
+def test_a_searcher_that_cannot_be_used_says_why() -> None:
+    with pytest.raises(InputError, match="search=Fixed: it has a space, a metric or a mode of its own"):
+        told(own=True)
+    with pytest.raises(
+        InputError, match="search=3: give 'grid', 'random', 'optuna', an Optuna sampler or a searcher"
+    ):
+        to_searcher(3, SPACE, "val_loss", 0)
+
+
+def test_a_sampler_of_optuna_is_used_as_it_is() -> None:
+    import optuna
+
+    searcher = to_searcher(optuna.samplers.RandomSampler(seed=3), SPACE, "val_loss", 0)
+    assert isinstance(searcher, OptunaSearcher)
+    with pytest.raises(InputError, match="an Optuna sampler needs a space"):
+        to_searcher(optuna.samplers.RandomSampler(seed=3), {}, "val_loss", 0)
