@@ -70,6 +70,26 @@ def test_what_cannot_be_used_is_one_line_and_nothing_is_written(
     assert not list(tmp_path.rglob("*.html*"))
 
 
+@pytest.mark.parametrize("name", ["results/one/attempts.jsonl", "results/one/study.json", "README.md", "empty"])
+def test_what_is_no_earlier_page_is_never_written_over(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for new in ("README.md", "empty"):
+        (tmp_path / new).write_text("mine" * (new != "empty"))
+    before = Path(name).read_bytes()
+    for options in ({}, {"watch": True}):
+        with pytest.raises(InputError, match=f"^--output {name}: cannot be written: it is there, and is no page of"):
+            tuner.report(folder, output=name, **options)
+    assert Path(name).read_bytes() == before
+
+
+def test_a_page_is_written_over_an_earlier_one(folder: Path) -> None:
+    tuner.report(folder)
+    (folder / "attempts.jsonl").write_text("")
+    assert "No trial has ended yet" in tuner.report(folder).read_text()
+
+
 def test_no_study_at_all_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="results/ holds no study: run one, or give the folder of a study"):

@@ -12,7 +12,7 @@ from tuner.journal import read_attempts
 from tuner.serving import PORT, LivePage, serve
 from tuner.studies import RESULTS_FOLDER, metric_of, newest_study
 from tuner.study_folder import ATTEMPTS, Row, read_study, workloads
-from tuner.views.page.files import REPORT, write_page
+from tuner.views.page.files import REPORT, check_replaceable, write_page
 from tuner.views.page.study import PageStudy, read_page_study
 
 
@@ -31,7 +31,8 @@ def report(
         The page's file.
 
     Raises:
-        InputError: there is no such study, the file cannot be written, or the port is in use.
+        InputError: there is no such study, the file cannot be written or is there and no earlier page, or the port is
+            in use.
     """
     if not 0 <= port <= 65535:
         raise InputError(f"--port {port}: must be from 0 to 65535")
@@ -40,17 +41,30 @@ def report(
     folder = newest_study(RESULTS_FOLDER) if directory is None else Path(directory)
     load_page_study(folder)  # what cannot be read is refused before anything is served or written
     file = folder / REPORT if output is None else Path(output)
-    if file.is_dir():
-        raise InputError(f"--output {file}: is a folder; give the name of a file")
-    if not file.parent.is_dir():
-        raise InputError(f"--output {file}: there is no folder {file.parent}; make it or give another")
+    _check_file(file)
     if watch:
         serve(LivePage(folder, lambda: load_page_study(folder)), port)
     try:
         write_page(load_page_study(folder), file)
     except OSError as error:
-        raise InputError(f"--output {file}: cannot be written: {error.strerror}; give another file") from error
+        raise _refusal(file, error) from error
     return file
+
+
+def _check_file(file: Path) -> None:
+    """Refuses what the page must not or cannot be written over, before anything is served."""
+    if file.is_dir():
+        raise InputError(f"--output {file}: is a folder; give the name of a file")
+    if not file.parent.is_dir():
+        raise InputError(f"--output {file}: there is no folder {file.parent}; make it or give another")
+    try:
+        check_replaceable(file)
+    except OSError as error:
+        raise _refusal(file, error) from error
+
+
+def _refusal(file: Path, error: OSError) -> InputError:
+    return InputError(f"--output {file}: cannot be written: {error.strerror}; give another file")
 
 
 def load_page_study(folder: Path) -> PageStudy:

@@ -55,6 +55,11 @@ def page_html(study: PageStudy, *, live: str = "") -> str:
     )
 
 
+def page_start() -> str:
+    """What every page begins with, and hardly anything else does."""
+    return _static("page.html").partition("$")[0]
+
+
 def main_html(study: PageStudy) -> str:
     """What a page shows of a study, without styles and scripts: the part that changes while the study runs."""
     parts = _Parts()
