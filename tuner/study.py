@@ -38,7 +38,7 @@ from tuner.recorder import Recorder
 from tuner.resume import check_same, description, listed, remaining, to_ending, with_batches_of, with_more_seeds
 from tuner.retry import Retry, next_attempt
 from tuner.settings import Settings
-from tuner.study_folder import ATTEMPTS, AUTO_BATCH, RESULTS, Row, StudyFolder, read_study
+from tuner.study_folder import ATTEMPTS, AUTO_BATCH, RESULTS, Row, StudyFolder, check_unused, read_study
 from tuner.trial import ACCUMULATION, GB, SUCCESSFUL, Device, MemoryEstimate, Outcome, Request, is_auto, title
 from tuner.views.notebook import NotebookProgress, import_quietly, in_notebook
 from tuner.views.progress import Progress
@@ -127,6 +127,8 @@ def run_study(
     interrupt = Interrupt(settings.time_limit_seconds)
     console = make_console()
     study = read_study(Path(settings.resume)) if settings.resume else {}
+    if settings.resume and not settings.dry_run:
+        check_unused(Path(settings.resume))  # a plan of what cannot begin would be for nothing
     trials = to_trials(choices, settings)
     if study.get(AUTO_BATCH) or any(is_auto(trial.config) for trial in trials):
         settings = packed_uniformly(settings)
