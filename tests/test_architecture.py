@@ -71,6 +71,7 @@ ALLOWED = {
     "recorder": {"epochs", "execution", "views", "study_folder", "retry"},
     "study": {
         "advice",
+        "again",
         "auto_batch",
         "browse",
         "devices",

@@ -83,7 +83,8 @@ def test_a_limit_of_time_ends_a_study_and_the_seeds_that_are_left_are_gone_on_wi
     common = ("--config", config, "--data", str(folder), "--model-memory-gb", "0.5", "--output", "out")
     run = tune(*common, "--seeds", "2", "--time-limit", "0.01s", cwd=tmp_path)
     assert (run.returncode, run.stderr) == (1, "")
-    assert run.stdout.splitlines()[-1] == "go on with: tune --resume out"
+    python = min(sys.executable, os.path.relpath(sys.executable, tmp_path), key=len)
+    assert run.stdout.splitlines()[-1] == f"go on with: {python} -m tuner --resume out"
     rows = pd.read_csv(tmp_path / "out" / "results.csv")
     assert set(rows.error) == {"time limit of 0.01s reached before it started"}
     run = tune("--resume", "out", "--seeds", "3", cwd=tmp_path)

@@ -112,11 +112,14 @@ def test_a_study_from_before_metrics_were_kept_still_gives_a_page(folder: Path) 
     assert load_page_study(folder).metrics == {"toy": "val_loss"}
 
 
-def test_half_a_line_at_the_end_of_the_journal_is_left_out(folder: Path) -> None:
+def test_half_a_line_at_the_end_of_the_journal_is_left_out_and_told(folder: Path) -> None:
     before = load_page_study(folder).rows
     with (folder / "attempts.jsonl").open("a") as file:
         file.write('{"trial_id": "t00')
     assert load_page_study(folder).rows == before
+    with pytest.warns(UserWarning, match=r"attempts\.jsonl: line 6 is not whole; left out$"):
+        page = tuner.report(folder).read_text()
+    assert "/attempts.jsonl: line 6 is not whole; left out</p>" in page
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.again import arguments, its_options, load_again, run_again
+from tuner.again import arguments, its_options, load_again, program, run_again
 from tuner.devices import DeviceChoice
 from tuner.memory.estimate import Method
 from tuner.placement import Packing
@@ -146,7 +146,7 @@ def run_given(options: Mapping[str, Any], given: Collection[str], *, from_python
         choices,
         Settings.from_options(options),
         label=label,
-        command=shlex.join(["tune", *arguments(options, defaults)]),
+        command=f"{program()} {shlex.join(arguments(options, defaults))}".rstrip(),
         options=options,
         again=lambda best, folder, plan: run_again(
             its_options(options, best, read_study(folder)),

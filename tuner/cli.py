@@ -237,7 +237,10 @@ def report(debug: bool, **chosen: Any) -> None:
     """
     from tuner import pages
 
-    click.echo(f"report: {pages.report(**chosen)}")
+    file, notes = pages.write_report(**chosen)
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+    click.echo(f"report: {file}")
 
 
 def _check_formats(as_json: bool, as_csv: bool) -> None:

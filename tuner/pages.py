@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ def report(
 ) -> Path:
     """Writes a study as one HTML page that works offline: results, plots, and what memory did.
 
+    What could not be read of the study is in the page, and a warning.
+
     Args:
         directory: the study's folder; by default the newest study under ``results/``.
         output: the page's file; by default ``report.html`` in the study's folder.
@@ -34,6 +37,20 @@ def report(
         InputError: there is no such study, the file cannot be written or is there and no earlier page, or the port is
             in use.
     """
+    file, notes = write_report(directory, output, watch, port)
+    for note in notes:
+        warnings.warn(note, stacklevel=2)
+    return file
+
+
+def write_report(
+    directory: str | Path | None, output: str | Path | None, watch: bool, port: int
+) -> tuple[Path, Sequence[str]]:
+    """What ``report`` does; parameters as there. Returns the page's file, and what could not be read, a line each.
+
+    Raises:
+        InputError: as ``report``.
+    """
     if not 0 <= port <= 65535:
         raise InputError(f"--port {port}: must be from 0 to 65535")
     if port != PORT and not watch:
@@ -44,11 +61,12 @@ def report(
     _check_file(file)
     if watch:
         serve(LivePage(folder, lambda: load_page_study(folder)), port)
+    study = load_page_study(folder)
     try:
-        write_page(load_page_study(folder), file)
+        write_page(study, file)
     except OSError as error:
         raise _refusal(file, error) from error
-    return file
+    return file, study.notes
 
 
 def _check_file(file: Path) -> None:

@@ -17,6 +17,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from tuner.advice import Figures, advise
+from tuner.again import program
 from tuner.auto_batch import packed_uniformly, size_batches
 from tuner.browse import best_first
 from tuner.errors import InputError, TunerError
@@ -49,6 +50,7 @@ from tuner.views.tables import (
     make_console,
     monitoring_text,
     plan_text,
+    print_table,
     results_table,
 )
 from tuner.workloads.base import Choice, Jobs, accumulated, describe, load_jobs, metrics_of
@@ -197,7 +199,9 @@ def _given_up(attempts: Sequence[Row]) -> str:
 
 
 def _how_to_go_on(folder: Path, options: Mapping[str, Any] | None) -> str:
-    call = f"tune --resume {folder}" if options else f"the same call and resume={str(folder)!r}"
+    call = (
+        f"{program()} --resume {shlex.quote(str(folder))}" if options else f"the same call and resume={str(folder)!r}"
+    )
     return f"go on with: {call}"
 
 
@@ -347,7 +351,7 @@ def _write_page(
     except Exception as error:
         said = getattr(error, "strerror", None) or f"{type(error).__name__}: {' '.join(str(error).split())}"
         with suppress(OSError):
-            again_by = f"tune report {shlex.quote(str(folder))} tries again"
+            again_by = f"{program()} report {shlex.quote(str(folder))} tries again"
             console.print(f"no {folder}/report.html: {said}; {again_by}", markup=False, soft_wrap=True)
         return None
     return folder / REPORT
@@ -433,11 +437,11 @@ def _print_end(
 def _print_tables(console: Console, rows: Sequence[Row], metric: str) -> None:
     """A workload's trials; with several seeds its configurations, and of the trials those that are not completed."""
     if not has_seeds(rows):
-        console.print(results_table(rows, metric))
+        print_table(console, results_table(rows, metric))
         return
     print_averages(console, rows, metric)
     others = [row for row in rows if row["status"] != "completed"]
     if ran := [row for row in others if row["device"]]:
-        console.print(results_table(ran, metric, seeds=True))
+        print_table(console, results_table(ran, metric, seeds=True))
     if len(others) > len(ran):
         console.print(f"{len(others) - len(ran)} of {len(rows)} trials never started")

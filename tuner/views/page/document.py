@@ -118,7 +118,7 @@ def _head(study: PageStudy) -> str:
         known.append(("Data", str(data)))
     return (
         f'<header><p class="kicker">tuner study</p><h1>{escape(study.name)}</h1>{_bar(study.rows, study.total)}'
-        f"{facts(known)}{_running(study)}"
+        f"{facts(known)}{_running(study)}{''.join(f'<p>Note: {escape(note)}</p>' for note in study.notes)}"
         f"{command('Command', str(about.get('command', '')))}</header>"
     )
 
