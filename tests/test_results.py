@@ -353,6 +353,11 @@ def test_several_studies_have_a_column_and_a_line_each(one: Path, tmp_path: Path
     assert lines[7].startswith("best: n2 of one, val_rmse 0.8000. Again: ")
 
 
+def test_one_trial_is_not_called_several(tmp_path: Path) -> None:
+    path = study(tmp_path / "s", trial(1, val=0.9))
+    assert text(compared(path))[-2] == f"{path}: 1 trial: 1 completed"
+
+
 def test_workloads_have_tables_and_best_trials_of_their_own(tmp_path: Path) -> None:
     options = {**run_defaults(), "workload": ["graphsage", "gt-ssl"], "data": {"gt-ssl": "trees"}}
     rows = [trial(1, val=0.9), trial(2, workload="gt-ssl", val_loss=-1.5)]
