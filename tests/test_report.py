@@ -22,6 +22,7 @@ import pytest
 import tuner
 from tests.generated_study import write_study
 from tests.test_study import study as run_toy
+from tuner.again import program
 from tuner.errors import InputError
 from tuner.interrupts import INSISTED
 from tuner.pages import load_page_study
@@ -233,7 +234,8 @@ def test_a_disk_without_room_for_the_page_costs_a_line_and_not_the_study(
         with pytest.raises(InputError, match=r"report\.html: cannot be written: File too large; give another file"):
             tuner.report(tmp_path / "out")
     told = capsys.readouterr().out
-    assert f"no {tmp_path}/out/report.html: File too large; tune report {tmp_path}/out tries again\n" in told
+    again = f"{program()} report {tmp_path}/out tries again"
+    assert f"no {tmp_path}/out/report.html: File too large; {again}\n" in told
     assert f"results: {tmp_path}/out/results.csv\nbest: a" in told
     assert not list((tmp_path / "out").glob("report.html*"))
 
@@ -265,5 +267,6 @@ def test_a_page_that_cannot_be_written_costs_a_line_and_not_the_study(
     monkeypatch.setattr("tuner.views.page.files.write_page", broken)
     assert run_toy(tmp_path / "out", {"name": "a"}, report=True).exit_code == 0
     told = capsys.readouterr().out
-    assert f"no {tmp_path}/out/report.html: ValueError: no way; tune report {tmp_path}/out tries again\n" in told
+    again = f"{program()} report {tmp_path}/out tries again"
+    assert f"no {tmp_path}/out/report.html: ValueError: no way; {again}\n" in told
     assert f"results: {tmp_path}/out/results.csv\nbest: a" in told
