@@ -66,6 +66,7 @@ PAGES = {
             ),
             ("tune --mode full --auto-memory --dry-run", "only the plan"),
             ("tune --resume study --max-failures 1", "go on with a study, and run its failed trials again"),
+            ("tune --mode architecture --tensorboard --mlflow sqlite:///mlflow.db", "tell these trackers, too"),
         ),
         files=(
             ("results/<time>-<workload>-<mode>/", "the study's folder, unless `--output` names one"),
@@ -75,6 +76,7 @@ PAGES = {
             ("…/best.pt", "the best weights, for `tuner.load_best()`; `best-<workload>.pt` if there are several"),
             ("…/checkpoints/", "where trials had got to that have not ended for good"),
             ("…/tracebacks.log", "full texts of errors, if there were any"),
+            ("…/tensorboard/, …/wandb/", "event files, and what W&B keeps; with `--tensorboard` and `--wandb`"),
             CALIBRATION,
         ),
         exits=(
@@ -90,6 +92,7 @@ PAGES = {
             "hyperparameter_tuning.md",
             "packing_and_retries.md",
             "cluster.md",
+            "trackers.md",
         ),
     ),
     "estimate": Page(
@@ -183,6 +186,33 @@ PAGES = {
         ),
         files=(("report.html", "the page, in the study's folder unless `--output` names a file"),),
         see=("results", "report.md"),
+    ),
+    "export": Page(
+        examples=(
+            ("tune export study --optuna sqlite:///optuna.db", "make an Optuna study of this one"),
+            ("tune export --optuna sqlite:///optuna.db --study-name mine", "of the newest, under a name of your own"),
+        ),
+        files=(
+            ("DIR/attempts.jsonl", "the study's trials"),
+            ("DIR/epochs.jsonl", "what they said after their epochs"),
+            ("optuna.db", "whatever database the URL names"),
+        ),
+        see=("results", "trackers.md"),
+    ),
+    "doctor": Page(
+        examples=(
+            ("tune doctor", "a line for each thing that was looked at, and what to do"),
+            ("tune doctor --json", "the same for a program"),
+        ),
+        exits=(("0", "no problem; there may be warnings"), ("1", "a problem: studies fail until it is mended")),
+        see=("plan", "trackers.md"),
+    ),
+    "completion": Page(
+        examples=(
+            ("tune completion bash", "the script, for `eval` in ~/.bashrc"),
+            ("tune completion fish", "the same, to be piped to `source`"),
+        ),
+        see=("trackers.md",),
     ),
 }
 

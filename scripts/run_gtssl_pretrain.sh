@@ -16,4 +16,4 @@ exec "$(dirname "$0")/tune" --workload gt-ssl --mode pretrain --auto-memory --ex
   --data "$DATA" --device "$DEVICE" --epochs "$EPOCHS" \
   --set "batch_size=$BATCH_SIZE" --set "hidden_channels=$HIDDEN_CHANNELS" \
   --set "num_interactions=$NUM_INTERACTIONS" --set "num_rbf_centers=$NUM_RBF_CENTERS" \
-  --set clear_cache_every=1 "$@"
+  --set clear_cache_every_n=1 "$@"

@@ -204,6 +204,15 @@ def test_a_journal_that_was_changed_is_refused_in_results_and_in_the_report(
             read(path)
 
 
+def test_a_journal_with_an_infinite_number_is_refused_in_results_and_in_the_report(tmp_path: Path) -> None:
+    path = study(tmp_path / "s", trial(1, val=0.5, seed=0), trial(2, val=0.6, seed=1))
+    journal = path / "attempts.jsonl"
+    journal.write_text(journal.read_text().replace("0.5", "1e999").replace("0.6", "1e999"))
+    for read in (compared, tuner.report):
+        with pytest.raises(InputError, match=r"is inf; expected a number$"):
+            read(path)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

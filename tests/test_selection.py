@@ -225,9 +225,9 @@ def test_the_training_loops_options_are_every_workloads_and_stand_only_where_the
         "limit": 1,
         "seed": 0,
     }
-    choices, _ = choose(workload="toy", overrides=("clear_cache_every=4", "amp=0"), **options)
+    choices, _ = choose(workload="toy", overrides=("clear_cache_every_n=4", "amp=0"), **options)
     (configuration,) = choices[0].configurations
-    assert configuration.values == {"lr": 0.1, "weight_decay": 0.0, "epochs": 3, "fault": 0, "clear_cache_every": 4}
+    assert configuration.values == {"lr": 0.1, "weight_decay": 0.0, "epochs": 3, "fault": 0, "clear_cache_every_n": 4}
 
 
 def test_micro_batches_that_cannot_be_made_are_refused(tmp_path: Path) -> None:

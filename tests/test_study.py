@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -249,6 +250,23 @@ def test_a_row_says_that_an_ending_study_could_not_write_its_trials_checkpoint(t
     row = journal(tmp_path / "out")[1]
     assert row["error"] == "interrupted while it ran; checkpoint not written: No space left on device"
     assert row["peak_memory_gb"] > 0
+
+
+def test_a_study_whose_trials_cannot_be_asked_for_checkpoints_ends_in_order_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Unwritable(Interrupted):
+        def open(self, jobs: Jobs, plan: Plan, checkpoints: Path | None) -> None:
+            super().open(jobs, plan, checkpoints)
+            assert checkpoints
+            shutil.rmtree(checkpoints)
+
+    with pytest.raises(KeyboardInterrupt):
+        study(tmp_path / "out", {"name": "a"}, {"name": "b"}, executor=Unwritable, max_workers=1)
+    assert [row["status"] for row in journal(tmp_path / "out")] == ["completed", "interrupted"]
+    said = capsys.readouterr().out
+    assert "cannot be asked for checkpoints: " in said
+    assert "go on with: " in said
 
 
 def test_a_resumed_study_ends_as_if_it_had_not_been_interrupted(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_a_gpus_cache_is_cleared_after_so_many_steps(
     cleared: list[bool] = []
     monkeypatch.setattr("torch.cuda.empty_cache", lambda: cleared.append(True))
     monkeypatch.setattr("tuner.training.to_device", lambda batch, device: batch)
-    config = complete({"batch_size": 96, "clear_cache_every": every}, GraphSAGE().schema)
+    config = complete({"batch_size": 96, "clear_cache_every_n": every}, GraphSAGE().schema)
     model = GraphSAGE().build_model(config, ratings)
     optimizer = build_optimizer(model, config)
     train_epoch(GraphSAGE(), model, optimizer, config, ratings, "cuda:0", lambda phase: None, count(1))

@@ -95,12 +95,15 @@ class Batched(Toy):
 
 
 class Sharing(Toy):
-    """Its metric is 0 if its data is a read-only view of memory that somebody else owns, and 1 if it is a copy."""
+    """Its metric is 0 if its arrays are read-only memory that somebody else owns, and the mapped one a file's."""
 
     name: ClassVar[str] = "sharing"
 
     def evaluate(self, model: nn.Module, data: Any, split: Split) -> dict[str, float]:
-        return {"loss": float(data["array"].flags.writeable or data["array"].flags.owndata)}
+        copies = [array.flags.writeable or array.flags.owndata for array in data.values()]
+        with open("/proc/self/maps") as maps:
+            mapped = str(data["mapped"].filename) in maps.read()
+        return {"loss": float(any(copies) or not mapped)}
 
 
 class Wide(Toy):

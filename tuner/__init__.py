@@ -15,10 +15,14 @@ if TYPE_CHECKING:
     from tuner.errors import DataError, ExecutionError, InputError, TunerError
     from tuner.estimation import calibrate, estimate
     from tuner.forecast import plan
+    from tuner.health.doctor import doctor
     from tuner.memory.static import auto_estimate_memory_from_configs, estimate_model_memory
     from tuner.optimization import optimize
+    from tuner.optuna_export import export
     from tuner.pages import report
+    from tuner.ray_tune.wrap import memory_aware
     from tuner.retraining.train import train
+    from tuner.shell import completion
     from tuner.sizing.any_model.batch_size import compute_batch_size
     from tuner.sizing.any_model.budget import MemoryBudget
     from tuner.sizing.footprints.fitting import fit_footprint
@@ -35,13 +39,17 @@ __all__ = [
     "auto_estimate_memory_from_configs",
     "calibrate",
     "compare",
+    "completion",
     "compute_batch_size",
+    "doctor",
     "estimate",
     "estimate_gpu_memory_requirements",
     "estimate_model_memory",
+    "export",
     "fit_footprint",
     "load_best",
     "log_memory_state",
+    "memory_aware",
     "optimize",
     "plan",
     "report",
@@ -58,10 +66,14 @@ _MODULES = {
     "tuner.errors": ("DataError", "ExecutionError", "InputError", "TunerError"),
     "tuner.estimation": ("calibrate", "estimate"),
     "tuner.forecast": ("plan",),
+    "tuner.health.doctor": ("doctor",),
     "tuner.pages": ("report",),
+    "tuner.ray_tune.wrap": ("memory_aware",),
     "tuner.memory.static": ("auto_estimate_memory_from_configs", "estimate_model_memory"),
     "tuner.optimization": ("optimize",),
+    "tuner.optuna_export": ("export",),
     "tuner.retraining.train": ("train",),
+    "tuner.shell": ("completion",),
     "tuner.sizing.footprints.fitting": ("fit_footprint",),
     "tuner.sizing.transformers.gpu_memory": ("estimate_gpu_memory_requirements",),
     "tuner.sizing.any_model.batch_size": ("compute_batch_size",),

@@ -45,6 +45,9 @@ def run_again(options: Mapping[str, Any], row: Row, threads: int | None, default
         "resume": None,
         "threads": threads,
         "max_workers": None,
+        "tensorboard": False,
+        "mlflow": None,
+        "wandb": None,
     }
     return f"{program()} {shlex.join(arguments({**options, **anew}, defaults))}"
 

@@ -12,6 +12,7 @@ from tuner.again import arguments, its_options, load_again, program, run_again
 from tuner.devices import DeviceChoice
 from tuner.memory.estimate import Method
 from tuner.placement import Packing
+from tuner.prerequisites import train_prerequisites
 from tuner.resume import merged_options
 from tuner.retry import OnOom
 from tuner.selection import DEFAULT_DATA, DEFAULT_MODE, choose, chosen_before
@@ -64,6 +65,9 @@ def run(
     calibration: bool = True,
     expandable_segments: bool = False,
     report: bool = True,
+    tensorboard: bool = False,
+    mlflow: str | None = None,
+    wandb: str | None = None,
     dry_run: bool = False,
 ) -> StudyResult:
     """Tunes a workload: what ``tune`` does in a terminal.
@@ -110,6 +114,9 @@ def run(
         calibration: correct estimates by what earlier trials on this device needed, and keep what these need.
         expandable_segments: set PyTorch's CUDA allocator option of that name, and estimate with it.
         report: write ``report.html`` into the study's folder at its end.
+        tensorboard: write event files with hyperparameters for TensorBoard into the study's folder.
+        mlflow: tell an MLflow server or store, too: its URI, such as "sqlite:///mlflow.db".
+        wandb: tell Weights & Biases, too: the project, or "ENTITY/PROJECT".
         dry_run: stop after printing the plan.
 
     Raises:
@@ -142,11 +149,13 @@ def run_given(options: Mapping[str, Any], given: Collection[str], *, from_python
         chosen = {name: value for name, value in options.items() if name in given}
         options = merged_options(study, chosen, defaults, resume)
     choices, label = _choices(options, study)
+    command = f"{program()} {shlex.join(arguments(options, defaults))}".rstrip()
+    choices, settings = train_prerequisites(choices, Settings.from_options(options), command=command, options=options)
     return run_study(
         choices,
-        Settings.from_options(options),
+        settings,
         label=label,
-        command=f"{program()} {shlex.join(arguments(options, defaults))}".rstrip(),
+        command=command,
         options=options,
         again=lambda best, folder, plan: run_again(
             its_options(options, best, read_study(folder)),
@@ -203,6 +212,9 @@ def tune_hyperparameters_parallel(
     calibration: bool = True,
     expandable_segments: bool = False,
     report: bool = True,
+    tensorboard: bool = False,
+    mlflow: str | None = None,
+    wandb: str | None = None,
 ) -> StudyFrame:
     """Tunes GraphSAGE on ratings that are in memory: the call for notebooks and scripts.
 
@@ -243,6 +255,9 @@ def tune_hyperparameters_parallel(
         calibration: correct estimates by what earlier trials on this device needed, and keep what these need.
         expandable_segments: set PyTorch's CUDA allocator option of that name, and estimate with it.
         report: write ``report.html`` into the study's folder at its end.
+        tensorboard: write event files with hyperparameters for TensorBoard into the study's folder.
+        mlflow: tell an MLflow server or store, too: its URI, such as "sqlite:///mlflow.db".
+        wandb: tell Weights & Biases, too: the project, or "ENTITY/PROJECT".
 
     Returns:
         A DataFrame with one row for each trial (a configuration with one seed), best first, and the columns of
@@ -259,7 +274,7 @@ def tune_hyperparameters_parallel(
     from tuner.frame import study_frame
 
     workload = find_workload("graphsage")
-    chosen = parse_configurations(configurations, workload.schema)
+    chosen = parse_configurations(configurations, workload.schema, finish=workload.finish)
     settings = Settings.from_options(options)
 
     def load_data() -> Any:

@@ -13,7 +13,7 @@ from tuner.planning import Estimates, estimate_requests
 from tuner.settings import Settings
 from tuner.sizing.search import TRAINING_SET, DoesNotFit, LargestBatch
 from tuner.sizing.workload import batch_bound, batch_key, largest_batch_of
-from tuner.trial import ACCUMULATION, AUTO, GB, Device, Trial, is_auto, title, with_batch
+from tuner.trial import ACCUMULATION, AUTO, GB, MAX_BATCH, Device, Trial, is_auto, title, with_batch
 from tuner.workloads.base import Choice, Job, Jobs
 
 SHOWN = 8  # so many of the batches are told in the plan
@@ -206,7 +206,7 @@ def _batches(
     for trial in trials:
         job = jobs[trial.workload]
         sizes = (item for item in trial.config.items() if item[0] not in WITHOUT_MEMORY)
-        same = (trial.workload, *sizes)
+        same = (trial.workload, trial.config.get(MAX_BATCH), *sizes)
         if same not in known:
             known[same] = _largest(job, trial, devices, share, settings, several=len(jobs) > 1)
         batches.append(_to_batch(job, trial, known[same]))
@@ -216,7 +216,9 @@ def _batches(
 def _to_batch(job: Job, trial: Trial, micro: LargestBatch) -> AutoBatch:
     size = micro.batch_size * trial.config.get(ACCUMULATION, 1)
     sized = replace(trial, config=with_batch(trial.config, size))
-    return AutoBatch(sized, batch_key(job), micro, "memory" if micro.beyond_bytes else batch_bound(job)[1])
+    return AutoBatch(
+        sized, batch_key(job), micro, "memory" if micro.beyond_bytes else batch_bound(job, trial.config)[1]
+    )
 
 
 def _largest(

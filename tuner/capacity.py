@@ -270,7 +270,7 @@ def _smaller(workload: Workload, config: Config) -> list[Config]:
     found: list[Config] = [config]
     key = workload.memory_scales_with
     alone = {**config, ACCUMULATION: 1} if ACCUMULATION in config else config
-    while key is not None and found[-1][key] // 2 >= workload.schema[key].low:
+    while key is not None and found[-1][key] // 2 >= workload.number(key).low:
         found.append({**alone, key: found[-1][key] // 2})
     return found
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tuner.caps import is_out_of_memory
 from tuner.errors import TunerError
-from tuner.trial import ACCUMULATION, CHECKPOINTING, Trial
+from tuner.trial import ACCUMULATION, CHECKPOINTING, OFFLOADING, Trial
 
 
 class Stopped(TunerError):
@@ -61,8 +61,9 @@ class Checkpoint:
         self._last = time.monotonic()
         self._kept = 0  # the epoch that the file has
         self._faults: dict[str, str] = {}
-        # How many micro-batches a batch is taken in, and what is kept of each, is no part of what is trained.
-        config = {key: value for key, value in trial.config.items() if key not in (ACCUMULATION, CHECKPOINTING)}
+        # How many micro-batches a batch is taken in, and what is kept where, is no part of what is trained.
+        without = (ACCUMULATION, CHECKPOINTING, OFFLOADING)
+        config = {key: value for key, value in trial.config.items() if key not in without}
         self._of = {"workload": trial.workload, "config": config, "seed": trial.seed}
 
     @property

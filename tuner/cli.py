@@ -11,9 +11,11 @@ from typing import Any
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
 from tuner.errors import InputError, TunerError
 from tuner.options import options
+from tuner.shell import VARIABLE, complete_shells, complete_studies
 
 DEFAULT_COMMAND = "run"
 CONFIG_SUFFIXES = (".yaml", ".yml", ".toml", ".json")
@@ -23,10 +25,18 @@ class CommandGroup(click.Group):
     """A group in which ``tune`` alone means ``tune run``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Puts the default command in front of arguments that name none."""
-        if not args or (args[0] not in self.commands and args[0] not in ("--help", "--version")):
+        """Puts the default command in front of arguments that name none; not where the first is to be completed."""
+        first = ctx.resilient_parsing and not args
+        if not first and (not args or args[0] not in (*self.commands, "--help", "--version")):
             args = [DEFAULT_COMMAND, *args]
         return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        """Completes commands, and the default command's options as well as its own."""
+        found = super().shell_complete(ctx, incomplete)
+        default = self.commands[DEFAULT_COMMAND]
+        found += default.shell_complete(click.Context(default, parent=ctx, info_name=DEFAULT_COMMAND), incomplete)
+        return list({item.value: item for item in found}.values())
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Shows the default command's options too: they are what most people look for."""
@@ -54,7 +64,7 @@ def cli() -> None:
 @options("seeds", "split_seed", "time_limit")
 @options("max_attempts", "retry_growth", "backoff", "backoff_max", "on_oom", "max_failures", "checkpoint_seconds")
 @options("output", "resume", "address", "device", "memory_estimation", "calibration", "expandable_segments")
-@options("report", "dry_run", "debug")
+@options("report", "tensorboard", "mlflow", "wandb", "dry_run", "debug")
 @click.pass_context
 def run(ctx: click.Context, /, debug: bool, **chosen: Any) -> None:
     """Tune a workload and leave a CSV of results.
@@ -197,7 +207,7 @@ def fit_footprint(debug: bool, **chosen: Any) -> None:
 
 
 @cli.command()
-@click.argument("paths", nargs=-1, metavar="[DIR|CSV]...")
+@click.argument("paths", nargs=-1, metavar="[DIR|CSV]...", shell_complete=complete_studies)
 @options("sort", "where", "columns", "top", "as_json", "as_csv", "debug")
 def results(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
     """Show and compare what studies came to, also while they run.
@@ -225,7 +235,7 @@ def results(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
 
 
 @cli.command()
-@click.argument("directory", metavar="[DIR]", required=False)
+@click.argument("directory", metavar="[DIR]", required=False, shell_complete=complete_studies)
 @click.option("--output", metavar="FILE", help="The page's file.  [default: report.html in the study's folder]")
 @click.option("--watch", is_flag=True, help="Serve the page on this machine until Ctrl-C, as the study goes on.")
 @click.option("--port", type=int, default=8765, show_default=True, metavar="N", help="Where --watch serves it.")
@@ -241,6 +251,50 @@ def report(debug: bool, **chosen: Any) -> None:
     for note in notes:
         click.echo(f"note: {note}", err=True)
     click.echo(f"report: {file}")
+
+
+@cli.command()
+@click.argument("directory", metavar="[DIR]", required=False, shell_complete=complete_studies)
+@options("optuna", "study_name", "debug")
+def export(debug: bool, **chosen: Any) -> None:
+    """Make an Optuna study of a study, for optuna-dashboard and others.
+
+    DIR is the study's folder; by default the newest one under results/.
+    """
+    from tuner import optuna_export
+
+    for made in optuna_export.export(**chosen):
+        click.echo(made.text())
+
+
+@cli.command()
+@options("as_json", "debug")
+@click.pass_context
+def doctor(ctx: click.Context, /, debug: bool, as_json: bool) -> None:
+    """Say what of this machine would stand in a study's way, and how to mend it.
+
+    Python, torch, GPUs and who holds their memory, Ray, memory, disks, and which program the shell finds under the
+    name tune. Nothing is changed.
+    """
+    from tuner.health import doctor as health
+
+    found = health.doctor()
+    click.echo(json.dumps([vars(each) for each in found], indent=2) if as_json else health.findings_text(found))
+    ctx.exit(1 if any(each.level == "problem" for each in found) else 0)
+
+
+@cli.command()
+@click.argument("shell", metavar="bash|zsh|fish", shell_complete=complete_shells)
+@options("debug")
+def completion(debug: bool, **chosen: Any) -> None:
+    """Print the script that lets a shell complete commands, options, workloads, modes and studies' folders.
+
+    Evaluate it where the shell starts: eval "$(tuner completion bash)" in ~/.bashrc, the same with zsh in ~/.zshrc,
+    or tuner completion fish | source in ~/.config/fish/config.fish.
+    """
+    from tuner import shell
+
+    click.echo(shell.completion(**chosen), nl=False)
 
 
 def _check_formats(as_json: bool, as_csv: bool) -> None:
@@ -267,7 +321,7 @@ def main() -> None:
     """Runs the command line and exits: 0 success, 1 some trials did not complete, 2 bad input, 130 interrupted."""
     debug = "--debug" in sys.argv
     try:
-        code = cli.main(standalone_mode=False)
+        code = cli.main(standalone_mode=False, complete_var=VARIABLE)
     except click.ClickException as error:
         _fail(f"{error.format_message().rstrip('.')}{_hint(error)}", error.exit_code, debug)
     except TunerError as error:

@@ -160,7 +160,7 @@ def _estimates(
     raw = estimate_all(
         choice.workload,
         choice.configurations,
-        choice.load_data(),
+        choice.load_checked(),
         device,
         method=method,
         expandable_segments=expandable_segments,

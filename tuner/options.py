@@ -8,6 +8,7 @@ import click
 from click.core import ParameterSource
 
 from tuner.errors import InputError
+from tuner.shell import complete_modes, complete_studies, complete_workloads
 
 Command = Callable[..., None]
 
@@ -32,12 +33,14 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
     "workload": click.option(
         "--workload",
         multiple=True,
+        shell_complete=complete_workloads,
         metavar="NAME",
         help="What to train; give it again for several side by side.  [default: --config's, or graphsage]",
     ),
     "mode": click.option(
         "--mode",
         default="quick",
+        shell_complete=complete_modes,
         callback=_alone,
         show_default=True,
         metavar="NAME",
@@ -156,7 +159,10 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
         help="How often a running trial keeps a checkpoint.",
     ),
     "resume": click.option(
-        "--resume", metavar="DIR", help="Go on with the study in this folder, with its options but those given."
+        "--resume",
+        metavar="DIR",
+        shell_complete=complete_studies,
+        help="Go on with the study in this folder, with its options but those given.",
     ),
     "address": click.option(
         "--address", metavar="auto|HOST:PORT", help="Join this Ray cluster.  [default: a Ray of its own]"
@@ -260,6 +266,23 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
     "report": click.option(
         "--report/--no-report", default=True, help="Write report.html at the end, a page of plots."
     ),
+    "tensorboard": click.option(
+        "--tensorboard",
+        is_flag=True,
+        help="Write event files for TensorBoard, with HParams, into the study's folder.",
+    ),
+    "mlflow": click.option(
+        "--mlflow", metavar="URI", help="Tell MLflow, too: a server, or sqlite:///FILE; needs tuner[mlflow]."
+    ),
+    "wandb": click.option(
+        "--wandb", metavar="[ENTITY/]PROJECT", help="Tell Weights & Biases, too; needs tuner[wandb]."
+    ),
+    "optuna": click.option(
+        "--optuna", metavar="URL", help="Where the Optuna study goes, such as sqlite:///FILE; needs tuner[optuna]."
+    ),
+    "study_name": click.option(
+        "--study-name", metavar="NAME", help="What it is called there.  [default: as the study's folder]"
+    ),
     "dry_run": click.option("--dry-run", is_flag=True, help="Stop after the plan."),
     "gpus": click.option(
         "--gpus", type=int, metavar="N", help="Plan for N GPUs of --device-memory-gb each, which need not be there."
@@ -268,7 +291,10 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
         "--gpu", metavar="GB,GB,…", help="Say what the study would be on one card of each of these sizes, in GB."
     ),
     "like": click.option(
-        "--like", metavar="DIR", help="The folder of a study whose trials tell how long an epoch takes."
+        "--like",
+        metavar="DIR",
+        shell_complete=complete_studies,
+        help="The folder of a study whose trials tell how long an epoch takes.",
     ),
     "footprint": click.option(
         "--footprint",
@@ -320,7 +346,9 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
     "key": click.option(
         "--key", multiple=True, metavar="NAME=PATH", help="Where in the files a value is, such as a.b.batch_size."
     ),
-    "study": click.option("--from", "study", metavar="DIR", help="The folder of the study."),
+    "study": click.option(
+        "--from", "study", metavar="DIR", shell_complete=complete_studies, help="The folder of the study."
+    ),
     "trial": click.option(
         "--trial",
         default="best",
@@ -337,7 +365,10 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
         "--exact", is_flag=True, help="Fail unless the study's figures come out again, to the last digit (CPU)."
     ),
     "train_workload": click.option(
-        "--workload", metavar="NAME", help="Whose trial, where the study has several workloads."
+        "--workload",
+        metavar="NAME",
+        shell_complete=complete_workloads,
+        help="Whose trial, where the study has several workloads.",
     ),
     "train_data": click.option(
         "--data", metavar="NAME|DIR", help="Where the data are now.  [default: where the study had them]"

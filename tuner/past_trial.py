@@ -83,15 +83,17 @@ class PastTrial:
             source: where they are now; None for where the study had them.
 
         Raises:
-            InputError: they are not there, or cannot be read.
+            InputError: they are not there, cannot be read, or do not serve the trial.
         """
         try:
             (choice,) = self._chosen(source or self.source)
-            return choice.load_data()
+            data = choice.load_data()
         except InputError as error:
             if source is not None:
                 raise
             raise InputError(f"--from {self.folder}: its data: {error}; say by --data where they are now") from error
+        choice.workload.check(choice.configurations, data)
+        return data
 
     def has_data(self, data: Any) -> bool:
         """Whether these are the study's data; they may lie in a folder of another name."""

@@ -157,7 +157,7 @@ def plan_requests(
 def _config(workload: Workload, configuration: Configuration, epochs: int | None) -> Mapping[str, Any]:
     if epochs is None:
         return configuration.values
-    most = workload.hyperparameters["epochs"].high
+    most = workload.number("epochs").high
     if epochs > most:
         raise InputError(f"--epochs {epochs}: must be at most {most:g}")
     return {**configuration.values, "epochs": epochs}

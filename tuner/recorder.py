@@ -10,6 +10,7 @@ from tuner.epochs import EPOCHS, EpochLog
 from tuner.execution.loop import Weights
 from tuner.retry import Retry
 from tuner.study_folder import StudyFolder, Times
+from tuner.trackers.feeds import Trackers
 from tuner.trial import DeviceLost, EpochReport, Outcome, Placement, Request
 from tuner.views.progress import Progress
 
@@ -17,13 +18,20 @@ from tuner.views.progress import Progress
 class Recorder:
     """Knows which trials have not ended, and gives each of them a row in the end."""
 
-    def __init__(self, folder: StudyFolder, progress: Progress, requests: Sequence[Request]) -> None:
+    def __init__(
+        self,
+        folder: StudyFolder,
+        progress: Progress,
+        requests: Sequence[Request],
+        trackers: Trackers | None = None,
+    ) -> None:
         """Begins with every trial unfinished.
 
         Args:
             folder: where rows are written.
             progress: where they are shown.
             requests: all trials that are to run.
+            trackers: who else is told, already open.
         """
         self._folder = folder
         self._progress = progress
@@ -32,18 +40,22 @@ class Recorder:
         self._reports: dict[str, EpochReport] = {}
         self._stopped: dict[str, tuple[Outcome, float]] = {}  # and when; monotonic seconds
         self._epochs = EpochLog(folder.path / EPOCHS)
+        self._trackers = trackers or Trackers()
 
     def started(self, placement: Placement) -> None:
         """A trial has been given its place."""
         self._placements[placement.trial.trial_id] = placement, time.time(), time.monotonic()
         self._progress.started(placement)
+        self._trackers.started(placement)
 
     def reported(self, report: EpochReport) -> None:
         """A trial has begun to train, or finished an epoch."""
         self._reports[report.trial_id] = report
         attempt = self._placements[report.trial_id][0].trial.attempt
-        self._epochs.add(report.trial_id, attempt, report.epoch, report.metrics)
+        self._epochs.add(report.trial_id, attempt, report.epoch, report.metrics, report.memory_bytes)
         self._progress.reported(report)
+        self._trackers.reported(report)
+        self._say(self._trackers.faults())
 
     def finished(self, outcome: Outcome, weights: Weights, retry: Retry | None) -> None:
         """An attempt has ended, with another to follow or for good."""
@@ -58,16 +70,18 @@ class Recorder:
         if retry:
             self._unfinished[trial_id] = retry.request
         estimate = outcome.placement.estimate if outcome.placement else request.estimate
-        self._folder.record(outcome, estimate, weights, times)
+        row = self._folder.record(outcome, estimate, weights, times)
         self._progress.finished(outcome, retry)
+        if not retry:
+            self._trackers.ended(row)
 
     def device_lost(self, event: DeviceLost) -> None:
         """A device is gone; its trials wait again."""
         self._progress.device_lost(event)
 
-    def stopping(self, trials: int, seconds: float) -> None:
-        """The study ends; this many trials have so long to write checkpoints."""
-        self._progress.stopping(trials, seconds)
+    def stopping(self, trials: int, seconds: float, fault: str = "") -> None:
+        """The study ends; this many trials have so long to write checkpoints, or cannot be asked for this reason."""
+        self._progress.stopping(trials, seconds, fault)
 
     def close(self, cause: str) -> None:
         """Gives every trial that has not ended a row with status ``interrupted``, and closes the folder.
@@ -78,11 +92,16 @@ class Recorder:
         try:
             for request in self._unfinished.values():
                 outcome, times = self._unfinished_outcome(request, cause), self._times(request.trial.trial_id)
-                self._folder.record(outcome, request.estimate, bytes, times)
+                self._trackers.ended(self._folder.record(outcome, request.estimate, bytes, times))
             self._unfinished.clear()
         finally:
             self._epochs.flush()
             self._folder.close()
+            self._say(self._trackers.close())
+
+    def _say(self, faults: Sequence[str]) -> None:
+        for fault in faults:
+            self._progress.note(fault)
 
     def _times(self, trial_id: str) -> Times | None:
         """When the running attempt was placed, and now; never earlier, whatever the system's clock does."""

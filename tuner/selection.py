@@ -11,7 +11,7 @@ from tuner.errors import InputError
 from tuner.space import Schema, configurations, mode_file, read_file, select
 from tuner.trial import Configuration
 from tuner.workloads import BUILT_IN, DEFAULT_WORKLOAD, find_workload
-from tuner.workloads.base import Choice
+from tuner.workloads.base import Choice, Workload
 
 DEFAULT_MODE = "quick"
 DEFAULT_DATA = "synthetic"
@@ -102,10 +102,12 @@ def parse_data(texts: Sequence[str]) -> str | dict[str, str]:
 def _of_mode(mode: str, names: Sequence[str]) -> dict[str, list[Configuration]]:
     found = {}
     for name in names:
-        schema = find_workload(name).schema
+        workload = find_workload(name)
         path = mode_file(name, mode)
         listed, defaults = read_file(path)
-        found[name] = configurations(listed, schema, defaults=defaults, source=str(path))
+        found[name] = configurations(
+            listed, workload.schema, defaults=defaults, source=str(path), finish=workload.finish
+        )
     return found
 
 
@@ -123,14 +125,17 @@ def _by_workload(
     if not names:
         whose = [own or DEFAULT_WORKLOAD for own in whose]
         names = list(dict.fromkeys(filter(None, whose))) or [DEFAULT_WORKLOAD]
-    schemas = {name: _schema(name, source) for name in [*names, *filter(None, whose)]}
+    named = {name: _workload(name, source) for name in [*names, *filter(None, whose)]}
+    schemas = {name: workload.schema for name, workload in named.items()}
     found = {}
     for name in names:
         mine = [_without_key(entry) for entry, own in zip(entries, whose, strict=True) if own in (None, name)]
         if entries and not mine:
             raise InputError(f"{source}: no configuration is of workload {name!r}")
         common = _of_schema(_without_key(defaults), schemas[name], schemas.values())
-        found[name] = configurations(mine if entries else listed, schemas[name], defaults=common, source=source)
+        found[name] = configurations(
+            mine if entries else listed, schemas[name], defaults=common, source=source, finish=named[name].finish
+        )
     return found
 
 
@@ -146,9 +151,9 @@ def _without_key(entry: Any) -> Any:
     return {name: value for name, value in entry.items() if name != "workload"}
 
 
-def _schema(name: str, source: str) -> Schema:
+def _workload(name: str, source: str) -> Workload:
     try:
-        return find_workload(name).schema
+        return find_workload(name)
     except InputError as error:
         raise InputError(f"{source}: {error}") from error
 
@@ -171,7 +176,8 @@ def _overridden(
         values = _of_schema(given, schemas[name], schemas.values())
         configurations([values], schemas[name], source="--set")  # a fault is told once, not for each
         entries = [{**each.values, **values, "name": each.name} for each in listed]
-        replaced[name] = configurations(entries, schemas[name], source="--set") if values else listed
+        finish = find_workload(name).finish
+        replaced[name] = configurations(entries, schemas[name], source="--set", finish=finish) if values else listed
     return replaced
 
 
@@ -179,6 +185,8 @@ def _override(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals:
         raise InputError(f"--set {text}: expected KEY=VALUE")
+    if value in ("true", "false"):
+        return key, value == "true"
     try:
         return key, int(value)
     except ValueError:

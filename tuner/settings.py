@@ -75,6 +75,9 @@ class Settings:
         calibration: correct estimates by what earlier trials needed, and keep what these need for later ones.
         expandable_segments: set PyTorch's allocator option of that name for the trials.
         report: write ``report.html`` at the end.
+        tensorboard: write event files for TensorBoard into the study's folder.
+        mlflow: the URI of an MLflow server or store that is told, too.
+        wandb: the project of Weights & Biases that is told, too.
         dry_run: stop after the plan.
     """
 
@@ -106,6 +109,9 @@ class Settings:
     calibration: bool = True
     expandable_segments: bool = False
     report: bool = True
+    tensorboard: bool = False
+    mlflow: str | None = None
+    wandb: str | None = None
     dry_run: bool = False
 
     @classmethod

@@ -13,17 +13,24 @@ import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tuner.errors import InputError
-from tuner.trial import AUTO, Configuration, Hyperparameter
+from tuner.trial import AUTO, AnyHyperparameter, Configuration, Hyperparameter, TextHyperparameter
 
-Schema = Mapping[str, Hyperparameter]
+Schema = Mapping[str, AnyHyperparameter]
+Finish = Callable[[dict[str, Any]], dict[str, Any]]
 FILE_KEYS = ("configurations", "grid", "defaults")
 # An installed package carries the files inside itself, a checkout beside itself.
 CONFIG_FOLDERS = (Path(__file__).parent / "configs", Path(__file__).parent.parent / "configs")
+
+
+def modes(workload: str) -> dict[str, Path]:
+    """The files of a workload's modes, by mode."""
+    name = workload.replace("-", "_")
+    return {file.stem: file for folder in CONFIG_FOLDERS for file in (folder / name).glob("*.yaml")}
 
 
 def mode_file(workload: str, mode: str) -> Path:
@@ -32,8 +39,7 @@ def mode_file(workload: str, mode: str) -> Path:
     Raises:
         InputError: the workload has no such mode; the text says which is close, or which it has.
     """
-    name = workload.replace("-", "_")
-    files = {file.stem: file for folder in CONFIG_FOLDERS for file in (folder / name).glob("*.yaml")}
+    files = modes(workload)
     if mode not in files:
         close = difflib.get_close_matches(mode, files, n=1)
         hint = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(sorted(files))}"
@@ -64,7 +70,12 @@ def read_file(path: Path) -> tuple[object, Mapping[str, Any]]:
 
 
 def configurations(
-    listed: object, schema: Schema, *, defaults: Mapping[str, Any] | None = None, source: str = "configurations"
+    listed: object,
+    schema: Schema,
+    *,
+    defaults: Mapping[str, Any] | None = None,
+    source: str = "configurations",
+    finish: Finish = dict,
 ) -> list[Configuration]:
     """Turns a list of mappings into configurations in which every hyperparameter has a value.
 
@@ -74,6 +85,7 @@ def configurations(
         schema: the workload's hyperparameters by name.
         defaults: values for all configurations.
         source: what error messages call the list.
+        finish: makes what follows from complete values, see ``Workload.finish``.
 
     Raises:
         InputError: the list is empty, or has unknown keys, values of a wrong type or out of range, or two
@@ -98,7 +110,14 @@ def configurations(
     faults += [f"{name}: this name is used more than once" for name in repeated]
     if faults:
         raise InputError(f"{source}: " + "; ".join(dict.fromkeys(faults)))
-    return [Configuration(name, complete(values, schema)) for name, values in found]
+    return [_finished(name, complete(values, schema), finish, source) for name, values in found]
+
+
+def _finished(name: str, values: dict[str, Any], finish: Finish, source: str) -> Configuration:
+    try:
+        return Configuration(name, finish(values))
+    except InputError as error:
+        raise InputError(f"{source}: {name}: {error}") from error
 
 
 def name_of(entry: Mapping[Any, Any]) -> str:
@@ -196,18 +215,31 @@ def _faults(values: Mapping[Any, Any], schema: Schema) -> list[str]:
     return faults
 
 
-def _typed(value: Any, spec: Hyperparameter) -> Any:
-    return value if spec.auto and value == AUTO else type(spec.default)(value)
+def _typed(value: Any, spec: AnyHyperparameter) -> Any:
+    auto = isinstance(spec, Hyperparameter) and spec.auto and value == AUTO
+    return value if auto else type(spec.default)(value)
 
 
-def _problem(value: object, spec: Hyperparameter) -> str:
+def _problem(value: object, spec: AnyHyperparameter) -> str:
     """Why a value is not one of this hyperparameter's; empty if it is."""
+    return _text_problem(value, spec) if isinstance(spec, TextHyperparameter) else _number_problem(value, spec)
+
+
+def _text_problem(value: object, spec: TextHyperparameter) -> str:
+    if not isinstance(value, str):
+        return "is not text"
+    if spec.choices and value not in spec.choices:
+        return f"is not allowed (allowed: {', '.join(spec.choices)})"
+    return ""
+
+
+def _number_problem(value: object, spec: Hyperparameter) -> str:
     if spec.auto and value == AUTO:
         return ""
     whole = isinstance(spec.default, int)
     allowed = f"{'a whole number' if whole else 'a number'} from {spec.low:g} to {spec.high:g}"
     allowed += f", or {AUTO}" if spec.auto else ""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if not isinstance(value, (int, float)) or (isinstance(value, bool) and not spec.is_switch):
         return f"is not a number (allowed: {allowed})"
     if not math.isfinite(value) or (whole and value != int(value)):
         return f"is not allowed (allowed: {allowed})"

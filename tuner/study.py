@@ -40,6 +40,8 @@ from tuner.resume import check_same, description, listed, remaining, to_ending, 
 from tuner.retry import Retry, next_attempt
 from tuner.settings import Settings
 from tuner.study_folder import ATTEMPTS, AUTO_BATCH, RESULTS, Row, StudyFolder, check_unused, read_study
+from tuner.trackers.choosing import choose_trackers
+from tuner.trackers.feeds import Trackers
 from tuner.trial import ACCUMULATION, GB, SUCCESSFUL, Device, MemoryEstimate, Outcome, Request, is_auto, title
 from tuner.views.notebook import NotebookProgress, import_quietly, in_notebook
 from tuner.views.progress import Progress
@@ -124,6 +126,7 @@ def run_study(
             same way, but raises nothing.
     """
     settings.check()
+    trackers = choose_trackers(settings.tensorboard, settings.mlflow, settings.wandb)
     if in_notebook():
         import_quietly()
     interrupt = Interrupt(settings.time_limit_seconds)
@@ -157,6 +160,8 @@ def run_study(
             return StudyResult(plan, estimates.raw)
         if requests and (watch := monitoring_text(plan)):
             console.print(watch, markup=False, soft_wrap=True)
+        if requests:
+            trackers.connect()
         folder = _open_folder(settings, jobs, label, len(attempts), console)
         with closing(folder):
             if not settings.resume:
@@ -167,7 +172,9 @@ def run_study(
                 folder.describe(with_more_seeds(study, trials, settings.seeds))
             broken: BaseException | None = None
             try:
-                _execute(jobs, requests, estimates, plan, executor, folder, console, settings, interrupt)
+                if requests:
+                    trackers.open(folder.path, read_study(folder.path))
+                _execute(jobs, requests, estimates, plan, executor, folder, console, settings, interrupt, trackers)
             except (KeyboardInterrupt, TimeLimitReached) as error:
                 broken = error
             attempts = folder.attempts()
@@ -246,13 +253,14 @@ def _execute(
     console: Console,
     settings: Settings,
     interrupt: Interrupt,
+    trackers: Trackers,
 ) -> None:
     """Runs the trials; whatever happens, every one of them has a row in the end."""
     epochs = sum(request.trial.config["epochs"] for request in requests)
     progress = (NotebookProgress if in_notebook() else Progress)(
         console, len(requests), epochs, metrics_of(jobs), sum(plan.budgets), several_seeds=settings.seeds > 1
     )
-    recorder = Recorder(folder, progress, requests)
+    recorder = Recorder(folder, progress, requests, trackers)
     feedback = _feedback(estimates, folder)
     decisions = _decisions(jobs, feedback, settings)
     try:

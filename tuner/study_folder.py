@@ -157,12 +157,15 @@ class StudyFolder:
         estimate: MemoryEstimate,
         weights: Callable[[], bytes],
         times: Times | None = None,
-    ) -> None:
+    ) -> Row:
         """Keeps how an attempt ended: its line, the weights if it is the best so far, then the table.
 
         The weights are on disk before the line, so that a finished trial never lacks them, and get their name after
         it, so that they are never those of a trial without a line. If they cannot be had or written, the trial is
         recorded all the same, and its row says so.
+
+        Returns:
+            The line.
 
         Raises:
             ExecutionError: the disk is full, or the folder can no longer be written.
@@ -180,6 +183,7 @@ class StudyFolder:
             self._drop_checkpoint(row)
             if time.monotonic() >= self._csv_due:
                 self._write_csv()
+        return row
 
     def describe(self, study: Mapping[str, Any]) -> None:
         """Writes ``study.json``.

@@ -8,16 +8,26 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass
 from itertools import count, islice, takewhile
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
 from tuner.checkpoints import Checkpoint, Progress
 from tuner.errors import TunerError
+from tuner.offload import offload
 from tuner.optimizers import Adam
 from tuner.recompute import recomputing
-from tuner.trial import ACCUMULATION, CHECKPOINTING, EpochReport, Phase, Trial
+from tuner.trial import (
+    ACCUMULATION,
+    CHECKPOINTING,
+    OFFLOADING,
+    AnyHyperparameter,
+    EpochReport,
+    Hyperparameter,
+    Phase,
+    Trial,
+)
 from tuner.workloads.base import Batch, Config, Job, Workload
 
 # Enough for the intra-op threads to start: a layer so wide, and so many samples.
@@ -86,7 +96,8 @@ def fit(
             if checkpoint:
                 checkpoint.stop_if_asked(model, optimizer, progress)
             set_learning_rate(optimizer, trial.config["lr"] * (1 - (epoch - 1) / epochs))
-            loss, first = train_epoch(workload, model, optimizer, trial.config, data, device, enter, steps)
+            now = workload.epoch_data(model, trial.config, data, epoch)
+            loss, first = train_epoch(workload, model, optimizer, trial.config, now, device, enter, steps)
             progress.first_loss = first if progress.first_loss is None else progress.first_loss
             _check(loss, progress.first_loss, epoch, workload.explosion)
             enter("evaluation")
@@ -134,13 +145,37 @@ def _begin(
 ) -> tuple[nn.Module, torch.optim.Optimizer, Progress]:
     """The model and its optimizer, new, or as a checkpoint that can be used has them."""
     torch.manual_seed(trial.seed)
-    model = workload.build_model(trial.config, data).to(device)
+    model = place(workload, trial.config, data, device)
     optimizer = build_optimizer(model, trial.config)
     progress = checkpoint.restore(model, optimizer) if checkpoint else progress or Progress()
     if progress is None:  # they may be half restored
         del model, optimizer
         return _begin(workload, trial, data, device, None)
     return model, optimizer, progress
+
+
+def place(workload: Workload, config: Config, data: Any, device: str) -> nn.Module:
+    """A new model on its device, ready for its first step.
+
+    Args:
+        workload: whose.
+        config: a complete configuration.
+        data: what ``workload.load_data`` returned.
+        device: a torch device.
+    """
+    model = workload.build_model(config, data).to(device)
+    if uses(config, OFFLOADING) and device != "cpu":
+        for module in workload.frozen(model):
+            offload(module, device)
+    prepare(workload, model, config, data)
+    return model
+
+
+def prepare(workload: Workload, model: nn.Module, config: Config, data: Any) -> None:
+    """``workload.prepare``, in evaluation mode and without gradients."""
+    model.eval()
+    with torch.no_grad():
+        workload.prepare(model, config, data)
 
 
 def _check(loss: float, first: float, epoch: int, explosion: float) -> None:
@@ -235,7 +270,7 @@ def train_epoch(
         loss = train_step(workload, model, optimizer, *group, device=device, amp=amp, checkpointing=checkpointing)
         losses.append(loss)
         enter("training")
-        if (every := config.get("clear_cache_every", 0)) and next(steps) % every == 0 and device != "cpu":
+        if (every := config.get("clear_cache_every_n", 0)) and next(steps) % every == 0 and device != "cpu":
             torch.cuda.empty_cache()
     stacked = torch.stack(losses)
     mean, first = torch.stack([stacked.mean(), stacked[0]]).tolist()
@@ -362,15 +397,20 @@ def warm_up(device: str, threads: int | None = None, jobs: Iterable[Job] = ()) -
             _rehearse_smallest(job, device)
 
 
+def _is_size(kind: AnyHyperparameter) -> TypeGuard[Hyperparameter]:
+    return isinstance(kind, Hyperparameter) and isinstance(kind.default, int)
+
+
 def _rehearse_smallest(job: Job, device: str) -> None:
     workload, data = job.workload, job.data
     # Whole numbers are mostly sizes. But the smallest batch would make an epoch of a hundred thousand.
     config = {
-        name: kind.low if isinstance(kind.default, int) and name != workload.memory_scales_with else kind.default
+        name: kind.low if _is_size(kind) and name != workload.memory_scales_with else kind.default
         for name, kind in workload.hyperparameters.items()
     }
     config |= {CHECKPOINTING: int(job.checkpointing)}
-    model = workload.build_model(config, data).to(device)
+    config = workload.finish(config)
+    model = place(workload, config, workload.rehearsal(data), device)
     two_epochs = (batch for _ in range(2) for batch in workload.batches(config, data))
     batches = (to_device(batch, device) for batch in two_epochs)
     rehearse(workload, model, build_optimizer(model, config), batches, data, config=config)

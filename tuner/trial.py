@@ -24,6 +24,9 @@ ACCUMULATION = "accumulation"
 AUTO = "auto"  # the batch of a configuration that is to be as large as its share of a device allows
 # 1 where backward computes activations again instead of finding them kept: an optional key, too.
 CHECKPOINTING = "gradient_checkpointing"
+MAX_BATCH = "max_batch_size"  # the most samples that ``AUTO`` may come to: an optional key, too
+# 1 where modules that are never trained wait in the host's memory between their uses: an optional key.
+OFFLOADING = "offload_teacher_to_cpu"
 SUCCESSFUL: tuple[Status, ...] = ("completed", "pruned")
 
 
@@ -220,12 +223,22 @@ class Placement:
 
 @dataclass(frozen=True)
 class EpochReport:
-    """What a running trial says after an epoch; ``epoch`` counts from 1, and is 0 when training begins."""
+    """What a running trial says after an epoch.
+
+    Attributes:
+        trial_id: which.
+        epoch: counts from 1; as training begins those that are done already, mostly 0.
+        epochs: that there will be.
+        metrics: by name.
+        memory_bytes: the most that its process has taken from its device so far, measured as a peak is; None where
+            that is not known.
+    """
 
     trial_id: str
     epoch: int
     epochs: int
     metrics: Mapping[str, float] = field(default_factory=dict)
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -312,13 +325,40 @@ class Hyperparameter:
     optional: bool = False
     auto: bool = False
 
+    @property
+    def is_switch(self) -> bool:
+        """Whether it is on or off, so that ``true`` and ``false`` are understood, too."""
+        return isinstance(self.default, int) and (self.low, self.high) == (0, 1)
+
+
+@dataclass(frozen=True)
+class TextHyperparameter:
+    """The same for a value that is text.
+
+    Attributes:
+        default: the value where a configuration leaves it out.
+        doc: what it does, in a few words.
+        choices: what it may be; anything where this is empty.
+        optional: as in ``Hyperparameter``.
+    """
+
+    default: str
+    doc: str
+    choices: tuple[str, ...] = ()
+    optional: bool = False
+
+
+AnyHyperparameter = Hyperparameter | TextHyperparameter
+
 
 # What the training loop understands in every workload's configurations.
 LOOP_OPTIONS: Mapping[str, Hyperparameter] = {
     ACCUMULATION: Hyperparameter(1, 1, 1_000_000, "micro-batches in which a batch is taken", optional=True),
     "amp": Hyperparameter(0, 0, 1, "1 trains in bfloat16 where autocast does", optional=True),
-    "clear_cache_every": Hyperparameter(
+    "clear_cache_every_n": Hyperparameter(
         0, 0, 1_000_000_000, "steps after which a GPU's cached memory is given back; 0 for never", optional=True
     ),
     CHECKPOINTING: Hyperparameter(0, 0, 1, "1 computes activations again in backward, to keep fewer", optional=True),
+    MAX_BATCH: Hyperparameter(0, 0, 1_000_000_000, "the most that an auto batch may be; 0 for any", optional=True),
+    OFFLOADING: Hyperparameter(0, 0, 1, "1 keeps a GPU free of modules that are not trained", optional=True),
 }

@@ -4,6 +4,7 @@ import json
 import os
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -168,7 +169,7 @@ def test_a_huge_and_a_tiny_tree_are_loaded_together(swc_folder: Path) -> None:
 
 
 def entries() -> list[Path]:
-    return sorted(Path(os.environ["XDG_CACHE_HOME"]).glob("tuner/trees/*"))
+    return sorted(Path(os.environ["XDG_CACHE_HOME"]).glob("tuner/TreeData/*"))
 
 
 @pytest.fixture
@@ -191,8 +192,8 @@ def test_a_second_load_reads_no_file(no_reading: TreeData, swc_folder: Path) -> 
 
 def test_cached_arrays_are_mapped_and_not_read(no_reading: TreeData, swc_folder: Path) -> None:
     data = load_trees(str(swc_folder), seed=0)
-    assert isinstance(data.position.base, np.memmap)
-    assert type(data.position) is np.ndarray
+    assert isinstance(data.position, np.memmap)
+    assert data.position.filename == entries()[0] / "position.npy"
     assert not data.position.flags.writeable
 
 
@@ -222,14 +223,35 @@ def test_a_damaged_entry_is_built_again(damage: str, swc_folder: Path, monkeypat
     (entry,) = entries()
     file = entry / ("about.json" if "about" in damage else "position.npy")
     content = file.read_bytes()
-    if damage in ("gone", "no about"):
-        file.unlink()
-    else:
+    file.unlink()  # not written over: it is mapped
+    if damage not in ("gone", "no about"):
         left = {"truncated": content[:-8], "no header": content[:5], "zeros": bytes(len(content)), "about": b"{}"}
         file.write_bytes(left.get(damage, b""))
     assert_equal(load_trees(str(swc_folder), seed=0), data)
     monkeypatch.setattr(module, "read_folder", None)
     assert_equal(load_trees(str(swc_folder), seed=0), data)
+
+
+def test_what_was_built_is_mapped_at_once(swc_folder: Path) -> None:
+    assert isinstance(load_trees(str(swc_folder), seed=0).position, np.memmap)
+
+
+def test_an_entry_that_another_process_has_put_there_meanwhile_stays(
+    swc_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = module.read_folder
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(module, "read_folder", read)
+        load_trees(str(swc_folder), seed=0)
+        before.extend(path.stat() for path in sorted(entries()[0].iterdir()))
+        return read(*arguments, **options)
+
+    before: list[os.stat_result] = []
+    monkeypatch.setattr(module, "read_folder", slow)
+    load_trees(str(swc_folder), seed=0)
+    (entry,) = entries()
+    assert [path.stat() for path in sorted(entry.iterdir())] == before
 
 
 def test_without_a_place_for_a_cache_trees_are_still_loaded(
@@ -251,4 +273,4 @@ def test_nothing_half_written_stays_behind(swc_folder: Path, monkeypatch: pytest
 
 
 def test_an_entry_knows_name_and_classes(no_reading: TreeData) -> None:
-    assert json.loads((entries()[0] / "about.json").read_text()) == ["cells", ["a", "b"], 0]
+    assert json.loads((entries()[0] / "about.json").read_text()) == {"name": "cells", "classes": ["a", "b"], "bad": 0}

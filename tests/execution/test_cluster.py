@@ -9,13 +9,15 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.ray_trials import Slow, placements
 from tuner.errors import InputError
 from tuner.execution import joining
 from tuner.execution.joining import find_address, joined_session
-from tuner.execution.nodes import oom_kills, within
+from tuner.execution.mapped import put
+from tuner.execution.nodes import on_one_machine, oom_kills, within
 from tuner.execution.ray_executor import RayExecutor
 from tuner.placement import make_plan
 from tuner.trial import GB, MB, Device, DeviceLost, EpochReport, Outcome
@@ -45,6 +47,24 @@ def test_every_node_tells_what_it_has_within_what_ray_may_give_away(three_nodes:
         assert all(device.total_bytes == GB and device.cores == 1 for device in devices)
         with pytest.raises(InputError, match="--device cuda: none of the cluster's 3 nodes has a GPU"):
             executor.devices("cuda")
+
+
+@pytest.mark.ray
+def test_mapped_arrays_go_to_other_machines_by_content_and_on_one_by_name(three_nodes: Any, tmp_path: Path) -> None:
+    import ray
+
+    np.save(tmp_path / "a.npy", np.arange(100_000))
+    array = np.load(tmp_path / "a.npy", mmap_mode="r")
+    with closing(RayExecutor(address=three_nodes.address)) as executor:
+        executor.devices("cpu")
+        assert on_one_machine(ray.nodes(), {node["NodeID"] for node in ray.nodes()})
+        named, whole = (put({"array": array}, one_machine=one) for one in (True, False))
+        assert ray.get(named)["array"].filename == str(tmp_path / "a.npy")
+        (tmp_path / "a.npy").unlink()
+        content = ray.get(whole)["array"]
+        with pytest.raises(ray.exceptions.RaySystemError, match=r"DataError: .*a\.npy has been removed or replaced"):
+            ray.get(named)
+    assert (type(content), content.flags.owndata, content.sum()) == (np.ndarray, False, array.sum())
 
 
 @pytest.mark.ray

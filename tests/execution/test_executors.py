@@ -99,7 +99,8 @@ def test_a_worker_that_dies_or_breaks_fails_its_trial_alone(tmp_path: Path) -> N
 
 @pytest.mark.ray
 def test_workers_see_the_drivers_data_without_a_copy(tmp_path: Path) -> None:
-    data = {"array": np.ones(1_000_000)}
+    np.save(tmp_path / "mapped.npy", np.ones(1_000_000))
+    data = {"array": np.ones(1_000_000), "mapped": np.load(tmp_path / "mapped.npy", mmap_mode="r")}
     assert Sharing().evaluate(nn.Identity(), data, "test") == {"loss": 1.0}
     (row,) = study(Sharing(), RayExecutor(), tmp_path / "out", [0], data).rows
     assert (row["status"], row["val_loss"]) == ("completed", 0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
+from tests.can_graphs import NUM_IDS, random_batch
 from tests.toy import Toy
 from tuner.datasets.ratings import RatingData
 from tuner.datasets.synthetic import synthetic_ratings
 from tuner.memory.allocator import replay
 from tuner.memory.trace import Parts, Trace, Untraceable, trace_step, trace_workload
+from tuner.recompute import recomputing
 from tuner.training import build_optimizer, rehearse, representative_batches
 from tuner.workloads.graphsage import GraphSAGE
 
@@ -279,6 +282,51 @@ def gat_with_edge_features() -> Parts:
     return model, adam(model), lambda: F.elu(model(x, edges, features)).square().mean()
 
 
+def can_classifier(*, amp: bool = False) -> Parts:
+    from tuner.workloads.can_models import GAT
+    from tuner.workloads.distillation import gat_loss
+
+    model, batch = GAT(NUM_IDS, hidden_channels=16, num_layers=3, heads=4, dropout=0.2), random_batch(100)
+
+    def loss() -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=amp):
+            return gat_loss(model(batch), batch)
+
+    return model, adam(model), loss
+
+
+def can_autoencoder(*, again: bool = False) -> Parts:
+    from tuner.workloads.can_models import VGAE
+    from tuner.workloads.distillation import vgae_loss
+
+    model = VGAE(NUM_IDS, hidden_channels=80, latent_channels=16, heads=4, dropout=0.2)
+    batch = random_batch(100)
+
+    def loss() -> Tensor:
+        with recomputing(model.checkpointed if again else []):
+            return vgae_loss(model(batch), batch)
+
+    return model, adam(model), loss
+
+
+def taught_can_autoencoder() -> Parts:
+    """Teacher and student at once, the teacher without gradients."""
+    from tuner.workloads.can_models import VGAE
+    from tuner.workloads.distillation import distilled_vgae_loss
+
+    teacher = VGAE(NUM_IDS, hidden_channels=80, latent_channels=16, heads=4, dropout=0.2).eval()
+    student = VGAE(NUM_IDS, hidden_channels=32, latent_channels=8, heads=1, dropout=0.2)
+    trained = nn.ModuleList([student, nn.Linear(8, 16)])
+    batch = random_batch(100)
+
+    def loss() -> Tensor:
+        with torch.no_grad():
+            said = teacher(batch)
+        return distilled_vgae_loss(student(batch), batch, said.z, said.features, trained[1])
+
+    return trained, adam(trained), loss
+
+
 def transformer() -> Parts:
     layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.1, batch_first=True)
     model = nn.Sequential(nn.Embedding(100, 64), nn.TransformerEncoder(layer, 2), nn.Linear(64, 100))
@@ -314,6 +362,11 @@ STEPS = {
     "gat": gat(own_loops=False),
     "gat with loops of its own": gat(own_loops=True),
     "gat with features of edges": gat_with_edge_features,
+    "can classifier": can_classifier,
+    "can classifier in bfloat16": partial(can_classifier, amp=True),
+    "can autoencoder": can_autoencoder,
+    "can autoencoder, computed again": partial(can_autoencoder, again=True),
+    "can autoencoder with its teacher": taught_can_autoencoder,
     "transformer": transformer,
     "causal attention": causal_attention,
     "masks and losses": masked_ranking,

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import shutil
-import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.datasets.cache import cached, file_key
 from tuner.datasets.paths import third_order_paths
 from tuner.datasets.swc import Tree, find_files, read_folder
 from tuner.errors import DataError
 
 FEATURES = ("is root", "radius", "branch points above", "path length to the root", "distance from the root")
-VERSION = "1"  # of the cache: anything that changes what is built changes it
+VERSION = "2"  # of the cache: anything that changes what is built changes it
 HELD_OUT = 0.15  # of the trees, for validation, and as many for the test
 
 
@@ -178,53 +174,10 @@ def _starts(sizes: Sequence[int]) -> NDArray[np.int64]:
 
 
 def _cached(folder: Path, skip_bad: bool) -> TreeData:
-    """A folder's trees from the cache, where they are not read but mapped; or built, and put there for next time."""
-    kept = _cache_folder() / _key(folder, find_files(folder), skip_bad)
-    if kept.is_dir():
-        with suppress(OSError, ValueError, KeyError, EOFError):  # an empty file is an EOFError
-            return _load(kept)
-    found = read_folder(folder, skip_bad=skip_bad)
-    data = build(found.trees, found.labels, folder.resolve().name, found.classes, len(found.bad))
-    with suppress(OSError):  # a full disk or a home without write permission: it is built again next time
-        _save(data, kept)
-    return data
+    """A folder's trees from the cache; or built, and put there for next time."""
 
+    def read() -> TreeData:
+        found = read_folder(folder, skip_bad=skip_bad)
+        return build(found.trees, found.labels, folder.resolve().name, found.classes, len(found.bad))
 
-def _key(folder: Path, files: Sequence[Path], skip_bad: bool) -> str:
-    """Names a cache entry: other files, or files that have changed, have another."""
-    listed = [[str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
-    text = json.dumps([VERSION, str(folder.resolve()), skip_bad, listed])
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def _cache_folder() -> Path:
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("tuner")) / "trees"
-
-
-def _save(data: TreeData, folder: Path) -> None:
-    """Writes the arrays beside their place and moves them there at once: half a folder is never found."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix="partial-"))
-    try:
-        for name, value in _arrays(data).items():
-            np.save(partial / f"{name}.npy", value, allow_pickle=False)
-        (partial / "about.json").write_text(json.dumps([data.name, data.classes, data.bad]))
-        shutil.rmtree(folder, ignore_errors=True)
-        partial.rename(folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def _load(folder: Path) -> TreeData:
-    name, classes, bad = json.loads((folder / "about.json").read_text())
-    names = [field.name for field in fields(TreeData) if field.name not in ("name", "classes", "bad")]
-    # As plain arrays over the mapped files: Ray takes these without pickling their content.
-    arrays = {each: np.asarray(np.load(folder / f"{each}.npy", mmap_mode="r", allow_pickle=False)) for each in names}
-    return TreeData(**arrays, name=name, classes=tuple(classes), bad=bad)
-
-
-def _arrays(data: TreeData) -> dict[str, NDArray[Any]]:
-    values = {field.name: getattr(data, field.name) for field in fields(data)}
-    return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+    return cached(TreeData, file_key(folder, find_files(folder), VERSION, skip_bad), read)

@@ -79,8 +79,8 @@ class Listener(Protocol):
     def device_lost(self, event: DeviceLost) -> None:
         """A device is gone."""
 
-    def stopping(self, trials: int, seconds: float) -> None:
-        """The study ends; this many trials have so long to write checkpoints."""
+    def stopping(self, trials: int, seconds: float, fault: str = "") -> None:
+        """The study ends; this many trials have so long to write checkpoints, or cannot be asked for this reason."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,11 @@ class _Loop:
             return
         self.stopping = True
         signals, deadline = self.interrupt.signals, time.monotonic() + STOP_SECONDS
-        self.executor.stop()
+        try:
+            self.executor.stop()
+        except ExecutionError as error:  # the study ends in order all the same
+            self.listener.stopping(len(self.training), 0.0, str(error))
+            return
         self.listener.stopping(len(self.training), STOP_SECONDS)
         while self.training and self.interrupt.signals == signals and time.monotonic() < deadline:
             self.hear(POLL_SECONDS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -93,6 +93,12 @@ def within(devices: Sequence[Device], node: Mapping[str, Any]) -> list[Device]:
         free = min(device.free_bytes, total)
         found.append(replace(device, node_id=node["NodeID"], cores=cores, total_bytes=total, free_bytes=free))
     return found
+
+
+def on_one_machine(nodes: Sequence[Mapping[str, Any]], node_ids: Collection[str]) -> bool:
+    """Whether some nodes, by what Ray tells of all, are on one machine: they have one address and one host name."""
+    chosen = [node for node in nodes if node["NodeID"] in node_ids]
+    return len({(node["NodeManagerAddress"], node["NodeManagerHostname"]) for node in chosen}) == 1
 
 
 class NodeWatch:

@@ -17,7 +17,8 @@ from tuner.execution.cluster import Session, local_session
 from tuner.execution.inquest import Inquests, Run
 from tuner.execution.joining import joined_session
 from tuner.execution.loop import Weights
-from tuner.execution.nodes import NodeWatch, cluster_devices
+from tuner.execution.mapped import put
+from tuner.execution.nodes import NodeWatch, cluster_devices, on_one_machine
 from tuner.execution.pool import Pool, make_pools, reserve
 from tuner.execution.stop_file import StopFile
 from tuner.execution.worker import TrialOptions
@@ -94,6 +95,7 @@ class RayExecutor:
         """Waits for Ray, reserves the plan's devices and puts the data into Ray's store.
 
         Raises:
+            DataError: a file that the data are mapped from has been removed.
             ExecutionError: Ray did not start, or has not the CPUs, GPUs or memory that the plan counts on; or the
                 folder for checkpoints cannot be written.
         """
@@ -108,10 +110,12 @@ class RayExecutor:
         self._actor = ray.remote(self.worker_class)
         self._watch = NodeWatch()
         self._nodes = {device: device.node_id or self._watch.own_node for device in plan.devices}
-        memory = {node["NodeID"]: int(node["Resources"].get("memory", 0)) for node in ray.nodes()}
+        nodes = ray.nodes()
+        memory = {node["NodeID"]: int(node["Resources"].get("memory", 0)) for node in nodes}
         options = replace(self._options, checkpoints=checkpoints.absolute() if checkpoints else None)
         # One object: Ray resolves no references within containers, and arrays within one are shared all the same.
-        self._shared = (ray.put(dict(jobs)), plan.threads, options)
+        one_machine = on_one_machine(nodes, {self._watch.own_node, *self._nodes.values()})
+        self._shared = (put(dict(jobs), one_machine=one_machine), plan.threads, options)
         self._pools = make_pools(plan, self._nodes, memory, self._make)
         reserve(list(self._pools.values()))
         self._inquests = Inquests(self._watch, {pool.node_id for pool in self._pools.values()})

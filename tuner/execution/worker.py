@@ -9,7 +9,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -118,7 +118,7 @@ class _Attempt:
                 if not isinstance(said, EpochReport):
                     break
                 self.epochs = said.epoch
-                yield said
+                yield replace(said, memory_bytes=_taken_bytes(meter))
             training.close()  # of all that it held, only the weights are needed any more
             self.metrics = said.metrics
             self.weights = to_bytes(trial, said)
@@ -159,6 +159,14 @@ def _checkpoint(trial: Trial, options: TrialOptions) -> Checkpoint | None:
 
     folder = options.checkpoints
     return Checkpoint(folder, trial, options.checkpoint_seconds, StopFile(folder).asked) if folder else None
+
+
+def _taken_bytes(meter: PeakMeter) -> int | None:
+    """The trial's peak so far; a device that does not tell is no reason to end the trial here."""
+    try:
+        return meter.peak_bytes()
+    except Exception:
+        return None
 
 
 def torch_device(device: Device) -> str:

@@ -11,7 +11,7 @@ from tuner.errors import InputError, TunerError
 from tuner.memory import calibration
 from tuner.memory.allocator import RELEASE
 from tuner.memory.static import estimate_static
-from tuner.trial import MB, Configuration, Device, MemoryEstimate
+from tuner.trial import CHECKPOINTING, MAX_BATCH, MB, Configuration, Device, MemoryEstimate
 
 if TYPE_CHECKING:
     from tuner.memory.trace import Trace
@@ -23,6 +23,8 @@ METHODS: tuple[str, ...] = get_args(Method)
 # a few MB of tensors peaked at 340 to 370 MB, 265 of which a Ray worker has before its first.
 CONTEXT_BYTES = {"cuda": 500 * MB, "cpu": 350 * MB}
 RAY_BYTES = 90 * MB  # of a worker's on the CPU are Ray's: a process that measures a step has them not
+# torch.utils.checkpoint imports torch.compile's machinery at its first call, see ``tuner.recompute``.
+CHECKPOINTING_BYTES = 76 * MB
 # A worker's heap holds its smaller tensors (``tuner.caps``), with gaps between them; larger ones leave none. By the
 # smallest caps under which GraphSAGE 32x2 to 256x4, 512x2 with batches of 80,000 and an MLP still ran, the gaps are
 # 14 to 43 % of these tensors. Until a calibration knows it better.
@@ -33,7 +35,7 @@ CUBLAS_WORKSPACE_BYTES = 8_519_680
 CUBLAS_HOPPER_WORKSPACE_BYTES = 32 * MB
 HOPPER = ("H100", "H200", "H800", "H20", "GH200")
 # The training loop reads these, and no allocation depends on them.
-WITHOUT_MEMORY = ("lr", "epochs")
+WITHOUT_MEMORY = ("lr", "epochs", MAX_BATCH)
 
 
 def estimate_all(
@@ -117,7 +119,9 @@ def _traced(
 
     workspace = cublas_workspace_bytes(device)
     trace = trace_workload(workload, config, data, device_kind=device.kind, cublas_workspace_bytes=workspace)
-    return to_estimate(trace, device.kind, expandable_segments)
+    found = to_estimate(trace, device.kind, expandable_segments)
+    imports = CHECKPOINTING_BYTES if device.kind == "cpu" and config.get(CHECKPOINTING) else 0
+    return replace(found, context_bytes=found.context_bytes + imports)
 
 
 def cublas_workspace_bytes(device: Device) -> int:

@@ -90,7 +90,7 @@ def _run(workload: Workload, config: Config, data: Any, device: Device, expandab
 
     def rehearse() -> tuple[Any, Any]:
         torch.manual_seed(0)
-        model = workload.build_model(config, data).to(target)
+        model = training.place(workload, config, workload.rehearsal(data), target)
         optimizer = training.build_optimizer(model, config)
         batches = training.representative_batches(workload, config, data)
         on_device = (training.to_device(batch, target) for batch in batches)

@@ -7,7 +7,7 @@ after them. The record goes to ``tuner.memory.allocator.replay`` for a GPU; its 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +21,9 @@ from tuner.errors import TunerError
 from tuner.memory import corrections
 from tuner.memory.allocator import RELEASE, Event
 from tuner.memory.trace_mode import Category, DeviceKind, FunctionMode, Recorder, TraceMode, mark_all, patched, paused
-from tuner.training import build_optimizer, rehearse, representative_batches
+from tuner.offload import offload, values
+from tuner.training import build_optimizer, prepare, rehearse, representative_batches, uses
+from tuner.trial import OFFLOADING
 from tuner.workloads.base import Config, Workload
 
 STEPS = 2
@@ -105,7 +107,9 @@ def trace_workload(
     with _traced(device_kind, cublas_workspace_bytes) as recorder:
         with paused(recorder, device_kind == "cuda"):
             model = workload.build_model(config, data)
+        _mark_frozen(recorder, workload.frozen(model), device_kind == "cuda" and uses(config, OFFLOADING))
         _mark_model(recorder, model)
+        prepare(workload, model, config, workload.rehearsal(data))
         optimizer = build_optimizer(model, config)
         _watch(recorder, optimizer)
         batches = _batches(recorder, representative_batches(workload, config, data), device_kind)
@@ -196,6 +200,17 @@ def _reason(error: Exception, operator: Any) -> str:
 def _mark_model(recorder: Recorder, model: nn.Module) -> None:
     mark_all(recorder, model.buffers(), "data")
     mark_all(recorder, model.parameters(), "parameters")
+
+
+def _mark_frozen(recorder: Recorder, modules: Iterable[nn.Module], offloaded: bool) -> None:
+    """Modules that are never trained: parameters; or the host's, of which there are copies while they run."""
+    for module in modules:
+        if offloaded:
+            for _, __, value in values(module):
+                recorder.ignore(value)
+            offload(module, "cuda")
+        else:
+            _mark_model(recorder, module)
 
 
 def _watch(recorder: Recorder, optimizer: torch.optim.Optimizer) -> Callable[[], None]:

@@ -50,7 +50,7 @@ def plan_run(past: PastTrial, options: Mapping[str, Any]) -> Run:
     seed = row["seed"] if options["seed"] is None else options["seed"]
     threads = options["threads"] or past.threads
     epochs = options["epochs"] or config["epochs"]
-    most = past.workload.hyperparameters["epochs"].high
+    most = past.workload.number("epochs").high
     if epochs > most:
         raise InputError(f"--epochs {epochs}: must be at most {most:g}")
     was = {"seed": (seed, row["seed"]), "epochs": (epochs, config["epochs"]), "threads": (threads, past.threads)}
@@ -73,7 +73,6 @@ def load_data(run: Run, source: str | None, exact: bool) -> tuple[Any, bool]:
     Raises:
         InputError: they cannot be read, or with ``exact`` they are others.
     """
-    """The data as the study had them split, and whether they are the same."""
     data = run.past.load_data(source)
     same = run.past.has_data(data)
     if exact and not same:

@@ -9,7 +9,7 @@ from tuner.memory.estimate import Method, calibrated, estimate
 from tuner.sizing.choices import PAIRS, Chosen, Goal, accumulation_for, lowered
 from tuner.sizing.search import DoesNotFit, LargestBatch
 from tuner.sizing.workload import batch_bound, batch_key, in_batches, largest_batch_of
-from tuner.trial import CHECKPOINTING, GB, Device, MemoryEstimate
+from tuner.trial import CHECKPOINTING, GB, OFFLOADING, Device, Hyperparameter, MemoryEstimate
 from tuner.workloads.base import Config, Job
 
 # What no smaller model is made of.
@@ -152,11 +152,10 @@ def _fewer_pairs(
 ) -> dict[str, int] | None:
     """Those with which the smallest batch fits, where it can be beside the gradients of those before it."""
     batch = goal.min_batch_size
-    schema = estimator.job.workload.schema
     # Of the positives 0 stands for all that there are, which are fewer than the most that can be asked for.
     pairs = {key: config[key] for key in PAIRS if key in config}
     if pairs.get("n_positives") == 0:
-        pairs["n_positives"] = int(schema["n_positives"].high)
+        pairs["n_positives"] = int(estimator.job.workload.number("n_positives").high)
 
     def fewer(accumulation: int) -> dict[str, int] | None:
         def need(changed: Mapping[str, int]) -> int:
@@ -188,6 +187,7 @@ def _switches(estimator: Estimator, config: Config) -> list[tuple[str, int]]:
     allowed = {
         "amp": estimator.device.kind == "cuda" or not workload.batches_vary,
         CHECKPOINTING: workload.can_checkpoint,
+        OFFLOADING: workload.can_offload and estimator.device.kind == "cuda",
     }
     return [(key, 1) for key, can in allowed.items() if can and not config.get(key)]
 
@@ -198,7 +198,8 @@ def _halved(estimator: Estimator, config: Config, batch: int) -> tuple[str, int]
     halves = {
         key: config[key] // 2
         for key, spec in estimator.job.workload.hyperparameters.items()
-        if isinstance(spec.default, int) and key not in without and config[key] // 2 >= max(spec.low, 1)
+        if isinstance(spec, Hyperparameter) and isinstance(spec.default, int)
+        if key not in without and config[key] // 2 >= max(spec.low, 1)
     }
     if not halves:
         return None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from types import MappingProxyType
 
 from tuner.errors import InputError
 from tuner.memory.estimate import Method, calibrated, estimate
 from tuner.sizing.search import TRAINING_SET, LargestBatch, check_least, largest_batch
-from tuner.trial import ACCUMULATION, Device, MemoryEstimate
+from tuner.trial import ACCUMULATION, MAX_BATCH, Device, MemoryEstimate
 from tuner.workloads.base import Config, Job
 
 
@@ -57,7 +58,7 @@ def largest_batch_of(
             return raw
         return calibrated([raw], job.workload.name, device.name, expandable_segments)[0]
 
-    most, bound = batch_bound(job)
+    most, bound = batch_bound(job, config)
     if accumulation > most:
         raise InputError(f"accumulation {accumulation} is above {most}, {bound}: lower it")
     check_least(at_least, most, bound)
@@ -99,11 +100,12 @@ def batch_key(job: Job) -> str:
     return job.workload.memory_scales_with
 
 
-def batch_bound(job: Job) -> tuple[int, str]:
-    """The most samples that a batch can have, and what sets that bound."""
+def batch_bound(job: Job, config: Config = MappingProxyType({})) -> tuple[int, str]:
+    """The most samples that a batch of a configuration can have, and what sets that bound."""
     key = batch_key(job)
-    allowed = int(job.workload.schema[key].high)
+    allowed = int(job.workload.number(key).high)
     samples = job.workload.training_samples(job.data)
-    if samples is None or samples > allowed:
-        return allowed, f"the largest {key} that {job.workload.name} allows"
-    return samples, TRAINING_SET
+    bounds = [(allowed, f"the largest {key} that {job.workload.name} allows")]
+    bounds += [(samples, TRAINING_SET)] if samples is not None else []
+    bounds += [(config[MAX_BATCH], MAX_BATCH)] if config.get(MAX_BATCH) else []
+    return min(reversed(bounds), key=lambda bound: bound[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -65,7 +66,8 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         """Ends it; what was printed above stays."""
         if self._live:
-            self._live.stop()
+            with suppress(OSError):  # as in ``_say``
+                self._live.stop()
 
     def started(self, placement: Placement) -> None:
         """A trial has been given its place."""
@@ -97,12 +99,19 @@ class Progress:
             f"({outcome.epochs} epochs, {outcome.seconds:.1f} s{peak}){_what_follows(outcome, retry)}",
         )
 
+    def note(self, line: str) -> None:
+        """Shows a line that is of no trial."""
+        self._say(line)
+
     def device_lost(self, event: DeviceLost) -> None:
         """A device is gone: says so."""
         self._say(f"{event.device.label} is lost: {event.reason}")
 
-    def stopping(self, trials: int, seconds: float) -> None:
-        """The study ends, and waits so long for so many trials: says so."""
+    def stopping(self, trials: int, seconds: float, fault: str = "") -> None:
+        """The study ends, and waits so long for so many trials, or cannot ask them for this reason: says so."""
+        if fault:
+            self._say(f"ending: running trials cannot be asked for checkpoints: {fault}")
+            return
         whose = f"{trials} running trials have" if trials > 1 else "the running trial has"
         self._say(f"ending: {whose} {seconds:g} s to write checkpoints; an interrupt (Ctrl-C) does not wait for that")
 
@@ -117,7 +126,8 @@ class Progress:
         self._say(line)
 
     def _say(self, line: str) -> None:
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        with suppress(OSError):  # a terminal that is closed reads nothing, and its study is to end in order
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _render(self) -> RenderableType:
         """The live table: a head line for the study, then a line for each running trial."""

@@ -14,6 +14,7 @@ DEFAULT_WORKLOAD = "graphsage"
 BUILT_IN = {
     "graphsage": "tuner.workloads.graphsage:GraphSAGE",
     "gt-ssl": "tuner.workloads.gt_ssl:GTSSL",
+    "kd-gat": "tuner.workloads.kd_gat:KDGAT",
 }
 
 

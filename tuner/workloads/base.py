@@ -14,7 +14,18 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tuner.errors import InputError
-from tuner.trial import ACCUMULATION, AUTO, CHECKPOINTING, LOOP_OPTIONS, Configuration, Hyperparameter, Trial
+from tuner.trial import (
+    ACCUMULATION,
+    AUTO,
+    CHECKPOINTING,
+    LOOP_OPTIONS,
+    OFFLOADING,
+    AnyHyperparameter,
+    Configuration,
+    Hyperparameter,
+    TextHyperparameter,
+    Trial,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -44,7 +55,7 @@ class Workload(ABC):
 
     name: ClassVar[str]
     metric: ClassVar[str]
-    hyperparameters: ClassVar[Mapping[str, Hyperparameter]]
+    hyperparameters: ClassVar[Mapping[str, AnyHyperparameter]]
     batches_vary: ClassVar[bool] = False
     memory_scales_with: ClassVar[str | None] = None
     memory_limited_by: ClassVar[str | None] = None
@@ -55,11 +66,76 @@ class Workload(ABC):
     explosion: ClassVar[float] = 1e6
 
     @property
-    def schema(self) -> Mapping[str, Hyperparameter]:
-        """Everything that a configuration may set: the workload's own and the training loop's options."""
+    def schema(self) -> Mapping[str, AnyHyperparameter]:
+        """Everything that a configuration may set: the workload's own and the training loop's options.
+
+        A workload that has one of the loop's options among its own gives it another default.
+        """
         key = self.memory_scales_with
-        batch = {} if key is None else {key: replace(self.hyperparameters[key], auto=True)}
-        return {**self.hyperparameters, **batch, **LOOP_OPTIONS}
+        batch = self.hyperparameters[key] if key else None
+        sized = {key: replace(batch, auto=True)} if key and isinstance(batch, Hyperparameter) else {}
+        others = {name: option for name, option in LOOP_OPTIONS.items() if name not in self.hyperparameters}
+        return {**self.hyperparameters, **sized, **others}
+
+    def number(self, key: str) -> Hyperparameter:
+        """The hyperparameter of this name, which is a number; with its limits.
+
+        Raises:
+            TypeError: it is text.
+        """
+        found = self.schema[key]
+        if isinstance(found, TextHyperparameter):
+            raise TypeError(f"workload {self.name}: {key} is text")
+        return found
+
+    def finish(self, values: dict[str, Any]) -> dict[str, Any]:
+        """What follows from a complete configuration's values, such as sizes that a preset names; optional.
+
+        A configuration that is finished already stays as it is.
+
+        Raises:
+            InputError: values that do not go together.
+        """
+        return values
+
+    def check(self, configurations: Sequence[Configuration], data: Any) -> None:
+        """Refuses configurations that these data, or files that they name, do not serve; optional.
+
+        Raises:
+            InputError: what cannot be used, and why.
+        """
+        return None
+
+    def prerequisites(self, config: Config) -> Mapping[str, Configuration]:
+        """What must be trained before: the key that the path of its best weights goes into, and what to train.
+
+        Optional. A configuration has none once all such keys are filled in.
+        """
+        return {}
+
+    def prepare(self, model: nn.Module, config: Config, data: Any) -> None:
+        """What a training needs of its model on the device before the first step, such as a teacher's outputs.
+
+        Optional; in evaluation mode and without gradients. It draws no random numbers, as a training that goes on
+        from a checkpoint prepares once more.
+        """
+        return None
+
+    def epoch_data(self, model: nn.Module, config: Config, data: Any, epoch: int) -> Any:
+        """The data with what one epoch, counted from 1, trains on, such as a curriculum's; all of it by default."""
+        return data
+
+    def frozen(self, model: nn.Module) -> Iterable[nn.Module]:
+        """Modules that are used in training and never trained, such as a teacher; optional.
+
+        With ``offload_teacher_to_cpu`` each is on the device only while its ``forward`` runs.
+        """
+        return ()
+
+    @property
+    def can_offload(self) -> bool:
+        """Whether the workload names such modules."""
+        return type(self).frozen is not Workload.frozen
 
     @abstractmethod
     def load_data(self, source: str, seed: int) -> Any:
@@ -209,20 +285,35 @@ class Choice:
                     f"{each.name}: {CHECKPOINTING} 1: workload {self.workload.name} names no modules that may be "
                     "computed again: leave it out"
                 )
+            if each.values.get(OFFLOADING) and not self.workload.can_offload:
+                raise InputError(
+                    f"{each.name}: {OFFLOADING} 1: workload {self.workload.name} has no module that is never "
+                    "trained: leave it out"
+                )
+
+    def load_checked(self) -> Any:
+        """The data, which serve the configurations.
+
+        Raises:
+            InputError: they are not there, cannot be read, or do not.
+        """
+        data = self.load_data()
+        self.workload.check(self.configurations, data)
+        return data
 
 
 def load_jobs(choices: Sequence[Choice]) -> dict[str, Job]:
     """The jobs of a study, with their data.
 
     Raises:
-        InputError: data are not there, or cannot be read.
+        InputError: data are not there, cannot be read, or do not serve a configuration.
     """
     return {choice.workload.name: _job(choice) for choice in choices}
 
 
 def _job(choice: Choice) -> Job:
     checkpointing = any(each.values.get(CHECKPOINTING) for each in choice.configurations)
-    return Job(choice.workload, choice.load_data(), checkpointing)
+    return Job(choice.workload, choice.load_checked(), checkpointing)
 
 
 def accumulated(jobs: Jobs, trial: Trial) -> Config | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tuner.trial import Hyperparameter
+from tuner.trial import AnyHyperparameter, Hyperparameter
 from tuner.workloads.base import Batch, Config, Split, Workload
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class GraphSAGE(Workload):
     metric: ClassVar[str] = "val_rmse"
     memory_scales_with: ClassVar[str | None] = "batch_size"
     # The defaults were chosen on the validation RMSE of MovieLens-100K.
-    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
+    hyperparameters: ClassVar[Mapping[str, AnyHyperparameter]] = {
         "hidden_dim": Hyperparameter(64, 1, 8192, "channels of embeddings and layers"),
         "num_layers": Hyperparameter(2, 1, 16, "GraphSAGE layers"),
         "dropout": Hyperparameter(0.3, 0.0, 0.95, "share of channels dropped"),

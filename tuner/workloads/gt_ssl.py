@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from tuner.trial import ACCUMULATION, Hyperparameter
+from tuner.trial import ACCUMULATION, AnyHyperparameter, Hyperparameter
 from tuner.workloads.base import Batch, Config, Split, Workload
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class GTSSL(Workload):
     batches_vary: ClassVar[bool] = True
     skips_bad_files: ClassVar[bool] = True
     explosion: ClassVar[float] = 1e3  # an order loss was seen to go from 5.4 to 151,633 in an epoch
-    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
+    hyperparameters: ClassVar[Mapping[str, AnyHyperparameter]] = {
         "hidden_channels": Hyperparameter(64, 2, 4096, "channels of embeddings and messages"),
         "num_interactions": Hyperparameter(3, 1, 16, "layers of the encoder"),
         "num_rbf_centers": Hyperparameter(20, 2, 1000, "radial basis functions of a distance"),

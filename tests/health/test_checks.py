@@ -1,0 +1,126 @@
+"""What doctor makes of facts; no machine is looked at."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tuner.health.checks import Finding, examine
+from tuner.health.doctor import findings_text
+from tuner.health.facts import Command, Disk, Facts, Gpu, Holder, Sessions, Torch
+from tuner.trial import GB
+
+ROOMY = Disk("results", 100 * GB, 50 * GB)
+OLD_DRIVER, HIDDEN = Torch(cuda="12.8"), {"CUDA_VISIBLE_DEVICES": ""}
+BROKEN = Torch("OSError: libcudart")
+WELL = Facts(
+    python="3.11.7",
+    executable="/venv/bin/python",
+    system="Linux 6.1",
+    packages={"torch": "2.13.0", "ray": "2.60.0"},
+    extras={"optuna": "5.0.0", "mlflow": "3.17.2", "wandb": "0.31.0"},
+    variables={},
+    torch=Torch(cuda="12.8", available=True, devices=1),
+    driver="570.1",
+    gpus=(Gpu(0, "H100", 80 * GB, 79 * GB),),
+    sessions=Sessions("/tmp/ray"),
+    ram_bytes=64 * GB,
+    ram_free_bytes=60 * GB,
+    cgroup_bytes=None,
+    cgroup_used_bytes=0,
+    cores=16,
+    shared=Disk("/dev/shm", 32 * GB, 32 * GB),
+    results=ROOMY,
+    ray_disk=replace(ROOMY, path="/tmp/ray"),
+    commands={"tune": Command("/venv/bin/tune", "tuner"), "tuner": Command("/venv/bin/tuner", "tuner")},
+)
+NO_GPU: dict[str, Any] = {"gpus": (), "driver": "", "torch": Torch()}
+HELD = Gpu(0, "H100", 80 * GB, GB, (Holder(7, "python", "ann", 70 * GB), Holder(8, "x", "", None)))
+
+
+def amiss(**changed: Any) -> list[Finding]:
+    """What is not well where these facts are others."""
+    return [each for each in examine(replace(WELL, **changed)) if each.level != "ok"]
+
+
+def test_on_a_machine_that_is_well_nothing_is_to_be_done() -> None:
+    assert amiss() == []
+    assert amiss(**NO_GPU) == []
+    assert {each.remedy for each in examine(WELL)} == {""}
+
+
+@pytest.mark.parametrize(
+    ("check", "level", "text", "remedy", "changed"),
+    [
+        ("python", "problem", "3.10.2", "3.11 or newer", {"python": "3.10.2"}),
+        ("python", "warning", "Darwin", "on Linux alone", {"system": "Darwin 24"}),
+        ("torch", "problem", "cannot be imported: OSError: libcudart", "reinstall", {"torch": BROKEN}),
+        ("torch", "warning", "is a build for the CPU", "install a build for CUDA", {"torch": Torch()}),
+        ("torch", "problem", r"finds no GPU, and the driver \(570.1\) has 1", "nvidia-smi", {"torch": OLD_DRIVER}),
+        (
+            "torch",
+            "warning",
+            "CUDA_VISIBLE_DEVICES=''",
+            "unset it",
+            {"torch": OLD_DRIVER, "variables": HIDDEN},
+        ),
+        ("gpus", "problem", "a MIG instance", "a whole GPU", {"variables": {"CUDA_VISIBLE_DEVICES": "MIG-1"}}),
+        ("cuda:0", "warning", "free; held by pid 7 python of ann 70.0 GB, pid 8 x", "end", {"gpus": (HELD,)}),
+        ("cuda:0", "problem", "0.0 of 80.0 GB free", "end what holds", {"gpus": (replace(HELD, free_bytes=0),)}),
+        ("cuda:0", "warning", "10.0 of", "not shown", {"gpus": (Gpu(0, "A", 80 * GB, 10 * GB),)}),
+        ("ray", "problem", "is not installed", "pip install", {"packages": {"torch": "2.13.0"}}),
+        (
+            "ray's cluster",
+            "warning",
+            "10.0.0.1:6379, where nothing listens",
+            "ray stop",
+            {"sessions": Sessions("/tmp/ray", address="10.0.0.1:6379")},
+        ),
+        (
+            "ray's sessions",
+            "warning",
+            "40 old sessions with 3.00 GB in /tmp/ray",
+            "rm -r /tmp/ray/session_",
+            {"sessions": Sessions("/tmp/ray", 40, 3 * GB)},
+        ),
+        ("memory", "problem", "may use 1.0 GB, 0.5 GB of it free", "a larger limit",
+         {**NO_GPU, "cgroup_bytes": GB, "cgroup_used_bytes": GB // 2}),
+        ("/dev/shm", "warning", "0.06 of 0.06 GB", "--shm-size", {"shared": Disk("/dev/shm", GB // 16, GB // 16)}),
+        ("results", "problem", "results: 0.1 of", "--output", {"results": Disk("results", 100 * GB, GB // 10)}),
+        ("results", "problem", "cannot be written", "--output", {"results": Disk("results", GB, GB, writable=False)}),
+        ("ray's folder", "warning", "20.0 of 1000", "RAY_TMPDIR", {"ray_disk": Disk("/tmp", 1000 * GB, 20 * GB)}),
+        ("tune", "warning", "/a/tune is Ray's, not this one", "type tuner;",
+         {"commands": {"tune": Command("/a/tune", "ray"), "tuner": Command("/a/tuner", "tuner")}}),
+        ("tune", "warning", "/a/tune is another program", "python -m tuner",
+         {"commands": {"tune": Command("/a/tune", "another program"), "tuner": Command()}}),
+    ],
+)  # fmt: skip
+def test_what_is_amiss_is_told_with_its_remedy(
+    check: str, level: str, text: str, remedy: str, changed: dict[str, Any]
+) -> None:
+    (found,) = amiss(**changed)
+    assert (found.check, found.level) == (check, level)
+    assert text.replace("\\", "") in found.text
+    assert remedy in found.remedy
+
+
+def test_a_cluster_that_answers_and_studies_that_run_are_well() -> None:
+    answering = Sessions("/tmp/ray", address="h:6379", answers=True, processes=(5,))
+    running = Sessions("/tmp/ray", stale=2, stale_bytes=GB // 2, processes=(5, 6))
+    for sessions, text in ((answering, "--address auto is h:6379, which answers"), (running, "(pid 5, 6)")):
+        assert amiss(sessions=sessions) == []
+        assert text in findings_text(examine(replace(WELL, sessions=sessions)))
+
+
+def test_an_extra_that_is_missing_is_named_with_its_installation() -> None:
+    last = examine(replace(WELL, extras={"optuna": "5.0.0"}))[-1]
+    assert last == Finding(
+        "extras", "ok", "optuna 5.0.0 installed; not mlflow, wandb: pip install 'tuner[mlflow,wandb]' if wanted"
+    )
+
+
+def test_the_text_has_remedies_below_their_lines_and_a_count() -> None:
+    said = findings_text([Finding("a", "ok", "fine"), Finding("b", "problem", "broken", "mend it")])
+    assert said == "ok       a: fine\nproblem  b: broken\n         → mend it\n1 problem, no warnings"

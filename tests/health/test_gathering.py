@@ -1,0 +1,82 @@
+"""What doctor finds on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections import namedtuple
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from tuner.health import gathering
+from tuner.health.facts import Command, Gpu, Holder
+
+OURS = "#!/venv/bin/python\nfrom tuner.cli import main\n"
+RAYS = "#!/venv/bin/python\nfrom ray.tune.scripts import cli\n"
+
+
+@pytest.mark.parametrize(("text", "owner"), [(OURS, "tuner"), (RAYS, "ray"), ("#!/bin/sh\n", "another program")])
+def test_a_command_is_told_by_what_its_script_imports(tmp_path: Path, text: str, owner: str) -> None:
+    script = tmp_path / "tune"
+    script.write_text(text)
+    assert gathering._command("tune", lambda name: str(script)) == Command(str(script), owner)
+    assert gathering._command("tune", lambda name: None) == Command()
+
+
+def test_sessions_of_no_process_are_counted_and_an_address_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    for name in ("session_1", "session_2"):
+        (tmp_path / "ray" / name).mkdir(parents=True)
+        (tmp_path / "ray" / name / "log").write_bytes(bytes(1000))
+    (tmp_path / "ray" / "session_latest").symlink_to(tmp_path / "ray" / "session_2")
+    monkeypatch.setattr(gathering, "_ray_processes", lambda: {5: f"raylet --session-dir={tmp_path}/ray/session_2"})
+    found = gathering._sessions()
+    assert (found.stale, found.stale_bytes, found.processes, found.address) == (1, 1000, (5,), "")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        (tmp_path / "ray" / "ray_current_cluster").write_text(address + "\n")
+        assert (gathering._sessions().address, gathering._sessions().answers) == (address, True)
+    assert gathering._sessions().answers is False
+
+
+def test_gpus_are_told_with_who_holds_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, process = namedtuple("memory", "total free used"), namedtuple("process", "pid usedGpuMemory")
+    told = {
+        "nvmlInit": lambda: None,
+        "nvmlShutdown": lambda: None,
+        "nvmlDeviceGetCount": lambda: 1,
+        "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlSystemGetDriverVersion": lambda: "570.1",
+        "nvmlDeviceGetName": lambda handle: b"H100",
+        "nvmlDeviceGetMemoryInfo": lambda handle: memory(80, 30, 50),
+        "nvmlDeviceGetComputeRunningProcesses": lambda handle: [process(os.getpid(), 40), process(2**30, None)],
+    }
+    for name, function in told.items():
+        monkeypatch.setattr(pynvml, name, function)
+    driver, (gpu,) = gathering._gpus()
+    mine, other = gpu.holders
+    assert (driver, gpu) == ("570.1", Gpu(0, "H100", 80, 30, (mine, other)))
+    assert (mine.pid, mine.held_bytes, bool(mine.name and mine.user)) == (os.getpid(), 40, True)
+    assert other == Holder(2**30, "a process that cannot be seen from here", "", None)
+
+
+def test_this_machine_is_looked_at_in_a_process_that_leaves_nothing(tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "tuner", "doctor", "--json"], capture_output=True, text=True, cwd=tmp_path, timeout=120
+    )
+    found = json.loads(run.stdout)
+    assert run.stderr == ""
+    assert {"python", "torch", "ray", "memory", "results", "ray's folder", "tune", "extras"} <= {
+        each["check"] for each in found
+    }
+    assert all(each["remedy"] for each in found if each["level"] != "ok")
+    assert run.returncode == any(each["level"] == "problem" for each in found)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import nn
+
+from tests.toy import Toy
+from tuner.errors import ExecutionError, InputError
+from tuner.execution.in_process import InProcessExecutor
+from tuner.prerequisites import train_prerequisites
+from tuner.settings import Settings
+from tuner.space import configurations
+from tuner.trial import AnyHyperparameter, Configuration, TextHyperparameter
+from tuner.workloads.base import Choice, Config
+
+
+class Pupil(Toy):
+    """A toy that begins with the weights of another one, which is trained first."""
+
+    name: ClassVar[str] = "pupil"
+    hyperparameters: ClassVar[Mapping[str, AnyHyperparameter]] = {
+        **Toy.hyperparameters,
+        "of": TextHyperparameter("nobody", ""),
+        "path": TextHyperparameter("", ""),
+    }
+
+    def prerequisites(self, config: Config) -> Mapping[str, Configuration]:
+        if config["of"] == "nobody" or config["path"]:
+            return {}
+        fault = int(config["of"] == "failing")
+        return {"path": Configuration(config["of"], {**config, "of": "nobody", "lr": 0.1, "fault": fault})}
+
+    def build_model(self, config: Config, data: Any) -> nn.Module:
+        model = super().build_model(config, data)
+        if config["path"]:
+            model.load_state_dict(torch.load(config["path"], weights_only=True)["weights"])
+        return model
+
+
+def choice(*listed: dict[str, Any]) -> Choice:
+    workload = Pupil()
+    return Choice(workload, lambda: None, configurations(listed, workload.schema, finish=workload.finish))
+
+
+def trained(settings: Settings, *listed: dict[str, Any]) -> tuple[list[Choice], Settings]:
+    return train_prerequisites([choice(*listed)], settings, command="tune", make_executor=InProcessExecutor)
+
+
+def test_what_several_configurations_need_is_trained_once_and_its_weights_are_theirs(tmp_path: Path) -> None:
+    settings = Settings(output=str(tmp_path / "study"), device="cpu", seeds=3, report=False)
+    own = {"of": "teacher"}
+    (filled,), _ = trained(settings, {"name": "a", "lr": 0.2, **own}, {"name": "b", **own}, {"name": "alone"})
+    best = tmp_path / "study-teacher" / "best.pt"
+    assert [each.values["path"] for each in filled.configurations] == [str(best), str(best), ""]
+    rows = (tmp_path / "study-teacher" / "results.csv").read_text().splitlines()
+    assert len(rows) == 2  # the header and one trial: of one seed, too
+    assert filled.workload.build_model(filled.configurations[0].values, None).weight.item() != pytest.approx(0.0)
+
+
+def test_a_study_that_needs_nothing_is_left_alone(tmp_path: Path) -> None:
+    settings = Settings(output=str(tmp_path / "study"))
+    (left,), same = trained(settings, {"name": "a"})
+    assert [each.values["path"] for each in left.configurations] == [""]
+    assert same is settings
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_trained_ends_everything_with_the_reason(tmp_path: Path) -> None:
+    settings = Settings(output=str(tmp_path / "study"), device="cpu", report=False)
+    reason = "failing could not be trained: failed: first step: ValueError: no such thing: tune --resume"
+    with pytest.raises(ExecutionError, match=reason):
+        trained(settings, {"name": "a", "of": "failing"})
+
+
+def test_a_dry_run_shows_the_plan_and_trains_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = Settings(output=str(tmp_path / "study"), device="cpu", dry_run=True)
+    (left,), _ = trained(settings, {"name": "a", "of": "teacher"})
+    assert left.configurations[0].values["path"] == ""
+    assert "teacher is trained first, once, for a" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_of_one_name_that_differ_are_refused(tmp_path: Path) -> None:
+    settings = Settings(output=str(tmp_path / "study"), device="cpu")
+    with pytest.raises(InputError, match="teacher is needed with several values of epochs: give one to all"):
+        trained(settings, {"name": "a", "of": "teacher"}, {"name": "b", "of": "teacher", "epochs": 2})
+
+
+def test_the_time_that_it_takes_is_taken_off_the_studys_limit(tmp_path: Path) -> None:
+    settings = Settings(output=str(tmp_path / "study"), device="cpu", time_limit="10m", report=False)
+    _, left = trained(settings, {"name": "a", "of": "teacher"})
+    assert isinstance(left.time_limit, float)
+    assert 0 < left.time_limit < 600

@@ -1,0 +1,92 @@
+"""What was made of files, kept in the user's cache folder and mapped from there by all processes of a machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    T = TypeVar("T", bound=DataclassInstance)
+
+UNREADABLE = (OSError, ValueError, EOFError)  # numpy says the last of an empty file
+
+
+def cached(kind: type[T], key: str, build: Callable[[], T]) -> T:
+    """The data set of that key from the cache; or built, put there for next time, and mapped like any other.
+
+    Arrays are ``np.memmap`` of read-only files, so that processes that use the same entry share its pages. Where
+    nothing can be written (a full disk, a home without write permission) they are what was built.
+
+    Args:
+        kind: a dataclass whose fields are arrays, and numbers, texts and tuples of texts.
+        key: see ``file_key``.
+        build: makes the data set.
+    """
+    entry = _cache_folder() / kind.__name__ / key
+    if entry.is_dir():
+        with suppress(*UNREADABLE):
+            return _load(kind, entry)
+        shutil.rmtree(entry, ignore_errors=True)
+    data = build()
+    # Another process may have put the entry there meanwhile: that one stays, as others may map it by now.
+    with suppress(OSError):
+        _save(data, entry)
+    with suppress(*UNREADABLE):
+        return _load(kind, entry)
+    return data
+
+
+def file_key(source: Path, files: Sequence[Path], *settings: Any) -> str:
+    """Names an entry: other files or settings, or files that have changed, have another.
+
+    Args:
+        source: the folder, or the one file.
+        files: in or below it.
+        settings: whatever else decides what is built, its version first; texts and numbers.
+    """
+    listed = [[str(path.relative_to(source)), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
+    text = json.dumps([*settings, str(source.resolve()), listed])
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _cache_folder() -> Path:
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("tuner"))
+
+
+def _save(data: DataclassInstance, entry: Path) -> None:
+    """Writes the arrays beside their place and moves them there at once: half an entry is never found."""
+    values = {field.name: getattr(data, field.name) for field in fields(data)}
+    arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(dir=entry.parent, prefix="partial-"))
+    try:
+        for name, value in arrays.items():
+            np.save(partial / f"{name}.npy", value, allow_pickle=False)
+        about = {name: value for name, value in values.items() if name not in arrays}
+        (partial / "about.json").write_text(json.dumps(about))
+        partial.rename(entry)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _load(kind: type[T], entry: Path) -> T:
+    about = json.loads((entry / "about.json").read_text())
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in about.items()}
+    for field in fields(kind):
+        if field.name not in values:
+            path = entry / f"{field.name}.npy"
+            values[field.name] = np.load(path, mmap_mode="r", allow_pickle=False)
+    return kind(**values)

@@ -1,0 +1,203 @@
+"""CAN-bus recordings as graphs that all trials of a machine share, split by time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.datasets.cache import cached, file_key
+from tuner.datasets.can_frames import Frames, read_frames
+from tuner.datasets.can_graphs import joined, spans, starts, window_graphs
+from tuner.errors import DataError, InputError
+
+VERSION = "1"  # of the cache: anything that changes what is built changes it
+HELD_OUT = 0.2  # of a recording's windows, for validation, and as many for the test
+FEWEST = 3  # windows of a recording
+LARGEST_WINDOW = 100_000  # frames
+
+
+# eq=False: comparing arrays field by field has no single truth value.
+@dataclass(frozen=True, eq=False)
+class CanData:
+    """G graphs of windows of CAN frames, with N nodes and E edges in all; one node for each ID of a window.
+
+    A graph's nodes are in the order of their raw IDs. IDs out of the vocabulary have index 0, and a node each.
+
+    Attributes:
+        identifiers: (V,) int32, the CAN IDs of the vocabulary, those of normal frames in training windows, in
+            ascending order: index k is ``identifiers[k - 1]``.
+        ids: (N,) int32, each node's index in the vocabulary; 0 is any other ID.
+        features: (N, 10) float32: the means of a frame's 8 bytes by 255 (missing bytes are 0), how many frames and
+            the position of the last, from 0, both by the window's length.
+        first: (G + 1,) int64, where each graph's nodes begin.
+        edge: (2, E) int32, from a frame's node to the next frame's, counted from 0 in each graph. Each pair is there
+            once, and a node that follows itself has an edge to itself.
+        edge_count: (E,) float32, how often.
+        first_edge: (G + 1,) int64, where each graph's edges begin.
+        label: (G,) int8, 1 where a frame of the window was injected.
+        recording: (G,) int16, an index into ``recordings``.
+        attack: (G,) int16, an index into ``attacks``; 0 where no frame was injected.
+        train: (G₁,) int64, graphs to train on: the first of each recording.
+        validation: (G₂,) int64, graphs to choose by, after them.
+        test: (G₃,) int64, graphs to report on: the last.
+        name: of the data set.
+        recordings: their names: those of the files, without a suffix.
+        attacks: "none" and what the names of recordings with injected frames begin with.
+    """
+
+    identifiers: NDArray[np.int32]
+    ids: NDArray[np.int32]
+    features: NDArray[np.float32]
+    first: NDArray[np.int64]
+    edge: NDArray[np.int32]
+    edge_count: NDArray[np.float32]
+    first_edge: NDArray[np.int64]
+    label: NDArray[np.int8]
+    recording: NDArray[np.int16]
+    attack: NDArray[np.int16]
+    train: NDArray[np.int64]
+    validation: NDArray[np.int64]
+    test: NDArray[np.int64]
+    name: str
+    recordings: tuple[str, ...]
+    attacks: tuple[str, ...]
+
+    def __len__(self) -> int:
+        """Number of graphs."""
+        return len(self.label)
+
+    def take(self, graphs: NDArray[np.int64]) -> CanData:
+        """Some of the graphs, each of them in all three parts."""
+        nodes, edges = spans(self.first, graphs), spans(self.first_edge, graphs)
+        values: dict[str, Any] = dict.fromkeys(("train", "validation", "test"), np.arange(len(graphs)))
+        values |= {name: getattr(self, name)[graphs] for name in ("label", "recording", "attack")}
+        values |= {name: starts(np.diff(getattr(self, name))[graphs]) for name in ("first", "first_edge")}
+        values |= {"ids": self.ids[nodes], "features": self.features[nodes]}
+        return replace(self, **values, edge=self.edge[:, edges], edge_count=self.edge_count[edges])
+
+
+def load_can(source: str, *, window: int = 100) -> CanData:
+    """CAN-bus graphs by name or path.
+
+    Args:
+        source: ``synthetic`` (generated), an HCRL-style CSV file, or a folder of such files.
+        window: frames in each graph.
+
+    Raises:
+        InputError: the window is not a whole number from 2 to 100,000.
+        DataError: there is no file, or one cannot be used; names the file, the line and the value.
+    """
+    if not isinstance(window, int) or not 2 <= window <= LARGEST_WINDOW:
+        raise InputError(f"window {window!r}: must be a whole number of frames from 2 to {LARGEST_WINDOW:,}")
+    if source == "synthetic":
+        from tuner.datasets.synthetic_can import synthetic_can
+
+        return build(synthetic_can().items(), window, "synthetic CAN traffic")
+    path = Path(source).expanduser()
+    files = _files(path)
+
+    def read() -> CanData:
+        name = path.resolve().name if path.is_dir() else path.stem
+        return build(((file.stem, read_frames(file)) for file in files), window, name)
+
+    return cached(CanData, file_key(path, files, VERSION, window), read)
+
+
+def build(recordings: Iterable[tuple[str, Frames]], window: int, name: str) -> CanData:
+    """The graphs of some recordings, split by time within each: 60 % of the windows, then 20 %, then 20 %.
+
+    Args:
+        recordings: names and frames; at least one.
+        window: frames in each graph, 2 or more.
+        name: of the data set.
+
+    Raises:
+        DataError: a recording has fewer than three windows.
+    """
+    names, parts, known = [], [], []
+    for recording, frames in recordings:
+        _check_windows(recording, len(frames), window)
+        windows = window_graphs(frames, window)
+        trained = _sizes(len(windows.label))[0] * window
+        known.append(np.unique(frames.identifier[:trained][~frames.injected[:trained]]))
+        names.append(recording)
+        parts.append(windows)
+    identifiers = np.unique(np.concatenate(known))
+    every = joined(parts)
+    sizes = np.array([len(part.label) for part in parts])
+    recording_of = np.repeat(np.arange(len(parts)), sizes)
+    attacks, attack = _attacks(names, recording_of, every.label)
+    train, validation, test = _split(sizes)
+    return CanData(
+        identifiers=identifiers,
+        ids=_index_in(identifiers, every.identifier),
+        features=every.features,
+        first=starts(every.nodes),
+        edge=every.edge,
+        edge_count=every.edge_count,
+        first_edge=starts(every.edges),
+        label=every.label,
+        recording=recording_of.astype(np.int16),
+        attack=attack,
+        train=train,
+        validation=validation,
+        test=test,
+        name=name,
+        recordings=tuple(names),
+        attacks=attacks,
+    )
+
+
+def _files(path: Path) -> list[Path]:
+    """The file itself, or a folder's CSV files by name."""
+    wanted = "give an HCRL-style CSV file, a folder of such files, or 'synthetic'"
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise DataError(f"no file or folder {str(path)!r}: {wanted}")
+    files = sorted(each for each in path.iterdir() if each.suffix.lower() == ".csv" and each.is_file())
+    if not files:
+        raise DataError(f"no .csv file in {str(path)!r}: {wanted}")
+    return files
+
+
+def _check_windows(recording: str, frames: int, window: int) -> None:
+    if frames < FEWEST * window:
+        raise DataError(
+            f"recording {recording!r} has {frames:,} frames, {frames // window} windows of {window}, and it takes "
+            f"{FEWEST} to train, choose and report on: give a longer one or a smaller window"
+        )
+
+
+def _sizes(windows: int) -> tuple[int, int, int]:
+    """How many of a recording's windows are for training, validation and the test."""
+    held = max(1, round(HELD_OUT * windows))
+    return windows - 2 * held, held, held
+
+
+def _split(sizes: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
+    """The graphs of each part, in order, for recordings of these numbers of windows."""
+    part = np.concatenate([np.repeat(np.arange(3), _sizes(size)) for size in sizes.tolist()])
+    return tuple(np.flatnonzero(part == number) for number in range(3))
+
+
+def _index_in(identifiers: NDArray[np.int32], found: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Indices in the vocabulary, from 1; 0 for what is not in it."""
+    place = np.searchsorted(identifiers, found)
+    known = np.append(identifiers, -1)[place] == found  # no ID is negative
+    return np.where(known, place + 1, 0).astype(np.int32)
+
+
+def _attacks(
+    names: Sequence[str], recording: NDArray[np.int64], label: NDArray[np.int8]
+) -> tuple[tuple[str, ...], NDArray[np.int16]]:
+    """The kinds of attack, and which each graph has."""
+    kind = [name.split("_")[0].lower() for name in names]
+    found = sorted({kind[each] for each in recording[label > 0].tolist()})
+    index = np.array([found.index(each) + 1 if each in found else 0 for each in kind])
+    return ("none", *found), np.where(label > 0, index[recording], 0).astype(np.int16)

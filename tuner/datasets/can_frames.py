@@ -1,0 +1,228 @@
+"""CAN frames from HCRL-style CSV files: ``timestamp,hex ID,DLC,its bytes in hex,flag``, rows of varying width."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.errors import DataError
+
+Column = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""Where a field of each row begins, and how many characters it has."""
+
+EXPECTED = "time,hex ID,DLC,bytes in hex,R or T"
+LONGEST_TIME = 32  # characters
+LARGEST_ID = 2**29 - 1  # of an extended frame
+MOST_BYTES = 8
+CHUNK = 2**23  # characters that are looked at together
+COMMA, LINE_FEED, RETURN = b",\n\r"
+NORMAL, INJECTED = b"RT"
+# What a character stands for as a hexadecimal digit; 16 for none.
+DIGITS = np.full(256, 16, dtype=np.int64)
+for _value, _digit in enumerate("0123456789abcdef"):
+    DIGITS[[ord(_digit), ord(_digit.upper())]] = _value
+
+
+@dataclass(frozen=True, eq=False)
+class Frames:
+    """N frames in order of time.
+
+    Attributes:
+        time: (N,) float64, seconds.
+        identifier: (N,) int32.
+        data: (N, 8) uint8; bytes that a frame has not are 0.
+        injected: (N,) bool: part of an attack.
+    """
+
+    time: NDArray[np.float64]
+    identifier: NDArray[np.int32]
+    data: NDArray[np.uint8]
+    injected: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        """Number of frames."""
+        return len(self.time)
+
+
+def in_order(parts: Sequence[Frames]) -> Frames:
+    """All frames of some parts, by time; those of the same time stay as they are."""
+    names = [field.name for field in fields(Frames)]
+    joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    order = np.argsort(joined["time"], kind="stable")
+    return Frames(**{name: value[order] for name, value in joined.items()})
+
+
+def read_frames(path: Path) -> Frames:
+    """The frames of a file; a row without a flag is of traffic without attacks, if no row of the file has one.
+
+    Raises:
+        DataError: the file cannot be read or holds no frame, or a row is broken; names the file and the line.
+    """
+    try:
+        text = np.fromfile(path, dtype=np.uint8)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    start, line = _after_header(text)
+    flagged = _has_flag(text[start:])
+    parts = []
+    while start < len(text):
+        end = _chunk_end(text, start)
+        parts.append(_parse(text[start:end], path, line, flagged))
+        line += int(np.count_nonzero(text[start:end] == LINE_FEED))
+        start = end
+    if not sum(map(len, parts)):
+        raise DataError(f"{path} holds no frame: expected rows of {EXPECTED}")
+    return in_order(parts)
+
+
+def _after_header(text: NDArray[np.uint8]) -> tuple[int, int]:
+    """Where the first row begins, and its line: after a byte-order mark, and a line of column names."""
+    mark = 3 if text[:3].tobytes() == b"\xef\xbb\xbf" else 0
+    if text[mark : mark + 9].tobytes().lower() != b"timestamp":
+        return mark, 1
+    ends = np.flatnonzero(text == LINE_FEED)
+    return (int(ends[0]) + 1, 2) if ends.size else (len(text), 1)
+
+
+def _has_flag(text: NDArray[np.uint8]) -> bool:
+    """Whether the first row ends with a flag, which decides for the file."""
+    first = text[:1000].tobytes().lstrip().split(b"\n")[0].rstrip()
+    return first.endswith((b",R", b",T"))
+
+
+def _chunk_end(text: NDArray[np.uint8], start: int) -> int:
+    """The end of the last line that ends within a chunk."""
+    ends = np.flatnonzero(text[start : start + CHUNK] == LINE_FEED)
+    whole = start + CHUNK >= len(text) or not ends.size
+    return len(text) if whole else start + int(ends[-1]) + 1
+
+
+def _parse(text: NDArray[np.uint8], path: Path, line: int, flagged: bool) -> Frames:
+    """The frames of whole lines, the first of which is the file's ``line``."""
+    begins, ends = _rows(text)
+    numbers = np.flatnonzero(ends > begins)
+    begins, ends = begins[numbers], ends[numbers]
+    commas = np.flatnonzero(text == COMMA)
+    first = np.searchsorted(commas, begins)
+    count = np.searchsorted(commas, ends) - first
+    bounds = np.concatenate([commas, [len(text)]])
+
+    def column(index: int) -> Column:
+        """A field of each row; an empty one where a row has not so many."""
+        if index == 0:
+            starts = begins
+        else:
+            starts = np.where(count >= index, bounds[np.minimum(first + index - 1, len(commas))] + 1, ends)
+        stops = np.where(count > index, bounds[np.minimum(first + index, len(commas))], ends)
+        return starts, np.maximum(stops - starts, 0)
+
+    time, bad = _times(text, column(0))
+    identifier, wrong = _hexadecimal(text, column(1), 1, 8)
+    bad |= wrong | (identifier > LARGEST_ID)
+    length, wrong = _hexadecimal(text, column(2), 1, 1)
+    bad |= wrong | (length > MOST_BYTES) | (count != length + 2 + flagged)
+    data = np.zeros((len(begins), MOST_BYTES), dtype=np.uint8)
+    for index in range(MOST_BYTES):
+        value, wrong = _hexadecimal(text, column(3 + index), 2, 2)
+        inside = index < length
+        bad |= inside & wrong
+        data[:, index] = np.where(inside & ~wrong, value, 0)
+    flag = text[np.maximum(ends - 1, 0)] if flagged else np.full(len(begins), NORMAL)
+    if flagged:
+        bad |= (text[np.maximum(ends - 2, 0)] != COMMA) | ((flag != NORMAL) & (flag != INJECTED))
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise _fault(path, line + int(numbers[row]), text[begins[row] : ends[row]].tobytes(), flagged)
+    return Frames(time, identifier.astype(np.int32), data, flag == INJECTED)
+
+
+def _rows(text: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where lines begin and end, without what ends them."""
+    feeds = np.flatnonzero(text == LINE_FEED)
+    if not len(feeds) or feeds[-1] != len(text) - 1:
+        feeds = np.append(feeds, len(text))
+    begins = np.concatenate([[0], feeds[:-1] + 1])
+    returned = (feeds > begins) & (text[np.maximum(feeds - 1, 0)] == RETURN)
+    return begins, feeds - returned
+
+
+def _times(text: NDArray[np.uint8], column: Column) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Numbers of seconds, and which are none."""
+    start, width = column
+    widest = min(max(1, int(width.max(initial=1))), LONGEST_TIME)
+    place = np.arange(widest)
+    characters = text[np.minimum(start[:, None] + place, len(text) - 1)]
+    written = np.where(place < width[:, None], characters, 0).astype(np.uint8).view(f"S{widest}")[:, 0]
+    try:
+        value = written.astype(np.float64)
+    except ValueError:
+        value = np.array([_seconds(each) for each in written.tolist()])
+    return value, ~np.isfinite(value) | (width > LONGEST_TIME)
+
+
+def _hexadecimal(
+    text: NDArray[np.uint8], column: Column, fewest: int, most: int
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Numbers of so many hexadecimal digits, and which are none."""
+    start, width = column
+    value = np.zeros(len(start), dtype=np.int64)
+    bad = (width < fewest) | (width > most)
+    for place in range(most):
+        inside = place < width
+        digit = DIGITS[text[np.minimum(start + place, len(text) - 1)]]
+        bad |= inside & (digit > 15)
+        value = np.where(inside, 16 * value + digit, value)
+    return value, bad
+
+
+def _seconds(field: bytes | str) -> float:
+    try:
+        return float(field)
+    except ValueError:
+        return np.nan
+
+
+def _fault(path: Path, number: int, row: bytes, flagged: bool) -> DataError:
+    text = row.decode("latin-1")
+    shown = text if len(text) <= 60 else text[:60] + "…"
+    reason = _reason(text.split(","), flagged)
+    return DataError(f"{path}, line {number}: {reason}, in {shown!r}; a row is {EXPECTED}: mend or remove the line")
+
+
+def _reason(fields: Sequence[str], flagged: bool) -> str:
+    """What is wrong with a row; ``_parse`` knows only that something is."""
+    if len(fields) < 3:
+        return f"{len(fields)} of at least 3 fields"
+    time, identifier, dlc, *rest = fields
+    if len(time) > LONGEST_TIME or not np.isfinite(_seconds(time)):
+        return f"time {time[:LONGEST_TIME]!r} is not a number of seconds"
+    if not _is_hexadecimal(identifier, range(1, 9)):
+        return f"ID {identifier!r} is not a hexadecimal number"
+    if int(identifier, 16) > LARGEST_ID:
+        return f"ID {identifier!r} is over {LARGEST_ID:x}"
+    if dlc not in tuple("012345678"):
+        return f"DLC {dlc!r} is not a number from 0 to 8"
+    return _reason_of_bytes(rest, int(dlc), flagged)
+
+
+def _reason_of_bytes(rest: Sequence[str], length: int, flagged: bool) -> str:
+    has_flag = bool(rest) and rest[-1] in ("R", "T")
+    found = rest[: len(rest) - has_flag]
+    if len(found) < length:
+        return f"{len(found)} bytes, fewer than its DLC of {length} (cut off?)"
+    wrong = next((each for each in found[:length] if not _is_hexadecimal(each, (2,))), None)
+    if wrong is not None:
+        return f"byte {wrong!r} is not of two hexadecimal digits"
+    if len(found) == length:
+        return "no flag, which the first row has" if flagged else "a flag, which the first row has not"
+    if len(found) == length + 1 and not has_flag:
+        return f"flag {found[-1]!r} is neither R nor T"
+    return f"{len(found)} bytes, more than its DLC of {length}"
+
+
+def _is_hexadecimal(text: str, widths: Container[int]) -> bool:
+    return len(text) in widths and all(DIGITS[ord(each)] < 16 for each in text)

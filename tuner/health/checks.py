@@ -1,0 +1,196 @@
+"""From facts to findings: what is well, what is not, and how to mend it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from tuner.health.facts import Disk, Facts, Gpu
+from tuner.trial import GB
+
+Level = Literal["ok", "warning", "problem"]
+OLDEST_PYTHON = (3, 11)
+BUFFER_BYTES = 2 * GB  # what a study leaves alone on each device, unless told otherwise
+SHARED_BYTES = GB // 4  # of Ray's object store, as tuner starts it
+TIGHT_DISK_BYTES, LITTLE_DISK_BYTES = GB // 2, 5 * GB
+FULLEST = 0.95  # Ray writes nothing more on a disk that is fuller
+STALE_BYTES = GB
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of what ``doctor`` says.
+
+    Attributes:
+        check: what was looked at.
+        level: "ok", "warning" (works, but not as well as it could) or "problem" (studies fail).
+        text: what was found.
+        remedy: what to do; empty where nothing is to be done.
+    """
+
+    check: str
+    level: Level
+    text: str
+    remedy: str = ""
+
+
+def examine(facts: Facts) -> list[Finding]:
+    """Everything that there is to say, in the order in which it is read."""
+    return [
+        _python(facts),
+        *_torch(facts),
+        *_gpus(facts),
+        *_ray(facts),
+        *_memory(facts),
+        *_shared(facts),
+        _disk("results", facts.results, "give another folder by --output, or make room"),
+        _disk("ray's folder", facts.ray_disk, "set RAY_TMPDIR to a folder on another disk, or make room"),
+        _command(facts),
+        _extras(facts),
+    ]
+
+
+def _python(facts: Facts) -> Finding:
+    text = f"{facts.python} ({facts.executable}), {facts.system}"
+    if tuple(int(part) for part in facts.python.split(".")[:2]) < OLDEST_PYTHON:
+        return Finding("python", "problem", text, "install Python 3.11 or newer, and tuner into that")
+    if not facts.system.startswith("Linux"):
+        return Finding("python", "warning", text, "trials on the CPU are capped on Linux alone")
+    return Finding("python", "ok", text)
+
+
+def _torch(facts: Facts) -> Iterator[Finding]:
+    torch, version = facts.torch, facts.packages.get("torch", "")
+    if torch.error:
+        yield Finding("torch", "problem", f"cannot be imported: {torch.error}", "pip install --force-reinstall torch")
+        return
+    build = f"for CUDA {torch.cuda}" if torch.cuda else "for the CPU"
+    if torch.cuda and facts.gpus and not torch.available:
+        yield _no_cuda(
+            facts, f"{version} {build} finds no GPU, and the driver ({facts.driver}) has {len(facts.gpus)}"
+        )
+    elif facts.gpus and not torch.cuda:
+        remedy = "install a build for CUDA: https://pytorch.org/get-started/locally"
+        yield Finding("torch", "warning", f"{version} is a build for the CPU, and there is a GPU", remedy)
+    else:
+        seen = f", sees {torch.devices} GPU{'s' * (torch.devices != 1)}" if torch.cuda else ""
+        yield Finding("torch", "ok", f"{version} {build}{seen}")
+
+
+def _no_cuda(facts: Facts, text: str) -> Finding:
+    visible = facts.variables.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return Finding("torch", "warning", f"{text}: CUDA_VISIBLE_DEVICES={visible!r}", "unset it, or name a GPU")
+    return Finding("torch", "problem", text, "the driver is too old for this torch, or broken: look at nvidia-smi")
+
+
+def _gpus(facts: Facts) -> Iterator[Finding]:
+    if not facts.gpus:
+        yield Finding("gpus", "ok", "none: trials share this machine's RAM")
+    if "MIG-" in facts.variables.get("CUDA_VISIBLE_DEVICES", ""):
+        yield Finding("gpus", "problem", "CUDA_VISIBLE_DEVICES names a MIG instance", "name a whole GPU")
+    for gpu in facts.gpus:
+        yield _gpu(gpu)
+
+
+def _gpu(gpu: Gpu) -> Finding:
+    check = f"cuda:{gpu.index}"
+    free = f"{gpu.name}, {gpu.free_bytes / GB:.1f} of {gpu.total_bytes / GB:.1f} GB free"
+    held = [
+        f"pid {each.pid} {each.name}"
+        + (f" of {each.user}" if each.user else "")
+        + ("" if each.held_bytes is None else f" {each.held_bytes / GB:.1f} GB")
+        for each in gpu.holders
+    ]
+    text = f"{free}; held by {', '.join(held)}" if held else free
+    room = min(gpu.free_bytes, gpu.total_bytes - BUFFER_BYTES)
+    if room <= 0:
+        remedy = "end what holds its memory, or hide this GPU by CUDA_VISIBLE_DEVICES"
+        return Finding(check, "problem" if gpu.total_bytes > BUFFER_BYTES else "warning", text, remedy)
+    if gpu.free_bytes < gpu.total_bytes / 2:
+        remedy = (
+            "a study gets what is free; end what holds the rest" if held else "a process that is not shown holds it"
+        )
+        return Finding(check, "warning", text, remedy)
+    return Finding(check, "ok", text)
+
+
+def _ray(facts: Facts) -> Iterator[Finding]:
+    sessions, version = facts.sessions, facts.packages.get("ray")
+    if version is None:
+        yield Finding("ray", "problem", "is not installed", "pip install 'ray[tune]>=2.60'")
+        return
+    yield Finding("ray", "ok", version)
+    if sessions.address:
+        where = f"--address auto is {sessions.address}"
+        if sessions.answers:
+            yield Finding("ray's cluster", "ok", f"{where}, which answers")
+        else:
+            remedy = f"ray stop, and remove {sessions.folder}/ray_current_cluster or unset RAY_ADDRESS"
+            yield Finding("ray's cluster", "warning", f"{where}, where nothing listens", remedy)
+    elif sessions.processes:
+        pids = ", ".join(map(str, sessions.processes))
+        yield Finding("ray's cluster", "ok", f"studies or programs with a Ray of their own run now (pid {pids})")
+    if sessions.stale:
+        size = f"{sessions.stale} old sessions with {sessions.stale_bytes / GB:.2f} GB in {sessions.folder}"
+        level: Level = "warning" if sessions.stale_bytes > STALE_BYTES else "ok"
+        remedy = f"rm -r {sessions.folder}/session_* while no Ray runs" if level == "warning" else ""
+        yield Finding("ray's sessions", level, size, remedy)
+
+
+def _memory(facts: Facts) -> Iterator[Finding]:
+    total, free = facts.ram_bytes, facts.ram_free_bytes
+    text = f"{free / GB:.1f} of {total / GB:.1f} GB free, {facts.cores} CPU cores"
+    if facts.cgroup_bytes is not None and facts.cgroup_bytes < total:
+        free = min(free, facts.cgroup_bytes - facts.cgroup_used_bytes)
+        total = facts.cgroup_bytes
+        text += f"; this container or job may use {total / GB:.1f} GB, {free / GB:.1f} GB of it free"
+    on_gpus = facts.gpus and facts.torch.available  # else trials share it
+    short = free < BUFFER_BYTES if on_gpus else min(free, total - BUFFER_BYTES) <= 0
+    remedy = "end other programs, ask for a larger limit, or leave less alone with --gpu-memory-buffer-gb"
+    yield Finding("memory", "problem" if short else "ok", text, remedy if short else "")
+
+
+def _shared(facts: Facts) -> Iterator[Finding]:
+    disk = facts.shared
+    if disk is None:
+        return
+    text = f"{disk.free_bytes / GB:.2f} of {disk.total_bytes / GB:.2f} GB free"
+    remedy = "in a container, start it with --shm-size=1g; Ray uses its folder on the disk instead, which is slower"
+    short = disk.free_bytes < SHARED_BYTES
+    yield Finding("/dev/shm", "warning" if short else "ok", text, remedy if short else "")
+
+
+def _disk(check: str, disk: Disk, remedy: str) -> Finding:
+    text = f"{disk.path}: {disk.free_bytes / GB:.1f} of {disk.total_bytes / GB:.1f} GB free"
+    if not disk.writable:
+        return Finding(check, "problem", f"{disk.path}: cannot be written", remedy)
+    if disk.free_bytes < TIGHT_DISK_BYTES:
+        return Finding(check, "problem", text, remedy)
+    full = disk.free_bytes < (1 - FULLEST) * disk.total_bytes and check != "results"
+    if full or disk.free_bytes < LITTLE_DISK_BYTES:
+        return Finding(check, "warning", text, remedy)
+    return Finding(check, "ok", text)
+
+
+def _command(facts: Facts) -> Finding:
+    tune, tuner = facts.commands["tune"], facts.commands["tuner"]
+    if tune.owner == "tuner":
+        return Finding("tune", "ok", f"{tune.path} is this one")
+    ours = "tuner" if tuner.owner == "tuner" else "scripts/tune or python -m tuner"
+    if not tune.path:
+        return Finding("tune", "ok", f"is not on the path: type {ours}")
+    whose = "Ray's, not this one" if tune.owner == "ray" else "another program"
+    return Finding(
+        "tune", "warning", f"{tune.path} is {whose}", f"type {ours}; or install tuner once more, after Ray"
+    )
+
+
+def _extras(facts: Facts) -> Finding:
+    there = [f"{name} {version}" for name, version in facts.extras.items()]
+    missing = [name for name in ("optuna", "mlflow", "wandb") if name not in facts.extras]
+    text = f"{', '.join(there) or 'none'} installed"
+    if missing:
+        text += f"; not {', '.join(missing)}: pip install 'tuner[{','.join(missing)}]' if wanted"
+    return Finding("extras", "ok", text)

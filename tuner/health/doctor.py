@@ -1,0 +1,37 @@
+"""The call: look, judge, and say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tuner.health.checks import Finding, examine
+from tuner.health.gathering import gather
+
+INDENT = " " * 9
+
+
+def doctor() -> list[Finding]:
+    """Looks at this machine: Python, torch, GPUs and who holds their memory, Ray, memory, disks, and the command.
+
+    Nothing is changed, and no Ray is started.
+
+    Returns:
+        What was found, a finding for each thing that was looked at; its ``level`` is "ok", "warning" or "problem".
+    """
+    return examine(gather())
+
+
+def findings_text(findings: Sequence[Finding]) -> str:
+    """The findings for a terminal: a line each, what to do below it, and a count at the end."""
+    lines = []
+    for each in findings:
+        lines.append(f"{each.level:<8} {each.check}: {each.text}")
+        if each.remedy:
+            lines.append(f"{INDENT}→ {each.remedy}")
+    problems, warnings = (sum(each.level == level for each in findings) for level in ("problem", "warning"))
+    said = [_count(problems, "problem"), _count(warnings, "warning")]
+    return "\n".join([*lines, ", ".join(said)])
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number or 'no'} {what}{'s' * (number != 1)}"

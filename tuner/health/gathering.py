@@ -1,0 +1,178 @@
+"""Looks at this machine, and changes nothing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+
+from tuner.devices import ALLOCATOR_VARIABLE, available_cores, cgroup_memory
+from tuner.execution.joining import port_answers
+from tuner.health.facts import Command, Disk, Facts, Gpu, Holder, Sessions, Torch
+
+PACKAGES = ("tuner", "torch", "torch_geometric", "ray", "numpy", "pandas", "nvidia-ml-py")
+EXTRAS = ("optuna", "mlflow", "wandb")
+VARIABLES = ("CUDA_VISIBLE_DEVICES", ALLOCATOR_VARIABLE, "RAY_ADDRESS", "RAY_TMPDIR", "TMPDIR")
+SHARED = Path("/dev/shm")
+ADDRESS_SECONDS = 1.0
+
+
+def gather() -> Facts:
+    """Looks at this machine, within a few seconds."""
+    import psutil
+
+    memory, (limit, used) = psutil.virtual_memory(), cgroup_memory()
+    driver, gpus = _gpus()
+    sessions = _sessions()
+    return Facts(
+        python=platform.python_version(),
+        executable=sys.executable,
+        system=f"{platform.system()} {platform.release()}",
+        packages=_versions(PACKAGES),
+        extras=_versions(EXTRAS, other={"mlflow": "mlflow-skinny"}),
+        variables={name: os.environ[name] for name in VARIABLES if name in os.environ},
+        torch=_torch(),
+        driver=driver,
+        gpus=gpus,
+        sessions=sessions,
+        ram_bytes=memory.total,
+        ram_free_bytes=memory.available,
+        cgroup_bytes=limit,
+        cgroup_used_bytes=used,
+        cores=available_cores(),
+        shared=_disk(SHARED) if SHARED.is_dir() else None,
+        results=_disk(Path("results")),
+        ray_disk=_disk(Path(sessions.folder)),
+        commands={name: _command(name) for name in ("tune", "tuner")},
+    )
+
+
+def _versions(names: tuple[str, ...], other: dict[str, str] | None = None) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in names:
+        for each in filter(None, (name, (other or {}).get(name))):
+            with suppress(metadata.PackageNotFoundError):
+                found.setdefault(name, metadata.version(each))
+    return found
+
+
+def _torch() -> Torch:
+    try:
+        import torch
+
+        available = torch.cuda.is_available()
+        return Torch("", torch.version.cuda, available, torch.cuda.device_count() if available else 0)
+    except Exception as error:  # a broken installation raises whatever it likes
+        return Torch(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
+
+
+def _gpus() -> tuple[str, tuple[Gpu, ...]]:
+    """The driver's version, empty without one, and every GPU that it knows."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return "", ()
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        return _text(pynvml.nvmlSystemGetDriverVersion()), tuple(_gpu(i, each) for i, each in enumerate(handles))
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _gpu(index: int, handle: object) -> Gpu:
+    import pynvml
+
+    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    holders: list[Holder] = []
+    with suppress(pynvml.NVMLError):
+        found = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        holders = [_holder(each.pid, each.usedGpuMemory) for each in found]
+    return Gpu(index, _text(pynvml.nvmlDeviceGetName(handle)), int(memory.total), int(memory.free), tuple(holders))
+
+
+def _holder(pid: int, held_bytes: int | None) -> Holder:
+    """A process by what the system says of it; in a container the driver may have other numbers than the system."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        return Holder(pid, process.name(), process.username(), held_bytes)
+    except (psutil.Error, KeyError):
+        return Holder(pid, "a process that cannot be seen from here", "", held_bytes)
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def ray_folder() -> Path:
+    """Where Ray keeps its sessions."""
+    return Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp") / "ray"
+
+
+def _sessions() -> Sessions:
+    folder = ray_folder()
+    running = _ray_processes()
+    used = {part for line in running.values() for part in line.split() if "session_" in part}
+    stale = [
+        path
+        for path in folder.glob("session_*")
+        if path.is_dir() and not path.is_symlink() and not any(path.name in part for part in used)
+    ]
+    address = os.environ.get("RAY_ADDRESS", "")
+    with suppress(OSError):
+        address = address or (folder / "ray_current_cluster").read_text().strip()
+    answers = bool(address) and port_answers(address, ADDRESS_SECONDS) if _is_address(address) else False
+    return Sessions(
+        str(folder), len(stale), sum(_size_bytes(path) for path in stale), tuple(running), address, answers
+    )
+
+
+def _is_address(text: str) -> bool:
+    return text.rpartition(":")[2].isdigit()
+
+
+def _ray_processes() -> dict[int, str]:
+    """Command lines of Ray's node processes, by pid."""
+    import psutil
+
+    found: dict[int, str] = {}
+    for process in psutil.process_iter(["name", "cmdline"]):
+        if process.info["name"] in ("raylet", "gcs_server"):
+            found[process.pid] = " ".join(process.info["cmdline"] or ())
+    return found
+
+
+def _size_bytes(folder: Path) -> int:
+    total = 0
+    for base, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                total += os.lstat(os.path.join(base, name)).st_size
+    return total
+
+
+def _disk(path: Path) -> Disk:
+    """The file system that a folder is on, or would be."""
+    there = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
+    usage = shutil.disk_usage(there)
+    return Disk(str(path), usage.total, usage.free, os.access(there, os.W_OK))
+
+
+def _command(name: str, find: Callable[[str], str | None] = shutil.which) -> Command:
+    """What a name on the command line starts; Ray's script is told from ours by what it imports."""
+    path = find(name)
+    if path is None:
+        return Command()
+    text = ""
+    with suppress(OSError):
+        text = Path(path).read_bytes()[:2000].decode(errors="replace")
+    owner = "tuner" if "from tuner." in text else "ray" if "ray.tune" in text else "another program"
+    return Command(path, owner)

@@ -1,0 +1,53 @@
+"""Graphs of CAN traffic as the models take them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tuner.datasets.can import CanData
+from tuner.datasets.can_graphs import spans
+
+
+class CanBatch(NamedTuple):
+    """B graphs with N nodes and E edges in all; nodes are counted over the batch."""
+
+    graph: Tensor  # (B,) int64: index of each graph in the data set
+    label: Tensor  # (B,) int64: 1 with an injected frame, else 0
+    node_graph: Tensor  # (N,) int64: which graph of the batch a node is in
+    ids: Tensor  # (N,) int64: the vocabulary's index of a node's CAN ID; 0 for an ID that is not in it
+    features: Tensor  # (N, 10) in [0, 1]: 8 byte means, scaled count, last position
+    edge: Tensor  # (2, E) int64: from node, to node; no pair twice; a node leads to itself only if that was seen
+    edge_count: Tensor  # (E, 1): how often the one was followed by the other
+
+
+def collate(data: CanData, graphs: NDArray[np.int64]) -> CanBatch:
+    """One batch of these graphs, on the CPU, in their order.
+
+    Args:
+        data: all graphs.
+        graphs: (B,) indices of them; at least one.
+    """
+    nodes, edges = spans(data.first, graphs), spans(data.first_edge, graphs)
+    size, degree = (first[graphs + 1] - first[graphs] for first in (data.first, data.first_edge))
+    begin = np.repeat(np.cumsum(size) - size, degree)  # where the nodes of each edge's graph begin in the batch
+    return CanBatch(
+        graph=torch.from_numpy(graphs.astype(np.int64)),
+        label=torch.from_numpy(data.label[graphs].astype(np.int64)),
+        node_graph=torch.from_numpy(np.repeat(np.arange(len(graphs)), size)),
+        ids=torch.from_numpy(data.ids[nodes].astype(np.int64)),
+        features=torch.from_numpy(data.features[nodes]),
+        edge=torch.from_numpy(data.edge[:, edges] + begin),
+        edge_count=torch.from_numpy(data.edge_count[edges][:, None]),
+    )
+
+
+def largest(data: CanData, graphs: NDArray[np.int64], number: int) -> NDArray[np.int64]:
+    """Of these graphs so many with the most edges and nodes, the largest first."""
+    size = np.diff(data.first_edge)[graphs] + np.diff(data.first)[graphs]
+    chosen: NDArray[np.int64] = graphs[np.argsort(-size, kind="stable")[:number]]
+    return chosen
