@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from tests.toy import Toy
 from tuner.execution.loop import Executor
+from tuner.execution.stop_file import StopFile
 from tuner.placement import Packer, Plan
-from tuner.trial import GB, MemoryEstimate, Outcome, Placement, Request, Trial
+from tuner.trial import GB, EpochReport, MemoryEstimate, Outcome, Placement, Request, Trial
 from tuner.workloads.base import Batch
 
 
@@ -43,6 +46,26 @@ def placements(plan: Plan, trials: int, attempt: int = 1, epochs: int = 5) -> li
     named = [Trial(f"t{number}-{attempt}", "toy", str(number), config, 0, attempt) for number in range(trials)]
     packer.wait(Request(trial, estimate, GB // 2) for trial in named)
     return [placement for _, placement in packer.place()]
+
+
+def stop_and_go_on(executor: Executor, plan: Plan, checkpoints: Path) -> None:
+    """What both executors do with a trial that is stopped, and runs again."""
+    (placed,) = placements(plan, 1, epochs=10_000)
+    first, again = (replace(placed, trial=replace(placed.trial, trial_id="stopped", attempt=n)) for n in (1, 2))
+    kept = checkpoints / "stopped.pt"
+    executor.submit(first)
+    while until(executor, EpochReport).epoch == 0:
+        assert not kept.exists()
+    executor.stop()
+    try:
+        stopped = until(executor, Outcome)
+        assert (stopped.status, stopped.error, stopped.phase) == ("interrupted", "", "")
+        executor.submit(again)
+        assert until(executor, EpochReport).epoch == stopped.epochs > 0
+        assert until(executor, Outcome).epochs == stopped.epochs, "it is still to stop"
+    finally:
+        StopFile(checkpoints).reset()
+        kept.unlink(missing_ok=True)
 
 
 def until(executor: Executor, kind: type) -> Any:

@@ -21,6 +21,7 @@ import psutil
 import pytest
 import torch
 
+from tests.conftest import write_ratings
 from tuner.cli import cli, main
 from tuner.errors import InputError
 
@@ -30,6 +31,14 @@ ROOT = Path(__file__).parents[1]
 
 def tune(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, cwd=cwd, timeout=120)
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What a command prints that this process runs: to load torch for another one takes three seconds."""
+    assert cli.main([*arguments], standalone_mode=False) in (None, 0)
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    return printed.out
 
 
 def own_file(folder: Path, text: str) -> str:
@@ -47,50 +56,68 @@ configurations:
 """
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A study in the folder ``out`` of this one, and what it printed."""
+    folder = tmp_path_factory.mktemp("finished")
+    config, data = own_file(folder, SMALL), str(write_ratings(folder / "ml-small"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        run = tune("--config", config, "--data", data, "--auto-memory", "--output", "out", cwd=folder)
+    assert (run.returncode, run.stderr) == (0, "")
+    return folder, run.stdout
+
+
+def command_again(printed: str) -> str:
+    (again,) = re.findall("^best: .* Again: (.*)$", printed, re.MULTILINE)
+    return str(again)
+
+
 @pytest.mark.ray
-def test_a_study_ends_with_a_table_a_csv_and_a_command_that_repeats_the_best(folder: Path, tmp_path: Path) -> None:
-    config = own_file(tmp_path, SMALL)
-    run = tune("--config", config, "--data", str(folder), "--auto-memory", "--output", "out", cwd=tmp_path)
-    assert run.returncode == 0, run.stderr
-    assert run.stderr == ""
-    assert ", the largest (traced)" in run.stdout
-    assert [line[:5] for line in run.stdout.splitlines() if line.startswith("[")] == ["[1/3]", "[2/3]", "[3/3]"]
-    results = pd.read_csv(tmp_path / "out" / "results.csv")
+def test_a_study_ends_with_a_table_a_csv_and_the_best(
+    finished: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, printed = finished
+    assert ", the largest (traced)" in printed
+    assert [line[:5] for line in printed.splitlines() if line.startswith("[")] == ["[1/3]", "[2/3]", "[3/3]"]
+    results = pd.read_csv(folder / "out" / "results.csv")
     assert results.status.tolist() == ["completed"] * 3
     assert (results.peak_memory_gb > 0.05).all()
-    best = results.loc[results.val_rmse.idxmin()]
-    (again,) = re.findall("^best: .* Again: (.*)$", run.stdout, re.MULTILINE)
-    assert f"Again: {again}\n" in tune("results", "out", cwd=tmp_path).stdout
-    repeated = subprocess.run(
-        [*shlex.split(again), "--output", "again"], capture_output=True, text=True, cwd=tmp_path, timeout=120
-    )
-    assert repeated.returncode == 0, repeated.stderr
-    (row,) = pd.read_csv(tmp_path / "again" / "results.csv").to_dict("records")
-    assert (row["name"], row["val_rmse"], row["test_rmse"]) == (best["name"], best.val_rmse, best.test_rmse)
-    trained = tune("train", "--from", "out", "--exact", "--output", "trained", cwd=tmp_path)  # without Ray
-    assert trained.returncode == 0, trained.stderr
-    assert trained.stdout.endswith("the study's figures came out again, to the last digit\n")
-    there, here = (torch.load(tmp_path / name / "best.pt", weights_only=True) for name in ("out", "trained"))
+    monkeypatch.chdir(folder)
+    assert f"Again: {command_again(printed)}\n" in said(capsys, "results", "out")
+
+
+@pytest.mark.ray
+def test_a_trial_of_a_study_is_trained_again_without_ray_to_the_last_digit(
+    finished: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(finished[0])
+    printed = said(capsys, "train", "--from", "out", "--exact", "--output", str(tmp_path / "trained"))
+    assert printed.endswith("the study's figures came out again, to the last digit\n")
+    there, here = (torch.load(each / "best.pt", weights_only=True) for each in (Path("out"), tmp_path / "trained"))
     assert here["metrics"] == there["metrics"]
     assert all(torch.equal(weight, here["weights"][name]) for name, weight in there["weights"].items())
 
 
 @pytest.mark.ray
-def test_a_limit_of_time_ends_a_study_and_the_seeds_that_are_left_are_gone_on_with(
-    folder: Path, tmp_path: Path
+def test_the_command_that_repeats_the_best_may_be_ended_by_a_limit_of_time_and_gone_on_with_for_more_seeds(
+    finished: tuple[Path, str],
 ) -> None:
-    config = own_file(tmp_path, "configurations: [{name: a, hidden_dim: 4, batch_size: 100, epochs: 2}]")
-    common = ("--config", config, "--data", str(folder), "--model-memory-gb", "0.5", "--output", "out")
-    run = tune(*common, "--seeds", "2", "--time-limit", "0.01s", cwd=tmp_path)
+    folder, printed = finished
+    command = [*shlex.split(command_again(printed)), "--output", "again", "--seeds", "2", "--time-limit", "0.01s"]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=120)
     assert (run.returncode, run.stderr) == (1, "")
-    python = min(sys.executable, os.path.relpath(sys.executable, tmp_path), key=len)
-    assert run.stdout.splitlines()[-1] == f"go on with: {python} -m tuner --resume out"
-    rows = pd.read_csv(tmp_path / "out" / "results.csv")
+    python = min(sys.executable, os.path.relpath(sys.executable, folder), key=len)
+    assert run.stdout.splitlines()[-1] == f"go on with: {python} -m tuner --resume again"
+    rows = pd.read_csv(folder / "again" / "results.csv")
     assert set(rows.error) == {"time limit of 0.01s reached before it started"}
-    run = tune("--resume", "out", "--seeds", "3", cwd=tmp_path)
+    run = tune("--resume", "again", "--seeds", "3", "--max-workers", "1", cwd=folder)
     assert (run.returncode, run.stderr) == (0, "")
-    rows = pd.read_csv(tmp_path / "out" / "results.csv")
+    rows = pd.read_csv(folder / "again" / "results.csv")
     assert list(zip(rows.seed, rows.status, strict=True)) == [(seed, "completed") for seed in (0, 1, 2)]
+    tried = pd.read_csv(folder / "out" / "results.csv")
+    same = ["name", "val_rmse", "test_rmse"]
+    assert rows.loc[0, same].tolist() == tried.loc[tried.val_rmse.idxmin(), same].tolist()
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
@@ -107,8 +134,9 @@ def processes_of(folder: Path) -> list[psutil.Process]:
 
 @pytest.mark.ray
 def test_ctrl_c_on_a_terminal_keeps_the_finished_and_leaves_no_process(folder: Path, tmp_path: Path) -> None:
-    text = "defaults: {epochs: 99999}\nconfigurations: [{name: brief, epochs: 1, hidden_dim: 2000}, {name: long}]"
-    arguments = ["--config", own_file(tmp_path, text), "--data", str(folder), "--auto-memory", "--output", "out"]
+    text = "defaults: {epochs: 99999}\nconfigurations: [{name: brief, epochs: 1}, {name: long}]"
+    arguments = ["--config", own_file(tmp_path, text), "--data", str(folder), "--output", "out"]
+    arguments += ["--model-memory-gb", "0.5", "--max-workers", "1"]
     child, terminal = pty.fork()
     if child == 0:
         os.chdir(tmp_path)
@@ -167,12 +195,19 @@ def test_ctrl_c_on_a_terminal_keeps_the_finished_and_leaves_no_process(folder: P
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2_and_nothing_written(
-    tmp_path: Path, arguments: list[str], message: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
 ) -> None:
     own_file(tmp_path, SMALL)
-    run = tune(*arguments, "--device", "cpu", cwd=tmp_path)
-    assert run.returncode == 2
-    (line,) = run.stderr.splitlines()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["tune", *arguments, "--device", "cpu"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("error: ")
     assert message in line
     assert [path.name for path in tmp_path.iterdir()] == ["own.yaml"]
@@ -205,12 +240,16 @@ def test_a_broken_line_of_the_data_is_named(folder: Path, tmp_path: Path) -> Non
     (folder / "u.data").write_text("\n".join(lines))
     run = tune("--data", str(folder), cwd=tmp_path)
     assert run.returncode == 2
-    assert "u.data, line 42" in run.stderr
+    (line,) = run.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert "u.data, line 42" in line
 
 
-def test_a_dry_run_prints_the_plan_and_stops(folder: Path, tmp_path: Path) -> None:
-    run = tune("run", "--mode", "architecture", "--auto-memory", "--data", str(folder), "--dry-run", cwd=tmp_path)
-    assert run.returncode == 0
+def test_a_dry_run_prints_the_plan_and_stops(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    printed = said(capsys, "run", "--mode", "architecture", "--auto-memory", "--data", str(folder), "--dry-run")
     for text in (
         "8\n",
         "ml-small: 40 users, 60 items; 760 ratings to train on",
@@ -219,17 +258,19 @@ def test_a_dry_run_prints_the_plan_and_stops(folder: Path, tmp_path: Path) -> No
         "fit by memory",
         "bounded by",
     ):
-        assert text in run.stdout
+        assert text in printed
     assert [path.name for path in tmp_path.iterdir()] == ["ml-small"]
 
 
-def test_estimates_are_printed_as_a_table_json_or_csv(folder: Path, tmp_path: Path) -> None:
+def test_estimates_are_printed_as_a_table_json_or_csv(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     common = ["estimate", "--data", str(folder), "--device", "cpu", "--set", "hidden_dim=16"]
     table = tune(*common, cwd=tmp_path).stdout.splitlines()
     assert table[0].split()[0] == "name"
     assert [line.split()[0] for line in table[1:3]] == ["32x2", "64x2"]
-    records = json.loads(tune(*common, "--json", cwd=tmp_path).stdout)
-    rows = pd.read_csv(io.StringIO(tune(*common, "--csv", cwd=tmp_path).stdout), keep_default_na=False)
+    records = json.loads(said(capsys, *common, "--json"))
+    rows = pd.read_csv(io.StringIO(said(capsys, *common, "--csv")), keep_default_na=False)
     assert rows.to_dict("records") == records
     assert records[0]["need_gb"] > records[0]["estimated_memory_gb"] > records[0]["context_gb"] > 0
     assert records[0]["method"] == "traced"
@@ -237,13 +278,15 @@ def test_estimates_are_printed_as_a_table_json_or_csv(folder: Path, tmp_path: Pa
 
 
 @pytest.mark.ray
-def test_calibration_trains_measures_and_corrects(folder: Path, tmp_path: Path) -> None:
+def test_calibration_trains_measures_and_corrects(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = tune("calibrate", "--data", str(folder), "--limit", "1", "--device", "cpu", cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     head, row = run.stdout.splitlines()[-2:]
     found = dict(zip(head.split(), row.split(), strict=True))
     assert float(found["after_gb"]) == pytest.approx(float(found["peak_memory_gb"]), rel=0.02)
-    assert "calibrated" in tune("estimate", "--data", str(folder), "--device", "cpu", cwd=tmp_path).stdout
+    assert "calibrated" in said(capsys, "estimate", "--data", str(folder), "--device", "cpu")
     assert [path.name for path in tmp_path.iterdir()] == ["ml-small"]
 
 

@@ -165,6 +165,22 @@ def test_the_table_has_the_csvs_very_texts(browser: webdriver.Chrome, thousand: 
     assert best.find_element(By.CLASS_NAME, "big").text == f"{losses[0]:.4f}"
 
 
+def test_every_plot_is_drawn_without_an_error_and_without_the_network(
+    browser: webdriver.Chrome, thousand: Path
+) -> None:
+    show(browser, thousand)
+    browser.execute_script("drawAll()")
+    plots = browser.find_elements(By.CLASS_NAME, "plot")
+    empty = [each for each in plots if not each.find_elements(By.CLASS_NAME, "main-svg")]
+    assert (len(plots), empty) == (1 + 5 + 1 + 2 + 1, [])
+    bars = browser.execute_script("return document.querySelectorAll('.plot .bars .point').length")
+    attempts = len((thousand / "attempts.jsonl").read_text().splitlines())
+    assert bars >= attempts
+    assert [each for each in browser.get_log("browser") if each["level"] in ("SEVERE", "WARNING")] == []
+    assert network(browser) == []
+    assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
+
+
 def test_sorting_and_filtering_by_keyboard(browser: webdriver.Chrome, tmp_path: Path) -> None:
     write_study(tmp_path / "s", 100)
     report(tmp_path / "s")
@@ -184,22 +200,6 @@ def test_sorting_and_filtering_by_keyboard(browser: webdriver.Chrome, tmp_path: 
     assert count.text == f"{len(shown)} of 100 trials"
 
 
-def test_every_plot_is_drawn_without_an_error_and_without_the_network(
-    browser: webdriver.Chrome, thousand: Path
-) -> None:
-    show(browser, thousand)
-    browser.execute_script("drawAll()")
-    plots = browser.find_elements(By.CLASS_NAME, "plot")
-    empty = [each for each in plots if not each.find_elements(By.CLASS_NAME, "main-svg")]
-    assert (len(plots), empty) == (1 + 5 + 1 + 2 + 1, [])
-    bars = browser.execute_script("return document.querySelectorAll('.plot .bars .point').length")
-    attempts = len((thousand / "attempts.jsonl").read_text().splitlines())
-    assert bars >= attempts
-    assert [each for each in browser.get_log("browser") if each["level"] in ("SEVERE", "WARNING")] == []
-    assert network(browser) == []
-    assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
-
-
 @pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (1280, "dark"), (375, "light")])
 def test_nothing_serious_for_those_who_cannot_see_or_use_a_mouse_and_no_sideways_scroll(
     browser: webdriver.Chrome, small: Path, width: int, theme: str
@@ -215,6 +215,31 @@ def test_nothing_serious_for_those_who_cannot_see_or_use_a_mouse_and_no_sideways
     assert len(found["passes"]) > 10
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     assert browser.execute_script("return document.querySelector('.scroll.table').scrollWidth") > width - 40
+
+
+def test_names_of_users_stay_text(browser: webdriver.Chrome, small: Path) -> None:
+    set_screen(browser, 1280, "light")
+    show(browser, small)
+    browser.execute_script("drawAll()")
+    assert NASTY in cells(browser, "name")[0]
+    assert browser.find_elements(By.TAG_NAME, "img") == []
+    assert NASTY in browser.find_element(By.CSS_SELECTOR, ".legendtext").text
+    assert [each for each in browser.get_log("browser") if each["level"] == "SEVERE"] == []
+
+
+def test_a_theme_is_chosen_by_button_and_the_plots_follow(browser: webdriver.Chrome, small: Path) -> None:
+    set_screen(browser, 1280, "light")
+    show(browser, small)
+    ground = "return getComputedStyle(document.body).backgroundColor"
+    light = browser.execute_script(ground)
+    button = browser.find_element(By.ID, "theme")
+    assert button.text == "Dark theme"
+    before = browser.execute_script("return readColours().completed")
+    button.click()
+    assert (button.text, browser.execute_script(ground) != light) == ("Light theme", True)
+    browser.execute_script("drawAll()")
+    marker = "return getComputedStyle(document.querySelector('.grid .plot .point')).fill"
+    assert browser.execute_script(marker) == browser.execute_script("return readColours().completed") != before
 
 
 # The boxes that are scrolled sideways, and the texts that a plot's edge cuts off.
@@ -256,31 +281,6 @@ def test_configurations_are_sorted_by_their_means_apart_from_the_trials(
     assert (cells(browser, "name", table)[-1], cells(browser, "name")) == (best, trials)
     browser.execute_script("chooseTrial(arguments[0])", f"toy/{best}")
     assert browser.find_element(By.CSS_SELECTOR, "tr.chosen th").text == best
-
-
-def test_names_of_users_stay_text(browser: webdriver.Chrome, small: Path) -> None:
-    set_screen(browser, 1280, "light")
-    open_page(browser, small)
-    browser.execute_script("drawAll()")
-    assert NASTY in cells(browser, "name")[0]
-    assert browser.find_elements(By.TAG_NAME, "img") == []
-    assert NASTY in browser.find_element(By.CSS_SELECTOR, ".legendtext").text
-    assert [each for each in browser.get_log("browser") if each["level"] == "SEVERE"] == []
-
-
-def test_a_theme_is_chosen_by_button_and_the_plots_follow(browser: webdriver.Chrome, small: Path) -> None:
-    set_screen(browser, 1280, "light")
-    open_page(browser, small)
-    ground = "return getComputedStyle(document.body).backgroundColor"
-    light = browser.execute_script(ground)
-    button = browser.find_element(By.ID, "theme")
-    assert button.text == "Dark theme"
-    before = browser.execute_script("return readColours().completed")
-    button.click()
-    assert (button.text, browser.execute_script(ground) != light) == ("Light theme", True)
-    browser.execute_script("drawAll()")
-    marker = "return getComputedStyle(document.querySelector('.grid .plot .point')).fill"
-    assert browser.execute_script(marker) == browser.execute_script("return readColours().completed") != before
 
 
 def test_a_live_page_follows_its_study_and_keeps_sort_and_filter(browser: webdriver.Chrome, tmp_path: Path) -> None:

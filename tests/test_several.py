@@ -14,12 +14,11 @@ import pytest
 import torch
 
 import tuner
-from tests.toy import Sharing, Toy, Wide
+from tests.toy import Toy, Wide
 from tuner.devices import ram_device
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
 from tuner.execution.loop import Executor
-from tuner.execution.ray_executor import RayExecutor
 from tuner.forecast import plan
 from tuner.planning import estimate_requests, to_trials
 from tuner.settings import Settings
@@ -197,18 +196,6 @@ def test_a_file_of_both_runs_and_is_gone_on_with_by_its_folder_alone(
     (tmp_path / "own.yaml").unlink()
     assert tuner.run(resume=out).rows == first.rows
     assert "nothing is left to do" in capfd.readouterr().out
-
-
-@pytest.mark.ray
-def test_workers_run_trials_of_both_and_see_the_data_without_a_copy(tmp_path: Path) -> None:
-    data = {"array": np.ones(1_000_000)}
-    choices = [choice(Sharing(), [{"name": "a"}, {"name": "b"}], data), choice(Wide(), WIDE)]
-    result = study(tmp_path / "out", choices, RayExecutor(), model_memory_gb=0.7)
-    assert [(row["workload"], row["status"]) for row in result.rows] == [("sharing", "completed")] * 2 + [
-        ("toy-wide", "completed")
-    ] * 2
-    assert [row["val_loss"] for row in result.rows[:2]] == [0.0, 0.0]
-    assert (tmp_path / "out" / best_name("sharing")).exists()
 
 
 def best_of(folder: Path, *names: str) -> None:

@@ -74,7 +74,7 @@ def test_a_node_that_dies_takes_its_trials_and_its_devices_and_nothing_else(thre
         devices = executor.devices("cpu")
         plan = make_plan(devices, [GB // 2] * 3, packing="uniform", buffer_bytes=0, threads=1)
         executor.open({"toy": Job(Slow(), None)}, plan, None)
-        placed = placements(plan, 3, epochs=60)
+        placed = placements(plan, 3, epochs=30)
         for placement in placed:
             executor.submit(placement)
         collect(executor, events, lambda: sum(isinstance(event, EpochReport) for event in events) >= 3)

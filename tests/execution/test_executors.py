@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,26 +11,30 @@ import numpy as np
 import pytest
 from torch import nn
 
-from tests.ray_trials import Slow, placements, until
-from tests.toy import Fatal, Sharing, Toy
+from tests.ray_trials import stop_and_go_on
+from tests.toy import Fatal, Sharing, Toy, Wide
 from tuner.devices import ram_device
 from tuner.execution.in_process import InProcessExecutor
 from tuner.execution.loop import Executor
 from tuner.execution.ray_executor import RayExecutor
-from tuner.interrupts import Interrupt, orderly
 from tuner.placement import make_plan
 from tuner.space import configurations
 from tuner.study import Settings, StudyResult, run_study
-from tuner.trial import GB, EpochReport, Outcome
-from tuner.workloads.base import Choice, Job
+from tuner.study_folder import Row, best_name
+from tuner.trial import GB
+from tuner.workloads.base import Choice, Job, Workload
 
-EXECUTORS = [InProcessExecutor, pytest.param(RayExecutor, marks=pytest.mark.ray)]
+TOYS = (Toy(), [{"fault": fault} for fault in (0, 1, 2, 3, 0)])
+WIDES = (Wide(), [{}, {}])
 
 
-def study(workload: Toy, executor: Executor, folder: Path, faults: list[int], data: Any = None) -> StudyResult:
-    listed = [{"name": f"{number}", "fault": fault} for number, fault in enumerate(faults)]
+def study(
+    folder: Path, executor: Executor, *tried: tuple[Workload, list[dict[str, Any]]], data: Any = None
+) -> StudyResult:
+    """Of each workload these configurations, named by their number."""
+    named = [(workload, [{"name": f"{n}", **each} for n, each in enumerate(listed)]) for workload, listed in tried]
     return run_study(
-        [Choice(workload, lambda: data, configurations(listed, workload.hyperparameters))],
+        [Choice(each, lambda: data, configurations(listed, each.hyperparameters)) for each, listed in named],
         Settings(
             output=str(folder),
             device="cpu",
@@ -41,6 +42,7 @@ def study(workload: Toy, executor: Executor, folder: Path, faults: list[int], da
             gpu_memory_buffer_gb=0,
             max_workers=1,
             on_oom="fail",
+            report=False,
         ),
         label="test",
         command="a test",
@@ -48,62 +50,64 @@ def study(workload: Toy, executor: Executor, folder: Path, faults: list[int], da
     )
 
 
-@pytest.mark.parametrize("make", EXECUTORS)
-def test_trials_end_with_their_status_metrics_and_weights(make: Callable[[], Executor], tmp_path: Path) -> None:
-    result = study(Toy(), make(), tmp_path / "out", [0, 1, 2, 3, 0])
-    by_name = {row["name"]: row for row in result.rows}
-    assert [by_name[f"{n}"]["status"] for n in range(5)] == [
-        "completed",
-        "failed",
-        "out_of_memory",
-        "diverged",
-        "completed",
-    ]
-    assert by_name["0"]["val_loss"] == by_name["4"]["val_loss"], "a worker's past has no influence"
-    assert by_name["1"]["error"] == "first step: ValueError: no such thing"
-    assert by_name["0"]["peak_memory_gb"] > 0.05
-    assert (tmp_path / "out" / "best.pt").stat().st_size > 0
+@pytest.fixture(scope="module")
+def in_process(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
+    return study(tmp_path_factory.mktemp("in-process"), InProcessExecutor(), TOYS, WIDES)
 
 
-@pytest.mark.parametrize("make", EXECUTORS)
-def test_a_trial_that_is_stopped_goes_on_at_the_epoch_that_it_had_reached(
-    make: Callable[[], Executor], tmp_path: Path
-) -> None:
-    plan = make_plan([ram_device()], [GB // 2], packing="uniform", buffer_bytes=0, max_workers=1, threads=1)
-    (first,) = placements(plan, 1, epochs=10_000)
-    interrupt = Interrupt()
-    with orderly(interrupt), closing(make()) as executor:
-        executor.open({"toy": Job(Slow(), None)}, plan, tmp_path)
-        executor.submit(first)
-        while until(executor, EpochReport).epoch == 0:
-            pass
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert (interrupt.requested, signal.alarm(0)) == (True, 0), "Ray's own handler would end this process soon"
-        executor.stop()
-        stopped = until(executor, Outcome)
-        assert (stopped.status, stopped.error, stopped.phase) == ("interrupted", "", "")
-        executor.submit(replace(first, trial=replace(first.trial, attempt=2)))
-        assert until(executor, EpochReport).epoch == stopped.epochs > 0
-    assert [path.name for path in tmp_path.iterdir()] == [f"{first.trial.trial_id}.pt"]
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    path = tmp_path_factory.mktemp("data") / "mapped.npy"
+    np.save(path, np.ones(1_000_000))
+    return {"array": np.ones(1_000_000), "mapped": np.load(path, mmap_mode="r")}
+
+
+@pytest.fixture(scope="module")
+def on_ray(tmp_path_factory: pytest.TempPathFactory, data: dict[str, Any]) -> StudyResult:
+    """All that is asked of Ray in one study: to start it takes seconds."""
+    fatal, sharing = (Fatal(), [{"fault": fault} for fault in (1, 0, 2, 0)]), (Sharing(), [{}, {}])
+    return study(tmp_path_factory.mktemp("ray"), RayExecutor(), TOYS, fatal, sharing, WIDES, data=data)
+
+
+def rows_of(result: StudyResult, workload: str) -> list[Row]:
+    return sorted((row for row in result.rows if row["workload"] == workload), key=lambda row: str(row["name"]))
+
+
+@pytest.mark.parametrize("executed", ["in_process", pytest.param("on_ray", marks=pytest.mark.ray)])
+def test_trials_end_with_their_status_metrics_and_weights(executed: str, request: pytest.FixtureRequest) -> None:
+    result = request.getfixturevalue(executed)
+    rows = rows_of(result, "toy")
+    assert [row["status"] for row in rows] == ["completed", "failed", "out_of_memory", "diverged", "completed"]
+    assert rows[0]["val_loss"] == rows[4]["val_loss"], "a worker's past has no influence"
+    assert rows[1]["error"] == "first step: ValueError: no such thing"
+    assert rows[0]["peak_memory_gb"] > 0.05
+    assert [row["status"] for row in rows_of(result, "toy-wide")] == ["completed"] * 2
+    for workload in ("toy", "toy-wide"):
+        assert (result.folder / best_name(workload)).stat().st_size > 0
 
 
 @pytest.mark.ray
-def test_a_worker_that_dies_or_breaks_fails_its_trial_alone(tmp_path: Path) -> None:
-    result = study(Fatal(), RayExecutor(), tmp_path / "out", [1, 0, 2, 0])
-    by_name = {row["name"]: row for row in result.rows}
-    assert [by_name[f"{n}"]["status"] for n in range(4)] == ["failed", "completed", "failed", "completed"]
-    for name in ("0", "2"):
-        assert "the worker was lost: " in by_name[name]["error"]
-        assert "\x1b" not in by_name[name]["error"]
+def test_a_worker_that_dies_or_breaks_fails_its_trial_alone(on_ray: StudyResult) -> None:
+    rows = rows_of(on_ray, "fatal")
+    assert [row["status"] for row in rows] == ["failed", "completed", "failed", "completed"]
+    for row in (rows[0], rows[2]):
+        assert "the worker was lost: " in row["error"]
+        assert "\x1b" not in row["error"]
 
 
 @pytest.mark.ray
-def test_workers_see_the_drivers_data_without_a_copy(tmp_path: Path) -> None:
-    np.save(tmp_path / "mapped.npy", np.ones(1_000_000))
-    data = {"array": np.ones(1_000_000), "mapped": np.load(tmp_path / "mapped.npy", mmap_mode="r")}
+def test_workers_see_the_drivers_data_without_a_copy(on_ray: StudyResult, data: dict[str, Any]) -> None:
     assert Sharing().evaluate(nn.Identity(), data, "test") == {"loss": 1.0}
-    (row,) = study(Sharing(), RayExecutor(), tmp_path / "out", [0], data).rows
-    assert (row["status"], row["val_loss"]) == ("completed", 0.0)
+    shared = [(row["status"], row["val_loss"]) for row in rows_of(on_ray, "sharing")]
+    assert shared == [("completed", 0.0)] * 2
+
+
+def test_a_trial_that_is_stopped_goes_on_at_the_epoch_that_it_had_reached(tmp_path: Path) -> None:
+    plan = make_plan([ram_device()], [GB // 2], packing="uniform", buffer_bytes=0, max_workers=1, threads=1)
+    with closing(InProcessExecutor()) as executor:
+        executor.open({"toy": Job(Toy(), None)}, plan, tmp_path)
+        stop_and_go_on(executor, plan, tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture(autouse=True)

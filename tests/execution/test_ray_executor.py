@@ -2,35 +2,49 @@
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.ray_trials import Slow, Unpackable, placements, until
+from tests.ray_trials import Slow, Unpackable, placements, stop_and_go_on, until
 from tests.toy import Toy
 from tuner.devices import ram_device
 from tuner.execution import losses
 from tuner.execution.pool import Pool, make_pools
 from tuner.execution.ray_executor import RayExecutor
+from tuner.interrupts import Interrupt, orderly
 from tuner.placement import Plan, make_plan
 from tuner.trial import GB, Device, EpochReport, Outcome
 from tuner.workloads.base import Job
 
 
-@pytest.fixture
-def opened() -> Iterator[Callable[[Toy], tuple[RayExecutor, Plan]]]:
-    """Opens an executor for one worker on this machine."""
-    executor = RayExecutor()
+@dataclass(frozen=True)
+class Opened:
+    executor: RayExecutor
+    plan: Plan
+    checkpoints: Path
+    interrupt: Interrupt
 
-    def open_for(workload: Toy) -> tuple[RayExecutor, Plan]:
-        plan = make_plan([ram_device()], [GB // 2], packing="uniform", buffer_bytes=0, max_workers=1, threads=1)
-        executor.open({"toy": Job(workload, None)}, plan, None)
-        return executor, plan
 
-    yield open_for
-    executor.close()
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+    """An executor with one worker on this machine, for all tests that leave it as it was: Ray takes seconds."""
+    executor, interrupt = RayExecutor(), Interrupt()
+    with orderly(interrupt), closing(executor):
+        folder = tmp_path_factory.mktemp("checkpoints")
+        yield Opened(executor, open_for(executor, Slow(), folder), folder, interrupt)
+
+
+def open_for(executor: RayExecutor, workload: Toy, checkpoints: Path | None = None) -> Plan:
+    plan = make_plan([ram_device()], [GB // 2], packing="uniform", buffer_bytes=0, max_workers=1, threads=1)
+    executor.open({"toy": Job(workload, None)}, plan, checkpoints)
+    return plan
 
 
 def worker_processes() -> list[psutil.Process]:
@@ -40,10 +54,20 @@ def worker_processes() -> list[psutil.Process]:
 
 
 @pytest.mark.ray
-def test_a_worker_that_is_killed_ends_its_trial_and_the_next_attempt_has_a_new_one(
-    opened: Callable[[Toy], tuple[RayExecutor, Plan]],
-) -> None:
-    executor, plan = opened(Slow())
+def test_what_goes_wrong_as_a_worker_is_made_is_told_by_its_last_line() -> None:
+    # Before the tests that share an executor: that one reserves all there is, until the last of them has ended.
+    with closing(RayExecutor()) as executor:
+        (placement,) = placements(open_for(executor, Unpackable()), 1)
+        executor.submit(placement)
+        outcome = until(executor, Outcome)
+        assert (outcome.status, outcome.lost, outcome.phase) == ("failed", "", "start")
+        assert outcome.error.endswith("ModuleNotFoundError: No module named 'left_at_home'")
+        assert executor.poll(0) == []
+
+
+@pytest.mark.ray
+def test_a_worker_that_is_killed_ends_its_trial_and_the_next_attempt_has_a_new_one(opened: Opened) -> None:
+    executor, plan = opened.executor, opened.plan
     (first,), (second,) = placements(plan, 1), placements(plan, 1, attempt=2)
     executor.submit(first)
     until(executor, EpochReport)
@@ -61,10 +85,8 @@ def test_a_worker_that_is_killed_ends_its_trial_and_the_next_attempt_has_a_new_o
 
 
 @pytest.mark.ray
-def test_a_warm_worker_that_dies_unnoticed_costs_the_next_trial_no_attempt(
-    opened: Callable[[Toy], tuple[RayExecutor, Plan]],
-) -> None:
-    executor, plan = opened(Slow())
+def test_a_warm_worker_that_dies_unnoticed_costs_the_next_trial_no_attempt(opened: Opened) -> None:
+    executor, plan = opened.executor, opened.plan
     (placement,) = placements(plan, 1)
     executor.submit(placement)
     assert until(executor, Outcome).status == "completed"
@@ -75,29 +97,22 @@ def test_a_warm_worker_that_dies_unnoticed_costs_the_next_trial_no_attempt(
 
 
 @pytest.mark.ray
-def test_what_goes_wrong_as_a_worker_is_made_is_told_by_its_last_line(
-    opened: Callable[[Toy], tuple[RayExecutor, Plan]],
-) -> None:
-    executor, plan = opened(Unpackable())
-    (placement,) = placements(plan, 1)
-    executor.submit(placement)
-    outcome = until(executor, Outcome)
-    assert (outcome.status, outcome.lost, outcome.phase) == ("failed", "", "start")
-    assert outcome.error.endswith("ModuleNotFoundError: No module named 'left_at_home'")
-    assert executor.poll(0) == []
-
-
-@pytest.mark.ray
-def test_nothing_of_a_local_ray_listens_beyond_the_loopback_address(
-    opened: Callable[[Toy], tuple[RayExecutor, Plan]],
-) -> None:
-    executor, plan = opened(Toy())
+def test_nothing_of_a_local_ray_listens_beyond_the_loopback_address(opened: Opened) -> None:
+    executor, plan = opened.executor, opened.plan
     executor.submit(placements(plan, 1)[0])
     until(executor, Outcome)
     processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
     found = [each for process in processes for each in process.net_connections("inet") if each.status == "LISTEN"]
     assert len(found) > 3
     assert {each.laddr.ip.removeprefix("::ffff:") for each in found} == {"127.0.0.1"}
+
+
+@pytest.mark.ray
+def test_a_trial_that_is_stopped_by_a_signal_goes_on_at_the_epoch_that_it_had_reached(opened: Opened) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert opened.interrupt.requested
+    assert signal.alarm(0) == 0, "Ray's own handler would end this process in three seconds"
+    stop_and_go_on(opened.executor, opened.plan, opened.checkpoints)
 
 
 def test_what_ray_says_of_a_loss_becomes_a_status() -> None:
