@@ -49,8 +49,13 @@ def run_again(options: Mapping[str, Any], row: Row, threads: int | None, default
         "mlflow": None,
         "wandb": None,
     }
+    return f"{program()} {shlex.join(arguments({**options, **anew}, defaults))}"
+
+
+def program() -> str:
+    """The words by which this process's tuner is started again from this folder, also where ``tune`` is not found."""
     python = min(sys.executable, os.path.relpath(sys.executable), key=len)
-    return f"{python} -m tuner {shlex.join(arguments({**options, **anew}, defaults))}"
+    return shlex.join([python, "-m", "tuner"])
 
 
 def load_again(folder: Path, workload: str = "") -> str:

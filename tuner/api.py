@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.again import arguments, its_options, load_again, run_again
+from tuner.again import arguments, its_options, load_again, program, run_again
 from tuner.devices import DeviceChoice
 from tuner.memory.estimate import Method
 from tuner.placement import Packing, Plan
@@ -158,7 +158,7 @@ def run_given(options: Mapping[str, Any], given: Collection[str], *, from_python
     choices, label = _choices({**options, "workload": wanted}, study)
     # Nothing but the same call has the objects again that only this process has.
     stored = None if specs is None else options
-    command = "tuner.run()" if specs is None else shlex.join(["tune", *arguments(options, defaults)])
+    command = "tuner.run()" if specs is None else f"{program()} {shlex.join(arguments(options, defaults))}".rstrip()
     choices, settings = train_prerequisites(choices, Settings.from_options(options), command=command, options=stored)
 
     def again(best: Row, folder: Path, plan: Plan) -> str:
