@@ -89,6 +89,7 @@ ALLOWED = {
     "recorder": {"epochs", "execution", "views", "study_folder", "retry", "trackers"},
     "study": {
         "advice",
+        "again",
         "auto_batch",
         "browse",
         "devices",

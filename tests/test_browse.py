@@ -148,8 +148,9 @@ def test_columns_are_asked_for_in_a_text_or_a_list_each_once() -> None:
     expected = ["name", "config/hidden_dim", "duration_s"]
     assert parse_columns("name, hidden_dim,seconds,name", COLUMNS) == expected
     assert parse_columns(["name", "hidden_dim", "duration_s"], COLUMNS) == expected
-    with pytest.raises(InputError, match="--columns: expected names with commas"):
-        parse_columns(" ,", COLUMNS)
+    for names in (" ,", "name,,seed", "name,", []):
+        with pytest.raises(InputError, match=r"--columns .*: expected names with commas"):
+            parse_columns(names, COLUMNS)
 
 
 def test_rows_are_sorted_by_several_columns_and_what_is_missing_comes_last() -> None:

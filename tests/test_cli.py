@@ -107,7 +107,8 @@ def test_the_command_that_repeats_the_best_may_be_ended_by_a_limit_of_time_and_g
     command = [*shlex.split(command_again(printed)), "--output", "again", "--seeds", "2", "--time-limit", "0.01s"]
     run = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=120)
     assert (run.returncode, run.stderr) == (1, "")
-    assert run.stdout.splitlines()[-1] == "go on with: tune --resume again"
+    python = min(sys.executable, os.path.relpath(sys.executable, folder), key=len)
+    assert run.stdout.splitlines()[-1] == f"go on with: {python} -m tuner --resume again"
     rows = pd.read_csv(folder / "again" / "results.csv")
     assert set(rows.error) == {"time limit of 0.01s reached before it started"}
     run = tune("--resume", "again", "--seeds", "3", "--max-workers", "1", cwd=folder)

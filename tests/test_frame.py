@@ -105,6 +105,12 @@ def test_curves_end_at_the_metric_of_the_last_epoch(study: StudyFrame) -> None:
     assert sum(trace.showlegend for trace in traces.values()) == 5
 
 
+def test_few_epochs_have_a_tick_each(study: StudyFrame, tmp_path: Path) -> None:
+    rows = write_study(tmp_path / "long", 2, epochs=13)
+    long = study_frame(pd.DataFrame(rows), str(tmp_path / "long"), "val_loss")
+    assert [each.plot_curves().layout.xaxis.dtick for each in (study, long)] == [1, None]
+
+
 def test_every_completed_trial_is_a_line_and_a_point(study: StudyFrame) -> None:
     done = completed(study)
     lines, points = study.plot_parallel().data, study.plot_metric().data

@@ -188,6 +188,22 @@ def test_the_kernel_frees_the_lock_of_a_killed_process_whose_children_live(path:
             os.kill(child, signal.SIGKILL)  # it is still there
 
 
-def test_a_number_that_is_none_is_not_known(path: Path) -> None:
-    path.write_text(json.dumps({**line(1), "val_loss": float("nan")}) + "\n")
-    assert read_attempts(path)[0][0]["val_loss"] is None
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"val_loss": float("nan")}, "val_loss is nan; expected a number$"),  # tuner writes null for it
+        ({"val_loss": float("inf")}, "val_loss is inf; expected a number$"),
+        ({"status": "finished"}, "status is 'finished'; expected one of completed, pruned, out_of_memory, "),
+    ],
+)
+def test_what_tuner_never_writes_is_refused(path: Path, changed: Row, message: str) -> None:
+    path.write_text(json.dumps({**line(1), **changed}) + "\n")
+    with pytest.raises(InputError, match=f"^{path}, trial t1: {message}"):
+        read_attempts(path)
+
+
+def test_lines_of_which_none_is_whole_are_told_and_refused_where_one_is_needed(path: Path) -> None:
+    path.write_text("no\n" * 10)
+    assert read_attempts(path) == ([], [f"{path}: 10 lines (1, 2, 3, 4, 5, 6, 7, 8, …) are not whole; left out"])
+    with pytest.raises(InputError, match=r"10 lines \(.*\) are not whole, and there is no other; restore it from a"):
+        read_attempts(path, some=True)

@@ -22,6 +22,7 @@ import pytest
 import tuner
 from tests.generated_study import write_study
 from tests.test_study import study as run_toy
+from tuner.again import program
 from tuner.errors import InputError
 from tuner.interrupts import INSISTED
 from tuner.pages import load_page_study
@@ -70,6 +71,26 @@ def test_what_cannot_be_used_is_one_line_and_nothing_is_written(
     assert not list(tmp_path.rglob("*.html*"))
 
 
+@pytest.mark.parametrize("name", ["results/one/attempts.jsonl", "results/one/study.json", "README.md", "empty"])
+def test_what_is_no_earlier_page_is_never_written_over(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for new in ("README.md", "empty"):
+        (tmp_path / new).write_text("mine" * (new != "empty"))
+    before = Path(name).read_bytes()
+    for options in ({}, {"watch": True}):
+        with pytest.raises(InputError, match=f"^--output {name}: cannot be written: it is there, and is no page of"):
+            tuner.report(folder, output=name, **options)
+    assert Path(name).read_bytes() == before
+
+
+def test_a_page_is_written_over_an_earlier_one(folder: Path) -> None:
+    tuner.report(folder)
+    (folder / "attempts.jsonl").write_text("")
+    assert "No trial has ended yet" in tuner.report(folder).read_text()
+
+
 def test_no_study_at_all_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="results/ holds no study: run one, or give the folder of a study"):
@@ -92,11 +113,14 @@ def test_a_study_from_before_metrics_were_kept_still_gives_a_page(folder: Path) 
     assert load_page_study(folder).metrics == {"toy": "val_loss"}
 
 
-def test_half_a_line_at_the_end_of_the_journal_is_left_out(folder: Path) -> None:
+def test_half_a_line_at_the_end_of_the_journal_is_left_out_and_told(folder: Path) -> None:
     before = load_page_study(folder).rows
     with (folder / "attempts.jsonl").open("a") as file:
         file.write('{"trial_id": "t00')
     assert load_page_study(folder).rows == before
+    with pytest.warns(UserWarning, match=r"attempts\.jsonl: line 6 is not whole; left out$"):
+        page = tuner.report(folder).read_text()
+    assert "/attempts.jsonl: line 6 is not whole; left out</p>" in page
 
 
 @pytest.fixture
@@ -210,7 +234,8 @@ def test_a_disk_without_room_for_the_page_costs_a_line_and_not_the_study(
         with pytest.raises(InputError, match=r"report\.html: cannot be written: File too large; give another file"):
             tuner.report(tmp_path / "out")
     told = capsys.readouterr().out
-    assert f"no {tmp_path}/out/report.html: File too large; tune report {tmp_path}/out tries again\n" in told
+    again = f"{program()} report {tmp_path}/out tries again"
+    assert f"no {tmp_path}/out/report.html: File too large; {again}\n" in told
     assert f"results: {tmp_path}/out/results.csv\nbest: a" in told
     assert not list((tmp_path / "out").glob("report.html*"))
 
@@ -242,5 +267,6 @@ def test_a_page_that_cannot_be_written_costs_a_line_and_not_the_study(
     monkeypatch.setattr("tuner.views.page.files.write_page", broken)
     assert run_toy(tmp_path / "out", {"name": "a"}, report=True).exit_code == 0
     told = capsys.readouterr().out
-    assert f"no {tmp_path}/out/report.html: ValueError: no way; tune report {tmp_path}/out tries again\n" in told
+    again = f"{program()} report {tmp_path}/out tries again"
+    assert f"no {tmp_path}/out/report.html: ValueError: no way; {again}\n" in told
     assert f"results: {tmp_path}/out/results.csv\nbest: a" in told

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,7 @@ def test_without_a_path_it_is_the_study_that_was_begun_last(tmp_path: Path, monk
         read_studies([])
     for name, begun in (("b", 2), ("c", 3), ("a", 1)):
         os.utime(study(tmp_path / "results" / name, trial(1)) / "study.json", (begun, begun))
-    assert [each.path for each in read_studies([])] == [Path("results/c")]
+    assert [each.path for each in read_studies([])[0]] == [Path("results/c")]
 
 
 @pytest.mark.parametrize(
@@ -157,14 +158,16 @@ def test_the_csv_of_several_studies_is_read_back_as_several(one: Path, tmp_path:
 
 def test_a_results_csv_in_a_studys_folder_stands_for_the_folder(one: Path) -> None:
     (one / "results.csv").write_text("not looked at")
-    assert names(compared(one / "results.csv")) == ["n2", "n1", "n3"]
+    found = compared(one / "results.csv")
+    assert names(found) == ["n2", "n1", "n3"]
+    assert found.notes == [f"{one / 'results.csv'}: read from the attempts.jsonl beside it"]
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ("a,b\n1,2\n", "is no table of tuner's: it has no column trial_id, workload, name"),
-        ("", "is no table of tuner's: it has no column trial_id"),
+        ("", "it is empty; give the results.csv of a study, or its folder$"),
         (to_csv([trial(1)]).replace(",error", ",eror"), "it has no column error$"),
         (to_csv([trial(1)]) + "t2,graphsage\n", "line 3: has 2 fields, but there are 13 columns"),
         (to_csv([trial(1, epochs="many")]), "line 2: epochs is 'many'; expected a number"),
@@ -188,6 +191,8 @@ def test_a_table_that_is_not_ours_is_refused(tmp_path: Path, content: str, messa
         ({"name": 5}, r"trial t1: name is 5; expected a text$"),
         ({"config/lr": {"a": 1}}, r"trial t1: config/lr is \{'a': 1\}; expected a number or a text$"),
         ({"status": ""}, r"trial t1: has no status$"),
+        ({"val_rmse": float("nan")}, r"trial t1: val_rmse is nan; expected a number$"),
+        ({"status": "finished"}, r"trial t1: status is 'finished'; expected one of completed, "),
     ],
 )
 def test_a_journal_that_was_changed_is_refused_in_results_and_in_the_report(
@@ -221,6 +226,54 @@ def test_a_damaged_study_is_refused_in_results_and_in_the_report(one: Path, cont
     for name, read in (("results", compared), ("report", tuner.report)):
         with pytest.raises(InputError, match=f"^{name} {one}: {message}"):
             read(one)
+
+
+def test_of_several_studies_a_damaged_one_is_left_out_and_told(one: Path, tmp_path: Path) -> None:
+    (study(tmp_path / "two", trial(1, val=0.85)) / "study.json").write_text("{")
+    (study(tmp_path / "three") / "attempts.jsonl").write_text("no\nno\n")
+    found = compared(tmp_path)
+    assert names(found) == ["n2", "n1", "n3"]
+    assert found.notes == [
+        f"left out: {tmp_path}/three/attempts.jsonl: 2 lines (1, 2) are not whole, and there is no other; restore it "
+        "from a copy, or go on with the study, which sets them aside",
+        f"left out: results {tmp_path}/two: study.json is damaged (Expecting property name enclosed in double "
+        "quotes: line 1 column 2 (char 1)); restore it from a copy, or start a new study",
+    ]
+    with pytest.raises(InputError, match=r"^results .*two: study\.json is damaged .*; 1 more cannot be read$"):
+        compared(tmp_path / "two", tmp_path / "three")
+
+
+def test_the_metric_of_a_study_is_a_column_before_a_trial_has_it(tmp_path: Path) -> None:
+    path = study(tmp_path / "s", trial(1, status="interrupted"), metrics={"graphsage": "val_rmse"})
+    assert names(compared(path, sort="val_rmse", columns="name,best_epoch")) == ["n1"]
+    assert names(compared(path, where="val_rmse<1")) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: tuner.compare(3),
+            "^3: is no path; give the folder of a study or a results.csv, or a list of these$",
+        ),
+        (lambda: tuner.results([3]), "^3: is no path; give"),
+        (lambda: tuner.results("one", where=3), "^--where 3: is no text; give 'hidden_dim>=64', or a list of such"),
+        (lambda: tuner.results("one", sort=[3]), "^--sort 3: is no text; give '-val_rmse', or"),
+        (lambda: tuner.results("one", columns=3), "^--columns 3: is no text; give 'name,val_rmse', or"),
+        (lambda: tuner.results("one", top="x"), "^--top 'x': must be a whole number$"),
+        (
+            lambda: tuner.compare("one", "two"),
+            r"^metric 'two': .* no such column; several studies are given as a list, ",
+        ),
+        (lambda: tuner.compare("one", 3), "^metric 3: is no text; give the name of a column, such as 'val_rmse'$"),
+    ],
+)
+def test_values_of_another_kind_are_one_line(
+    one: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[[], object], message: str
+) -> None:
+    monkeypatch.chdir(one.parent)
+    with pytest.raises(InputError, match=message):
+        call()
 
 
 def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
@@ -309,6 +362,11 @@ def test_several_studies_have_a_column_and_a_line_each(one: Path, tmp_path: Path
     assert lines[7].startswith("best: n2 of one, val_rmse 0.8000. Again: ")
 
 
+def test_one_trial_is_not_called_several(tmp_path: Path) -> None:
+    path = study(tmp_path / "s", trial(1, val=0.9))
+    assert text(compared(path))[-2] == f"{path}: 1 trial: 1 completed"
+
+
 def test_workloads_have_tables_and_best_trials_of_their_own(tmp_path: Path) -> None:
     options = {**run_defaults(), "workload": ["graphsage", "gt-ssl"], "data": {"gt-ssl": "trees"}}
     rows = [trial(1, val=0.9), trial(2, workload="gt-ssl", val_loss=-1.5)]
@@ -335,6 +393,7 @@ def test_a_study_of_several_seeds_has_means_of_what_meets_the_conditions(tmp_pat
     assert "1 of 2 other configurations cannot be told from the best, a, at 95 % (paired over 2 seeds" in printed
     assert "best single trial: a (seed 0), val_rmse 0.8000." in printed
     assert "6 trials: 6 completed" in printed
+    assert not any(line.endswith(" ") for line in text(compared(folder)))
     assert "0.8100 ± 0.1271" in "\n".join(
         text(compared(folder, where="val_rmse<0.815"), width=140)
     )  # not of 0.80 alone

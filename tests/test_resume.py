@@ -1,13 +1,19 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import tuner
 from tests.toy import Toy
+from tuner.api import run_defaults
 from tuner.errors import InputError
+from tuner.journal import Journal
 from tuner.resume import check_same, description, fingerprint, merged_options, remaining
 from tuner.retry import RetryPolicy
 from tuner.trial import GB, History, MemoryEstimate, Request, Trial
@@ -157,3 +163,26 @@ def test_data_given_anew_for_one_workload_leave_the_others_theirs() -> None:
 def test_a_study_of_a_notebook_is_gone_on_with_in_the_notebook() -> None:
     with pytest.raises(InputError, match=r"was started by f\(\): call that again with resume='out'"):
         merged_options({"command": "f()"}, {}, {}, "out")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A study of one trial, as far as it takes to be gone on with."""
+    about = {"workload": "graphsage", "seed": 0, "options": run_defaults(), "configurations": [{"name": "a"}]}
+    (tmp_path / "study.json").write_text(json.dumps(about))
+    (tmp_path / "attempts.jsonl").touch()
+    return tmp_path
+
+
+def test_another_folder_beside_resume_is_refused(folder: Path) -> None:
+    with pytest.raises(InputError, match="--output and --resume were both given: a resumed study stays in its"):
+        tuner.run(resume=str(folder), output=str(folder / "new"))
+
+
+def test_that_another_run_writes_there_is_told_before_any_plan(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused = pytest.raises(InputError, match="another run is writing there: wait for it or end it")
+    with closing(Journal(folder / "attempts.jsonl")), refused:
+        tuner.run(resume=str(folder))
+    assert capsys.readouterr().out == ""

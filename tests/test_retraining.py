@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 import tuner
 from tests.conftest import write_ratings
+from tuner.again import program
 from tuner.datasets.ratings import RatingData
 from tuner.datasets.trees import TreeData
 from tuner.devices import ram_device
@@ -31,6 +32,7 @@ from tuner.selection import choose
 from tuner.settings import Settings
 from tuner.study import run_study
 from tuner.trial import EpochReport, MemoryEstimate
+from tuner.views.training import figures_table
 from tuner.workloads import find_workload
 from tuner.workloads.graphsage import GraphSAGE
 
@@ -125,7 +127,7 @@ def test_the_best_trial_comes_out_again_to_the_last_bit(small: Path, tmp_path: P
     assert {**there, "weights": 0} == {**here, "weights": 0}
     assert not tuner.load_best("again").training
     about = json.loads((tmp_path / "again" / "train.json").read_text())
-    assert about["command"] == f"tune train --from {small} --exact --output again"
+    assert about["command"] == f"{program()} train --from {small} --exact --output again"
     assert about["metrics"] == about["study_metrics"] == result.metrics
 
 
@@ -289,9 +291,24 @@ def test_of_a_configuration_with_several_seeds_the_best_trial_is_taken(
     assert find_trial(small, "one", None, 1).row["trial_id"] == "t1"
     with pytest.raises(InputError, match=r"--trial none: .* seeds 0, 1, and no trial of it is completed; choose one"):
         find_trial(small, "none", None, None)
+    with (small / "attempts.jsonl").open("a") as file:
+        file.write('{"trial_id": "t00')
     tuner.train(small, trial="one", epochs=1, output="again")
-    assert "chosen     configuration one; seed 2, the best of 3\n" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "chosen     configuration one; seed 2, the best of 3\n" in printed
+    assert f"note: {small}/attempts.jsonl: line 6 is not whole; left out\n" in printed
     assert best(Path("again"))["seed"] == 2
+
+
+def test_a_journal_without_a_whole_line_is_refused(small: Path) -> None:
+    (small / "attempts.jsonl").write_text("no\n")
+    with pytest.raises(InputError, match=r"attempts\.jsonl: line 1 is not whole, and there is no other; restore"):
+        tuner.train(small)
+
+
+def test_figures_of_another_seed_are_told_from_the_studys() -> None:
+    heads = [[column.header for column in figures_table({}, {}, seeds).columns] for seeds in ((2, 2), (7, 2))]
+    assert heads == [["", "here", "in the study"], ["", "here (seed 7)", "in the study (seed 2)"]]
 
 
 def test_a_study_of_several_seeds_is_repeated_with_each_of_them(template: Path) -> None:

@@ -49,12 +49,18 @@ def run_again(options: Mapping[str, Any], row: Row, threads: int | None, default
         "mlflow": None,
         "wandb": None,
     }
-    return f"{_python()} -m tuner {shlex.join(arguments({**options, **anew}, defaults))}"
+    return f"{program()} {shlex.join(arguments({**options, **anew}, defaults))}"
 
 
 def train_again(folder: Path, row: Row) -> str:
     """The command that trains one trial of a study again."""
-    return f"{_python()} -m tuner train --from {shlex.quote(str(folder))} --trial {row['trial_id']}"
+    return f"{program()} train --from {shlex.quote(str(folder))} --trial {row['trial_id']}"
+
+
+def program() -> str:
+    """The words by which this process's tuner is started again from this folder, also where ``tune`` is not found."""
+    python = min(sys.executable, os.path.relpath(sys.executable), key=len)
+    return shlex.join([python, "-m", "tuner"])
 
 
 def load_again(folder: Path, workload: str = "") -> str:
@@ -103,10 +109,6 @@ def values_again(row: Row) -> str:
     """A configuration's values as options of ``tune run``, where nothing else is known of its study."""
     values = {key.removeprefix("config/"): value for key, value in row.items() if key.startswith("config/")}
     return shlex.join(word for key, value in values.items() for word in ("--set", f"{key}={value}"))
-
-
-def _python() -> str:
-    return min(sys.executable, os.path.relpath(sys.executable), key=len)
 
 
 def _texts(value: Any) -> list[str]:

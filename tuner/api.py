@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.again import arguments, its_options, load_again, run_again, train_again
+from tuner.again import arguments, its_options, load_again, program, run_again, train_again
 from tuner.devices import DeviceChoice
 from tuner.errors import InputError
 from tuner.live_search import LiveSearch
@@ -182,7 +182,7 @@ def run_given(options: Mapping[str, Any], given: Collection[str], *, from_python
     choices, label, live = _choices(options, study, wanted, search)
     words = {name: value for name, value in options.items() if name != "space"}
     in_words = stores and options["space"] is None
-    command = shlex.join(["tune", *arguments(words, defaults)]) if in_words else "tuner.run()"
+    command = f"{program()} {shlex.join(arguments(words, defaults))}".rstrip() if in_words else "tuner.run()"
     stored = options if stores else None
     choices, settings = train_prerequisites(choices, Settings.from_options(options), command=command, options=stored)
 

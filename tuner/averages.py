@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,12 +37,15 @@ def compare(source: str | Path | Sequence[str | Path] | pd.DataFrame, metric: st
         where it cannot be told from the best, "worse", "better" on the seeds that both have, "not judged" with fewer
         than two of these, or "" where there is one seed. With several studies the first column is ``study``, and
         only studies whose folders say that their data are the same are compared with each other: each of the others
-        has a best of its own.
+        has a best of its own. What could not be read of a study is a warning.
 
     Raises:
         InputError: it holds no study, or no such column.
     """
     import pandas as pd
+
+    if metric is not None and not isinstance(metric, str):
+        raise InputError(f"metric {metric!r}: is no text; give the name of a column, such as 'val_rmse'")
 
     rows, studies = _read(source)
     names = dict.fromkeys(row["workload"] for row in rows)
@@ -51,7 +55,9 @@ def compare(source: str | Path | Sequence[str | Path] | pd.DataFrame, metric: st
 def _read(source: Any) -> tuple[list[Row], dict[str, Study]]:
     """The trials, with the column ``study`` where there are several studies, and what is known of these."""
     if isinstance(source, (str, Path)) or not hasattr(source, "to_dict"):
-        studies = read_studies([source] if isinstance(source, (str, Path)) else source)
+        studies, notes = read_studies(source)
+        for note in notes:
+            warnings.warn(note, stacklevel=3)
         by_label = dict(zip(labels(studies), studies, strict=True))
         return [{STUDY: label, **row} for label, study in by_label.items() for row in study.rows], by_label
     if missing := [name for name in NEEDED if name not in source]:
@@ -68,7 +74,8 @@ def _records(
     if not by:
         raise InputError(f"{workload}: say by which metric its trials are compared")
     if not any(by in row for row in own):
-        raise InputError(f"metric {by!r}: the trials of {workload} have no such column")
+        hint = "" if metric is None else "; several studies are given as a list, such as compare(['a', 'b'])"
+        raise InputError(f"metric {by!r}: the trials of {workload} have no such column{hint}")
     several = len({row[STUDY] for row in rows}) > 1
     for group in by_data(own, {label: data_print(study, workload) for label, study in studies.items()}):
         names = {name_in_study(row): (row[STUDY], row["name"]) for row in group}

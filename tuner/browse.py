@@ -159,12 +159,13 @@ def parse_columns(names: str | Sequence[str], columns: Sequence[str]) -> list[st
         columns: those that there are.
 
     Raises:
-        InputError: one of them is not there, or none is asked for.
+        InputError: one of them is not there or empty, or none is asked for.
     """
     listed = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
-    if not any(listed):
-        raise InputError("--columns: expected names with commas between them, such as name,status,val_rmse")
-    return list(dict.fromkeys(find_column(name, columns, "--columns") for name in listed if name))
+    if not listed or not all(listed):
+        given = ",".join(listed)
+        raise InputError(f"--columns {given}: expected names with commas between them, such as name,status,val_rmse")
+    return list(dict.fromkeys(find_column(name, columns, "--columns") for name in listed))
 
 
 def find_column(name: str, columns: Sequence[str], option: str) -> str:

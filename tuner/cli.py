@@ -261,7 +261,10 @@ def report(debug: bool, **chosen: Any) -> None:
     """
     from tuner import pages
 
-    click.echo(f"report: {pages.report(**chosen)}")
+    file, notes = pages.write_report(**chosen)
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+    click.echo(f"report: {file}")
 
 
 @cli.command()

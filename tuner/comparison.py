@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tuner.again import values_again
 from tuner.browse import STUDY, best_first, check_number, parse_columns, parse_condition, parse_order, sort_rows
@@ -20,6 +20,7 @@ from tuner.workloads import BUILT_IN
 if TYPE_CHECKING:
     import pandas as pd
 
+EXAMPLES = {"--sort": "'-val_rmse'", "--where": "'hidden_dim>=64'", "--columns": "'name,val_rmse'"}
 OTHER_DATA = "these studies are of different data, or of other splits of them: their figures may not be comparable"
 
 
@@ -35,6 +36,7 @@ class Comparison:
         shown: of these, the first of each workload in the order asked for.
         columns: all that there are, ``study`` first, then those of ``results.csv``.
         chosen: the columns that were asked for; None for those that suit the rows.
+        unread: what could not be read, a line each.
     """
 
     studies: Mapping[str, Study]
@@ -44,12 +46,12 @@ class Comparison:
     shown: Sequence[Row]
     columns: Sequence[str]
     chosen: Sequence[str] | None
+    unread: Sequence[str]
 
     @property
     def notes(self) -> list[str]:
         """What could not be read, and what should not be compared, a line each."""
-        notes = [note for study in self.studies.values() for note in study.notes]
-        return notes + [f"{name}: {OTHER_DATA}" for name in self.metrics if self._other_data(name)]
+        return [*self.unread, *(f"{name}: {OTHER_DATA}" for name in self.metrics if self._other_data(name))]
 
     @property
     def names(self) -> Sequence[str]:
@@ -133,26 +135,30 @@ def compare(
     Raises:
         InputError: as ``results``.
     """
+    if top is not None and (isinstance(top, bool) or not isinstance(top, int)):
+        raise InputError(f"--top {top!r}: must be a whole number")
     if top is not None and top < 1:
         raise InputError(f"--top {top}: must be at least 1")
-    studies = read_studies([paths] if isinstance(paths, (str, Path)) else paths)
+    studies, unread = read_studies(paths)
     by_label = dict(zip(labels(studies), studies, strict=True))
-    known = [STUDY, *csv_columns(row for study in studies for row in study.rows)]
+    known = [STUDY, *csv_columns(row for study in studies for row in (*study.rows, _expected(study)))]
     rows = [{STUDY: label, **row} for label, study in by_label.items() for row in study.rows]
     metrics = {name: metric_of(name, rows, studies) for name in dict.fromkeys(row["workload"] for row in rows)}
     rows = best_first(rows, metrics)
-    orders = [parse_order(text, known) for text in _listed(sort)]
-    conditions = [parse_condition(text, known) for text in _listed(where)]
-    for text, condition in zip(_listed(where), conditions, strict=True):
+    orders = [parse_order(text, known) for text in _listed(sort, "--sort")]
+    asked = _listed(where, "--where")
+    conditions = [parse_condition(text, known) for text in asked]
+    for text, condition in zip(asked, conditions, strict=True):
         check_number(condition, rows, text)
-    chosen = None if columns is None else parse_columns(columns, known)
+    names = columns if columns is None or isinstance(columns, str) else _listed(columns, "--columns")
+    chosen = None if names is None else parse_columns(names, known)
     matching = [row for row in rows if all(condition.holds(row) for condition in conditions)]
     shown = [
         row
         for name in metrics
         for row in sort_rows([row for row in matching if row["workload"] == name], orders)[:top]
     ]
-    return Comparison(by_label, metrics, rows, matching, shown, known, chosen)
+    return Comparison(by_label, metrics, rows, matching, shown, known, chosen, unread)
 
 
 def again(found: Comparison, row: Row) -> str:
@@ -169,11 +175,26 @@ def again(found: Comparison, row: Row) -> str:
     return f"Its values: {values_again(row)}"
 
 
+def _expected(study: Study) -> Row:
+    """What completed trials of a study have, as columns that are there before the first of them has ended."""
+    own = study.about.get("metrics", {}).values()
+    return dict.fromkeys([*own, "best_epoch"] if own else ())
+
+
 def _with_gaps(rows: Sequence[Row], column: str) -> bool:
     """Whether a column holds whole numbers, of which some are missing."""
     values = [row[column] for row in rows if column in row]
     return 0 < len(values) < len(rows) and all(isinstance(value, int) for value in values)
 
 
-def _listed(texts: str | Sequence[str]) -> Sequence[str]:
-    return [texts] if isinstance(texts, str) else texts
+def _listed(texts: Any, option: str) -> list[str]:
+    """One text or several as a list.
+
+    Raises:
+        InputError: something is no text.
+    """
+    listed = [texts] if isinstance(texts, str) else list(texts) if isinstance(texts, Iterable) else [texts]
+    for each in listed:
+        if not isinstance(each, str):
+            raise InputError(f"{option} {each!r}: is no text; give {EXAMPLES[option]}, or a list of such texts")
+    return listed

@@ -12,18 +12,22 @@ import json
 import math
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from tuner.errors import InputError
+from tuner.trial import Status
 
 Row = dict[str, Any]
 DECISIVE = ("trial_id", "status", "attempts", "peak_memory_gb")  # what a line must have for a study to go on from it
 NAMED = ("trial_id", "workload", "name", "status")  # what tells an attempt from the others: never empty
 # What is text, in a table of several studies also "study"; all else are numbers, and hyperparameters may be either.
 TEXTS = (*NAMED, "device", "error", "lost", "study")
+STATUSES: tuple[str, ...] = get_args(Status)
+NUMBERED = 8  # so many damaged lines are named by their numbers
 PARTIAL = ".partial"  # ends the name of a file that is being written
 
 
@@ -105,13 +109,17 @@ class Journal:
         self._end = end
 
 
-def read_attempts(path: Path) -> tuple[list[Row], list[str]]:
-    """The lines of a journal, which another process may be writing, and a note for each that is not whole.
+def read_attempts(path: Path, *, some: bool = False) -> tuple[list[Row], list[str]]:
+    """The lines of a journal, which another process may be writing, and a note if any are not whole.
 
     Changes nothing; a journal that is not there has no lines.
 
+    Args:
+        path: the journal.
+        some: refuse a journal that has lines, and none that is whole.
+
     Raises:
-        InputError: it cannot be read, or a line has text where a number must be, or no name.
+        InputError: it cannot be read, or a line has text where a number must be, no such status, or no name.
     """
     try:
         content = path.read_bytes()
@@ -122,7 +130,12 @@ def read_attempts(path: Path) -> tuple[list[Row], list[str]]:
     rows, damaged = _parse(content)
     for row in rows:
         check_row(row, f"{path}, trial {row['trial_id']}")
-    return rows, [f"{path}: line {line.number} is not whole; left out" for line in damaged]
+    if some and damaged and not rows:
+        raise InputError(
+            f"{path}: {_not_whole(damaged)}, and there is no other; restore it from a copy, or go on with the study, "
+            "which sets them aside"
+        )
+    return rows, [f"{path}: {_not_whole(damaged)}; left out"] if damaged else []
 
 
 def check_row(row: Row, where: str) -> None:
@@ -133,19 +146,22 @@ def check_row(row: Row, where: str) -> None:
         where: it stands, for messages.
 
     Raises:
-        InputError: it has no name, text where a number must be, or a number where a text must be.
+        InputError: it has no name, text where a finite number must be, a number where a text must be, or no status
+            that there is.
     """
     for column, value in row.items():
         if value is None:
             continue
         text, either = column in TEXTS, column.startswith("config/")
         kinds: tuple[type, ...] = (str,) if text else (str, bool, int, float) if either else (int, float)
-        if type(value) not in kinds or value in (math.inf, -math.inf):  # JSON reads 1e999 as infinite
+        if type(value) not in kinds or (type(value) is float and not math.isfinite(value)):
             expected = "a text" if text else "a number or a text" if either else "a number"
             raise InputError(f"{where}: {column} is {value!r}; expected {expected}")
     missing = [column for column in NAMED if not row.get(column)]
     if missing:
         raise InputError(f"{where}: has no {missing[0]}")
+    if row["status"] not in STATUSES:
+        raise InputError(f"{where}: status is {row['status']!r}; expected one of {', '.join(STATUSES)}")
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -231,11 +247,19 @@ def _parse(content: bytes) -> tuple[list[Row], list[_Damaged]]:
     return rows, damaged
 
 
+def _not_whole(damaged: Sequence[_Damaged]) -> str:
+    """Which lines are damaged, in words."""
+    if len(damaged) == 1:
+        return f"line {damaged[0].number} is not whole"
+    more = ", …" * (len(damaged) > NUMBERED)
+    return f"{len(damaged)} lines ({', '.join(str(line.number) for line in damaged[:NUMBERED])}{more}) are not whole"
+
+
 def _to_row(line: bytes) -> Row | None:
     if not line.endswith(b"\n"):
         return None
     try:
-        row = json.loads(line, parse_constant=lambda _: None)  # NaN, which tuner never writes, is not known
+        row = json.loads(line)
     except ValueError:
         return None
     if not isinstance(row, dict) or any(key not in row for key in DECISIVE):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from tuner.journal import read_attempts
 from tuner.serving import PORT, LivePage, serve
 from tuner.studies import RESULTS_FOLDER, metric_of, newest_study
 from tuner.study_folder import ATTEMPTS, Row, read_study, workloads
-from tuner.views.page.files import REPORT, write_page
+from tuner.views.page.files import REPORT, check_replaceable, write_page
 from tuner.views.page.study import PageStudy, read_page_study
 
 
@@ -20,6 +21,8 @@ def report(
     directory: str | Path | None = None, *, output: str | Path | None = None, watch: bool = False, port: int = PORT
 ) -> Path:
     """Writes a study as one HTML page that works offline: results, plots, and what memory did.
+
+    What could not be read of the study is in the page, and a warning.
 
     Args:
         directory: the study's folder; by default the newest study under ``results/``.
@@ -31,7 +34,22 @@ def report(
         The page's file.
 
     Raises:
-        InputError: there is no such study, the file cannot be written, or the port is in use.
+        InputError: there is no such study, the file cannot be written or is there and no earlier page, or the port is
+            in use.
+    """
+    file, notes = write_report(directory, output, watch, port)
+    for note in notes:
+        warnings.warn(note, stacklevel=2)
+    return file
+
+
+def write_report(
+    directory: str | Path | None, output: str | Path | None, watch: bool, port: int
+) -> tuple[Path, Sequence[str]]:
+    """What ``report`` does; parameters as there. Returns the page's file, and what could not be read, a line each.
+
+    Raises:
+        InputError: as ``report``.
     """
     if not 0 <= port <= 65535:
         raise InputError(f"--port {port}: must be from 0 to 65535")
@@ -40,17 +58,31 @@ def report(
     folder = newest_study(RESULTS_FOLDER) if directory is None else Path(directory)
     load_page_study(folder)  # what cannot be read is refused before anything is served or written
     file = folder / REPORT if output is None else Path(output)
+    _check_file(file)
+    if watch:
+        serve(LivePage(folder, lambda: load_page_study(folder)), port)
+    study = load_page_study(folder)
+    try:
+        write_page(study, file)
+    except OSError as error:
+        raise _refusal(file, error) from error
+    return file, study.notes
+
+
+def _check_file(file: Path) -> None:
+    """Refuses what the page must not or cannot be written over, before anything is served."""
     if file.is_dir():
         raise InputError(f"--output {file}: is a folder; give the name of a file")
     if not file.parent.is_dir():
         raise InputError(f"--output {file}: there is no folder {file.parent}; make it or give another")
-    if watch:
-        serve(LivePage(folder, lambda: load_page_study(folder)), port)
     try:
-        write_page(load_page_study(folder), file)
+        check_replaceable(file)
     except OSError as error:
-        raise InputError(f"--output {file}: cannot be written: {error.strerror}; give another file") from error
-    return file
+        raise _refusal(file, error) from error
+
+
+def _refusal(file: Path, error: OSError) -> InputError:
+    return InputError(f"--output {file}: cannot be written: {error.strerror}; give another file")
 
 
 def load_page_study(folder: Path) -> PageStudy:

@@ -34,6 +34,7 @@ class PastTrial:
         row: the attempt's line in the journal.
         chosen: which it is and why, in words, where it was chosen among several; else empty.
         accumulations: into how many micro-batches each of the trial's attempts has divided its batches.
+        notes: what could not be read of the study, a line each.
     """
 
     folder: Path
@@ -41,6 +42,7 @@ class PastTrial:
     row: Row
     chosen: str = ""
     accumulations: tuple[int, ...] = (1,)
+    notes: Sequence[str] = ()
 
     @property
     def workload(self) -> Workload:
@@ -141,7 +143,8 @@ def find_trial(folder: Path, wanted: str, workload: str | None, seed: int | None
     workload = next((name for name, spec in classes(study).items() if spec == workload), workload)
     if workload is not None and workload not in names:
         raise InputError(f"--workload {workload}: the study in {folder} is of {', '.join(names)}")
-    attempts = [row for row in read_attempts(folder / ATTEMPTS)[0] if workload in (None, row["workload"])]
+    lines, notes = read_attempts(folder / ATTEMPTS, some=True)
+    attempts = [row for row in lines if workload in (None, row["workload"])]
     rows = sorted({row["trial_id"]: row for row in attempts}.values(), key=lambda row: str(row["trial_id"]))
     if not rows:
         raise InputError(f"--from {folder}: no trial has ended there yet; go on by tune --resume {folder}")
@@ -152,7 +155,8 @@ def find_trial(folder: Path, wanted: str, workload: str | None, seed: int | None
     else:
         row, chosen = _named(folder, rows, wanted, seed, values)
     mine = [each for each in attempts if each["trial_id"] == row["trial_id"]]
-    return PastTrial(folder, study, row, chosen, tuple(each.get(f"config/{ACCUMULATION}", 1) for each in mine))
+    accumulations = tuple(each.get(f"config/{ACCUMULATION}", 1) for each in mine)
+    return PastTrial(folder, study, row, chosen, accumulations, notes)
 
 
 def _best(

@@ -194,7 +194,8 @@ def merged_options(
 ) -> dict[str, Any]:
     """The options of a study that is gone on with: its own, but those that were given beside ``--resume``.
 
-    The number of threads stays, as results depend on it; a limit of time is only ever one run's.
+    The number of threads stays, as results depend on it; a limit of time is only ever one run's, and so is a folder,
+    which the settings then refuse.
 
     Args:
         study: the content of ``study.json``.
@@ -215,7 +216,7 @@ def merged_options(
     if isinstance(given.get("data"), Mapping) and isinstance(stored.get("data"), Mapping):
         chosen["data"] = {**stored["data"], **given["data"]}
     threads = chosen["threads"] or study.get("plan", {}).get("threads")
-    anew = {"output": None, "resume": folder, "dry_run": given.get("dry_run", False)}
+    anew = {"output": given.get("output"), "resume": folder, "dry_run": given.get("dry_run", False)}
     return {**chosen, "threads": threads, "time_limit": given.get("time_limit"), **anew}
 
 

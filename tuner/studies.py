@@ -29,32 +29,47 @@ class Study:
         name: the folder's; of a table the file's, or what its column ``study`` says.
         rows: one for each configuration that has ended once: its latest attempt, without what is missing.
         about: the content of ``study.json``; empty where there is none.
-        notes: what could not be read, a line each.
     """
 
     path: Path
     name: str
     rows: Sequence[Row]
     about: Mapping[str, Any] = field(default_factory=dict)
-    notes: Sequence[str] = ()
 
 
-def read_studies(paths: Iterable[str | Path]) -> list[Study]:
-    """The studies in these places, each once, in their order.
+def read_studies(paths: str | Path | Iterable[str | Path]) -> tuple[list[Study], list[str]]:
+    """The studies in these places, each once, in their order, and what could not be read, a line each.
+
+    Of several studies those that are damaged are left out, and told.
 
     Args:
         paths: folders of studies, folders that hold some, and files like ``results.csv``; none for the study under
             ``results/`` that was begun last. A ``results.csv`` in a study's folder stands for the folder.
 
     Raises:
-        InputError: one of them is not there, holds no study or is no table of ours; or nothing has ended yet.
+        InputError: one of them is not there or holds no study, all are damaged or no tables of ours, or nothing has
+            ended yet.
     """
-    places = [place for path in paths for place in _places(Path(path))] or [newest_study(RESULTS_FOLDER)]
+    given = _listed_paths(paths)
+    places = [place for path in given for place in _places(path)] or [newest_study(RESULTS_FOLDER)]
     once = {place.resolve(): place for place in places}.values()
-    studies = [study for place in once for study in (_read_folder(place) if place.is_dir() else _read_table(place))]
+    studies: list[Study] = []
+    notes = [f"{path}: read from the {ATTEMPTS} beside it" for path in given if _stands_for_folder(path)]
+    damaged: list[str] = []
+    for place in once:
+        try:
+            found, said = _read_folder(place) if place.is_dir() else (_read_table(place), [])
+        except InputError as error:
+            damaged.append(str(error))
+            continue
+        studies += found
+        notes += said
     if not any(study.rows for study in studies):
+        if damaged:
+            more = f"; {len(damaged) - 1} more cannot be read" if len(damaged) > 1 else ""
+            raise InputError(f"{damaged[0]}{more}")
         raise InputError(f"{', '.join(map(str, once))}: no attempt has ended yet; look again later")
-    return studies
+    return studies, [*notes, *(f"left out: {text}" for text in damaged)]
 
 
 def newest_study(folder: Path) -> Path:
@@ -132,11 +147,28 @@ def _distinct(names: Sequence[Sequence[str]]) -> bool:
     return len({tuple(name) for name in names}) == len(names)
 
 
+def _listed_paths(paths: Any) -> list[Path]:
+    """One path or several as a list.
+
+    Raises:
+        InputError: something is no path.
+    """
+    listed = [paths] if isinstance(paths, (str, Path)) else list(paths) if isinstance(paths, Iterable) else [paths]
+    for each in listed:
+        if not isinstance(each, (str, Path)):
+            raise InputError(f"{each!r}: is no path; give the folder of a study or a {RESULTS}, or a list of these")
+    return [Path(each) for each in listed]
+
+
+def _stands_for_folder(path: Path) -> bool:
+    return path.name == RESULTS and path.is_file() and _is_study(path.parent)
+
+
 def _places(path: Path) -> list[Path]:
     if not path.exists():
         raise InputError(f"{path}: there is no such file or folder; give the folder of a study or a {RESULTS}")
     if path.is_file():
-        return [path.parent if path.name == RESULTS and _is_study(path.parent) else path]
+        return [path.parent if _stands_for_folder(path) else path]
     if _is_study(path):
         return [path]
     if studies := _studies_in(path):
@@ -165,8 +197,9 @@ def _begun(path: Path) -> tuple[int, str]:
     return file.stat().st_mtime_ns, path.name
 
 
-def _read_folder(path: Path) -> list[Study]:
-    attempts, notes = read_attempts(path / ATTEMPTS)
+def _read_folder(path: Path) -> tuple[list[Study], list[str]]:
+    """The study of a folder, and what could not be read of it."""
+    attempts, notes = read_attempts(path / ATTEMPTS, some=True)
     latest = {row["trial_id"]: row for row in attempts}
     for row in latest.values():
         _check_columns(row, path / ATTEMPTS)
@@ -177,7 +210,7 @@ def _read_folder(path: Path) -> list[Study]:
     about = read_study(path, "results") if known else {}
     if not known:
         notes.append(f"{path}: holds no {STUDY_FILE}: how its trials were run is not known")
-    return [Study(path, path.resolve().name, rows, about, notes)]
+    return [Study(path, path.resolve().name, rows, about)], notes
 
 
 def _read_table(path: Path) -> list[Study]:
@@ -185,7 +218,9 @@ def _read_table(path: Path) -> list[Study]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = csv.reader(file, strict=True)
-            columns = next(lines, [])
+            columns = next((line for line in lines if line), [])
+            if not columns:
+                raise InputError(f"{path}: it is empty; give the {RESULTS} of a study, or its folder")
             _check_columns(columns, path)
             rows = [_parse(line, columns, f"{path}, line {lines.line_num}") for line in lines if line]
     except OSError as error:

@@ -17,6 +17,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from tuner.advice import Figures, advise
+from tuner.again import program
 from tuner.auto_batch import packed_uniformly, size_batches
 from tuner.browse import best_first
 from tuner.epochs import EPOCHS, read_epochs
@@ -51,7 +52,7 @@ from tuner.resume import (
 from tuner.retry import Retry, next_attempt
 from tuner.settings import Settings
 from tuner.steering import Pruning, Steering
-from tuner.study_folder import ATTEMPTS, AUTO_BATCH, RESULTS, Row, StudyFolder, read_study
+from tuner.study_folder import ATTEMPTS, AUTO_BATCH, RESULTS, Row, StudyFolder, check_unused, read_study
 from tuner.trackers.choosing import choose_trackers
 from tuner.trackers.feeds import Trackers
 from tuner.trial import (
@@ -76,6 +77,7 @@ from tuner.views.tables import (
     make_console,
     monitoring_text,
     plan_text,
+    print_table,
     results_table,
 )
 from tuner.workloads import classes_of
@@ -158,6 +160,8 @@ def run_study(
     interrupt = Interrupt(settings.time_limit_seconds)
     console = make_console()
     study = read_study(Path(settings.resume)) if settings.resume else {}
+    if settings.resume and not settings.dry_run:
+        check_unused(Path(settings.resume))  # a plan of what cannot begin would be for nothing
     trials = to_trials(choices, settings)
     if study.get(AUTO_BATCH) or any(is_auto(trial.config) for trial in trials):
         settings = packed_uniformly(settings)
@@ -250,7 +254,9 @@ def _given_up(attempts: Sequence[Row]) -> str:
 
 
 def _how_to_go_on(folder: Path, options: Mapping[str, Any] | None) -> str:
-    call = f"tune --resume {folder}" if options else f"the same call and resume={str(folder)!r}"
+    call = (
+        f"{program()} --resume {shlex.quote(str(folder))}" if options else f"the same call and resume={str(folder)!r}"
+    )
     return f"go on with: {call}"
 
 
@@ -451,7 +457,7 @@ def _write_page(
     except Exception as error:
         said = getattr(error, "strerror", None) or f"{type(error).__name__}: {' '.join(str(error).split())}"
         with suppress(OSError):
-            again_by = f"tune report {shlex.quote(str(folder))} tries again"
+            again_by = f"{program()} report {shlex.quote(str(folder))} tries again"
             console.print(f"no {folder}/report.html: {said}; {again_by}", markup=False, soft_wrap=True)
         return None
     return folder / REPORT
@@ -537,11 +543,11 @@ def _print_end(
 def _print_tables(console: Console, rows: Sequence[Row], metric: str) -> None:
     """A workload's trials; with several seeds its configurations, and of the trials those that are not completed."""
     if not has_seeds(rows):
-        console.print(results_table(rows, metric))
+        print_table(console, results_table(rows, metric))
         return
     print_averages(console, rows, metric)
     others = [row for row in rows if row["status"] != "completed"]
     if ran := [row for row in others if row["device"]]:
-        console.print(results_table(ran, metric, seeds=True))
+        print_table(console, results_table(ran, metric, seeds=True))
     if len(others) > len(ran):
         console.print(f"{len(others) - len(ran)} of {len(rows)} trials never started")

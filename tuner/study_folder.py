@@ -350,6 +350,19 @@ def check_empty(path: Path) -> None:
         raise InputError(f"--output {path}: the folder is not empty; give a new one")
 
 
+def check_unused(path: Path) -> None:
+    """Refuses the folder of a study to which another run is writing, or to which nothing can be written.
+
+    Raises:
+        InputError: it is such a folder.
+    """
+    if (path / ATTEMPTS).exists():  # without one nobody writes there, and none is to be made
+        try:
+            Journal(path / ATTEMPTS).close()
+        except OSError as error:
+            raise _refusal("--resume", path, error) from error
+
+
 def _refusal(option: str, path: Path, error: OSError) -> InputError:
     if isinstance(error, BlockingIOError):
         return InputError(f"{option} {path}: another run is writing there: wait for it or end it")

@@ -80,7 +80,7 @@ def test_a_study_that_is_gone_on_with_tells_where_its_trials_begin(tmp_path: Pat
     assert stand.told[-5:] == [("log", "t002", 1), *broken_off, ("close",)]  # nothing of t004, which had no place
     stand.told.clear()
     study(tmp_path / "out", *listed, output=None, resume=str(tmp_path / "out"))
-    assert ("begin", "t002", 0, []) in stand.told
+    assert ("begin", "t002", 1, [1]) in stand.told  # at its checkpoint
     assert [each[1] for each in stand.told if each[0] == "end"] == ["t002", "t003", "t004"]
 
 

@@ -80,6 +80,6 @@ def test_a_study_that_is_gone_on_with_has_every_epoch_once(tmp_path: Path) -> No
         [
             line["metrics"]["train_loss"]
             for line in read_epochs(tmp_path / "out" / "epochs.jsonl")
-            if line["epoch"] == 1
+            if line["epoch"] == 1 and line["metrics"]
         ][-1]
     )

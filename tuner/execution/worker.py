@@ -62,8 +62,8 @@ def run_trial(job: Job, placement: Placement, meter: PeakMeter, options: TrialOp
 
     Yields an ``EpochReport`` as training begins and after each epoch, then the ``Outcome``, then, if it is
     completed, the content of its ``best.pt``. One that was asked to end by its ``prune_file`` is "pruned", and
-    "interrupted" if it was asked to stop. Nothing that a trial raises gets out. The cap holds while the trial computes,
-    and at no moment at which an event is on its way.
+    "interrupted" if it was asked to stop. Nothing that a trial raises gets out. The cap holds while the trial
+    computes, and at no moment at which an event is on its way.
     """
     began = time.perf_counter()
     attempt = _Attempt(placement)

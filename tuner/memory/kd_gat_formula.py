@@ -93,7 +93,7 @@ def parameters(config: Mapping[str, Any], ids: int) -> int:
     total = ID_CHANNELS * (ids if config["use_id"] else 1)
     total += sum(before * after + 3 * after + heads for before, after in pairs)
     if config["stage"] == "classifier":
-        return total + 2 * sum(after for _, after in pairs) + 2
+        return int(total + 2 * sum(after for _, after in pairs) + 2)
     hidden, latent = config["hidden_channels"], config["latent_channels"]
     total += 4 * (3 * hidden + latent) + 2 * latent * (latent + 1)
     if config["use_id"]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tuner.again import arguments
+from tuner.again import arguments, program
 from tuner.devices import DeviceChoice
 from tuner.errors import InputError
 from tuner.execution.worker import to_bytes
@@ -98,6 +98,8 @@ def train(
     estimate = estimate_memory(job, run.trial, target)
     console = make_console()
     say(console, _head(run, past.workload.describe(found), target, estimate))
+    for note in past.notes:
+        say(console, f"note: {note}")
     if not same:
         say(console, f"note: the data are not the study's, so figures are of something else: {data or past.source}")
     check_room(run.trial, target, estimate)
@@ -111,7 +113,7 @@ def train(
     changed = run.changes or not same or broken or past.row["status"] != "completed"
     result = TrainingResult(folder, here, past.metrics, None if changed else differing(here, past.metrics))
     with suppress(OSError):  # nobody reads it any more
-        console.print(figures_table(here, past.metrics))
+        console.print(figures_table(here, past.metrics, (run.trial.seed, past.row["seed"])))
         say(console, f"saved: {folder / BEST}; tuner.load_best({str(folder)!r}) gives the model")
     if broken:
         say(console, f"interrupted: what is saved are the weights of epoch {here['best_epoch']}, the best so far")
@@ -152,4 +154,4 @@ def _head(run: Run, about: str, device: Device, estimate: MemoryEstimate) -> str
 
 def _command(options: Mapping[str, Any]) -> str:
     defaults = {name: parameter.default for name, parameter in inspect.signature(train).parameters.items()}
-    return shlex.join(["tune", "train", *arguments(options, defaults)])
+    return f"{program()} {shlex.join(['train', *arguments(options, defaults)])}"

@@ -41,7 +41,11 @@ class TensorBoard:
             before.close()
         folder = self._folder / _folder_name(run)
         purge = run.epoch + 1 if folder.exists() else None
-        self._writers[run.trial.trial_id] = SummaryWriter(str(folder), purge_step=purge, flush_secs=5)
+        # Files are named by the second, and one of the same name would be written over.
+        suffix = f".{run.epoch:06d}"
+        self._writers[run.trial.trial_id] = SummaryWriter(
+            str(folder), purge_step=purge, flush_secs=5, filename_suffix=suffix
+        )
 
     def log(self, trial_id: str, epoch: int, figures: Figures) -> None:
         """Adds an epoch's figures."""

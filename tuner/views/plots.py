@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Names = Mapping[str, str]
 CAPTION_WIDTH = 110
 PALE = 0.28
+FEW_EPOCHS = 12  # up to so many have a tick each; plotly would divide them
 BEST_COLOURS = ("best", "completed", "diverged", "out_of_memory", "pruned")  # of the best curves, in their order
 
 
@@ -51,7 +52,8 @@ def curves_plot(figure: Figure, names: Names) -> Plot:
             showlegend=best,
         )
     pad = 0.05 * (data["high"] - data["low"] or 1)
-    plot.update_xaxes(title="epoch", tickformat="d")
+    most = max(epoch for curve in data["curves"] for epoch, _ in curve["points"])
+    plot.update_xaxes(title="epoch", tickformat="d", dtick=1 if most <= FEW_EPOCHS else None)
     plot.update_yaxes(title=data["metric"], range=[data["low"] - pad, data["high"] + pad])
     return plot.update_layout(legend={"traceorder": "reversed"})
 

@@ -95,11 +95,12 @@ def study_lines(found: Comparison) -> list[str]:
         rows = [row for row in found.rows if row["study"] == label]
         counts = ", ".join(f"{count} {status}" for status, count in Counter(row["status"] for row in rows).items())
         planned = len(study.about.get("configurations", rows)) * study.about.get("seeds", 1)
-        of_all = f" of {planned}" if planned > len(rows) else ""
+        of_all = f"{len(rows)} of {planned}" if planned > len(rows) else f"{len(rows)}"
+        trials = f"{of_all} trial{'s' * (max(planned, len(rows)) != 1)}"
         texts = [_best(found, rows, workload) for workload in found.metrics] if several else []
         best = "".join(f"; {text}" for text in texts if text)
         name = f"{label:<{size}}  " if several else ""
-        lines.append(f"{name}{study.path}: {len(rows)}{of_all} trials: {counts or 'none has ended'}{best}")
+        lines.append(f"{name}{study.path}: {trials}: {counts or 'none has ended'}{best}")
     return lines
 
 

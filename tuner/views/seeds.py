@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tuner.browse import metric_columns
 from tuner.noise import Interval, averages, summary
 from tuner.study_folder import Row
+from tuner.views.tables import print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,7 +23,7 @@ def print_averages(console: Console, rows: Sequence[Row], metric: str) -> None:
         rows: the workload's trials, of several seeds.
         metric: what they are compared by.
     """
-    console.print(averages_table(rows, metric))
+    print_table(console, averages_table(rows, metric))
     if said := summary(averages(rows, metric)):
         console.print(said, markup=False, soft_wrap=True, highlight=False)
 

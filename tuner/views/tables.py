@@ -93,6 +93,16 @@ def make_console() -> Console:
     return console
 
 
+def print_table(console: Console, table: Table) -> None:
+    """Prints a table; in a pipe or a file its lines end with their last word, as all others do there."""
+    if console.is_terminal:
+        console.print(table)
+        return
+    with console.capture() as printed:
+        console.print(table)
+    console.out("\n".join(line.rstrip() for line in printed.get().splitlines()), highlight=False)
+
+
 def plan_text(plan: Plan, requests: Sequence[Request], data: str, batches: str = "") -> str:
     """The plan in a few lines: data, footprint, memory, buffer, workers, share, and what bounds them.
 

@@ -62,14 +62,22 @@ def say(console: Console, text: str) -> None:
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def figures_table(here: Mapping[str, float | None], study: Mapping[str, float | None]) -> Table:
-    """Metrics as they are written, beside those of the study's trial."""
+def figures_table(
+    here: Mapping[str, float | None], study: Mapping[str, float | None], seeds: tuple[int, int]
+) -> Table:
+    """Metrics as they are written, beside those of the study's trial.
+
+    Args:
+        here: of this training.
+        study: of the study's trial.
+        seeds: of both, which the head names where they are others.
+    """
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("")
-    for head in ("here", "in the study"):
-        table.add_column(head, justify="right")
+    for head, seed in zip(("here", "in the study"), seeds, strict=True):
+        table.add_column(head if len(set(seeds)) == 1 else f"{head} (seed {seed})", justify="right")
     for name in dict.fromkeys([*study, *here]):
         table.add_row(name, *(_number(figures, name) for figures in (here, study)))
     return table

@@ -55,6 +55,11 @@ def page_html(study: PageStudy, *, live: str = "") -> str:
     )
 
 
+def page_start() -> str:
+    """What every page begins with, and hardly anything else does."""
+    return _static("page.html").partition("$")[0]
+
+
 def main_html(study: PageStudy) -> str:
     """What a page shows of a study, without styles and scripts: the part that changes while the study runs."""
     parts = _Parts()
@@ -113,7 +118,7 @@ def _head(study: PageStudy) -> str:
         known.append(("Data", str(data)))
     return (
         f'<header><p class="kicker">tuner study</p><h1>{escape(study.name)}</h1>{_bar(study.rows, study.total)}'
-        f"{facts(known)}{_running(study)}"
+        f"{facts(known)}{_running(study)}{''.join(f'<p>Note: {escape(note)}</p>' for note in study.notes)}"
         f"{command('Command', str(about.get('command', '')))}</header>"
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ class PageStudy:
         epochs: what trials said after their epochs.
         metrics: what a workload's trials are compared by, by workload; smaller is better.
         again: the command that runs a row's trial again.
+        notes: what could not be read, a line each.
     """
 
     name: str
@@ -38,6 +39,7 @@ class PageStudy:
     epochs: list[Line]
     metrics: Mapping[str, str]
     again: Again
+    notes: Sequence[str] = ()
 
     @property
     def total(self) -> int:
@@ -108,8 +110,9 @@ def read_page_study(folder: Path, metrics: Mapping[str, str], again: Again, opti
         InputError: it is not the folder of a study, or cannot be read.
     """
     study = read_study(folder, option)
-    attempts, _ = read_attempts(folder / ATTEMPTS)
+    attempts, notes = read_attempts(folder / ATTEMPTS)
     attempts = [row for row in attempts if row.get("workload") in metrics]
     latest = {row["trial_id"]: row for row in attempts}
     rows = best_first([latest[trial_id] for trial_id in sorted(latest)], metrics)
-    return PageStudy(folder.resolve().name, study, attempts, rows, read_epochs(folder / EPOCHS), metrics, again)
+    epochs = read_epochs(folder / EPOCHS)
+    return PageStudy(folder.resolve().name, study, attempts, rows, epochs, metrics, again, notes)

@@ -76,8 +76,8 @@ function filterRows(table, rows) {
     row.hidden = !fits;
     shown += fits ? 1 : 0;
   }
-  document.getElementById("count").textContent =
-    shown === rows.length ? `${rows.length} trials` : `${shown} of ${rows.length} trials`;
+  const all = `${rows.length} trial${rows.length === 1 ? "" : "s"}`;
+  document.getElementById("count").textContent = shown === rows.length ? all : `${shown} of ${all}`;
 }
 
 // Shows the row of a trial or a configuration: what a click on its point in a plot does.
