@@ -260,3 +260,14 @@ def test_a_space_is_not_a_list(space_file: str) -> None:
             tuner.run(**option)
     with pytest.raises(InputError, match="--scheduler hyperband: choose one of fifo, asha, median"):
         tuner.run(scheduler="hyperband")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("search", ["grid", "random", "optuna"])
+def test_an_object_of_ones_own_is_searched_as_it_is(search: str) -> None:
+    own, number = Toy(), None if search == "grid" else 2
+    every = {**OPTIONS, "space": {"lr": {"choice": [0.1, 0.2]}}, "search": search, "num_samples": number}
+    (choice,), _, live = choose_searched(every, {}, own, search)
+    assert choice.workload is own
+    assert (live is None) == (search != "optuna")
+    assert live is None or live.workload is own
+    assert len(choice.configurations) == (0 if live else 2)
