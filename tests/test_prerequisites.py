@@ -90,7 +90,7 @@ def test_what_the_data_do_not_serve_is_refused_before_anything_is_trained(
 ) -> None:
     settings = Settings(output=str(tmp_path / "study"), device="cpu", report=False)
     bad = choice({"name": "a", "of": "teacher", "weight_decay": 0.1}, workload=Picky())
-    with pytest.raises(InputError, match="^a: the data do not serve it$"):
+    with pytest.raises(InputError, match=r"^a: the data do not serve it$"):
         train_prerequisites([bad], settings, command="tune", make_executor=InProcessExecutor)
     assert (capsys.readouterr().out, list(tmp_path.iterdir())) == ("", [])
 
