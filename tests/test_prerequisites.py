@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,7 +15,7 @@ from tuner.prerequisites import train_prerequisites
 from tuner.settings import Settings
 from tuner.space import configurations
 from tuner.trial import AnyHyperparameter, Configuration, TextHyperparameter
-from tuner.workloads.base import Choice, Config
+from tuner.workloads.base import Choice, Config, Workload
 
 
 class Pupil(Toy):
@@ -41,8 +41,17 @@ class Pupil(Toy):
         return model
 
 
-def choice(*listed: dict[str, Any]) -> Choice:
-    workload = Pupil()
+class Picky(Pupil):
+    """A pupil whose data serve no weight decay."""
+
+    def check(self, configurations: Sequence[Configuration], data: Any) -> None:
+        for each in configurations:
+            if each.values["weight_decay"]:
+                raise InputError(f"{each.name}: the data do not serve it")
+
+
+def choice(*listed: dict[str, Any], workload: Workload | None = None) -> Choice:
+    workload = workload or Pupil()
     return Choice(workload, lambda: None, configurations(listed, workload.schema, finish=workload.finish))
 
 
@@ -74,6 +83,16 @@ def test_what_cannot_be_trained_ends_everything_with_the_reason(tmp_path: Path) 
     reason = "failing could not be trained: failed: first step: ValueError: no such thing: tune --resume"
     with pytest.raises(ExecutionError, match=reason):
         trained(settings, {"name": "a", "of": "failing"})
+
+
+def test_what_the_data_do_not_serve_is_refused_before_anything_is_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = Settings(output=str(tmp_path / "study"), device="cpu", report=False)
+    bad = choice({"name": "a", "of": "teacher", "weight_decay": 0.1}, workload=Picky())
+    with pytest.raises(InputError, match=r"^a: the data do not serve it$"):
+        train_prerequisites([bad], settings, command="tune", make_executor=InProcessExecutor)
+    assert (capsys.readouterr().out, list(tmp_path.iterdir())) == ("", [])
 
 
 def test_a_dry_run_shows_the_plan_and_trains_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

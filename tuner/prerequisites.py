@@ -50,6 +50,8 @@ def train_prerequisites(
     if not needed:
         return choices, settings
     settings.check()
+    for choice in choices:
+        choice.load_checked()  # not after hours with a teacher
     began, paths = time.monotonic(), list[tuple[Configuration, str]]()
     for choice, wanted in needed:
         study = _Study(choice, wanted, command, options, make_executor)
