@@ -104,7 +104,9 @@ def test_what_the_study_would_refuse_is_refused_before_anything_is_trained(tmp_p
                 raise InputError("bad: no such thing")
 
     workload = Strict()
-    listed = configurations([{"name": "a", "of": "teacher"}, {"name": "bad"}], workload.schema, finish=workload.finish)
+    listed = configurations(
+        [{"name": "a", "of": "teacher"}, {"name": "bad"}], workload.schema, finish=workload.finish
+    )
     settings = Settings(output=str(tmp_path / "study"), device="cpu", report=False)
     with pytest.raises(InputError, match="bad: no such thing"):
         train_prerequisites(

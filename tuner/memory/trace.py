@@ -206,7 +206,7 @@ def _mark_model(recorder: Recorder, model: nn.Module) -> None:
 def _mark_frozen(
     recorder: Recorder, modules: Iterable[nn.Module], device_kind: DeviceKind, *, offloaded: bool
 ) -> None:
-    """Modules that are never trained: parameters; or on a GPU the host's, of which there are copies while they run."""
+    """Modules that are never trained: parameters; or the host's, of which a GPU has copies while they run."""
     for module in modules:
         if device_kind == "cuda" and offloaded:
             for _, __, value in values(module):
@@ -214,7 +214,7 @@ def _mark_frozen(
             offload(module, "cuda")
         else:
             if device_kind == "cuda":
-                # Weights that were loaded stay with whoever keeps the file; a GPU's are copies that go with the module.
+                # Loaded weights stay with whoever keeps their file; a GPU's are copies that go with the module.
                 with paused(recorder, True):
                     module._apply(torch.clone)  # type: ignore[no-untyped-call]
             _mark_model(recorder, module)
