@@ -114,3 +114,41 @@ def test_the_time_that_it_takes_is_taken_off_the_studys_limit(tmp_path: Path) ->
     _, left = trained(settings, {"name": "a", "of": "teacher"})
     assert isinstance(left.time_limit, float)
     assert 0 < left.time_limit < 600
+
+
+def test_what_the_study_would_refuse_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
+    class Strict(Pupil):
+        def check(self, configurations: Sequence[Configuration], data: Any) -> None:
+            if any(each.name == "bad" for each in configurations):
+                raise InputError("bad: no such thing")
+
+    workload = Strict()
+    listed = configurations(
+        [{"name": "a", "of": "teacher"}, {"name": "bad"}], workload.schema, finish=workload.finish
+    )
+    settings = Settings(output=str(tmp_path / "study"), device="cpu", report=False)
+    with pytest.raises(InputError, match="bad: no such thing"):
+        train_prerequisites(
+            [Choice(workload, lambda: None, listed)], settings, command="tune", make_executor=InProcessExecutor
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_a_later_one_needs_is_looked_at_before_the_first_is_trained(tmp_path: Path) -> None:
+    (tmp_path / "study-second").mkdir()
+    (tmp_path / "study-second" / "results.csv").touch()
+    settings = Settings(output=str(tmp_path / "study"), device="cpu", report=False)
+    with pytest.raises(InputError, match="study-second"):
+        trained(settings, {"name": "a", "of": "first"}, {"name": "b", "of": "second"})
+    assert [path.name for path in tmp_path.iterdir()] == ["study-second"]
+
+
+def test_how_to_go_on_names_what_was_trained_before_and_who_needs_it(tmp_path: Path) -> None:
+    settings = Settings(output=str(tmp_path / "study"), device="cpu", report=False)
+    with pytest.raises(ExecutionError) as raised:
+        trained(settings, {"name": "a", "of": "first"}, {"name": "b", "of": "failing"})
+    first, failing = (tmp_path / f"study-{name}" / "best.pt" for name in ("first", "failing"))
+    assert f"give path: {first} to a in a file for --config" in str(raised.value)
+    assert f"give path: {failing} to b in a file for --config" in str(raised.value)
+    with pytest.raises(ExecutionError, match=r"add --set path=.*/again-failing/best\.pt$"):
+        trained(Settings(output=str(tmp_path / "again"), device="cpu", report=False), {"name": "b", "of": "failing"})

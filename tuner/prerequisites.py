@@ -49,12 +49,14 @@ def train_prerequisites(
     needed = [(choice, wanted) for choice in choices for wanted in _needed(choice)]
     if not needed:
         return choices, settings
-    settings.check()
-    for choice in choices:
-        choice.load_checked()  # not after hours with a teacher
     began, paths = time.monotonic(), list[tuple[Configuration, str]]()
+    # What would end the study, or a later one of these, is found before hours of training and not after them.
+    for checked in (settings, *(_own_settings(settings, wanted.name, began) for _, wanted in needed)):
+        checked.check()
+    for choice in choices:
+        choice.load_checked()
     for choice, wanted in needed:
-        study = _Study(choice, wanted, command, options, make_executor)
+        study = _Study(choice, wanted, command, options, make_executor, tuple(paths))
         paths.append((wanted, study.run(_own_settings(settings, wanted.name, began))))
     filled = [choice if settings.dry_run else _filled(choice, paths) for choice in choices]
     return filled, replace(settings, time_limit=_time_left(settings, began))
@@ -69,6 +71,7 @@ class _Study:
     command: str
     options: Mapping[str, Any] | None
     make_executor: Callable[[], Executor] | None
+    trained: Sequence[tuple[Configuration, str]]  # before it, with their paths
 
     def run(self, settings: Settings) -> str:
         """Trains it, and tells where its best weights are."""
@@ -84,7 +87,7 @@ class _Study:
                 executor=self.make_executor() if self.make_executor else None,
             )
         except KeyboardInterrupt:
-            _say(self._remedy("DIR"))
+            _say(self._remedy(settings.output or "DIR"))
             raise
         return "" if settings.dry_run else self._weights(result)
 
@@ -98,13 +101,24 @@ class _Study:
         return str((folder / BEST).resolve())
 
     def _remedy(self, folder: str) -> str:
-        keys = [
-            key
+        known = [*self.trained, (self.wanted, f"{folder}/{BEST}")]
+        said = " and ".join(text for wanted, path in known if (text := self._given(wanted, path)))
+        return f"tune --resume {folder} goes on with it; then call the same command again, and {said}"
+
+    def _given(self, wanted: Configuration, path: str) -> str:
+        """How a path is given to who needs it: --set is for all configurations, of which some may refuse it."""
+        found = {
+            each.name: key
             for each in self.choice.configurations
-            for key, found in self.choice.workload.prerequisites(each.values).items()
-            if found == self.wanted
-        ]
-        return f"tune --resume {folder} goes on with it; then add --set {keys[0]}={folder}/{BEST} to the same command"
+            for key, needed in self.choice.workload.prerequisites(each.values).items()
+            if needed == wanted
+        }
+        if not found:
+            return ""  # it is for another workload
+        key = next(iter(found.values()))
+        if len(found) == len(self.choice.configurations):
+            return f"add --set {key}={path}"
+        return f"give {key}: {path} to {', '.join(found)} in a file for --config"
 
 
 def _of(choice: Choice, configuration: Configuration) -> list[Configuration]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -215,7 +215,7 @@ def _modified(path: str) -> int:
         raise InputError(f"cannot be read ({error.strerror}): give the best.pt of a study of kd-gat") from error
 
 
-@lru_cache(maxsize=8)
+@cache  # of any number: it is only mapped, and where a step is traced it cannot be loaded anew
 def _content(path: str, modified: int) -> dict[str, Any]:
     """What a ``best.pt`` holds, mapped and not read."""
     try:
