@@ -30,7 +30,7 @@ def train_prerequisites(
     """The same choices and settings, with every prerequisite trained and its path filled in.
 
     Each is trained in a folder of its own, ``<output>-<name>`` or a new one under ``results/``, with the same options
-    as the study, and found there by ``--resume``. A dry run shows its plan and fills in nothing. What is left of a
+    as the study but for ``--epochs``, and found there by ``--resume``. A dry run shows its plan and fills in nothing. What is left of a
     limit of time is the study's.
 
     Args:
@@ -160,12 +160,12 @@ def _filled(choice: Choice, paths: Sequence[tuple[Configuration, str]]) -> Choic
 
 def _own_settings(settings: Settings, name: str, began: float) -> Settings:
     output = None if settings.output is None else f"{settings.output.rstrip('/')}-{name}"
-    return replace(settings, output=output, resume=None, seeds=1, time_limit=_time_left(settings, began))
+    return replace(settings, output=output, resume=None, seeds=1, epochs=None, time_limit=_time_left(settings, began))
 
 
 def _own_options(options: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     """The study's options as this small study has them, so that it can be gone on with."""
-    return {**options, **{name: getattr(settings, name) for name in ("output", "resume", "seeds")}}
+    return {**options, **{name: getattr(settings, name) for name in ("output", "resume", "seeds", "epochs")}}
 
 
 def _time_left(settings: Settings, began: float) -> str | float | None:
