@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -152,3 +153,10 @@ def test_how_to_go_on_names_what_was_trained_before_and_who_needs_it(tmp_path: P
     assert f"give path: {failing} to b in a file for --config" in str(raised.value)
     with pytest.raises(ExecutionError, match=r"add --set path=.*/again-failing/best\.pt$"):
         trained(Settings(output=str(tmp_path / "again"), device="cpu", report=False), {"name": "b", "of": "failing"})
+
+
+def test_it_has_its_own_number_of_epochs(tmp_path: Path) -> None:
+    settings = Settings(output=str(tmp_path / "study"), device="cpu", epochs=1, report=False)
+    _, left = trained(settings, {"name": "a", "of": "teacher"})
+    (row,) = csv.DictReader((tmp_path / "study-teacher" / "results.csv").open())
+    assert (row["epochs"], left.epochs) == ("3", 1)

@@ -30,8 +30,8 @@ def train_prerequisites(
     """The same choices and settings, with every prerequisite trained and its path filled in.
 
     Each is trained in a folder of its own, ``<output>-<name>`` or a new one under ``results/``, with the same options
-    as the study but for ``--epochs``, and found there by ``--resume``. A dry run shows its plan and fills in nothing. What is left of a
-    limit of time is the study's.
+    as the study but for ``--epochs``, and found there by ``--resume``. A dry run shows its plan and fills in nothing.
+    What is left of a limit of time is the study's.
 
     Args:
         choices: what to try of each workload.
