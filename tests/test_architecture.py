@@ -26,7 +26,7 @@ ALLOWED = {
     "training": {"workloads", "checkpoints", "offload", "optimizers", "recompute"},
     "recompute": set(),
     "offload": set(),
-    "memory": {"devices", "offload", "workloads", "training", "peak", "caps"},
+    "memory": {"datasets", "devices", "offload", "workloads", "training", "peak", "caps"},
     "placement": set(),
     "retry": set(),
     "caps": set(),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,7 +16,7 @@ from tuner.prerequisites import train_prerequisites
 from tuner.settings import Settings
 from tuner.space import configurations
 from tuner.trial import AnyHyperparameter, Configuration, TextHyperparameter
-from tuner.workloads.base import Choice, Config
+from tuner.workloads.base import Choice, Config, Workload
 
 
 class Pupil(Toy):
@@ -41,8 +42,17 @@ class Pupil(Toy):
         return model
 
 
-def choice(*listed: dict[str, Any]) -> Choice:
-    workload = Pupil()
+class Picky(Pupil):
+    """A pupil whose data serve no weight decay."""
+
+    def check(self, configurations: Sequence[Configuration], data: Any) -> None:
+        for each in configurations:
+            if each.values["weight_decay"]:
+                raise InputError(f"{each.name}: the data do not serve it")
+
+
+def choice(*listed: dict[str, Any], workload: Workload | None = None) -> Choice:
+    workload = workload or Pupil()
     return Choice(workload, lambda: None, configurations(listed, workload.schema, finish=workload.finish))
 
 
@@ -76,6 +86,16 @@ def test_what_cannot_be_trained_ends_everything_with_the_reason(tmp_path: Path) 
         trained(settings, {"name": "a", "of": "failing"})
 
 
+def test_what_the_data_do_not_serve_is_refused_before_anything_is_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = Settings(output=str(tmp_path / "study"), device="cpu", report=False)
+    bad = choice({"name": "a", "of": "teacher", "weight_decay": 0.1}, workload=Picky())
+    with pytest.raises(InputError, match=r"^a: the data do not serve it$"):
+        train_prerequisites([bad], settings, command="tune", make_executor=InProcessExecutor)
+    assert (capsys.readouterr().out, list(tmp_path.iterdir())) == ("", [])
+
+
 def test_a_dry_run_shows_the_plan_and_trains_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = Settings(output=str(tmp_path / "study"), device="cpu", dry_run=True)
     (left,), _ = trained(settings, {"name": "a", "of": "teacher"})
@@ -95,3 +115,48 @@ def test_the_time_that_it_takes_is_taken_off_the_studys_limit(tmp_path: Path) ->
     _, left = trained(settings, {"name": "a", "of": "teacher"})
     assert isinstance(left.time_limit, float)
     assert 0 < left.time_limit < 600
+
+
+def test_what_the_study_would_refuse_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
+    class Strict(Pupil):
+        def check(self, configurations: Sequence[Configuration], data: Any) -> None:
+            if any(each.name == "bad" for each in configurations):
+                raise InputError("bad: no such thing")
+
+    workload = Strict()
+    listed = configurations(
+        [{"name": "a", "of": "teacher"}, {"name": "bad"}], workload.schema, finish=workload.finish
+    )
+    settings = Settings(output=str(tmp_path / "study"), device="cpu", report=False)
+    with pytest.raises(InputError, match="bad: no such thing"):
+        train_prerequisites(
+            [Choice(workload, lambda: None, listed)], settings, command="tune", make_executor=InProcessExecutor
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_a_later_one_needs_is_looked_at_before_the_first_is_trained(tmp_path: Path) -> None:
+    (tmp_path / "study-second").mkdir()
+    (tmp_path / "study-second" / "results.csv").touch()
+    settings = Settings(output=str(tmp_path / "study"), device="cpu", report=False)
+    with pytest.raises(InputError, match="study-second"):
+        trained(settings, {"name": "a", "of": "first"}, {"name": "b", "of": "second"})
+    assert [path.name for path in tmp_path.iterdir()] == ["study-second"]
+
+
+def test_how_to_go_on_names_what_was_trained_before_and_who_needs_it(tmp_path: Path) -> None:
+    settings = Settings(output=str(tmp_path / "study"), device="cpu", report=False)
+    with pytest.raises(ExecutionError) as raised:
+        trained(settings, {"name": "a", "of": "first"}, {"name": "b", "of": "failing"})
+    first, failing = (tmp_path / f"study-{name}" / "best.pt" for name in ("first", "failing"))
+    assert f"give path: {first} to a in a file for --config" in str(raised.value)
+    assert f"give path: {failing} to b in a file for --config" in str(raised.value)
+    with pytest.raises(ExecutionError, match=r"add --set path=.*/again-failing/best\.pt$"):
+        trained(Settings(output=str(tmp_path / "again"), device="cpu", report=False), {"name": "b", "of": "failing"})
+
+
+def test_it_has_its_own_number_of_epochs(tmp_path: Path) -> None:
+    settings = Settings(output=str(tmp_path / "study"), device="cpu", epochs=1, report=False)
+    _, left = trained(settings, {"name": "a", "of": "teacher"})
+    (row,) = csv.DictReader((tmp_path / "study-teacher" / "results.csv").open())
+    assert (row["epochs"], left.epochs) == ("3", 1)

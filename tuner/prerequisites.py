@@ -30,8 +30,8 @@ def train_prerequisites(
     """The same choices and settings, with every prerequisite trained and its path filled in.
 
     Each is trained in a folder of its own, ``<output>-<name>`` or a new one under ``results/``, with the same options
-    as the study, and found there by ``--resume``. A dry run shows its plan and fills in nothing. What is left of a
-    limit of time is the study's.
+    as the study but for ``--epochs``, and found there by ``--resume``. A dry run shows its plan and fills in nothing.
+    What is left of a limit of time is the study's.
 
     Args:
         choices: what to try of each workload.
@@ -49,10 +49,14 @@ def train_prerequisites(
     needed = [(choice, wanted) for choice in choices for wanted in _needed(choice)]
     if not needed:
         return choices, settings
-    settings.check()
     began, paths = time.monotonic(), list[tuple[Configuration, str]]()
+    # What would end the study, or a later one of these, is found before hours of training and not after them.
+    for checked in (settings, *(_own_settings(settings, wanted.name, began) for _, wanted in needed)):
+        checked.check()
+    for choice in choices:
+        choice.load_checked()
     for choice, wanted in needed:
-        study = _Study(choice, wanted, command, options, make_executor)
+        study = _Study(choice, wanted, command, options, make_executor, tuple(paths))
         paths.append((wanted, study.run(_own_settings(settings, wanted.name, began))))
     filled = [choice if settings.dry_run else _filled(choice, paths) for choice in choices]
     return filled, replace(settings, time_limit=_time_left(settings, began))
@@ -67,6 +71,7 @@ class _Study:
     command: str
     options: Mapping[str, Any] | None
     make_executor: Callable[[], Executor] | None
+    trained: Sequence[tuple[Configuration, str]]  # before it, with their paths
 
     def run(self, settings: Settings) -> str:
         """Trains it, and tells where its best weights are."""
@@ -82,7 +87,7 @@ class _Study:
                 executor=self.make_executor() if self.make_executor else None,
             )
         except KeyboardInterrupt:
-            _say(self._remedy("DIR"))
+            _say(self._remedy(settings.output or "DIR"))
             raise
         return "" if settings.dry_run else self._weights(result)
 
@@ -96,13 +101,24 @@ class _Study:
         return str((folder / BEST).resolve())
 
     def _remedy(self, folder: str) -> str:
-        keys = [
-            key
+        known = [*self.trained, (self.wanted, f"{folder}/{BEST}")]
+        said = " and ".join(text for wanted, path in known if (text := self._given(wanted, path)))
+        return f"tune --resume {folder} goes on with it; then call the same command again, and {said}"
+
+    def _given(self, wanted: Configuration, path: str) -> str:
+        """How a path is given to who needs it: --set is for all configurations, of which some may refuse it."""
+        found = {
+            each.name: key
             for each in self.choice.configurations
-            for key, found in self.choice.workload.prerequisites(each.values).items()
-            if found == self.wanted
-        ]
-        return f"tune --resume {folder} goes on with it; then add --set {keys[0]}={folder}/{BEST} to the same command"
+            for key, needed in self.choice.workload.prerequisites(each.values).items()
+            if needed == wanted
+        }
+        if not found:
+            return ""  # it is for another workload
+        key = next(iter(found.values()))
+        if len(found) == len(self.choice.configurations):
+            return f"add --set {key}={path}"
+        return f"give {key}: {path} to {', '.join(found)} in a file for --config"
 
 
 def _of(choice: Choice, configuration: Configuration) -> list[Configuration]:
@@ -144,13 +160,13 @@ def _filled(choice: Choice, paths: Sequence[tuple[Configuration, str]]) -> Choic
 
 def _own_settings(settings: Settings, name: str, began: float) -> Settings:
     output = None if settings.output is None else f"{settings.output.rstrip('/')}-{name}"
-    own = replace(settings, output=output, resume=None, seeds=1, time_limit=_time_left(settings, began))
+    own = replace(settings, output=output, resume=None, seeds=1, epochs=None, time_limit=_time_left(settings, began))
     return replace(own, search=None, num_samples=None, scheduler="fifo")  # it is one trial, needed to its end
 
 
 def _own_options(options: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     """The study's options as this small study has them, so that it can be gone on with."""
-    names = ("output", "resume", "seeds", "search", "num_samples", "scheduler")
+    names = ("output", "resume", "seeds", "epochs", "search", "num_samples", "scheduler")
     return {**options, **{name: getattr(settings, name) for name in names}, "space": None}
 
 

@@ -13,6 +13,7 @@ from tuner.memory.trace import trace_workload
 from tuner.space import complete
 from tuner.workloads import attention
 from tuner.workloads.kd_gat import KDGAT
+from tuner.workloads.kd_gat_model import load_teacher
 
 VGAE: dict[str, Any] = {"stage": "autoencoder"}
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
@@ -60,6 +61,22 @@ def test_a_teacher_from_a_file_counts_by_its_own_size(traffic: CanData, tmp_path
         counted.append(estimate_static("kd-gat", chosen, traffic).parameter_bytes)
         real.append(sum(p.nbytes for p in teacher.parameters()))
     assert counted[0] - counted[1] == real[0] - real[1] > 2**20
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_gpus_traced_peak_is_the_same_with_a_teacher_from_a_file(
+    kept: int, traffic: CanData, tmp_path: Path
+) -> None:
+    values = {"role": "teacher", **dict.fromkeys(("hidden_channels", "num_layers", "heads"), 0)}
+    path = best_pt(tmp_path / "best.pt", traffic, **values)
+    load_teacher(path, "classifier", len(traffic.identifiers) + 1)  # as a check before has
+    new, from_file = (
+        trace_workload(
+            KDGAT(), config(use_kd=1, use_teacher_cache=kept, teacher_path=each), traffic, device_kind="cuda"
+        ).peak_bytes()
+        for each in ("", path)
+    )
+    assert new == from_file
 
 
 def test_messages_come_in_parts_of_the_size_that_the_formula_takes() -> None:

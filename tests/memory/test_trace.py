@@ -253,6 +253,16 @@ def parameter_step(step: Callable[[Tensor], Tensor], *shape: int) -> Callable[[]
     return make
 
 
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_a_loss_from_logits_is_exact_whether_it_is_reduced_or_not(reduction: str) -> None:
+    def step(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            F.binary_cross_entropy_with_logits(x, torch.rand(100_000), reduction=reduction)
+        return x[:1].sum()
+
+    check_against_profiler(parameter_step(step, 100_000), exact=True)
+
+
 def mlp() -> Parts:
     model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Dropout(0.2), nn.Linear(256, 10))
     x, y = torch.randn(512, 64), torch.randint(0, 10, (512,))

@@ -11,6 +11,7 @@ import torch
 from tests.kd_gat_models import STAGES, best_pt, config
 from tuner.datasets.can import CanData
 from tuner.errors import InputError
+from tuner.memory.trace import trace_workload
 from tuner.trial import Configuration
 from tuner.workloads import kd_gat_data as module
 from tuner.workloads.kd_gat import KDGAT
@@ -141,3 +142,14 @@ def test_a_teacher_that_knows_what_is_held_out_is_refused(traffic: CanData, tmp_
     path = best_pt(tmp_path / "best.pt", traffic)
     reason = "it was trained with held_out '', this has 'dos': it knows what is to be unknown"
     refused(reason, traffic, taught(path, held_out="dos"))
+
+
+def test_a_teacher_that_sees_ids_does_not_teach_one_that_must_not(traffic: CanData, tmp_path: Path) -> None:
+    path = best_pt(tmp_path / "best.pt", traffic)
+    refused(r"best\.pt: it was trained with use_id 1, this has 0: it knows", traffic, taught(path, use_id=0))
+
+
+def test_any_number_of_teachers_can_be_traced_once_they_are_checked(traffic: CanData, tmp_path: Path) -> None:
+    listed = [taught(best_pt(tmp_path / f"{number}.pt", traffic)) for number in range(9)]
+    check(traffic, *listed)
+    assert all(trace_workload(KDGAT(), each, traffic).peak_bytes() > 0 for each in (listed[0], listed[-1]))

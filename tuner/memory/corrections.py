@@ -93,8 +93,8 @@ def _loss(args: Sequence[Any], out: Any) -> int:
 
 
 def _two_buffers(args: Sequence[Any], out: Any) -> int:
-    """One for each of two terms."""
-    return 2 * max(_bytes(tensor) for tensor in args[:2])
+    """One for each of two terms; where nothing is reduced, one of them is the result."""
+    return 2 * max(_bytes(tensor) for tensor in args[:2]) - (_bytes(out) if out.dim() else 0)
 
 
 def _soft_margin_backward(args: Sequence[Any], out: Any) -> int:

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from tuner.datasets.can import CanData
-
 FLOAT_BYTES = 4
 INPUT = ID_CHANNELS, FEATURES = 16, 10  # of a node: what is embedded of its ID, and what the data have
 # Edges whose messages are there at a time, as in tuner.workloads.attention.
@@ -30,7 +28,7 @@ class Graphs(NamedTuple):
     edges: int
 
 
-def estimate_kd_gat(config: Mapping[str, Any], data: CanData, *, context_bytes: int) -> MemoryEstimate:
+def estimate_kd_gat(config: Mapping[str, Any], data: Any, *, context_bytes: int) -> MemoryEstimate:
     """A closed formula for one configuration: its largest step, or what is looked at in chunks if that takes more.
 
     - Of the student, and the projection onto a teacher's latent channels: parameters, gradients, Adam's two moments
@@ -45,7 +43,7 @@ def estimate_kd_gat(config: Mapping[str, Any], data: CanData, *, context_bytes: 
 
     Args:
         config: a complete configuration, in which ``batch_size`` is a number.
-        data: the graphs.
+        data: its ``CanData``.
         context_bytes: of the process itself.
     """
     from tuner.workloads.kd_gat_data import usable
@@ -125,7 +123,7 @@ def _trained(config: Mapping[str, Any], graphs: Graphs, ids: int) -> int:
     rows = kept * sum(widths) + (whole + 1) * max(widths) if again else whole * sum(widths)
     rows += 3 * max(widths) + (_heads(config, ids, losses=9) if vgae else 0)
     rows = rows * 4 // 5 if config.get("amp") else rows
-    return graphs.nodes * rows + _around(config, graphs, 1 if again else len(pairs), copies=2)
+    return int(graphs.nodes * rows + _around(config, graphs, 1 if again else len(pairs), copies=2))
 
 
 def _computed(config: Mapping[str, Any], graphs: Graphs, ids: int) -> int:
@@ -133,7 +131,7 @@ def _computed(config: Mapping[str, Any], graphs: Graphs, ids: int) -> int:
     before = 2 if config["stage"] == "autoencoder" else 1  # ReLU's result is beside it
     rows = max(before * one + 3 * other for one, other in _layers(config))
     rows += _heads(config, ids, losses=6) if config["stage"] == "autoencoder" else 0
-    return graphs.nodes * rows + _around(config, graphs, 1, copies=1)
+    return int(graphs.nodes * rows + _around(config, graphs, 1, copies=1))
 
 
 def _heads(config: Mapping[str, Any], ids: int, *, losses: int) -> int:
@@ -174,12 +172,12 @@ def _guest(config: Mapping[str, Any], key: str, stage: str, ids: int) -> Mapping
 
 
 def _times_as_wide(teacher: Mapping[str, Any], config: Mapping[str, Any]) -> int:
-    """As ``kd_gat_model.times_as_wide``: how often a teacher looks, each time at a share of the graphs."""
+    """As ``kd_gat_teacher.times_as_wide``: how often a teacher looks, each time at a share of the graphs."""
     of_teacher, of_student = (sum(after for _, after in _layers(each)) for each in (teacher, config))
     return -(-of_teacher // of_student)
 
 
-def _kept(teacher: Mapping[str, Any], data: CanData) -> int:
+def _kept(teacher: Mapping[str, Any], data: Any) -> int:
     """Numbers of a teacher's kept outputs, with two for each graph's place."""
     if teacher["stage"] == "classifier":
         return 2 * len(data.train) + 2 * len(data)
@@ -187,7 +185,7 @@ def _kept(teacher: Mapping[str, Any], data: CanData) -> int:
     return int(nodes * (teacher["latent_channels"] + FEATURES) + 2 * len(data))
 
 
-def _most(data: CanData, graphs: NDArray[np.int64], count: int) -> Graphs:
+def _most(data: Any, graphs: NDArray[np.int64], count: int) -> Graphs:
     """Nodes of the so many graphs with the most nodes, and edges of those with the most edges."""
     import numpy as np
 

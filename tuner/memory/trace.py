@@ -107,7 +107,7 @@ def trace_workload(
     with _traced(device_kind, cublas_workspace_bytes) as recorder:
         with paused(recorder, device_kind == "cuda"):
             model = workload.build_model(config, data)
-        _mark_frozen(recorder, workload.frozen(model), device_kind == "cuda" and uses(config, OFFLOADING))
+        _mark_frozen(recorder, list(workload.frozen(model)), device_kind, offloaded=uses(config, OFFLOADING))
         _mark_model(recorder, model)
         prepare(workload, model, config, data, rehearsal=True)
         mark_all(recorder, model.buffers(), "data")  # once more: it may have made some, such as a teacher's outputs
@@ -203,14 +203,20 @@ def _mark_model(recorder: Recorder, model: nn.Module) -> None:
     mark_all(recorder, model.parameters(), "parameters")
 
 
-def _mark_frozen(recorder: Recorder, modules: Iterable[nn.Module], offloaded: bool) -> None:
-    """Modules that are never trained: parameters; or the host's, of which there are copies while they run."""
+def _mark_frozen(
+    recorder: Recorder, modules: Iterable[nn.Module], device_kind: DeviceKind, *, offloaded: bool
+) -> None:
+    """Modules that are never trained: parameters; or the host's, of which a GPU has copies while they run."""
     for module in modules:
-        if offloaded:
+        if device_kind == "cuda" and offloaded:
             for _, __, value in values(module):
                 recorder.ignore(value)
             offload(module, "cuda")
         else:
+            if device_kind == "cuda":
+                # Loaded weights stay with whoever keeps their file; a GPU's are copies that go with the module.
+                with paused(recorder, True):
+                    module._apply(torch.clone)  # type: ignore[no-untyped-call]
             _mark_model(recorder, module)
 
 

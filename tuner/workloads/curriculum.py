@@ -1,4 +1,4 @@
-"""Which graphs a classifier trains on as it gets better: the hardest normal ones first, and all attacks."""
+"""Which graphs a classifier trains on as it gets better: all attacks, and normal ones above a bar that rises."""
 
 from __future__ import annotations
 

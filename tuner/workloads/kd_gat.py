@@ -67,7 +67,7 @@ class KDGAT(Workload):
         "kd_weight": Hyperparameter(0.7, 0.0, 1.0, "share of the loss that the teacher decides"),
         "temperature": Hyperparameter(4.0, 0.1, 100.0, "by which a classifier's logits are divided for that"),
         "use_teacher_cache": Hyperparameter(1, 0, 1, "1 computes the teacher's outputs once and keeps them"),
-        "curriculum": Hyperparameter(0, 0, 1, "1 goes from few, hard normal graphs to all that are hard"),
+        "curriculum": Hyperparameter(0, 0, 1, "1 takes all attacks, and ever harder normal graphs"),
         "scorer_path": TextHyperparameter("", "best.pt of an autoencoder; empty trains one first"),
         "batch_size": Hyperparameter(4096, 1, 1_000_000, "graphs in a training batch"),
         "optimize_batch_size": Hyperparameter(1, 0, 1, "1 takes batch_size as the bound of what fits"),

@@ -109,6 +109,7 @@ def _check_labels(name: str, config: Config, data: CanData) -> None:
 
 def _check_teacher(name: str, key: str, config: Config, stage: str, data: CanData) -> None:
     """Loads it once: files are read before anything is planned."""
+    from tuner.workloads.kd_gat import TASK
     from tuner.workloads.kd_gat_model import load_teacher
 
     path = config[key]
@@ -116,11 +117,12 @@ def _check_teacher(name: str, key: str, config: Config, stage: str, data: CanDat
         found, _ = load_teacher(path, stage, len(data.identifiers) + 1)
     except InputError as error:
         raise InputError(f"{name}: {key} {_short(path)}: {error}") from error
-    if found["held_out"] != config["held_out"]:
-        raise InputError(
-            f"{name}: {key} {_short(path)}: it was trained with held_out {found['held_out']!r}, this has "
-            f"{config['held_out']!r}: it knows what is to be unknown, or the other way round: give another"
-        )
+    for task in TASK if key == "teacher_path" else ("held_out",):
+        if found[task] != config[task]:
+            raise InputError(
+                f"{name}: {key} {_short(path)}: it was trained with {task} {found[task]!r}, this has "
+                f"{config[task]!r}: it knows what is to be unknown, or the other way round: give another"
+            )
 
 
 def _short(path: Any) -> str:

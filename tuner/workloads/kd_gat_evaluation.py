@@ -18,8 +18,6 @@ from tuner.workloads.kd_gat import CHUNK
 from tuner.workloads.kd_gat_data import tested, usable
 from tuner.workloads.kd_gat_model import Distilled
 
-DRIFT = 0.1
-
 
 def evaluate(model: Distilled, data: CanData, split: str) -> dict[str, float]:
     """The metrics of a split, by names without its prefix.
@@ -85,22 +83,26 @@ def largest_errors(model: VGAE, batch: CanBatch) -> Tensor:
 def _detection(model: Distilled, data: CanData) -> dict[str, float]:
     """How well a VGAE tells the test's attacks, of which it has seen none; nothing where there are none.
 
-    A graph is an attack where a feature's error is a tenth above the largest of the normal graphs for training and
-    validation: what is normal drifts.
+    A graph's score is the largest error of a feature, by the largest that the normal graphs for training show. Those
+    for validation, which come later, show how far what is normal drifts; the test's, later still, may drift as far
+    again before they count as attacks.
     """
     assert isinstance(model.student, VGAE)
     graphs = tested(data, stage="classifier", held_out=model.held_out)
     label = _labels(data, graphs)
     if not label.any() or label.all():
         return {}
-    before = np.concatenate([data.train, data.validation])
-    known = usable(data, before, stage=model.stage, held_out=model.held_out)
-    normal, seen = (
-        torch.cat([largest_errors(model.student, batch).cpu() for batch in chunks(data, each, model.device)])
-        for each in (known, graphs)
+    trained, later = (
+        usable(data, part, stage=model.stage, held_out=model.held_out) for part in (data.train, data.validation)
     )
-    score = (seen / normal.amax(0).clamp(min=1e-12)).amax(1)
-    return {**found_attacks((score > 1 + DRIFT).long(), label), "auroc": auroc(score.numpy(), label.numpy())}
+    trained_errors, later_errors, seen = (
+        torch.cat([largest_errors(model.student, batch).cpu() for batch in chunks(data, each, model.device)])
+        for each in (trained, later, graphs)
+    )
+    largest = trained_errors.amax(0).clamp(min=1e-12)
+    drift = (later_errors / largest).amax().clamp(min=1.0)
+    score = (seen / largest).amax(1)
+    return {**found_attacks((score > drift.square()).long(), label), "auroc": auroc(score.numpy(), label.numpy())}
 
 
 def _labels(data: CanData, graphs: NDArray[np.int64]) -> Tensor:
