@@ -158,5 +158,5 @@ def test_how_to_go_on_names_what_was_trained_before_and_who_needs_it(tmp_path: P
 def test_it_has_its_own_number_of_epochs(tmp_path: Path) -> None:
     settings = Settings(output=str(tmp_path / "study"), device="cpu", epochs=1, report=False)
     _, left = trained(settings, {"name": "a", "of": "teacher"})
-    (row,) = csv.DictReader((tmp_path / "study-teacher" / "results.csv").open())
+    (row,) = csv.DictReader((tmp_path / "study-teacher" / "results.csv").read_text().splitlines())
     assert (row["epochs"], left.epochs) == ("3", 1)
