@@ -37,8 +37,6 @@ class Distilled(nn.Module):
 
     Attributes:
         student: the VGAE or GAT; a teacher in training is one, too.
-        teacher: its teacher; None if it has none, or none any more as its outputs are kept.
-        scorer: the VGAE by which a curriculum is made; None without one, or when it has done its work.
         difficulty: (G,) of every graph that is trained on, after ``prepare``; None without a curriculum.
         kept: the teacher's outputs, after ``prepare``; None if none are kept.
     """
@@ -57,6 +55,7 @@ class Distilled(nn.Module):
         self.kept: KeptOutputs | None = None
         # Not as attributes that hold a module, which would make them parameters and state of this one.
         self._guests: dict[str, VGAE | GAT | None] = {"teacher": teacher, "scorer": scorer}
+        self._looks = times_as_wide(teacher, student) if teacher else 1
 
     @property
     def frozen(self) -> list[nn.Module]:
@@ -94,7 +93,7 @@ class Distilled(nn.Module):
             # As in a step: it should not take more than one.
             size = min(CHUNK, self._config["batch_size"] // self._config.get(ACCUMULATION, 1))
             for batch in chunks(data, graphs[:size] if rehearsal else graphs, self.device, size):
-                kept.put(batch, outputs(teacher, batch, times_as_wide(teacher, self.student)))
+                kept.put(batch, outputs(teacher, batch, self._looks))
             self.kept, self._guests["teacher"] = kept, None
 
     def loss(self, batch: CanBatch) -> Tensor:
@@ -117,7 +116,7 @@ class Distilled(nn.Module):
         if (teacher := self._guests["teacher"]) is None:
             return None
         with torch.no_grad():
-            return outputs(teacher, batch, times_as_wide(teacher, self.student))
+            return outputs(teacher, batch, self._looks)
 
 
 def build(config: Config, data: CanData) -> Distilled:
