@@ -204,11 +204,13 @@ def run_study(
                     "metrics": metrics_of(jobs),
                 }
                 study |= _description(command, options, about, settings, plan)
+                folder.describe(study)
             elif live:
                 study = with_more_samples({**study, **_tried(tried, jobs)}, settings.num_samples)
+                folder.describe(study)
             elif settings.seeds > study.get("seeds", 1):
                 study = with_more_seeds(study, trials, settings.seeds)
-            folder.describe(study)
+                folder.describe(study)
             running = _Running(jobs, requests, misfits, estimates, plan, folder, settings, tried, live, study)
             broken: BaseException | None = None
             try:
