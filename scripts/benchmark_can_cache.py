@@ -41,7 +41,7 @@ from torch import Tensor
 
 from tuner.datasets.cache import cached
 from tuner.datasets.can import CanData, build
-from tuner.datasets.can_graphs import spans
+from tuner.datasets.spans import spans
 from tuner.datasets.synthetic_can import synthetic_can
 
 WINDOW, BATCH, SHARING = 100, 256, 4

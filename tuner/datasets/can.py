@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from tuner.datasets.cache import cached, file_key
 from tuner.datasets.can_frames import Frames, read_frames
-from tuner.datasets.can_graphs import joined, spans, starts, window_graphs
+from tuner.datasets.can_graphs import joined, window_graphs
+from tuner.datasets.spans import spans, starts
 from tuner.errors import DataError, InputError
 
 VERSION = "1"  # of the cache: anything that changes what is built changes it

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.datasets.can_frames import Frames
+from tuner.datasets.spans import starts
 
 FEATURES = (*(f"mean of byte {byte}" for byte in range(8)), "frames", "last position")
 
@@ -89,20 +90,3 @@ def joined(parts: Sequence[Windows]) -> Windows:
     return Windows(
         **{name: np.concatenate(arrays, axis=1 if name == "edge" else 0) for name, arrays in listed.items()}
     )
-
-
-def starts(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(G + 1,): where each of G runs of these sizes begins, and where the last one ends."""
-    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-
-
-def spans(first: NDArray[np.int64], graphs: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The indices of all nodes (or edges) of some graphs, in the graphs' order.
-
-    Args:
-        first: (G + 1,), where each graph's begin.
-        graphs: which.
-    """
-    begins = np.asarray(first)[graphs]
-    sizes = np.asarray(first)[np.asarray(graphs) + 1] - begins
-    return np.arange(sizes.sum()) + np.repeat(begins - starts(sizes)[:-1], sizes)

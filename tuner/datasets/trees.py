@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tuner.datasets.cache import cached, file_key
 from tuner.datasets.paths import third_order_paths
+from tuner.datasets.spans import spans, starts
 from tuner.datasets.swc import Tree, find_files, read_folder
 from tuner.errors import DataError
 
@@ -63,11 +64,10 @@ class TreeData:
 
     def take(self, trees: NDArray[np.int64]) -> TreeData:
         """Some of the trees, each of them in all three parts."""
-        nodes = np.concatenate([np.arange(self.first[tree], self.first[tree + 1]) for tree in trees])
-        paths = np.concatenate([np.arange(self.first_path[tree], self.first_path[tree + 1]) for tree in trees])
+        nodes, paths = spans(self.first, trees), spans(self.first_path, trees)
         values: dict[str, Any] = dict.fromkeys(("train", "validation", "test"), np.arange(len(trees)))
         values |= {name: getattr(self, name)[nodes] for name in ("position", "features", "parent", "end")}
-        values |= {name: _starts(np.diff(getattr(self, name))[trees].tolist()) for name in ("first", "first_path")}
+        values |= {name: starts(np.diff(getattr(self, name))[trees]) for name in ("first", "first_path")}
         return replace(self, **values, path=self.path[:, paths], label=self.label[trees])
 
 
@@ -110,9 +110,9 @@ def build(
         features=np.concatenate([_features(tree, scale) for tree in trees]).astype(np.float32),
         parent=np.concatenate([tree.parent for tree in trees]).astype(np.int32),
         end=np.concatenate([_ends(tree) for tree in trees]).astype(np.int32),
-        first=_starts([len(tree) for tree in trees]),
+        first=starts([len(tree) for tree in trees]),
         path=np.concatenate(paths, axis=1).astype(np.int32),
-        first_path=_starts([path.shape[1] for path in paths]),
+        first_path=starts([path.shape[1] for path in paths]),
         label=labels.astype(np.int32),
         train=np.arange(len(trees)),
         validation=np.arange(0),
@@ -167,10 +167,6 @@ def _ends(tree: Tree) -> NDArray[np.int64]:
     for node, parent in zip(range(len(tree) - 1, 0, -1), tree.parent[:0:-1].tolist(), strict=True):
         end[parent] = max(end[parent], end[node])
     return end
-
-
-def _starts(sizes: Sequence[int]) -> NDArray[np.int64]:
-    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
 def _cached(folder: Path, skip_bad: bool) -> TreeData:

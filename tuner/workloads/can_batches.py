@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tuner.datasets.can import CanData
-from tuner.datasets.can_graphs import spans
+from tuner.datasets.spans import spans
 
 
 class CanBatch(NamedTuple):
