@@ -32,12 +32,12 @@ from torch import Tensor
 
 from tuner.datasets.can import CanData, build, load_can
 from tuner.datasets.synthetic_can import synthetic_can
-from tuner.devices import cuda_devices, torch_has_cuda
+from tuner.machine.devices import cuda_devices, torch_has_cuda
 from tuner.memory.measure import measure, tensor_changes
 from tuner.memory.trace import trace_workload
-from tuner.offload import offload
 from tuner.space import complete
-from tuner.training import build_optimizer, place, train_epoch, train_step
+from tuner.training.loop import build_optimizer, place, train_epoch, train_step
+from tuner.training.offload import offload
 from tuner.trial import MB, OFFLOADING
 from tuner.workloads.can_batches import collate
 from tuner.workloads.can_models import VGAE

@@ -26,14 +26,14 @@ import psutil
 import torch
 from torch import Tensor, nn
 
-from tuner.devices import ram_device
 from tuner.execution.loop import Decisions, run_trials
 from tuner.execution.ray_executor import RayExecutor, Worker
-from tuner.interrupts import Interrupt
-from tuner.peak import PeakMeter
+from tuner.machine.devices import ram_device
+from tuner.machine.interrupts import Interrupt
+from tuner.machine.peak import PeakMeter
 from tuner.placement import Packer, Plan, make_plan, shortest_possible
-from tuner.recorder import Recorder
-from tuner.study_folder import StudyFolder
+from tuner.records.study_folder import StudyFolder
+from tuner.study.recorder import Recorder
 from tuner.trial import GB, MB, Device, EpochReport, Hyperparameter, MemoryEstimate, Request, Trial
 from tuner.views.progress import Progress
 from tuner.views.tables import make_console

@@ -21,8 +21,8 @@ from typing import Any
 import click
 
 import tuner
-from tuner.epochs import EPOCHS, read_epochs
-from tuner.study_folder import STUDY, Row
+from tuner.records.epochs import EPOCHS, read_epochs
+from tuner.records.study_folder import STUDY, Row
 
 GRID: Mapping[str, Any] = {
     "hidden_dim": [16, 32, 64],

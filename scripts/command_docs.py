@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 
-from tuner.cli import DEFAULT_COMMAND, cli
+from tuner.cli.main import DEFAULT_COMMAND, cli
 
 FOLDER = Path(__file__).parents[1] / "docs" / "commands"
 INDEX = "README.md"

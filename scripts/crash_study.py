@@ -27,12 +27,12 @@ from typing import Any, Literal
 import psutil
 import torch
 
-from tuner import journal, study_folder
 from tuner.datasets.synthetic import synthetic_ratings
 from tuner.execution.in_process import InProcessExecutor
-from tuner.settings import Settings
+from tuner.records import journal, study_folder
 from tuner.space import configurations
-from tuner.study import run_study
+from tuner.study.settings import Settings
+from tuner.study.study import run_study
 from tuner.workloads import find_workload
 from tuner.workloads.base import Choice
 

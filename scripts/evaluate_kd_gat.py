@@ -39,7 +39,7 @@ from sklearn.preprocessing import StandardScaler
 from tuner.datasets.can import CanData, load_can
 from tuner.execution.worker import to_bytes
 from tuner.space import configurations
-from tuner.training import Fit, evaluate, fit
+from tuner.training.loop import Fit, evaluate, fit
 from tuner.trial import Trial
 from tuner.workloads.kd_gat import KDGAT
 from tuner.workloads.kd_gat_data import tested, usable

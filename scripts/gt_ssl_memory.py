@@ -21,7 +21,7 @@ from tuner.datasets.swc import Tree, preorder
 from tuner.datasets.trees import TreeData, build
 from tuner.memory.trace import trace_step
 from tuner.space import complete
-from tuner.training import build_optimizer
+from tuner.training.loop import build_optimizer
 from tuner.trial import MB
 from tuner.workloads.gt_ssl import GTSSL
 from tuner.workloads.gt_ssl_model import GtSsl, TreeBatch

@@ -28,7 +28,7 @@ from tuner.datasets.trees import split
 from tuner.sizing.transformers.formula import TransformerConfig
 from tuner.sizing.transformers.gpt import build as build_gpt
 from tuner.space import complete
-from tuner.training import build_optimizer, place, rehearse, representative_batches, to_device
+from tuner.training.loop import build_optimizer, place, rehearse, representative_batches, to_device
 from tuner.workloads import find_workload
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from tuner.cli import main
+from tuner.cli.main import main
 
 if __name__ == "__main__":
     sys.argv[1:1] = ["optimize"]

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from tuner.datasets.trees import TreeData, load_trees
-from tuner.journal import read_attempts
-from tuner.study_folder import read_study
-from tuner.training import Fit, fit
+from tuner.records.journal import read_attempts
+from tuner.records.study_folder import read_study
+from tuner.training.loop import Fit, fit
 from tuner.trial import Trial
 from tuner.workloads.gt_ssl import EVALUATION_TREES, GTSSL
 from tuner.workloads.gt_ssl_model import GtSsl

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tuner.advice import Figures, advise
 from tuner.placement import make_plan
-from tuner.settings import Settings
+from tuner.study.advice import Figures, advise
+from tuner.study.settings import Settings
 from tuner.trial import GB, Device
 
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import tuner
-from tuner.api import run_defaults, run_given
+from tuner.commands.run import run_defaults, run_given
 from tuner.errors import InputError
-from tuner.settings import Settings
-from tuner.study import StudyResult
+from tuner.study.settings import Settings
+from tuner.study.study import StudyResult
 
 
 def table(seed: int, rows: int) -> pd.DataFrame:
@@ -60,7 +60,7 @@ def test_a_notebooks_seeds_share_one_split_and_python_is_known_from_the_command(
         seen.update(settings=settings, data=choices[0].load_data(), **others)
         return StudyResult(plan=None, estimates={}, rows=[], folder=tmp_path)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("tuner.api.run_study", run_study)
+    monkeypatch.setattr("tuner.commands.run.run_study", run_study)
     monkeypatch.setattr("tuner.datasets.ratings.from_tables", lambda *_, seed: seed)
     tuner.tune_hyperparameters_parallel(0, 0, 0, 0, [{}], seed=3, seeds=2, time_limit=60)
     assert (seen["data"], seen["settings"].seeds, seen["settings"].time_limit_seconds) == (3, 2, 60)

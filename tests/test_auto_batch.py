@@ -10,18 +10,18 @@ import pytest
 
 import tuner
 from tests.toy import Batched, Toy
-from tuner.again import its_options
-from tuner.auto_batch import Sized, packed_uniformly, share_of, size_batches
+from tuner.cli.print_plan import forecast_text
+from tuner.commands.plan import to_record
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
-from tuner.forecast import to_record
 from tuner.placement import need_bytes
-from tuner.planning import to_trials
-from tuner.settings import Settings
 from tuner.space import complete, configurations
-from tuner.study import StudyResult, run_study
+from tuner.study.again import its_options
+from tuner.study.auto_batch import Sized, packed_uniformly, share_of, size_batches
+from tuner.study.planning import to_trials
+from tuner.study.settings import Settings
+from tuner.study.study import StudyResult, run_study
 from tuner.trial import AUTO, GB, Device, is_auto
-from tuner.views.forecast import forecast_text
 from tuner.workloads import BUILT_IN, find_workload
 from tuner.workloads.base import Choice, Workload, load_jobs
 
@@ -127,7 +127,7 @@ def test_more_micro_batches_than_samples_are_refused() -> None:
 
 def test_batches_are_searched_once_for_trials_of_the_same_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     searched = []
-    from tuner import auto_batch
+    from tuner.study import auto_batch
 
     real = auto_batch.largest_batch_of
     monkeypatch.setattr(auto_batch, "largest_batch_of", lambda *a, **k: searched.append(a[1]) or real(*a, **k))
@@ -230,7 +230,7 @@ def test_a_study_that_is_gone_on_with_knows_its_batches_and_searches_none(
     batch = written["auto_batch"]["t001"]
     assert written["configurations"][0]["batch_size"] == first.rows[0]["config/batch_size"] == batch
     assert f"{batch}" in (tmp_path / "out" / "results.csv").read_text()
-    monkeypatch.setattr("tuner.auto_batch.largest_batch_of", None)
+    monkeypatch.setattr("tuner.study.auto_batch.largest_batch_of", None)
     resumed = {"output": None, "resume": str(tmp_path / "out")}
     assert study(tmp_path, auto, **resumed).rows == study(tmp_path, {**auto, "batch_size": batch}, **resumed).rows
     (tmp_path / "out" / "attempts.jsonl").write_text("")  # as if it had been broken off before its trial ended

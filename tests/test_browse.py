@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tuner.browse import (
+from tuner.errors import InputError
+from tuner.records.browse import (
     Order,
     best_first,
     default_columns,
@@ -18,7 +19,6 @@ from tuner.browse import (
     sort_rows,
     to_value,
 )
-from tuner.errors import InputError
 
 COLUMNS = [
     "study",

@@ -11,11 +11,11 @@ import pytest
 import tuner
 from tests.test_cli import tune
 from tests.toy import Toy
-from tuner.capacity import Capacity, capacity, card_sizes, cheapest_change, to_record
+from tuner.cli.print_capacity import capacity_text
+from tuner.commands.capacity import Capacity, capacity, card_sizes, cheapest_change, to_record
 from tuner.errors import InputError
-from tuner.settings import Settings
+from tuner.study.settings import Settings
 from tuner.trial import GB, Configuration, Hyperparameter, MemoryEstimate, Trial
-from tuner.views.capacity import capacity_text
 from tuner.workloads.base import Choice, Config, Job
 
 
@@ -92,7 +92,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Capacity]:
     def estimates(workload: Any, listed: list[Configuration], *given: Any, **options: Any) -> list[MemoryEstimate]:
         return [MemoryEstimate("traced", context_bytes=footprint(each.values)) for each in listed]
 
-    monkeypatch.setattr("tuner.planning.estimate_all", estimates)
+    monkeypatch.setattr("tuner.study.planning.estimate_all", estimates)
 
     def answer(*sizes: float, **options: Any) -> Capacity:
         trials = [Trial(f"t{batch}", "toy", f"b{batch}", {"batch": batch, "epochs": 1}, 0) for batch in (2, 8, 64)]

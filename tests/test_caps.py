@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from tests.worker_process import in_worker
-from tuner.caps import capped, caps_available, is_out_of_memory, worker_environment
-from tuner.devices import ram_device
-from tuner.peak import PeakMeter
+from tuner.machine.caps import capped, caps_available, is_out_of_memory, worker_environment
+from tuner.machine.devices import ram_device
+from tuner.machine.peak import PeakMeter
 from tuner.trial import MB, Device
 
 
@@ -62,7 +62,7 @@ def test_without_proc_ram_has_no_cap_and_says_so(
     gpu_16gb: Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert caps_available(ram_device())
-    monkeypatch.setattr("tuner.caps.STATUS", tmp_path / "none")
+    monkeypatch.setattr("tuner.machine.caps.STATUS", tmp_path / "none")
     assert caps_available(gpu_16gb)
     assert not caps_available(ram_device())
     before = resource.getrlimit(resource.RLIMIT_DATA)

@@ -22,7 +22,7 @@ import pytest
 import torch
 
 from tests.conftest import write_ratings
-from tuner.cli import cli, main
+from tuner.cli.main import cli, main
 from tuner.errors import InputError
 
 COMMAND = [sys.executable, "-m", "tuner"]
@@ -311,7 +311,7 @@ def test_an_option_that_is_given_with_its_default_counts_as_given(monkeypatch: p
         seen.append(given)
         raise InputError("that is all")
 
-    monkeypatch.setattr("tuner.api.run_given", note)
+    monkeypatch.setattr("tuner.commands.run.run_given", note)
     with pytest.raises(InputError, match="that is all"):
         cli.main(["--resume", "out", "--on-oom", "grow"], standalone_mode=False)
     assert seen == [{"resume", "on_oom"}]

@@ -11,7 +11,7 @@ import click
 import pytest
 
 import tuner
-from tuner.cli import DEFAULT_COMMAND, cli
+from tuner.cli.main import DEFAULT_COMMAND, cli
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "scripts"))

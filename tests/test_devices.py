@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tuner.devices import _visible, allocator_environment, available_cores, cgroup_memory, detect_devices
 from tuner.errors import InputError
+from tuner.machine.devices import _visible, allocator_environment, available_cores, cgroup_memory, detect_devices
 from tuner.trial import Device
 
 
@@ -23,14 +23,14 @@ def test_ram_is_a_device_with_this_machines_cores() -> None:
 
 def test_asking_for_a_gpu_where_none_is_visible_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setattr("tuner.devices.torch_has_cuda", lambda: True)
+    monkeypatch.setattr("tuner.machine.devices.torch_has_cuda", lambda: True)
     with pytest.raises(InputError, match="no visible GPU"):
         detect_devices("cuda")
 
 
 def test_a_torch_for_the_cpu_uses_no_gpu(monkeypatch: pytest.MonkeyPatch, gpu_16gb: Device) -> None:
-    monkeypatch.setattr("tuner.devices.torch_has_cuda", lambda: False)
-    monkeypatch.setattr("tuner.devices.cuda_devices", lambda: (gpu_16gb,))
+    monkeypatch.setattr("tuner.machine.devices.torch_has_cuda", lambda: False)
+    monkeypatch.setattr("tuner.machine.devices.cuda_devices", lambda: (gpu_16gb,))
     assert detect_devices("auto")[0].kind == "cpu"
     with pytest.raises(InputError, match="a build for the CPU"):
         detect_devices("cuda")

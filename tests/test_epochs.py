@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tuner import epochs
-from tuner.epochs import EpochLog, read_epochs
+from tuner.records import epochs
+from tuner.records.epochs import EpochLog, read_epochs
 
 
 @pytest.fixture

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 import tuner
+from tuner.cli.print_plan import forecast_text
+from tuner.commands.plan import Forecast, speed, to_record
 from tuner.errors import InputError
-from tuner.forecast import Forecast, speed, to_record
 from tuner.trial import GB, MemoryEstimate, Request, Trial
-from tuner.views.forecast import duration, forecast_text
+from tuner.views.tables import duration
 
 
 def forecast(**options: Any) -> Forecast:

@@ -12,10 +12,10 @@ import pandas as pd
 import pytest
 
 from tests.generated_study import write_study
-from tuner.browse import best_first
 from tuner.errors import InputError
-from tuner.frame import StudyFrame, study_frame
-from tuner.study_folder import columns
+from tuner.records.browse import best_first
+from tuner.records.study_folder import columns
+from tuner.views.frame import StudyFrame, study_frame
 
 Row = dict[str, Any]
 
@@ -145,5 +145,5 @@ def test_what_cannot_be_drawn_is_said_in_a_line(tmp_path: Path) -> None:
 
 
 def test_plotly_is_imported_only_to_draw() -> None:
-    code = "import sys, tuner.frame; print('plotly' in sys.modules, 'torch' in sys.modules)"
+    code = "import sys, tuner.views.frame; print('plotly' in sys.modules, 'torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False False\n"

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tuner.interrupts import Immediate, Interrupt, orderly
+from tuner.machine.interrupts import Immediate, Interrupt, orderly
 
 
 def test_a_signal_only_asks_and_the_third_insists() -> None:

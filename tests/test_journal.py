@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from tuner import journal
 from tuner.errors import InputError
-from tuner.journal import Journal, Row, read_attempts, replace_file
+from tuner.records import journal
+from tuner.records.journal import Journal, Row, read_attempts, replace_file
 
 # Holds the journal's lock, with a child of its own, until it is killed.
 HOLDER = """
 import subprocess, sys
 from pathlib import Path
-from tuner.journal import Journal
+from tuner.records.journal import Journal
 held = Journal(Path(sys.argv[1]))
 child = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL)
 print(child.pid, flush=True)

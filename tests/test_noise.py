@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tuner.noise import Average, Interval, averages, interval_of, seeds_needed, summary, t_quantile
+from tuner.records.noise import Average, Interval, averages, interval_of, seeds_needed, summary, t_quantile
 
 
 def rows(**by_name: Sequence[float | None]) -> list[dict[str, Any]]:

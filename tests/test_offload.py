@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tests.toy import Toy
 from tuner.errors import InputError
 from tuner.memory.trace import trace_workload
-from tuner.offload import offload
+from tuner.training.offload import offload
 from tuner.trial import MB, OFFLOADING, AnyHyperparameter, Configuration, Hyperparameter
 from tuner.workloads.base import Batch, Choice, Config
 

@@ -12,17 +12,17 @@ import pytest
 
 import tuner
 from tests.toy import Batched
+from tuner.cli.print_optimization import optimization_text
+from tuner.commands.optimize import to_record
 from tuner.errors import InputError
 from tuner.memory.estimate import estimate
 from tuner.memory.measure import Measurement
-from tuner.optimization import to_record
 from tuner.sizing import profile, target
 from tuner.sizing.choices import Goal, explanations
 from tuner.sizing.configuration import Estimator, limited_by, size_configuration
 from tuner.sizing.search import DoesNotFit
 from tuner.space import complete
 from tuner.trial import GB, Device
-from tuner.views.optimization import optimization_text
 from tuner.workloads import find_workload
 from tuner.workloads.base import Job
 from tuner.workloads.graphsage import GraphSAGE

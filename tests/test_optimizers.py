@@ -6,11 +6,11 @@ import sys
 import torch
 from torch import nn
 
-from tuner.optimizers import Adam
+from tuner.training.optimizers import Adam
 
 STEPS = """
 import sys, torch
-from tuner.optimizers import Adam
+from tuner.training.optimizers import Adam
 model = torch.nn.Linear(3, 3)
 optimizer = Adam(model.parameters(), lr=0.1, fused=True)
 optimizer.zero_grad()

@@ -16,9 +16,9 @@ from optuna.trial import TrialState
 
 from tests.generated_study import write_study
 from tests.test_study import Interrupted, study
-from tuner import export, optuna_export
-from tuner.epochs import read_epochs
+from tuner import export
 from tuner.errors import InputError
+from tuner.records.epochs import read_epochs
 
 ROOT = Path(__file__).parents[1]
 
@@ -136,7 +136,7 @@ def test_where_it_cannot_go_is_refused(tmp_path: Path, storage: str | None, said
 
 
 def test_without_optuna_the_extra_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optuna_export, "find_spec", lambda name: None)
+    monkeypatch.setattr("tuner.commands.export.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"optuna is not installed: pip install 'tuner\[optuna\]'$"):
         export(optuna=url)
 

@@ -17,15 +17,15 @@ import torch
 
 import tuner
 from tests.toy import Toy
-from tuner.cli import cli
+from tuner.cli.main import cli
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
-from tuner.past_trial import find_trial
-from tuner.resume import fingerprint
-from tuner.selection import choose, chosen_before
-from tuner.settings import Settings
-from tuner.study import StudyResult, run_study
-from tuner.study_folder import classes, read_study
+from tuner.records.study_folder import classes, read_study
+from tuner.retraining.past_trial import find_trial
+from tuner.study.resume import fingerprint
+from tuner.study.selection import choose, chosen_before
+from tuner.study.settings import Settings
+from tuner.study.study import StudyResult, run_study
 from tuner.trial import GB
 from tuner.workloads import Finder, classes_of, find_workload, specs_of
 from tuner.workloads.own import sent_by_value

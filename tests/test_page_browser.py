@@ -20,8 +20,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from tests.generated_study import write_study
-from tuner.pages import load_page_study, report
-from tuner.serving import LivePage, make_server
+from tuner.commands.report import load_page_study, report
+from tuner.views.serving import LivePage, make_server
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")

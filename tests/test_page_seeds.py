@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.generated_study import METRICS, write_study
-from tuner.noise import averages, summary
+from tuner.records.noise import averages, summary
 from tuner.views.page.configurations import configurations_table
 from tuner.views.page.coordinates import against_each, parallel_coordinates
 from tuner.views.page.document import main_html

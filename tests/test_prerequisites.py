@@ -12,9 +12,9 @@ from torch import nn
 from tests.toy import Toy
 from tuner.errors import ExecutionError, InputError
 from tuner.execution.in_process import InProcessExecutor
-from tuner.prerequisites import train_prerequisites
-from tuner.settings import Settings
 from tuner.space import configurations
+from tuner.study.prerequisites import train_prerequisites
+from tuner.study.settings import Settings
 from tuner.trial import AnyHyperparameter, Configuration, TextHyperparameter
 from tuner.workloads.base import Choice, Config, Workload
 

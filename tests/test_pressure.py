@@ -13,9 +13,9 @@ from tests.hungry import Hungry
 from tuner.execution.in_process import InProcessExecutor
 from tuner.execution.loop import Executor
 from tuner.execution.ray_executor import RayExecutor
-from tuner.settings import Settings
 from tuner.space import configurations
-from tuner.study import StudyResult, run_study
+from tuner.study.settings import Settings
+from tuner.study.study import StudyResult, run_study
 from tuner.trial import GB
 from tuner.workloads.base import Choice
 

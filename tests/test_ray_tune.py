@@ -14,14 +14,14 @@ from ray import tune
 
 import tuner
 from tests.tune_mnist import train_mnist, train_within
-from tuner.devices import ram_device
 from tuner.errors import InputError
 from tuner.execution.cluster import local_session
+from tuner.machine.devices import ram_device
 from tuner.ray_tune.attempt import Attempt
 from tuner.ray_tune.share import Budget, RunAgain, Share
 from tuner.ray_tune.terms import Terms, share_of
 from tuner.retry import RetryPolicy
-from tuner.settings import Settings
+from tuner.study.settings import Settings
 from tuner.trial import GB, Device, MemoryEstimate, Request, Trial
 
 # What the example takes of its process at its peak, as ``peak_memory_gb`` says on the machine that this is from.

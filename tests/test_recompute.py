@@ -17,9 +17,9 @@ from tuner.datasets.ratings import RatingData
 from tuner.datasets.trees import TreeData
 from tuner.errors import InputError
 from tuner.memory.trace import Parts, trace_step, trace_workload
-from tuner.recompute import recomputing
 from tuner.space import complete
-from tuner.training import Fit, evaluate, fit
+from tuner.training.loop import Fit, evaluate, fit
+from tuner.training.recompute import recomputing
 from tuner.trial import CHECKPOINTING, Configuration, Trial
 from tuner.workloads import find_workload
 from tuner.workloads.base import Choice
@@ -104,7 +104,7 @@ def test_evaluation_and_training_without_the_option_do_not_recompute(
     def refuse(*arguments: Any, **options: Any) -> None:
         raise AssertionError("recomputed")
 
-    monkeypatch.setattr("tuner.recompute.checkpoint", refuse)
+    monkeypatch.setattr("tuner.training.recompute.checkpoint", refuse)
     fitted("graphsage", ratings, gradient_checkpointing=0)
     workload = find_workload("graphsage")
     model = workload.build_model(complete(SIZES["graphsage"], workload.schema), ratings)
@@ -134,7 +134,7 @@ def test_traced_blocks_take_less_than_plain_ones(kind: Any) -> None:
 
 
 def test_the_estimate_follows_the_option_and_is_the_profilers(trees: TreeData) -> None:
-    from tuner.training import build_optimizer, rehearse, representative_batches
+    from tuner.training.loop import build_optimizer, rehearse, representative_batches
 
     workload = find_workload("gt-ssl")
     values = {"hidden_channels": 16, "num_interactions": 4, "batch_size": 4}
@@ -179,7 +179,7 @@ def test_a_worker_loads_torchs_compiler_before_its_trials_and_only_if_one_needs_
     code = (
         "import sys; from tuner.workloads import find_workload\n"
         "from tuner.datasets.synthetic import synthetic_ratings\n"
-        "from tuner.training import warm_up; from tuner.workloads.base import Job\n"
+        "from tuner.training.loop import warm_up; from tuner.workloads.base import Job\n"
         f"job = Job(find_workload('graphsage'), synthetic_ratings(40, 60, 1000), {checkpointing})\n"
         "warm_up('cpu', 1, [job]); print('torch._dynamo' in sys.modules)"
     )

@@ -22,12 +22,12 @@ import pytest
 import tuner
 from tests.generated_study import write_study
 from tests.test_study import study as run_toy
-from tuner.again import program
+from tuner.commands.report import load_page_study
 from tuner.errors import InputError
-from tuner.interrupts import INSISTED
-from tuner.pages import load_page_study
-from tuner.serving import LivePage, make_server
+from tuner.machine.interrupts import INSISTED
+from tuner.study.again import program
 from tuner.views.page.study import PageStudy
+from tuner.views.serving import LivePage, make_server
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ import pytest
 from rich.console import Console
 
 import tuner
-from tuner.api import run_defaults
-from tuner.comparison import Comparison, compare
+from tuner.cli.print_results import print_results
+from tuner.commands.results import Comparison, side_by_side
+from tuner.commands.run import run_defaults
 from tuner.errors import InputError
-from tuner.studies import read_studies
-from tuner.study_folder import read_study, to_csv
-from tuner.views.results import print_results
+from tuner.records.studies import read_studies
+from tuner.records.study_folder import read_study, to_csv
 
 FIXED = {
     "workload": "graphsage",
@@ -60,7 +60,7 @@ def table(path: Path, *rows: dict[str, Any]) -> Path:
 
 
 def compared(*paths: Path | str, **asked: Any) -> Comparison:
-    return compare(paths, **{"sort": (), "where": (), "columns": None, "top": None, **asked})
+    return side_by_side(paths, **{"sort": (), "where": (), "columns": None, "top": None, **asked})
 
 
 def names(found: Comparison) -> list[str]:
@@ -149,7 +149,7 @@ def test_a_table_alone_is_read_as_the_study_it_was_written_of(one: Path, tmp_pat
 
 
 def test_the_csv_of_several_studies_is_read_back_as_several(one: Path, tmp_path: Path) -> None:
-    from tuner.study_folder import write_rows
+    from tuner.records.study_folder import write_rows
 
     found = compared(one, study(tmp_path / "two", trial(1, val=0.85)))
     (tmp_path / "both.csv").write_text(write_rows(found.records(), found.names))
@@ -457,7 +457,7 @@ def test_options_that_a_study_had_not_yet_have_their_defaults(one: Path) -> None
 
 COMMAND = """
 import sys
-from tuner.cli import main
+from tuner.cli.main import main
 try:
     main()
 finally:

@@ -11,11 +11,11 @@ import pytest
 
 import tuner
 from tests.toy import Toy
-from tuner.api import run_defaults
+from tuner.commands.run import run_defaults
 from tuner.errors import InputError
-from tuner.journal import Journal
-from tuner.resume import check_same, description, fingerprint, merged_options, remaining
+from tuner.records.journal import Journal
 from tuner.retry import RetryPolicy
+from tuner.study.resume import check_same, description, fingerprint, merged_options, remaining
 from tuner.trial import GB, History, MemoryEstimate, Request, Trial
 from tuner.workloads.base import Job
 

@@ -20,17 +20,17 @@ from torch import Tensor, nn
 
 import tuner
 from tests.conftest import write_ratings
-from tuner.again import program
 from tuner.datasets.ratings import RatingData
 from tuner.datasets.trees import TreeData
-from tuner.devices import ram_device
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
-from tuner.past_trial import find_trial
+from tuner.machine.devices import ram_device
 from tuner.retraining.figures import Differs
-from tuner.selection import choose
-from tuner.settings import Settings
-from tuner.study import run_study
+from tuner.retraining.past_trial import find_trial
+from tuner.study.again import program
+from tuner.study.selection import choose
+from tuner.study.settings import Settings
+from tuner.study.study import run_study
 from tuner.trial import EpochReport, MemoryEstimate
 from tuner.views.training import figures_table
 from tuner.workloads import find_workload
@@ -168,7 +168,7 @@ def test_all_data_leave_the_last_epoch_with_the_learning_rates_of_the_study(
     small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rates: list[float] = []
-    monkeypatch.setattr("tuner.training.set_learning_rate", lambda optimizer, lr: rates.append(lr))
+    monkeypatch.setattr("tuner.training.loop.set_learning_rate", lambda optimizer, lr: rates.append(lr))
     changed_journal(small, lambda row: row.update(best_epoch=2))
     result = tuner.train(small, trial="small", all_data=True)
     assert rates == pytest.approx([0.01, 0.01 * 2 / 3])
@@ -351,7 +351,7 @@ def test_a_notebooks_study_has_its_best_model_and_no_data(small: Path) -> None:
 
 def test_what_does_not_fit_is_refused_before_training(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = replace(ram_device(), free_bytes=2**30 // 10)
-    monkeypatch.setattr("tuner.devices.ram_device", lambda: full)
+    monkeypatch.setattr("tuner.machine.devices.ram_device", lambda: full)
     with pytest.raises(InputError, match=r"wide: takes 0\.\d+ GB, but cpu has 0\.10 GB free"):
         tuner.train(small, output="again")
     assert not Path("again").exists()
@@ -359,7 +359,7 @@ def test_what_does_not_fit_is_refused_before_training(small: Path, monkeypatch: 
 
 def press_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C at this step of a training; an epoch of ``small`` has eight."""
-    from tuner.training import train_step
+    from tuner.training.loop import train_step
 
     count = iter(range(1, 1000))
 
@@ -368,7 +368,7 @@ def press_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
             os.kill(os.getpid(), signal.SIGINT)
         return train_step(*arguments, **options)
 
-    monkeypatch.setattr("tuner.training.train_step", pressed)
+    monkeypatch.setattr("tuner.training.loop.train_step", pressed)
 
 
 def test_ctrl_c_keeps_the_best_epoch_so_far(
@@ -394,8 +394,8 @@ def test_training_that_fails_leaves_nothing(small: Path, monkeypatch: pytest.Mon
     def fail(*_: Any, **__: Any) -> Tensor:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
-    monkeypatch.setattr("tuner.training.train_step", fail)
-    monkeypatch.setattr("tuner.retraining.train.estimate_memory", lambda *_: MemoryEstimate("given"))
+    monkeypatch.setattr("tuner.training.loop.train_step", fail)
+    monkeypatch.setattr("tuner.commands.train.estimate_memory", lambda *_: MemoryEstimate("given"))
     with pytest.raises(tuner.ExecutionError, match="small: out of memory in epoch 1: DefaultCPUAllocator"):
         tuner.train(small, trial="small", output="again")
     assert not Path("again").exists()

@@ -13,13 +13,13 @@ import tuner
 from tests.toy import Batched, Toy
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
-from tuner.live_search import LiveSearch
 from tuner.search.domains import parse_space
 from tuner.search.searchers import OptunaSearcher, State
-from tuner.searching import choose_searched
-from tuner.settings import Settings
 from tuner.space import configurations
-from tuner.study import StudyResult, run_study
+from tuner.study.live_search import LiveSearch
+from tuner.study.searching import choose_searched
+from tuner.study.settings import Settings
+from tuner.study.study import StudyResult, run_study
 from tuner.trial import EpochReport
 from tuner.workloads.base import Choice, Workload
 

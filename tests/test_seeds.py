@@ -16,11 +16,11 @@ from tests.test_study import study
 from tests.toy import Toy
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
-from tuner.interrupts import Interrupt, TimeLimitReached
+from tuner.machine.interrupts import Interrupt, TimeLimitReached
 from tuner.placement import Packer, Plan, make_plan
-from tuner.planning import to_trials
-from tuner.settings import Settings, parse_seconds
 from tuner.space import configurations
+from tuner.study.planning import to_trials
+from tuner.study.settings import Settings, parse_seconds
 from tuner.trial import GB, Device, MemoryEstimate, Request, Trial
 from tuner.workloads.base import Choice
 
@@ -183,7 +183,7 @@ def test_a_limit_of_time_ends_a_study_with_what_it_has(
         nonlocal late
         late = 3600.0
 
-    monkeypatch.setattr("tuner.interrupts.time.monotonic", lambda: clock() + late)
+    monkeypatch.setattr("tuner.machine.interrupts.time.monotonic", lambda: clock() + late)
     folder, listed = tmp_path / "out", [{"name": name} for name in "abc"]
     result = study(folder, *listed, executor=lambda: Sleeper(pass_time), max_workers=1, time_limit="30m")
     assert [(row["name"], row["status"], row["epochs"], row["error"]) for row in journal(folder)] == [

@@ -10,13 +10,13 @@ import pytest
 
 from tests.toy import Toy, Wide
 from tuner import space
-from tuner.again import its_options, run_again
-from tuner.api import _plain, run_defaults
-from tuner.devices import ram_device
+from tuner.commands.run import _plain, run_defaults
 from tuner.errors import InputError
-from tuner.planning import estimate_requests, to_trials
-from tuner.selection import choose, chosen_before, parse_data
-from tuner.settings import Settings
+from tuner.machine.devices import ram_device
+from tuner.study.again import its_options, run_again
+from tuner.study.planning import estimate_requests, to_trials
+from tuner.study.selection import choose, chosen_before, parse_data
+from tuner.study.settings import Settings
 from tuner.trial import Device
 from tuner.workloads import BUILT_IN
 from tuner.workloads.base import load_jobs

@@ -15,16 +15,16 @@ import torch
 
 import tuner
 from tests.toy import Toy, Wide
-from tuner.devices import ram_device
+from tuner.commands.plan import plan
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
 from tuner.execution.loop import Executor
-from tuner.forecast import plan
-from tuner.planning import estimate_requests, to_trials
-from tuner.settings import Settings
+from tuner.machine.devices import ram_device
+from tuner.records.study_folder import best_name
 from tuner.space import configurations
-from tuner.study import StudyResult, run_study
-from tuner.study_folder import best_name
+from tuner.study.planning import estimate_requests, to_trials
+from tuner.study.settings import Settings
+from tuner.study.study import StudyResult, run_study
 from tuner.trial import EpochReport
 from tuner.workloads import BUILT_IN
 from tuner.workloads.base import Choice, Workload, load_jobs

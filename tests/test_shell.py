@@ -12,9 +12,9 @@ import pytest
 from click.shell_completion import BashComplete
 
 from tuner import completion
-from tuner.cli import cli
+from tuner.cli.completion import VARIABLE
+from tuner.cli.main import cli
 from tuner.errors import InputError
-from tuner.shell import VARIABLE
 
 
 def offered(*words: str) -> list[str]:

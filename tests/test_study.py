@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from tests.toy import Toy
-from tuner.epochs import read_epochs
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
 from tuner.placement import Plan
-from tuner.settings import Settings
+from tuner.records.epochs import read_epochs
 from tuner.space import configurations
-from tuner.study import StudyResult, run_study
+from tuner.study.settings import Settings
+from tuner.study.study import StudyResult, run_study
 from tuner.trial import EpochReport, Outcome
 from tuner.workloads.base import Choice, Jobs
 

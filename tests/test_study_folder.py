@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from tuner import journal
 from tuner.errors import ExecutionError, InputError
-from tuner.journal import read_attempts
-from tuner.study_folder import StudyFolder, read_study, to_row
+from tuner.records import journal
+from tuner.records.journal import read_attempts
+from tuner.records.study_folder import StudyFolder, read_study, to_row
 from tuner.trial import GB, Device, MemoryEstimate, Outcome, Placement, Status, Trial
 
 ESTIMATE = MemoryEstimate("given", context_bytes=3 * GB // 2)

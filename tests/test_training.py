@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from tests.toy import Toy
-from tuner.checkpoints import Checkpoint
 from tuner.datasets.ratings import RatingData
 from tuner.space import complete
-from tuner.training import (
+from tuner.training.checkpoints import Checkpoint
+from tuner.training.loop import (
     Diverged,
     Fit,
     build_optimizer,
@@ -62,7 +62,7 @@ def test_the_learning_rate_falls_linearly(monkeypatch: pytest.MonkeyPatch) -> No
         def step(self, closure: object = None) -> None:
             rates.append(self.param_groups[0]["lr"])
 
-    monkeypatch.setattr("tuner.training.build_optimizer", lambda model, config: Recorder(model.parameters()))
+    monkeypatch.setattr("tuner.training.loop.build_optimizer", lambda model, config: Recorder(model.parameters()))
     train(epochs=4, lr=1.0)
     assert rates[::4] == [1.0, 0.75, 0.5, 0.25]
 
@@ -142,7 +142,7 @@ def test_a_gpus_cache_is_cleared_after_so_many_steps(
 ) -> None:
     cleared: list[bool] = []
     monkeypatch.setattr("torch.cuda.empty_cache", lambda: cleared.append(True))
-    monkeypatch.setattr("tuner.training.to_device", lambda batch, device: batch)
+    monkeypatch.setattr("tuner.training.loop.to_device", lambda batch, device: batch)
     config = complete({"batch_size": 96, "clear_cache_every_n": every}, GraphSAGE().schema)
     model = GraphSAGE().build_model(config, ratings)
     optimizer = build_optimizer(model, config)

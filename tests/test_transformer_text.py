@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from tuner.cli.print_transformers import advice
 from tuner.placement import make_plan
 from tuner.sizing.transformers.formula import TransformerConfig
 from tuner.sizing.transformers.gpu_memory import largest_batches, transformer_estimates
 from tuner.trial import GB, Device
 from tuner.views.tables import monitoring_text
-from tuner.views.transformers import advice
 
 ROOT = Path(__file__).parents[1]
 

@@ -10,9 +10,9 @@ import click
 import pytest
 
 import tuner
-from tuner.again import arguments
-from tuner.api import run_defaults
-from tuner.cli import cli
+from tuner.cli.main import cli
+from tuner.commands.run import run_defaults
+from tuner.study.again import arguments
 
 ROOT = Path(__file__).parents[1]
 TEXTS = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]

@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from ray import tune
 from torch import Tensor, nn, optim
 
-from tuner.caps import capped
-from tuner.devices import ram_device
-from tuner.peak import PeakMeter
-from tuner.training import warm_up
+from tuner.machine.caps import capped
+from tuner.machine.devices import ram_device
+from tuner.machine.peak import PeakMeter
+from tuner.training.loop import warm_up
 from tuner.trial import GB
 
 CLASSES = 10

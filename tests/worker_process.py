@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tuner.caps import worker_environment
-from tuner.devices import ram_device
 from tuner.execution.worker import Event, TrialOptions, run_trial
-from tuner.peak import PeakMeter
-from tuner.training import warm_up
+from tuner.machine.caps import worker_environment
+from tuner.machine.devices import ram_device
+from tuner.machine.peak import PeakMeter
+from tuner.training.loop import warm_up
 from tuner.trial import MemoryEstimate, Outcome, Placement, Trial
 from tuner.workloads.base import Job, Workload
 

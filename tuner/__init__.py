@@ -9,28 +9,28 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tuner.api import run, tune_hyperparameters_parallel
-    from tuner.averages import compare
-    from tuner.comparison import results
+    from tuner.cli.completion import completion
+    from tuner.commands.compare import compare
+    from tuner.commands.estimate import calibrate, estimate
+    from tuner.commands.export import export
+    from tuner.commands.new_workload import new_workload
+    from tuner.commands.optimize import optimize
+    from tuner.commands.plan import plan
+    from tuner.commands.report import report
+    from tuner.commands.results import results
+    from tuner.commands.run import run, tune_hyperparameters_parallel
+    from tuner.commands.train import train
     from tuner.errors import DataError, ExecutionError, InputError, TunerError
-    from tuner.estimation import calibrate, estimate
-    from tuner.forecast import plan
     from tuner.health.doctor import doctor
     from tuner.memory.static import auto_estimate_memory_from_configs, estimate_model_memory
-    from tuner.optimization import optimize
-    from tuner.optuna_export import export
-    from tuner.pages import report
     from tuner.ray_tune.wrap import memory_aware
-    from tuner.retraining.train import train
-    from tuner.scaffold import new_workload
-    from tuner.shell import completion
+    from tuner.records.weights import load_best
     from tuner.sizing.any_model.batch_size import compute_batch_size
     from tuner.sizing.any_model.budget import MemoryBudget
     from tuner.sizing.footprints.fitting import fit_footprint
     from tuner.sizing.memory_state import log_memory_state
     from tuner.sizing.transformers.gpu_memory import estimate_gpu_memory_requirements
     from tuner.trial import Hyperparameter, TextHyperparameter
-    from tuner.weights import load_best
     from tuner.workloads.base import Workload
 
 __all__ = [
@@ -67,28 +67,28 @@ __all__ = [
 ]
 
 _MODULES = {
-    "tuner.api": ("run", "tune_hyperparameters_parallel"),
-    "tuner.averages": ("compare",),
-    "tuner.comparison": ("results",),
+    "tuner.commands.run": ("run", "tune_hyperparameters_parallel"),
+    "tuner.commands.compare": ("compare",),
+    "tuner.commands.results": ("results",),
     "tuner.errors": ("DataError", "ExecutionError", "InputError", "TunerError"),
-    "tuner.estimation": ("calibrate", "estimate"),
-    "tuner.forecast": ("plan",),
+    "tuner.commands.estimate": ("calibrate", "estimate"),
+    "tuner.commands.plan": ("plan",),
     "tuner.health.doctor": ("doctor",),
-    "tuner.pages": ("report",),
+    "tuner.commands.report": ("report",),
     "tuner.ray_tune.wrap": ("memory_aware",),
     "tuner.memory.static": ("auto_estimate_memory_from_configs", "estimate_model_memory"),
-    "tuner.optimization": ("optimize",),
-    "tuner.optuna_export": ("export",),
-    "tuner.retraining.train": ("train",),
-    "tuner.shell": ("completion",),
+    "tuner.commands.optimize": ("optimize",),
+    "tuner.commands.export": ("export",),
+    "tuner.commands.train": ("train",),
+    "tuner.cli.completion": ("completion",),
     "tuner.sizing.footprints.fitting": ("fit_footprint",),
     "tuner.sizing.transformers.gpu_memory": ("estimate_gpu_memory_requirements",),
     "tuner.sizing.any_model.batch_size": ("compute_batch_size",),
     "tuner.sizing.any_model.budget": ("MemoryBudget",),
     "tuner.sizing.memory_state": ("log_memory_state",),
-    "tuner.scaffold": ("new_workload",),
+    "tuner.commands.new_workload": ("new_workload",),
     "tuner.trial": ("Hyperparameter", "TextHyperparameter"),
-    "tuner.weights": ("load_best",),
+    "tuner.records.weights": ("load_best",),
     "tuner.workloads.base": ("Workload",),
 }
 

@@ -1,5 +1,5 @@
 """``python -m tuner``: the same as the ``tune`` and ``tuner`` commands."""
 
-from tuner.cli import main
+from tuner.cli.main import main
 
 main()

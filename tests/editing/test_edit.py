@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tuner import journal
 from tuner.editing.edit import Change, apply, edit, held
 from tuner.errors import ExecutionError, InputError
+from tuner.records import journal
 
 # Files as people have them: each value that is to change stands between « and ».
 FILES: dict[str, tuple[str, dict[str, int | float]]] = {

@@ -13,14 +13,14 @@ from torch import nn
 
 from tests.ray_trials import stop_and_go_on
 from tests.toy import Fatal, Sharing, Toy, Wide
-from tuner.devices import ram_device
 from tuner.execution.in_process import InProcessExecutor
 from tuner.execution.loop import Executor
 from tuner.execution.ray_executor import RayExecutor
+from tuner.machine.devices import ram_device
 from tuner.placement import make_plan
+from tuner.records.study_folder import Row, best_name
 from tuner.space import configurations
-from tuner.study import Settings, StudyResult, run_study
-from tuner.study_folder import Row, best_name
+from tuner.study.study import Settings, StudyResult, run_study
 from tuner.trial import GB
 from tuner.workloads.base import Choice, Job, Workload
 

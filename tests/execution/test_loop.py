@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tuner.devices import DeviceChoice
 from tuner.errors import ExecutionError
 from tuner.execution.loop import Decisions, Weights, run_trials
-from tuner.interrupts import Interrupt
+from tuner.machine.devices import DeviceChoice
+from tuner.machine.interrupts import Interrupt
 from tuner.placement import Packer, Plan, make_plan
 from tuner.retry import Retry, RetryPolicy, next_attempt
 from tuner.trial import GB, Device, DeviceLost, EpochReport, MemoryEstimate, Outcome, Placement, Request, Trial

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from tests.hungry import Hungry
 from tests.toy import Toy
 from tests.worker_process import in_worker, place, run_capped
-from tuner.devices import ram_device
 from tuner.execution.worker import TrialOptions, run_trial
-from tuner.peak import PeakMeter
+from tuner.machine.devices import ram_device
+from tuner.machine.peak import PeakMeter
 from tuner.space import complete
 from tuner.trial import MB, EpochReport, Outcome, Phase
 from tuner.workloads.base import Batch, Job, Split

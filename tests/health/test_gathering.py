@@ -16,7 +16,7 @@ import pytest
 from tuner.health import gathering
 from tuner.health.facts import Command, Gpu, Holder
 
-OURS = "#!/venv/bin/python\nfrom tuner.cli import main\n"
+OURS = "#!/venv/bin/python\nfrom tuner.cli.main import main\n"
 RAYS = "#!/venv/bin/python\nfrom ray.tune.scripts import cli\n"
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from tests.toy import Toy
 from tuner.datasets.ratings import RatingData
-from tuner.devices import ram_device
 from tuner.errors import ExecutionError
+from tuner.machine.devices import ram_device
 from tuner.memory.measure import measure
 from tuner.space import complete
 from tuner.trial import MB

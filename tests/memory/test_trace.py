@@ -21,8 +21,8 @@ from tuner.datasets.ratings import RatingData
 from tuner.datasets.synthetic import synthetic_ratings
 from tuner.memory.allocator import replay
 from tuner.memory.trace import Parts, Trace, Untraceable, trace_step, trace_workload
-from tuner.recompute import recomputing
-from tuner.training import build_optimizer, rehearse, representative_batches
+from tuner.training.loop import build_optimizer, rehearse, representative_batches
+from tuner.training.recompute import recomputing
 from tuner.workloads.graphsage import GraphSAGE
 
 FLOAT = 4

@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from tuner import log_memory_state
-from tuner.devices import ram_device
 from tuner.errors import InputError
+from tuner.machine.devices import ram_device
 from tuner.trial import MB
 
 

@@ -57,7 +57,7 @@ class Stand:
 def stand(monkeypatch: pytest.MonkeyPatch) -> Stand:
     """Takes TensorBoard's place."""
     found = Stand()
-    monkeypatch.setattr("tuner.study.choose_trackers", lambda *_: Trackers([found]))
+    monkeypatch.setattr("tuner.study.study.choose_trackers", lambda *_: Trackers([found]))
     return found
 
 

@@ -11,8 +11,8 @@ from mlflow.tracking import MlflowClient
 
 from tests.test_study import Interrupted, study
 from tests.trackers.test_tensorboard import LISTED
-from tuner.epochs import read_epochs
 from tuner.errors import InputError
+from tuner.records.epochs import read_epochs
 from tuner.trackers.base import Run, Study
 from tuner.trackers.mlflow import MLflow
 from tuner.trial import Trial

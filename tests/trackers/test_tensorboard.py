@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import metadata
 
 from tests.test_study import Interrupted, study
-from tuner.epochs import read_epochs
+from tuner.records.epochs import read_epochs
 
 LISTED = ({"name": "a"}, {"name": "b c", "lr": 0.01})
 

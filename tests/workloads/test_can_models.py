@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from tests.can_graphs import NUM_IDS, joined, random_batch, random_graphs
 from tuner.errors import InputError
-from tuner.recompute import recomputing
+from tuner.training.recompute import recomputing
 from tuner.workloads import attention
 from tuner.workloads.attention import GraphAttention
 from tuner.workloads.can_batches import CanBatch

@@ -13,7 +13,7 @@ from tuner.datasets.trees import TreeData, build, split
 from tuner.memory.static import estimate_static
 from tuner.memory.trace import trace_workload
 from tuner.space import complete, configurations, mode_file, read_file
-from tuner.training import Fit, build_optimizer, evaluate, fit, representative_batches, train_step
+from tuner.training.loop import Fit, build_optimizer, evaluate, fit, representative_batches, train_step
 from tuner.trial import EpochReport, Trial
 from tuner.workloads import find_workload
 from tuner.workloads import gt_ssl_model as model_module

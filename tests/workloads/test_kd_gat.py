@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from tests.kd_gat_models import config, model_of
-from tuner.checkpoints import Checkpoint
 from tuner.datasets.can import CanData
 from tuner.errors import InputError
 from tuner.space import complete, configurations, mode_file, read_file
-from tuner.training import Fit, evaluate, fit
+from tuner.training.checkpoints import Checkpoint
+from tuner.training.loop import Fit, evaluate, fit
 from tuner.trial import AUTO, MAX_BATCH, Trial
 from tuner.workloads import find_workload
 from tuner.workloads.can_batches import CanBatch

@@ -8,7 +8,7 @@ import torch
 
 from tests.kd_gat_models import config, model_of
 from tuner.datasets.can import CanData
-from tuner.training import evaluate
+from tuner.training.loop import evaluate
 from tuner.workloads import kd_gat_evaluation as module
 from tuner.workloads.can_batches import collate
 from tuner.workloads.distillation import vgae_loss

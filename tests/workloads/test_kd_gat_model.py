@@ -7,8 +7,8 @@ import torch
 
 from tests.kd_gat_models import STAGES, best_pt, config, model_of
 from tuner.datasets.can import CanData
-from tuner.offload import offload
-from tuner.training import build_optimizer, place, train_step
+from tuner.training.loop import build_optimizer, place, train_step
+from tuner.training.offload import offload
 from tuner.workloads.can_batches import CanBatch
 from tuner.workloads.kd_gat import KDGAT
 from tuner.workloads.kd_gat_model import Distilled, student

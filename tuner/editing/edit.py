@@ -14,10 +14,10 @@ from itertools import count
 from pathlib import Path
 from types import ModuleType
 
-from tuner import journal
 from tuner.editing import toml_places, yaml_places
 from tuner.editing.places import Place, flat, new_text, replaceable
 from tuner.errors import ExecutionError, InputError
+from tuner.records import journal
 
 FORMATS = {".yaml": yaml_places, ".yml": yaml_places, ".toml": toml_places}
 BACKUP = ".backup"

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from tuner.devices import pin
 from tuner.execution.worker import Event, TrialOptions, run_trial, torch_device
-from tuner.peak import PeakMeter
+from tuner.machine.devices import pin
+from tuner.machine.peak import PeakMeter
 from tuner.trial import Device, Placement
 from tuner.workloads.base import Jobs
 
@@ -35,7 +35,7 @@ class Worker:
         A benchmark of GPUs that are only declared replaces this, and sets ``device`` to what there is.
         """
         pin(device)  # Ray's own choice of a GPU need not be ours
-        from tuner.training import warm_up
+        from tuner.training.loop import warm_up
 
         return PeakMeter(device, partial(warm_up, torch_device(device), threads, self._jobs.values()))
 

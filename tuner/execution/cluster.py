@@ -8,9 +8,9 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
-from tuner.caps import environment
 from tuner.errors import ExecutionError, TunerError
-from tuner.interrupts import take_back
+from tuner.machine.caps import environment
+from tuner.machine.interrupts import take_back
 from tuner.trial import MB, Device
 
 OBJECT_STORE_BYTES = 256 * MB  # enough for the data sets' arrays; /dev/shm is small in many containers

@@ -7,12 +7,12 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tuner.devices import DeviceChoice, detect_devices
 from tuner.execution.loop import Weights
 from tuner.execution.prune_files import ask_to_prune, forget_prune
 from tuner.execution.stop_file import StopFile
 from tuner.execution.worker import Event, TrialOptions, run_trial
-from tuner.peak import PeakMeter
+from tuner.machine.devices import DeviceChoice, detect_devices
+from tuner.machine.peak import PeakMeter
 from tuner.placement import Plan
 from tuner.trial import Device, DeviceLost, EpochReport, Outcome, Placement
 from tuner.workloads.base import Jobs

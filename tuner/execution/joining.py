@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tuner.caps import environment
 from tuner.errors import InputError
 from tuner.execution.cluster import Session, quiet
+from tuner.machine.caps import environment
 
 PORT_SECONDS = 3
 ANSWER_SECONDS = 10

@@ -10,9 +10,9 @@ from itertools import count
 from pathlib import Path
 from typing import Protocol
 
-from tuner.devices import DeviceChoice
 from tuner.errors import ExecutionError
-from tuner.interrupts import Interrupt, TimeLimitReached
+from tuner.machine.devices import DeviceChoice
+from tuner.machine.interrupts import Interrupt, TimeLimitReached
 from tuner.placement import Packer, Plan
 from tuner.retry import Retry
 from tuner.trial import Device, DeviceLost, EpochReport, Outcome, Placement, Request

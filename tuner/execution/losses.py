@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tuner.caps import OUT_OF_MEMORY
+from tuner.machine.caps import OUT_OF_MEMORY
 from tuner.trial import GB, Lost, Status
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")  # colours in Ray's messages

@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tuner.devices import DeviceChoice, detect_devices
 from tuner.errors import InputError
 from tuner.execution.joining import PORT_SECONDS, port_answers
 from tuner.execution.losses import last_line
+from tuner.machine.devices import DeviceChoice, detect_devices
 from tuner.trial import Device
 
 VMSTAT = Path("/proc/vmstat")

@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tuner.caps import worker_environment
-from tuner.devices import DeviceChoice, allocator_environment, detect_devices
 from tuner.errors import ExecutionError
 from tuner.execution import losses
 from tuner.execution.actor import Worker as Worker
@@ -23,6 +21,8 @@ from tuner.execution.pool import Pool, make_pools, reserve
 from tuner.execution.prune_files import ask_to_prune, forget_prune
 from tuner.execution.stop_file import StopFile
 from tuner.execution.worker import TrialOptions
+from tuner.machine.caps import worker_environment
+from tuner.machine.devices import DeviceChoice, allocator_environment, detect_devices
 from tuner.placement import Plan
 from tuner.trial import Device, DeviceLost, EpochReport, Outcome, Placement
 from tuner.workloads import is_built_in

@@ -13,17 +13,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.caps import MMAP_THRESHOLD_BYTES, capped, is_out_of_memory
 from tuner.errors import TunerError
 from tuner.execution.prune_files import prune_asked
 from tuner.execution.stop_file import StopFile
-from tuner.peak import PeakMeter
+from tuner.machine.caps import MMAP_THRESHOLD_BYTES, capped, is_out_of_memory
+from tuner.machine.peak import PeakMeter
 from tuner.trial import GB, MB, Device, EpochReport, Outcome, Phase, Placement, Status, Trial
 from tuner.workloads.base import Job
 
 if TYPE_CHECKING:
-    from tuner.checkpoints import Checkpoint
-    from tuner.training import Fit
+    from tuner.training.checkpoints import Checkpoint
+    from tuner.training.loop import Fit
 
 Event = EpochReport | Outcome | bytes
 
@@ -107,7 +107,7 @@ class _Attempt:
         try:
             import torch
 
-            from tuner.training import fit
+            from tuner.training.loop import fit
 
             device, trial = self.placement.device, self.placement.trial
             meter.start()
@@ -145,8 +145,8 @@ class _Attempt:
             return peak, None
 
     def _fail(self, error: Exception) -> None:
-        from tuner.checkpoints import Stopped
-        from tuner.training import Pruned, phase_of
+        from tuner.training.checkpoints import Stopped
+        from tuner.training.loop import Pruned, phase_of
 
         if isinstance(error, Stopped):
             self.status = "interrupted"
@@ -161,7 +161,7 @@ class _Attempt:
 
 
 def _checkpoint(trial: Trial, options: TrialOptions) -> Checkpoint | None:
-    from tuner.checkpoints import Checkpoint
+    from tuner.training.checkpoints import Checkpoint
 
     folder = options.checkpoints
     return Checkpoint(folder, trial, options.checkpoint_seconds, StopFile(folder).asked) if folder else None
@@ -182,7 +182,7 @@ def torch_device(device: Device) -> str:
 
 def classify(error: Exception) -> Status:
     """The status that an exception stands for: by its type, its text where torch has no type, and its causes."""
-    from tuner.training import Diverged
+    from tuner.training.loop import Diverged
 
     if isinstance(error, ShareTooSmall) or is_out_of_memory(error):
         return "out_of_memory"

@@ -11,9 +11,9 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
-from tuner.devices import ALLOCATOR_VARIABLE, available_cores, cgroup_memory
 from tuner.execution.joining import port_answers
 from tuner.health.facts import Command, Disk, Facts, Gpu, Holder, Sessions, Torch
+from tuner.machine.devices import ALLOCATOR_VARIABLE, available_cores, cgroup_memory
 
 PACKAGES = ("tuner", "torch", "torch_geometric", "ray", "numpy", "pandas", "nvidia-ml-py")
 EXTRAS = ("optuna", "mlflow", "wandb")

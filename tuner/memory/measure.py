@@ -12,11 +12,11 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tuner.caps import environment, worker_environment
-from tuner.devices import allocator_environment, pin
 from tuner.errors import ExecutionError
+from tuner.machine.caps import environment, worker_environment
+from tuner.machine.devices import allocator_environment, pin
+from tuner.machine.peak import PeakMeter
 from tuner.memory.packed import packed, unpacked, without_main
-from tuner.peak import PeakMeter
 from tuner.trial import Device, MemoryEstimate
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What ``training.rehearse`` took, in bytes.
+    """What ``training.loop.rehearse`` took, in bytes.
 
     Attributes:
         peak_bytes: what the process took from its device: reserved peak and context, or resident peak.
@@ -91,18 +91,18 @@ def _run(workload: Workload, config: Config, data: Any, device: Device, expandab
     os.environ.update(allocator_environment(expandable_segments))
     import torch
 
-    from tuner import training
+    from tuner.training import loop
 
     target = "cpu" if device.kind == "cpu" else "cuda:0"
-    meter = PeakMeter(device, lambda: training.warm_up(target))
+    meter = PeakMeter(device, lambda: loop.warm_up(target))
 
     def rehearse() -> tuple[Any, Any]:
         torch.manual_seed(0)
-        model = training.place(workload, config, data, target, rehearsal=True)
-        optimizer = training.build_optimizer(model, config)
-        batches = training.representative_batches(workload, config, data)
-        on_device = (training.to_device(batch, target) for batch in batches)
-        training.rehearse(workload, model, optimizer, on_device, data, config=config)
+        model = loop.place(workload, config, data, target, rehearsal=True)
+        optimizer = loop.build_optimizer(model, config)
+        batches = loop.representative_batches(workload, config, data)
+        on_device = (loop.to_device(batch, target) for batch in batches)
+        loop.rehearse(workload, model, optimizer, on_device, data, config=config)
         return model, optimizer
 
     meter.start()

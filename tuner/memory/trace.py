@@ -21,8 +21,8 @@ from tuner.errors import TunerError
 from tuner.memory import corrections
 from tuner.memory.allocator import RELEASE, Event
 from tuner.memory.trace_mode import Category, DeviceKind, FunctionMode, Recorder, TraceMode, mark_all, patched, paused
-from tuner.offload import offload, values
-from tuner.training import build_optimizer, prepare, rehearse, representative_batches, uses
+from tuner.training.loop import build_optimizer, prepare, rehearse, representative_batches, uses
+from tuner.training.offload import offload, values
 from tuner.trial import OFFLOADING
 from tuner.workloads.base import Config, Workload
 

@@ -9,10 +9,10 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
-from tuner.caps import capped, is_out_of_memory
-from tuner.devices import detect_devices
 from tuner.errors import InputError
-from tuner.peak import PeakMeter
+from tuner.machine.caps import capped, is_out_of_memory
+from tuner.machine.devices import detect_devices
+from tuner.machine.peak import PeakMeter
 from tuner.ray_tune.share import RunAgain, Share
 from tuner.retry import RetryPolicy, next_attempt
 from tuner.trial import GB, Device, Ending
@@ -40,7 +40,7 @@ class Attempt:
         if share.budget is None:
             self._postponed = InputError(share.refusal)
             return
-        from tuner.training import warm_up
+        from tuner.training.loop import warm_up
 
         kind = share.budget.kind
         self._device = detect_devices(kind)[0]

@@ -11,7 +11,7 @@ from tuner.errors import InputError
 from tuner.memory.calibration import with_headroom
 from tuner.placement import budget_bytes, need_bytes
 from tuner.retry import RetryPolicy
-from tuner.settings import Settings
+from tuner.study.settings import Settings
 from tuner.trial import GB, MB, MOST_GB, Device, MemoryEstimate, Request, Trial
 
 if TYPE_CHECKING:

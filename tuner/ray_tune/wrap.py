@@ -7,12 +7,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from tuner.devices import DeviceChoice, detect_devices
 from tuner.errors import InputError
+from tuner.machine.devices import DeviceChoice, detect_devices
 from tuner.placement import limited
 from tuner.ray_tune.terms import Estimate, Terms, given
 from tuner.retry import OnOom
-from tuner.settings import Settings
+from tuner.study.settings import Settings
 from tuner.trial import GB, Device
 
 

@@ -8,15 +8,15 @@ from importlib import metadata
 from typing import TYPE_CHECKING
 
 from tuner.errors import TunerError
-from tuner.past_trial import PastTrial
-from tuner.study_folder import written
+from tuner.records.study_folder import written
+from tuner.retraining.past_trial import PastTrial
 from tuner.trial import Device
 from tuner.views.training import say
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tuner.training import Fit
+    from tuner.training.loop import Fit
 
 PACKAGES = ("torch", "numpy")
 

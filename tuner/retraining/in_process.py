@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.caps import is_out_of_memory
 from tuner.errors import ExecutionError
-from tuner.interrupts import Immediate
+from tuner.machine.caps import is_out_of_memory
+from tuner.machine.interrupts import Immediate
 from tuner.retraining.model_folder import remove
 from tuner.retraining.run import Run
 from tuner.trial import Device, EpochReport
@@ -19,8 +19,8 @@ from tuner.workloads.base import Job
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tuner.checkpoints import Progress
-    from tuner.training import Fit
+    from tuner.training.checkpoints import Progress
+    from tuner.training.loop import Fit
 
 
 def trained(
@@ -33,8 +33,8 @@ def trained(
         ExecutionError: memory has run out.
         Exception: what training raises. In all these cases the folder is gone again.
     """
-    from tuner.checkpoints import Progress
-    from tuner.training import Fit
+    from tuner.training.checkpoints import Progress
+    from tuner.training.loop import Fit
 
     progress = Progress()
     try:
@@ -55,7 +55,7 @@ def trained(
 
 
 def _fit(run: Run, job: Job, device: str, progress: Progress, shown: TrainingProgress, interrupt: Immediate) -> Fit:
-    from tuner.training import fit
+    from tuner.training.loop import fit
 
     training = fit(
         job.workload,

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import ExecutionError, InputError
-from tuner.journal import replace_file
+from tuner.records.journal import replace_file
 from tuner.retraining.figures import versions, written_figures
 from tuner.retraining.run import Run
 from tuner.trial import Device
 from tuner.workloads import classes_of
 
 if TYPE_CHECKING:
-    from tuner.training import Fit
+    from tuner.training.loop import Fit
 
 
 def make_folder(output: str | None, workload: str) -> Path:

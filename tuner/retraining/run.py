@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tuner.devices import DeviceChoice, detect_devices
 from tuner.errors import InputError
-from tuner.past_trial import PastTrial
-from tuner.planning import estimate_requests
-from tuner.settings import Settings
+from tuner.machine.devices import DeviceChoice, detect_devices
+from tuner.retraining.past_trial import PastTrial
+from tuner.study.planning import estimate_requests
+from tuner.study.settings import Settings
 from tuner.trial import GB, Device, MemoryEstimate, Trial
 from tuner.workloads.base import Job
 

@@ -6,9 +6,9 @@ import logging
 import sys
 from typing import TYPE_CHECKING
 
-from tuner.devices import ram_device
 from tuner.errors import InputError
-from tuner.peak import resident_bytes
+from tuner.machine.devices import ram_device
+from tuner.machine.peak import resident_bytes
 from tuner.trial import GB
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tuner.devices import DeviceChoice, detect_devices, ram_device
 from tuner.errors import InputError
+from tuner.machine.devices import DeviceChoice, detect_devices, ram_device
 from tuner.trial import GB, Device
 
 

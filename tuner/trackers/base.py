@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tuner.epochs import MEMORY, Line
-from tuner.study_folder import BEFORE_METRICS, JOURNAL_ONLY, Row
+from tuner.records.epochs import MEMORY, Line
+from tuner.records.study_folder import BEFORE_METRICS, JOURNAL_ONLY, Row
 from tuner.trial import GB, EpochReport, Trial
 
 Figures = dict[str, float]

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from tuner.caps import environment
 from tuner.errors import InputError
-from tuner.study_folder import Row
+from tuner.machine.caps import environment
+from tuner.records.study_folder import Row
 from tuner.trackers.base import EPOCH, Figures, Run, Study, row_config, row_figures, row_texts
 from tuner.trial import SUCCESSFUL
 
@@ -98,7 +98,7 @@ class MLflow:
             return
         tags = {
             KEY: self._key(trial_id),
-            "tuner.study": self._study.name,
+            "tuner.study.study": self._study.name,
             "tuner.trial_id": trial_id,
             "tuner.workload": run.trial.workload,
             "tuner.name": run.trial.name,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tuner.browse import metric_columns
-from tuner.noise import Interval, averages, summary
-from tuner.study_folder import Row
+from tuner.records.browse import metric_columns
+from tuner.records.noise import Interval, averages, summary
+from tuner.records.study_folder import Row
 from tuner.views.tables import print_table
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tuner.browse import is_metric, metric_columns
 from tuner.placement import low_bytes, need_bytes
-from tuner.study_folder import Row
+from tuner.records.browse import is_metric, metric_columns
+from tuner.records.study_folder import Row
 from tuner.trial import GB, MemoryEstimate, Request, title
 
 if TYPE_CHECKING:
@@ -50,6 +50,16 @@ def estimates_text(listed: Sequence[tuple[str, MemoryEstimate]]) -> str:
         "\nGB (2**30 bytes) of what lives at the peak; a trial is given its need = context + headroom + reserved · "
         "(1 + margin)"
     )
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the two largest units: ``42 s``, ``3 min 5 s``, ``2 h 10 min``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 def estimate_accuracy(rows: Sequence[Row]) -> str:

@@ -11,12 +11,11 @@ from typing import Any, Literal, get_args
 import torch
 from torch import nn
 
-from tuner.caps import is_out_of_memory
-from tuner.devices import ram_device
 from tuner.errors import InputError, TunerError
+from tuner.machine.caps import is_out_of_memory
+from tuner.machine.devices import ram_device
 from tuner.memory.estimate import CONTEXT_BYTES, HEAP_SLACK, cublas_workspace_bytes, to_estimate
 from tuner.memory.trace import Parts, Untraceable, trace_step
-from tuner.optimizers import Adam
 from tuner.sizing.any_model.budget import MemoryBudget
 from tuner.sizing.any_model.copies import copied, sharing
 from tuner.sizing.any_model.counting import activation_bytes, count, optimizer_bytes
@@ -24,6 +23,7 @@ from tuner.sizing.any_model.measuring import measure_line, rehearsal, step_faile
 from tuner.sizing.any_model.samples import Samples, apply, samples_of
 from tuner.sizing.any_model.training_step import Loss, MakeOptimizer, TrainingStep
 from tuner.sizing.search import DoesNotFit, LargestBatch, Need, largest_batch
+from tuner.training.optimizers import Adam
 from tuner.trial import GB, MOST_GB, Device, MemoryEstimate
 
 Mode = Literal["static", "traced", "measured"]

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tuner.caps import is_out_of_memory
 from tuner.errors import InputError
+from tuner.machine.caps import is_out_of_memory
 from tuner.sizing.any_model.training_step import TrainingStep
 
 

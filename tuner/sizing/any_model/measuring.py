@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from tuner.caps import MMAP_THRESHOLD_BYTES, is_out_of_memory
 from tuner.errors import InputError, TunerError
+from tuner.machine.caps import MMAP_THRESHOLD_BYTES, is_out_of_memory
 from tuner.memory.estimate import HEAP_SLACK
 from tuner.memory.measure import tensor_changes
 from tuner.sizing.any_model.copies import copied

@@ -152,7 +152,7 @@ def write_footprint(footprint: Footprint, path: str | Path, *, overwrite: bool =
     """
     import tomlkit
 
-    from tuner.journal import replace_file
+    from tuner.records.journal import replace_file
 
     path = Path(path)
     if path.exists() and not overwrite:

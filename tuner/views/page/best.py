@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from tuner.browse import CONFIG, metric_columns
-from tuner.noise import averages, summary
-from tuner.study_folder import Row
+from tuner.records.browse import CONFIG, metric_columns
+from tuner.records.noise import averages, summary
+from tuner.records.study_folder import Row
 from tuner.trial import title
 from tuner.views.page.configurations import values_text
 from tuner.views.page.parts import command, facts, section

@@ -13,9 +13,8 @@ from importlib import resources
 from string import Template
 from typing import Any
 
-from tuner.study_folder import Row
+from tuner.records.study_folder import Row
 from tuner.trial import GB
-from tuner.views.forecast import duration
 from tuner.views.page.best import best_section
 from tuner.views.page.configurations import configurations_table
 from tuner.views.page.coordinates import against_each, parallel_coordinates
@@ -27,6 +26,7 @@ from tuner.views.page.study import PageStudy
 from tuner.views.page.table import trials_table
 from tuner.views.page.timeline import timelines, to_bars, without_pauses
 from tuner.views.seeds import has_seeds
+from tuner.views.tables import duration
 
 STATUSES = ("completed", "pruned", "out_of_memory", "diverged", "failed", "interrupted")
 REASONS = 8  # so many different reasons of failures are listed

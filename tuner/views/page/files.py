@@ -6,7 +6,7 @@ import errno
 from contextlib import suppress
 from pathlib import Path
 
-from tuner.journal import PARTIAL
+from tuner.records.journal import PARTIAL
 from tuner.views.page.document import page_html, page_start
 from tuner.views.page.study import PageStudy
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tuner.noise import averages
-from tuner.study_folder import Row
+from tuner.records.noise import averages
+from tuner.records.study_folder import Row
 from tuner.trial import SUCCESSFUL
 from tuner.views.page.study import mean_id
 from tuner.views.seeds import has_seeds

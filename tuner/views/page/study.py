@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tuner.browse import best_first
-from tuner.epochs import EPOCHS, Line, read_epochs
-from tuner.journal import read_attempts
-from tuner.study_folder import ATTEMPTS, Row, read_study
+from tuner.records.browse import best_first
+from tuner.records.epochs import EPOCHS, Line, read_epochs
+from tuner.records.journal import read_attempts
+from tuner.records.study_folder import ATTEMPTS, Row, read_study
 from tuner.trial import Device, title
 
 Again = Callable[[Row], str]

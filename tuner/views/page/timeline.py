@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tuner.study_folder import Row
+from tuner.records.study_folder import Row
 from tuner.trial import GB, Device
-from tuner.views.forecast import duration
 from tuner.views.page.figure import Figure, count_text
 from tuner.views.page.study import PageStudy
+from tuner.views.tables import duration
 
 DEVICES = 8  # so many are drawn
 PAUSE_SECONDS = 30.0  # while nothing runs for longer than this, and for longer than ...

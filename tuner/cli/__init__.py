@@ -1,0 +1,1 @@
+"""The command line: click, every option once, and what commands print."""

@@ -1,0 +1,355 @@
+"""The ``tune`` command: parses options, calls the function of the same name, prints errors in one line."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import sys
+import traceback
+from typing import Any
+
+import click
+from click.core import ParameterSource
+from click.shell_completion import CompletionItem
+
+from tuner.cli.completion import VARIABLE, complete_shells, complete_studies
+from tuner.cli.options import options
+from tuner.errors import InputError, TunerError
+
+DEFAULT_COMMAND = "run"
+CONFIG_SUFFIXES = (".yaml", ".yml", ".toml", ".json")
+
+
+class CommandGroup(click.Group):
+    """A group in which ``tune`` alone means ``tune run``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Puts the default command in front of arguments that name none; not where the first is to be completed."""
+        first = ctx.resilient_parsing and not args
+        if not first and (not args or args[0] not in (*self.commands, "--help", "--version")):
+            args = [DEFAULT_COMMAND, *args]
+        return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        """Completes commands, and the default command's options as well as its own."""
+        found = super().shell_complete(ctx, incomplete)
+        default = self.commands[DEFAULT_COMMAND]
+        found += default.shell_complete(click.Context(default, parent=ctx, info_name=DEFAULT_COMMAND), incomplete)
+        return list({item.value: item for item in found}.values())
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Shows the default command's options too: they are what most people look for."""
+        command = self.commands[DEFAULT_COMMAND]
+        with formatter.section(f"Options of {DEFAULT_COMMAND}, which can be left out"):
+            records = [param.get_help_record(ctx) for param in command.params]
+            formatter.write_dl([record for record in records if record])
+        super().format_options(ctx, formatter)
+
+
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["--help"], "max_content_width": 110})
+@click.version_option(package_name="tuner", prog_name="tuner")
+def cli() -> None:
+    """Tune hyperparameters side by side, each trial with the memory that it needs.
+
+    `tune --mode architecture --auto-memory` tries GraphSAGE architectures on a synthetic MovieLens.
+    """
+
+
+@cli.command()
+@options(
+    "workload", "mode", "config", "overrides", "data", "skip_bad", "only", "limit", "auto_memory", "model_memory_gb"
+)
+@options("packing", "gpu_memory_buffer_gb", "device_memory_gb", "caps", "max_workers", "threads", "epochs", "seed")
+@options("seeds", "split_seed", "time_limit")
+@options("max_attempts", "retry_growth", "backoff", "backoff_max", "on_oom", "max_failures", "checkpoint_seconds")
+@options("output", "resume", "address", "device", "memory_estimation", "calibration", "expandable_segments")
+@options("search", "num_samples", "scheduler")
+@options("report", "tensorboard", "mlflow", "wandb", "dry_run", "debug")
+@click.pass_context
+def run(ctx: click.Context, /, debug: bool, **chosen: Any) -> None:
+    """Tune a workload and leave a CSV of results.
+
+    As many trials run side by side as each device's memory has room for; the plan says how many, and why.
+    A trial that runs out of memory is tried again with more.
+    """
+    from tuner.commands import run
+
+    given = {name for name in chosen if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
+    ctx.exit(run.run_given(chosen, given).exit_code)
+
+
+@cli.command()
+@click.argument("model", required=False, metavar="[MODEL.toml]")
+@options("workload", "mode", "config", "overrides", "data", "skip_bad", "only", "limit", "seed")
+@options("device", "memory_estimation", "calibration", "expandable_segments")
+@options("model_embd", "model_layer", "model_head", "model_positions", "batch_size", "seq_len")
+@options("mixed_precision", "checkpointing", "attention", "vocabulary", "tied")
+@options("as_json", "as_csv", "debug")
+def estimate(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
+    """Say what training will take, without training.
+
+    Of a workload's configurations; or, with MODEL.toml or options such as --model-embd, of a GPT-style transformer on
+    a GPU, which need not be there.
+    """
+    _check_formats(as_json, as_csv)
+    from tuner.commands import estimate
+
+    found = estimate.estimate(**chosen)
+    if as_json:
+        click.echo(json.dumps([estimate.to_record(*each) for each in found], indent=2))
+    elif as_csv:
+        from tuner.records.study_folder import write_rows
+
+        click.echo(write_rows([estimate.to_record(*each) for each in found]), nl=False)
+    else:
+        from tuner.views.tables import estimates_text
+
+        click.echo(estimates_text(found))
+        if config := estimate.transformer(**chosen):
+            from tuner.cli.print_transformers import transformer_text
+
+            click.echo(transformer_text(config, found))
+
+
+@cli.command()
+@options(
+    "workload", "mode", "config", "overrides", "data", "skip_bad", "only", "limit", "auto_memory", "model_memory_gb"
+)
+@options("packing", "gpu_memory_buffer_gb", "device_memory_gb", "max_workers", "threads", "epochs", "seed", "seeds")
+@options(
+    "device", "gpus", "gpu", "memory_estimation", "calibration", "expandable_segments", "like", "as_json", "debug"
+)
+def plan(debug: bool, as_json: bool, **chosen: Any) -> None:
+    """Show how a study would be packed and how long it would take, without running it.
+
+    On this machine's devices, on GPUs that need not be there (--gpus), or on single cards of several sizes (--gpu).
+    """
+    from tuner.cli.print_capacity import capacity_text
+    from tuner.cli.print_plan import forecast_text
+    from tuner.commands import capacity, plan
+
+    found = plan.plan(**chosen)
+    if isinstance(found, capacity.Capacity):
+        click.echo(json.dumps(capacity.to_record(found), indent=2) if as_json else capacity_text(found))
+    else:
+        click.echo(json.dumps(plan.to_record(found), indent=2) if as_json else forecast_text(found))
+
+
+@cli.command()
+@options("workload", "mode", "config", "overrides", "data", "skip_bad", "only", "limit", "seed", "footprint")
+@options("auto", "gpu_memory", "safety_margin", "target_effective_batch", "devices", "min_batch_size")
+@options("max_batch_size", "profile", "apply", "config_path", "dry_run_edits", "key")
+@options("device", "memory_estimation", "calibration", "expandable_segments", "as_json", "debug")
+def optimize(debug: bool, as_json: bool, **chosen: Any) -> None:
+    """Find the largest batch that fits a device, and write it into configuration files."""
+    from tuner.commands import optimize
+
+    found = optimize.optimize(**chosen)
+    if as_json:
+        click.echo(json.dumps(optimize.to_record(found), indent=2))
+    else:
+        from tuner.cli.print_optimization import optimization_text
+
+        click.echo(optimization_text(found, chosen["dry_run"]))
+
+
+@cli.command()
+@options(
+    "workload",
+    "mode",
+    "config",
+    "data",
+    "skip_bad",
+    "only",
+    "limit",
+    "seed",
+    "device",
+    "expandable_segments",
+    "debug",
+)
+@click.pass_context
+def calibrate(ctx: click.Context, /, debug: bool, **chosen: Any) -> None:
+    """Train each configuration for two epochs and keep what it took, to correct later estimates.
+
+    Prints peak and estimate of each, before and after the correction.
+    """
+    from tuner.commands import estimate
+
+    table = estimate.calibrate(**chosen)
+    click.echo(table.to_string(index=False))
+    ctx.exit(0 if (table.status == "completed").all() else 1)
+
+
+@cli.command()
+@options("study", "trial", "train_workload", "train_seed", "train_epochs", "all_data", "exact", "train_data")
+@options("device", "train_threads", "train_output", "debug")
+def train(debug: bool, **chosen: Any) -> None:
+    """Train one configuration of a study again: longer, on all the data, or to the same digits.
+
+    In one process, without Ray. What it will take is estimated first, and refused if it is not free.
+    """
+    from tuner.commands.train import train as train_again
+
+    train_again(**chosen)
+
+
+@cli.command()
+@click.argument("name", metavar="NAME")
+@options("debug")
+def new_workload(debug: bool, **chosen: Any) -> None:
+    """Write a workload of your own to start from: NAME.py, which runs as it is.
+
+    It is written into the current folder and never over a file that is there.
+    """
+    from tuner.commands import new_workload
+
+    click.echo(new_workload.commands(new_workload.new_workload(**chosen)))
+
+
+@cli.command()
+@options("rows", "footprint_output", "name", "batch", "overwrite", "debug")
+def fit_footprint(debug: bool, **chosen: Any) -> None:
+    """Fit a formula of memory to measured rows, and keep it as a footprint file.
+
+    ROWS.csv has a column memory_gb (or peak_memory_gb), and a column for each variable; a study's results.csv is
+    understood too.
+    """
+    from tuner.sizing.footprints import fitting
+
+    click.echo(fitting.fit_footprint(**chosen).text())
+
+
+@cli.command()
+@click.argument("paths", nargs=-1, metavar="[DIR|CSV]...", shell_complete=complete_studies)
+@options("sort", "where", "columns", "top", "as_json", "as_csv", "debug")
+def results(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
+    """Show and compare what studies came to, also while they run.
+
+    Each DIR is the folder of a study or holds such folders; without one, it is the study under results/ that was
+    begun last.
+    """
+    _check_formats(as_json, as_csv)
+    from tuner.commands import results
+
+    found = results.side_by_side(**chosen)
+    for note in found.notes:
+        click.echo(f"note: {note}", err=True)
+    if as_json:
+        click.echo(json.dumps(found.records(), indent=2))
+    elif as_csv:
+        from tuner.records.study_folder import write_rows
+
+        click.echo(write_rows(found.records(), found.names), nl=False)
+    else:
+        from tuner.cli.print_results import print_results
+        from tuner.views.tables import make_console
+
+        print_results(make_console(), found)
+
+
+@cli.command()
+@click.argument("directory", metavar="[DIR]", required=False, shell_complete=complete_studies)
+@click.option("--output", metavar="FILE", help="The page's file.  [default: report.html in the study's folder]")
+@click.option("--watch", is_flag=True, help="Serve the page on this machine until Ctrl-C, as the study goes on.")
+@click.option("--port", type=int, default=8765, show_default=True, metavar="N", help="Where --watch serves it.")
+@options("debug")
+def report(debug: bool, **chosen: Any) -> None:
+    """Write a study as one HTML page: a table, plots, and what memory did.
+
+    DIR is the study's folder; by default the newest one under results/.
+    """
+    from tuner.commands import report
+
+    file, notes = report.write_report(**chosen)
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+    click.echo(f"report: {file}")
+
+
+@cli.command()
+@click.argument("directory", metavar="[DIR]", required=False, shell_complete=complete_studies)
+@options("optuna", "study_name", "debug")
+def export(debug: bool, **chosen: Any) -> None:
+    """Make an Optuna study of a study, for optuna-dashboard and others.
+
+    DIR is the study's folder; by default the newest one under results/.
+    """
+    from tuner.commands import export
+
+    for made in export.export(**chosen):
+        click.echo(made.text())
+
+
+@cli.command()
+@options("as_json", "debug")
+@click.pass_context
+def doctor(ctx: click.Context, /, debug: bool, as_json: bool) -> None:
+    """Say what of this machine would stand in a study's way, and how to mend it.
+
+    Python, torch, GPUs and who holds their memory, Ray, memory, disks, and which program the shell finds under the
+    name tune. Nothing is changed.
+    """
+    from tuner.health import doctor as health
+
+    found = health.doctor()
+    click.echo(json.dumps([vars(each) for each in found], indent=2) if as_json else health.findings_text(found))
+    ctx.exit(1 if any(each.level == "problem" for each in found) else 0)
+
+
+@cli.command()
+@click.argument("shell", metavar="bash|zsh|fish", shell_complete=complete_shells)
+@options("debug")
+def completion(debug: bool, **chosen: Any) -> None:
+    """Print the script that lets a shell complete commands, options, workloads, modes and studies' folders.
+
+    Evaluate it where the shell starts: eval "$(tuner completion bash)" in ~/.bashrc, the same with zsh in ~/.zshrc,
+    or tuner completion fish | source in ~/.config/fish/config.fish.
+    """
+    from tuner.cli import completion
+
+    click.echo(completion.completion(**chosen), nl=False)
+
+
+def _check_formats(as_json: bool, as_csv: bool) -> None:
+    if as_json and as_csv:
+        raise InputError("--json and --csv were both given: leave one of them out")
+
+
+def _hint(error: click.ClickException) -> str:
+    """What an argument too many was meant for, else where help is."""
+    if not isinstance(error, click.UsageError) or error.ctx is None:
+        return ""
+    extra = re.fullmatch(r"Got unexpected extra argument \((.*)\)", error.format_message())
+    word, command = extra[1] if extra else "", error.ctx.info_name
+    takes_config = any(param.name == "config" for param in error.ctx.command.params)
+    close = difflib.get_close_matches(word, cli.commands, n=1) if command == DEFAULT_COMMAND else []
+    if word and command == "train":
+        return f": did you mean --from {word}?"
+    if word.endswith(CONFIG_SUFFIXES) and takes_config:
+        return f": did you mean --config {word}?"
+    return f": did you mean tune {close[0]}?" if close else f": see {error.ctx.command_path} --help"
+
+
+def main() -> None:
+    """Runs the command line and exits: 0 success, 1 some trials did not complete, 2 bad input, 130 interrupted."""
+    debug = "--debug" in sys.argv
+    try:
+        code = cli.main(standalone_mode=False, complete_var=VARIABLE)
+    except click.ClickException as error:
+        _fail(f"{error.format_message().rstrip('.')}{_hint(error)}", error.exit_code, debug)
+    except TunerError as error:
+        _fail(str(error), error.exit_code, debug)
+    except (KeyboardInterrupt, click.Abort):
+        _fail("interrupted", 130, debug)
+    except Exception as error:  # a defect of ours: still one line, and a way to see where
+        _fail(f"unexpected {type(error).__name__}: {error}: please report it with the output of --debug", 1, debug)
+    else:
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str, code: int, debug: bool) -> None:
+    if debug:
+        traceback.print_exc()
+    click.echo(f"error: {message}", err=True)
+    sys.exit(code)

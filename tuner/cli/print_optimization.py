@@ -1,0 +1,86 @@
+"""What ``tune optimize`` prints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tuner.trial import GB
+from tuner.views.tables import WIDE
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from tuner.commands.optimize import Optimization
+    from tuner.sizing.choices import Chosen
+
+
+def optimization_text(found: Optimization, dry_run: bool) -> str:
+    """The device, a row for each stage or configuration, why, and what was or would be changed in files.
+
+    Args:
+        found: what ``optimize`` returned.
+        dry_run: whether files were left as they are.
+    """
+    from rich.console import Console
+
+    console = Console(width=WIDE, highlight=False)
+    with console.capture() as capture:
+        console.print(_table(found))
+    table = "\n".join(line.rstrip() for line in capture.get().splitlines())
+    lines = [_device_line(found), found.source, "", table, ""]
+    lines += [f"- {text}" for text in found.explanations]
+    return "\n".join([*lines, *_files(found, dry_run)]).rstrip()
+
+
+def _device_line(found: Optimization) -> str:
+    device, goal = found.device, found.goal
+    return (
+        f"{device.name}: {device.total_bytes / GB:.2f} GB, of which a step may take {goal.limit_bytes / GB:.2f} GB "
+        f"(safety margin {goal.safety_margin:g})"
+    )
+
+
+def _table(found: Optimization) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    variables = list(dict.fromkeys(name for each in found.chosen for name in each.variables))
+    measured = ("measured",) if any(each.measured_bytes is not None for each in found.chosen) else ()
+    heads = ("name", "batch", "accumulation", "effective", *variables, "predicted", *measured, "share", "stopped by")
+    for head in (*heads, "method"):
+        table.add_column(head, justify="left" if head in ("name", "stopped by", "method") else "right")
+    for each in found.chosen:
+        table.add_row(
+            Text(each.name),
+            str(each.batch_size),
+            str(each.accumulation),
+            str(each.effective_batch),
+            *(f"{each.variables[name]:g}" if name in each.variables else "" for name in variables),
+            f"{each.need_bytes / GB:.2f} GB",
+            *(_measured(each) for _ in measured),
+            f"{each.need_bytes / found.device.total_bytes:.0%}",
+            each.stopped_by,
+            each.method,
+        )
+    return table
+
+
+def _measured(each: Chosen) -> str:
+    return "" if each.measured_bytes is None else f"{each.measured_bytes / GB:.2f} GB"
+
+
+def _files(found: Optimization, dry_run: bool) -> list[str]:
+    """The changes of each file, as a diff where nothing was written."""
+    if not found.edits:
+        return []
+    if dry_run:
+        diffs = [edit.diff().rstrip("\n") or f"{edit.path}: says so already" for edit in found.edits]
+        return ["", *diffs]
+    lines = [
+        f"{edit.path}: {change.key} {change.before} → {change.after}"
+        for edit in found.edits
+        for change in edit.changes
+    ]
+    lines += [f"{edit.path}: says so already" for edit in found.edits if not edit.changes]
+    return ["", *lines, *(f"kept as it was: {path}" for path in found.backups)]

@@ -1,0 +1,49 @@
+"""A forecast as text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tuner.trial import GB, Device
+from tuner.views.tables import SHOWN, duration, plan_text
+
+if TYPE_CHECKING:
+    from tuner.commands.plan import Forecast
+
+FIRST = 5  # so many of the trials that start together on a device are named
+
+
+def forecast_text(forecast: Forecast) -> str:
+    """The plan, what each device would do, and how long it would take.
+
+    Args:
+        forecast: from ``tuner.plan``.
+    """
+    plan = forecast.plan
+    lines = [plan_text(plan, forecast.requests, forecast.data, str(forecast.sized))]
+    lines += [_device_line(forecast, device) for device in plan.devices[:SHOWN]]
+    if len(plan.devices) > SHOWN:
+        lines.append(f"{'':<10} and {len(plan.devices) - SHOWN} more devices")
+    return "\n".join([*lines, _time_line(forecast)])
+
+
+def _device_line(forecast: Forecast, device: Device) -> str:
+    plan, schedule = forecast.plan, forecast.schedule
+    budget = plan.budgets[plan.devices.index(device)]
+    here = schedule.by_device[device]
+    first = [f"{forecast.title(p.trial)} {p.limit_bytes / GB:.2f} GB" for p, start, _ in here if start == 0]
+    more = f" and {len(first) - FIRST} more" if len(first) > FIRST else ""
+    began = f"; first {', '.join(first[:FIRST])}{more}" if first else ""
+    return (
+        f"{device.label:<10} {len(here)} trials, up to {schedule.most_at_once(device)} at once, memory "
+        f"{schedule.busy(device, budget):.0%} used{began}"
+    )
+
+
+def _time_line(forecast: Forecast) -> str:
+    took, alone, uniform = forecast.schedule.seconds, forecast.one_by_one, forecast.uniform
+    gain = f"{alone / took:.1f} times as fast as one after another"
+    gain += f", {uniform / took:.2f} times as fast as uniform packing" if forecast.plan.packing == "per-trial" else ""
+    if forecast.measured:
+        return f"{'time':<10} {duration(took)}; one after another {duration(alone)}: {gain}"
+    return f"{'time':<10} {gain}, if time grows with epochs and memory; --like DIR takes it from a study's trials"

@@ -1,0 +1,150 @@
+"""Results of studies as text: a table for each workload, how each study stands, and how to have the best again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tuner.commands.results import Comparison, again
+from tuner.records.browse import CONFIG, default_columns, head
+from tuner.records.study_folder import Row
+from tuner.trial import title
+from tuner.views.seeds import has_seeds, print_averages
+from tuner.views.tables import value_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+LEFT = ("study", "trial_id", "workload", "name", "status", "device", "error")
+GAP = "  "
+ERROR_WIDTH = 24  # so much of an error is shown before other columns are left out for it
+# What is left out first where a terminal is narrow; then hyperparameters, from the right.
+DISPENSABLE = ("estimated_memory_gb", "peak_memory_gb", "epochs", "duration_s")
+
+
+def print_results(console: Console, found: Comparison) -> None:
+    """Prints what is shown; on a terminal within its width, elsewhere in lines of any length.
+
+    Args:
+        console: as ``make_console`` gives it.
+        found: what to print.
+    """
+    width = console.width if console.is_terminal else None
+    for workload, metric in found.metrics.items():
+        rows = [row for row in found.shown if row["workload"] == workload]
+        if not rows:
+            continue
+        if len(found.metrics) > 1:
+            console.print(workload, style="bold", markup=False)
+        of_workload = [row for row in found.rows if row["workload"] == workload]
+        columns = found.chosen or default_columns(of_workload, found.columns, metric)
+        hyperparameters = [column for column in columns if column.startswith(CONFIG)]
+        dispensable = [*hyperparameters, *reversed(DISPENSABLE)] if found.chosen is None else columns[1:]
+        first, *lines = table_lines(rows, columns, found.columns, width, dispensable)
+        console.print(first, style="bold", markup=False, soft_wrap=True)
+        console.out("\n".join(lines), highlight=False)
+        for group in found.to_average(workload) if metric else []:
+            if len({row["name"] for row in group}) < len(group):
+                print_averages(console, group, metric)
+    if not found.shown:
+        console.out(f"no trial of {len(found.rows)} meets what --where asks for", highlight=False)
+    console.out("\n".join([*study_lines(found), *best_lines(found)]), highlight=False)
+
+
+def table_lines(
+    rows: Sequence[Row],
+    columns: Sequence[str],
+    known: Sequence[str],
+    width: int | None = None,
+    dispensable: Sequence[str] = (),
+) -> list[str]:
+    """A head, a line for each row, and a line that names what was left out.
+
+    Where lines would be wider than the terminal, columns are left out; lines that are too wide all the same are cut.
+
+    Args:
+        rows: what to show, at least one.
+        columns: what to show of them.
+        known: all columns that there are, by which heads are told apart.
+        width: the terminal's, in characters; None for lines of any length.
+        dispensable: the columns that may be left out, the last of them first.
+    """
+    cells = {
+        column: [head(column, known), *(value_text(column, row.get(column)) for row in rows)] for column in columns
+    }
+    sizes = {column: max(map(len, texts)) for column, texts in cells.items()}
+    left_out = _left_out(sizes, width, dispensable)
+    shown = [
+        [f"{text:{'<' if column in LEFT else '>'}{sizes[column]}}" for text in texts]
+        for column, texts in cells.items()
+        if column not in left_out
+    ]
+    lines = [GAP.join(line).rstrip() for line in zip(*shown, strict=True)]
+    lines = [line if width is None or len(line) <= width else f"{line[: width - 1]}…" for line in lines]
+    names = ", ".join(head(column, known) for column in columns if column in left_out)
+    return [*lines, f"left out, as the terminal is narrow: {names}"] if left_out else lines
+
+
+def study_lines(found: Comparison) -> list[str]:
+    """For each study its folder, how many trials ended in which way, and the best value of each workload."""
+    several = len(found.studies) > 1
+    size = max(map(len, found.studies))
+    lines = []
+    for label, study in found.studies.items():
+        rows = [row for row in found.rows if row["study"] == label]
+        counts = ", ".join(f"{count} {status}" for status, count in Counter(row["status"] for row in rows).items())
+        planned = len(study.about.get("configurations", rows)) * study.about.get("seeds", 1)
+        of_all = f"{len(rows)} of {planned}" if planned > len(rows) else f"{len(rows)}"
+        trials = f"{of_all} trial{'s' * (max(planned, len(rows)) != 1)}"
+        texts = [_best(found, rows, workload) for workload in found.metrics] if several else []
+        best = "".join(f"; {text}" for text in texts if text)
+        name = f"{label:<{size}}  " if several else ""
+        lines.append(f"{name}{study.path}: {trials}: {counts or 'none has ended'}{best}")
+    return lines
+
+
+def best_lines(found: Comparison) -> list[str]:
+    """Of each workload the best of the trials that meet the conditions, and how to have it again."""
+    lines = []
+    for workload, metric in found.metrics.items():
+        if row := found.best(found.matching, workload):
+            which, name = _which(found, row), _named(found, row)
+            whose = f" of {row['study']}" if len(found.studies) > 1 else ""
+            lines.append(f"{which}: {name}{whose}, {metric} {row[metric]:.4f}. {again(found, row)}")
+    return lines
+
+
+def _best(found: Comparison, rows: Sequence[Row], workload: str) -> str:
+    """The best of a study's rows; empty where none is completed."""
+    metric, row = found.metrics[workload], found.best(rows, workload)
+    return f"{_which(found, row)} {_named(found, row)}, {metric} {row[metric]:.4f}" if row else ""
+
+
+def _which(found: Comparison, row: Row) -> str:
+    return "best single trial" if _has_seeds(found, row) else "best"
+
+
+def _named(found: Comparison, row: Row) -> str:
+    seed = row.get("seed") if _has_seeds(found, row) else None
+    return title(row["workload"], row["name"], several=len(found.metrics) > 1, seed=seed)
+
+
+def _has_seeds(found: Comparison, row: Row) -> bool:
+    """Whether a row's study has several seeds of its workload."""
+    key = (row["study"], row["workload"])
+    return has_seeds([each for each in found.rows if (each["study"], each["workload"]) == key])
+
+
+def _left_out(sizes: Mapping[str, int], width: int | None, dispensable: Sequence[str]) -> list[str]:
+    """The columns for which there is no room."""
+    if width is None:
+        return []
+    left = {column: min(size, ERROR_WIDTH) if column == "error" else size for column, size in sizes.items()}
+    left_out: list[str] = []
+    for column in reversed([column for column in dispensable if column in left]):
+        if sum(left.values()) + len(GAP) * (len(left) - 1) <= width:
+            break
+        left_out.append(column)
+        del left[column]
+    return left_out

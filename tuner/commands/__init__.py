@@ -1,0 +1,1 @@
+"""The public functions: each command of the command line is one of these, with the same parameters."""

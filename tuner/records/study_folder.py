@@ -1,0 +1,430 @@
+"""What a study leaves: a journal of attempts, a CSV with a row for each trial, and the best weights.
+
+results/<time>-<workload>-<mode>/
+    attempts.jsonl            one line an attempt, the moment it ends: the truth
+    attempts.jsonl.corrupt    what a kill left of a line, if it did
+    results.csv               one row a trial, rewritten as a whole
+    study.json                command, versions, seed, devices, plan
+    best.pt                   the best trial's weights and configuration; of several workloads best-<workload>.pt each
+    checkpoints/              <trial_id>.pt of trials that have not ended for good, and <trial_id>.prune
+    epochs.jsonl              what trials said after their epochs; for curves, and no part of the results
+    tracebacks.log            the full text of errors, if there were any
+"""
+
+from __future__ import annotations
+
+import csv
+import errno
+import io
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from tuner.errors import ExecutionError, InputError
+from tuner.records import journal
+from tuner.records.journal import PARTIAL, Journal
+from tuner.records.journal import Row as Row
+from tuner.trial import GB, MemoryEstimate, Outcome, Status
+
+ATTEMPTS = "attempts.jsonl"
+RESULTS = "results.csv"
+STUDY = "study.json"
+AUTO_BATCH = "auto_batch"  # in study.json: what each batch that was to be found came to, by trial id
+# What its values are.
+KINDS = {"classes": dict, "configurations": list, "metrics": dict, "plan": dict, "settings": dict, "seeds": int}
+RESTORE = "restore it from a copy, or start a new study"
+BEST = "best.pt"
+TRAIN = "train.json"  # in the place of study.json, in the folder of a model that ``tune train`` has left
+CHECKPOINTS = "checkpoints"
+PRUNE = ".prune"  # a file there that asks a running trial to end, see ``tuner.execution.prune_files``
+TRACEBACKS = "tracebacks.log"
+
+BEFORE_METRICS = ("trial_id", "workload", "name", "seed", "status", "attempts")
+AFTER_METRICS = (
+    "epochs",
+    "duration_s",
+    "device",
+    "gpu_fraction",
+    "estimated_memory_gb",
+    "peak_memory_gb",
+    "error",
+)
+# Not in the table: what going on with a study is decided by, and when an attempt was placed and ended (unix seconds).
+JOURNAL_ONLY = ("limit_gb", "lost", "started_at", "ended_at")
+Times = tuple[float, float]
+ENDED: tuple[Status, ...] = ("completed", "pruned", "diverged")  # such a trial never runs again
+NOT_KEPT = "weights not kept"
+# The journal has every line at once. The table is rewritten when so many seconds have passed, and so many times as
+# long as the last time took: it takes longer with every trial.
+CSV_SECONDS = 1.0
+CSV_PATIENCE = 10
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+class StudyFolder:
+    """Writes a study's folder, alone; everything in it can be read at any moment, also after a kill.
+
+    Attributes:
+        path: the folder.
+        notes: what was found damaged when the study was gone on with, a line each.
+    """
+
+    path: Path
+    notes: list[str]
+
+    def __init__(self, path: Path, metrics: Mapping[str, str], *, new: bool = False) -> None:
+        """Makes the folder, and keeps other runs out of it until it is closed or the process ends.
+
+        Args:
+            path: the folder; its parents are made too.
+            metrics: the metric that decides which trial of a workload is best, by workload; smaller is better.
+            new: raise FileExistsError if it exists.
+
+        Raises:
+            InputError: the folder exists and holds files, another run is writing there, or it cannot be written.
+        """
+        try:
+            path.mkdir(parents=True, exist_ok=not new)
+            check_empty(path)
+            attempts = Journal(path / ATTEMPTS)
+        except OSError as error:
+            if new and isinstance(error, FileExistsError):
+                raise
+            raise _refusal("--output", path, error) from error
+        self._begin(path, metrics, attempts)
+        try:
+            check_empty(path)  # again: another run may have come and gone before the lock was ours
+        except BaseException:
+            attempts.close()
+            raise
+
+    @classmethod
+    def resume(cls, path: Path, metrics: Mapping[str, str]) -> Self:
+        """Opens the folder of a study that was broken off, and keeps other runs out of it.
+
+        What a kill left half done is finished or removed, and the table is written again from the journal.
+
+        Args:
+            path: the folder.
+            metrics: as for a new one.
+
+        Raises:
+            InputError: it holds no study, another run is writing there, or it cannot be written.
+        """
+        read_study(path)
+        folder = cls.__new__(cls)
+        try:
+            folder._begin(path, metrics, Journal(path / ATTEMPTS))
+            try:
+                folder._tidy()
+            except BaseException:
+                folder._journal.close()
+                raise
+        except OSError as error:
+            raise _refusal("--resume", path, error) from error
+        return folder
+
+    def _begin(self, path: Path, metrics: Mapping[str, str], attempts: Journal) -> None:
+        self.path = path
+        self.notes = []
+        self._metrics = metrics
+        self._journal = attempts
+        self._rows = {row["trial_id"]: row for row in attempts.rows}
+        self._best: dict[str, float] = {row["workload"]: self._value(row) for row in self._best_rows()}
+        self._csv_due = 0.0
+
+    def _tidy(self) -> None:
+        """Brings everything else to where the journal is."""
+        self.notes = self._journal.mend()
+        best = {self._staged(row): self._best_path(row["workload"]) for row in self._best_rows()}
+        for left in (f"*{PARTIAL}", f"{CHECKPOINTS}/*{PARTIAL}", f"{CHECKPOINTS}/*{PRUNE}"):
+            for path in self.path.glob(left):
+                path.unlink()
+        for workload in self._metrics:
+            for staged in self.path.glob(f"{self._best_path(workload).name}.*"):
+                if staged in best:
+                    journal.move(staged, best[staged])
+                else:
+                    staged.unlink()
+        for row in self._rows.values():
+            self._drop_checkpoint(row)
+        self._write_csv()
+
+    def record(
+        self,
+        outcome: Outcome,
+        estimate: MemoryEstimate,
+        weights: Callable[[], bytes],
+        times: Times | None = None,
+    ) -> Row:
+        """Keeps how an attempt ended: its line, the weights if it is the best so far, then the table.
+
+        The weights are on disk before the line, so that a finished trial never lacks them, and get their name after
+        it, so that they are never those of a trial without a line. If they cannot be had or written, the trial is
+        recorded all the same, and its row says so.
+
+        Returns:
+            The line.
+
+        Raises:
+            ExecutionError: the disk is full, or the folder can no longer be written.
+        """
+        row = to_row(outcome, estimate, times)
+        with self._writing():
+            staged = self._stage(row, weights)
+            try:
+                self._log(outcome)
+            finally:  # the line counts for more than the text behind it
+                self._append(row, staged)
+            if staged:
+                journal.move(staged, self._best_path(row["workload"]))
+                self._best[row["workload"]] = self._value(row)
+            self._drop_checkpoint(row)
+            if time.monotonic() >= self._csv_due:
+                self._write_csv()
+        return row
+
+    def describe(self, study: Mapping[str, Any]) -> None:
+        """Writes ``study.json``.
+
+        Raises:
+            ExecutionError: it cannot be written.
+        """
+        with self._writing():
+            journal.replace_file(self.path / STUDY, (json.dumps(study, indent=2) + "\n").encode())
+
+    def attempts(self) -> list[Row]:
+        """Every line of the journal in order, also those of earlier runs."""
+        return list(self._journal.rows)
+
+    def rows(self) -> list[Row]:
+        """The latest attempt of each configuration that has ended once, in the order of the configurations."""
+        return [self._rows[trial_id] for trial_id in sorted(self._rows)]
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where trials keep checkpoints, as ``<trial_id>.pt``; made when it is first asked for.
+
+        Raises:
+            ExecutionError: it cannot be made.
+        """
+        path = self.path / CHECKPOINTS
+        with self._writing():
+            path.mkdir(exist_ok=True)
+        return path
+
+    def close(self) -> None:
+        """Writes the table a last time and lets other runs into the folder; once is enough.
+
+        Raises:
+            ExecutionError: the disk is full, or the folder can no longer be written.
+        """
+        if self._journal.closed:
+            return
+        with self._writing(), closing(self._journal):
+            self._write_csv()
+
+    def _stage(self, row: Row, weights: Callable[[], bytes]) -> Path | None:
+        """Writes the weights beside the best ones if these are better; None if not, or if it cannot be done."""
+        if row["status"] != "completed" or self._value(row) >= self._best.get(row["workload"], math.inf):
+            return None
+        staged = self._staged(row)
+        try:
+            journal.write_file(staged, weights())
+        except Exception as error:  # whatever it is, the result itself is not lost for it
+            row["error"] = f"{NOT_KEPT}: {' '.join(str(error).split())[:200]}"
+            return None
+        return staged
+
+    def _staged(self, row: Row) -> Path:
+        path = self._best_path(row["workload"])
+        return path.with_name(f"{path.name}.{row['trial_id']}")
+
+    def _best_path(self, workload: str) -> Path:
+        return self.path / (best_name(workload) if len(self._metrics) > 1 else BEST)
+
+    def _value(self, row: Row) -> float:
+        """What trials of the row's workload are compared by; infinite where it is not known."""
+        value = row.get(self._metrics[row["workload"]])
+        return math.inf if value is None else float(value)
+
+    def _log(self, outcome: Outcome) -> None:
+        if outcome.traceback:
+            text = f"== {outcome.trial.trial_id} {outcome.trial.name}\n{outcome.traceback}\n"
+            journal.append_file(self.path / TRACEBACKS, text.encode(errors="replace"))
+
+    def _append(self, row: Row, staged: Path | None) -> None:
+        try:
+            self._journal.append(row)
+        except OSError:
+            if staged:
+                with suppress(OSError):
+                    staged.unlink()
+            raise
+        self._rows[row["trial_id"]] = row
+
+    def _best_rows(self) -> list[Row]:
+        """The first of each workload's best trials whose weights were kept."""
+        best: dict[str, Row] = {}
+        for row in self._journal.rows:
+            kept = row["status"] == "completed" and not str(row.get("error")).startswith(NOT_KEPT)
+            other = best.get(row["workload"])
+            if kept and self._value(row) < (self._value(other) if other else math.inf):
+                best[row["workload"]] = row
+        return list(best.values())
+
+    def _drop_checkpoint(self, row: Row) -> None:
+        if row["status"] in ENDED:
+            (self.path / CHECKPOINTS / f"{row['trial_id']}.pt").unlink(missing_ok=True)
+
+    def _write_csv(self) -> None:
+        began = time.monotonic()
+        journal.replace_file(self.path / RESULTS, to_csv(self.rows()).encode(errors="replace"))
+        ended = time.monotonic()
+        self._csv_due = ended + max(CSV_SECONDS, CSV_PATIENCE * (ended - began))
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ExecutionError(f"{self.path} can no longer be written: {error.strerror}") from error
+
+
+def read_study(path: Path, option: str = "--resume") -> dict[str, Any]:
+    """What ``study.json`` says of a study.
+
+    Args:
+        path: the study's folder.
+        option: by which the user named it, for messages.
+
+    Raises:
+        InputError: the folder is not there, or it is not a study's.
+    """
+    try:
+        study = json.loads((path / STUDY).read_bytes())
+    except (FileNotFoundError, NotADirectoryError) as error:
+        what = (
+            f"holds no {STUDY}" if path.is_dir() else "is no folder" if path.exists() else "there is no such folder"
+        )
+        raise InputError(f"{option} {path}: {what}; give the folder of a study") from error
+    except OSError as error:
+        raise InputError(f"{option} {path}: {STUDY} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise InputError(f"{option} {path}: {STUDY} is damaged ({error}); {RESTORE}") from error
+    if not isinstance(study, dict) or "workload" not in study:
+        raise InputError(f"{option} {path}: its {STUDY} is not tuner's; give the folder of a study")
+    for key, kind in KINDS.items():
+        if key in study and not isinstance(study[key], kind):
+            raise InputError(f"{option} {path}: {STUDY} is damaged ({key} is {study[key]!r}); {RESTORE}")
+    return study
+
+
+def workloads(study: Mapping[str, Any]) -> list[str]:
+    """The names of a study's workloads, of which ``study.json`` has a list only where there are several."""
+    named = study["workload"]
+    return [str(each) for each in named] if isinstance(named, list) else [str(named)]
+
+
+def classes(study: Mapping[str, Any]) -> Mapping[str, str | None]:
+    """Where a study's workloads are found that are not built in: ``module:Class`` by name, None for no module."""
+    found: Mapping[str, str | None] = study.get("classes", {})
+    return found
+
+
+def best_name(workload: str) -> str:
+    """What the best weights of a workload are called, in a study of several."""
+    return f"best-{workload}.pt"
+
+
+def check_empty(path: Path) -> None:
+    """Refuses a folder with anything in it but what a kill leaves of a study that had hardly begun."""
+    for found in path.iterdir():
+        if found.name == f"{STUDY}{PARTIAL}" or (found.name == ATTEMPTS and found.stat().st_size == 0):
+            continue
+        raise InputError(f"--output {path}: the folder is not empty; give a new one")
+
+
+def check_unused(path: Path) -> None:
+    """Refuses the folder of a study to which another run is writing, or to which nothing can be written.
+
+    Raises:
+        InputError: it is such a folder.
+    """
+    if (path / ATTEMPTS).exists():  # without one nobody writes there, and none is to be made
+        try:
+            Journal(path / ATTEMPTS).close()
+        except OSError as error:
+            raise _refusal("--resume", path, error) from error
+
+
+def _refusal(option: str, path: Path, error: OSError) -> InputError:
+    if isinstance(error, BlockingIOError):
+        return InputError(f"{option} {path}: another run is writing there: wait for it or end it")
+    if error.errno in NO_LOCKS:
+        return InputError(f"{option} {path}: its file system has no locks; give a folder on another one")
+    return InputError(
+        f"{option} {path}: cannot be written: {error.strerror}; make it writable or give another folder"
+    )
+
+
+def to_row(outcome: Outcome, estimate: MemoryEstimate, times: Times | None = None) -> Row:
+    """An attempt as its line in the journal says it; seconds, GB of 2**30 bytes, and None where nothing is known."""
+    trial, placement = outcome.trial, outcome.placement
+    started_at, ended_at = times or (None, None)
+    return {
+        "trial_id": trial.trial_id,
+        "workload": trial.workload,
+        "name": trial.name,
+        "seed": trial.seed,
+        "status": outcome.status,
+        "attempts": trial.attempt if placement else trial.attempt - 1,
+        **{name: written(value) for name, value in outcome.metrics.items()},
+        "epochs": outcome.epochs,
+        "duration_s": round(outcome.seconds, 3),
+        "device": placement.device.label if placement else None,
+        # Rounded down: seven shares of 0.142857 fit on a device, seven of 0.1429 do not.
+        "gpu_fraction": math.floor(placement.fraction * 1e6) / 1e6 if placement else None,
+        "estimated_memory_gb": round(estimate.total_bytes / GB, 4),
+        "peak_memory_gb": None if outcome.peak_bytes is None else round(outcome.peak_bytes / GB, 4),
+        "error": f"{outcome.phase}: {outcome.error}" if outcome.phase and outcome.error else outcome.error,
+        # Not rounded: what a retry is given when the study is gone on with is what it would have been given before.
+        "limit_gb": placement.limit_bytes / GB if placement else None,
+        "lost": outcome.lost,
+        "started_at": None if started_at is None else round(started_at, 3),
+        "ended_at": None if ended_at is None else round(ended_at, 3),
+        **{sys.intern(f"config/{key}"): value for key, value in trial.config.items()},
+    }
+
+
+def written(value: float) -> float | None:
+    """A metric as a row has it: to six decimals, and None where it is no finite number."""
+    return round(value, 6) if math.isfinite(value) else None
+
+
+def columns(rows: Iterable[Row]) -> list[str]:
+    """The CSV's columns in their order: fixed ones, metrics, fixed ones, then the configuration's keys."""
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    config = [key for key in keys if key.startswith("config/")]
+    metrics = [key for key in keys if key not in (*BEFORE_METRICS, *AFTER_METRICS, *JOURNAL_ONLY, *config)]
+    return [*BEFORE_METRICS, *metrics, *AFTER_METRICS, *config]
+
+
+def to_csv(rows: Sequence[Row]) -> str:
+    """The rows as CSV text; a value that is missing or None is left blank."""
+    return write_rows(rows, columns(rows))
+
+
+def write_rows(rows: Sequence[Row], names: Sequence[str] | None = None) -> str:
+    """Any rows as CSV text, with these columns or those of the first row."""
+    text = io.StringIO()
+    others: Literal["ignore", "raise"] = "ignore" if names else "raise"
+    writer = csv.DictWriter(text, names or list(rows[0]), restval="", extrasaction=others, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

@@ -1,0 +1,74 @@
+"""The best model of a study, from the weights that it kept."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tuner.errors import InputError
+from tuner.records.study_folder import BEST, STUDY, TRAIN, best_name, classes
+from tuner.workloads import Classes, find_workload
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from tuner.workloads import Wanted
+
+
+def load_best(folder: str | Path, workload: Wanted | None = None) -> nn.Module:
+    """The best model of a study, ready to evaluate; on the CPU, in evaluation mode.
+
+    Args:
+        folder: the study's folder, or a file of weights that it has kept.
+        workload: whose best model, where the study has those of several workloads, by its name; or your own, as
+            "module:Class", an object or its class, where the study cannot say where that is.
+
+    Raises:
+        InputError: the folder holds no best weights of this workload, those of several and none was named, or weights
+            that are not tuner's.
+    """
+    import torch
+
+    by_name = workload is None or (isinstance(workload, str) and ":" not in workload)
+    given = None if workload is None or by_name else find_workload(workload)
+    name = given.name if given else None if workload is None else str(workload)
+    path = _best_file(Path(folder), name)
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        if name not in (None, content["workload"]):
+            raise InputError(f"{path} is of workload {content['workload']!r}, not {name!r}")
+        found = given or find_workload(content["workload"], _classes(path.parent))
+        model = found.restore_model(content["config"], content["weights"])
+    except FileNotFoundError as error:
+        raise InputError(f"{path} is not there: give the folder of a study with a completed trial") from error
+    except pickle.UnpicklingError as error:  # its text tells how to load the file unsafely
+        raise InputError(f"{path} cannot be loaded: it holds more than weights and plain values") from error
+    except (OSError, RuntimeError, KeyError, TypeError, ValueError, EOFError) as error:
+        raise InputError(f"{path} cannot be loaded: {' '.join(str(error).split())}") from error
+    return model.eval().requires_grad_(False)
+
+
+def _classes(folder: Path) -> Classes:
+    """Where the user's own workloads are found, by what was written beside the weights."""
+    for name in (STUDY, TRAIN):
+        with suppress(OSError, ValueError):
+            return classes(json.loads((folder / name).read_bytes()))
+    return {}
+
+
+def _best_file(folder: Path, workload: str | None) -> Path:
+    """The file that was given; else the weights of the only workload, or of one of several."""
+    if folder.is_file():
+        return folder
+    several = {path.stem.partition("-")[2]: path for path in folder.glob(best_name("*"))}
+    if not several:
+        return folder / BEST
+    if workload is None and len(several) == 1:
+        return next(iter(several.values()))
+    if workload not in several:
+        asked = f"no best weights of {workload!r}" if workload else "the best weights of several workloads"
+        raise InputError(f"{folder} holds {asked}: choose workload {' or '.join(map(repr, sorted(several)))}")
+    return several[workload]

@@ -1,0 +1,1 @@
+"""One study, from its options to its results."""

@@ -1,0 +1,234 @@
+"""What a study's own figures say should be done otherwise next time; pure.
+
+Each sentence has the figures that it follows from and an option that exists, spelled as the study was started: as on
+the command line, or as an argument in Python. Where nothing follows, nothing is said.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.errors import InputError
+from tuner.placement import Packing, Plan, make_plan
+from tuner.records.noise import Average, averages, seeds_needed
+from tuner.study.settings import Settings
+from tuner.trial import GB
+
+Row = Mapping[str, Any]
+MOST = 3
+SPARE = 1.1  # what is advised exceeds what was measured by so much
+FAR_OFF = 0.2  # estimates that exceed peaks by more than this, at the median, are worth correcting
+FEWEST_EPOCHS = 5  # after fewer, any model's metric still improves, and that says nothing of more epochs
+LONG_SECONDS = 600  # a study that took less needs no more machines
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What advice is drawn from.
+
+    Attributes:
+        rows: the study's trials, as the journal has their last attempts.
+        attempts: all of the journal.
+        plan: how the trials shared the devices.
+        settings: the study's.
+        metrics: what a workload's trials are compared by, by workload.
+        in_python: the study was started from Python.
+    """
+
+    rows: Sequence[Row]
+    attempts: Sequence[Row]
+    plan: Plan
+    settings: Settings
+    metrics: Mapping[str, str]
+    in_python: bool = False
+
+    def option(self, name: str, value: object = None) -> str:
+        """An option as the user writes it: ``--on-oom grow`` or ``on_oom='grow'``, with decimals to hundredths.
+
+        Args:
+            name: the parameter's.
+            value: True and False for a switch; None where any will do.
+        """
+        text = f"{value:.2f}" if isinstance(value, float) else str(value)
+        if self.in_python:
+            text = repr(value) if isinstance(value, str) else text
+            return f"`{name}`" if value is None else f"`{name}={text}`"
+        flag = f"--{'no-' * (value is False)}{name.replace('_', '-')}"
+        return f"`{flag}`" if value is None or isinstance(value, bool) else f"`{flag} {text}`"
+
+
+def advise(figures: Figures) -> list[str]:
+    """At most three sentences, the most useful first."""
+    rules: list[Callable[[Figures], str]] = [_out_of_memory, _seeds, _shares, _calibration, _epochs, _cores]
+    return [said for rule in rules if (said := rule(figures))][:MOST]
+
+
+def _out_of_memory(figures: Figures) -> str:
+    """Trials that ran out of memory: what would have been enough, or what makes them smaller."""
+    ran_out = [row for row in figures.attempts if row["status"] == "out_of_memory"]
+    if not ran_out:
+        return ""
+    settings, names = figures.settings, {row["trial_id"] for row in ran_out}
+    most = max(row.get("limit_gb") or 0.0 for row in ran_out)
+    said = f"{_count(len(names), 'trial')} ran out of memory {_count(len(ran_out), 'time')}, "
+    said += f"with {most:.2f} GB at most: "
+    last = [row for row in figures.rows if row["trial_id"] in names]
+    given_up = sum(row["status"] == "out_of_memory" for row in last)
+    enough = max((row.get("limit_gb") or 0.0 for row in last if row["status"] == "completed"), default=0.0)
+    if given_up and most * GB >= 0.99 * figures.plan.largest_budget and settings.on_oom != "accumulate":
+        return (
+            said + f"a whole device was not enough for {given_up}: {figures.option('on_oom', 'accumulate')} halves "
+            "their micro-batches"
+        )
+    if enough and not given_up and not settings.auto_memory:
+        return said + f"{figures.option('model_memory_gb', _up(enough))} was enough in the end"
+    if not settings.auto_memory:
+        return said + f"{figures.option('auto_memory', True)} estimates what each of them needs"
+    if settings.memory_estimation != "measured":
+        return said + f"{figures.option('memory_estimation', 'measured')} measures a step of each instead"
+    return ""
+
+
+def _seeds(figures: Figures) -> str:
+    """Configurations that cannot be told from the best: how many seeds would tell the first of them from it."""
+    for workload, metric in figures.metrics.items():
+        found = averages([row for row in figures.rows if row["workload"] == workload], metric)
+        same = [each for each in found if each.verdict == "="]
+        count = seeds_needed(same[0].difference) if same and same[0].difference else None
+        if count and count > figures.settings.seeds:
+            return _more_seeds(figures, len(same), count, same[0], metric)
+    return ""
+
+
+def _more_seeds(figures: Figures, same: int, count: int, next_best: Average, metric: str) -> str:
+    difference = next_best.difference
+    assert difference is not None
+    who = f"{same} configurations cannot be told from the best: the first, {next_best.name},"
+    if same == 1:
+        who = f"{next_best.name} cannot be told from the best: it"
+    where = "behind" if difference.mean > 0 else "ahead on the seeds that both have"
+    apart = f"{abs(difference.mean):.4f} of {metric} {where}"
+    return (
+        f"{who} is {apart}, and differences vary by {difference.deviation:.4f} from seed to seed: about "
+        f"{figures.option('seeds', count)} would tell it apart if that stays so (beside {figures.option('resume')} "
+        "only the new ones run)"
+    )
+
+
+def _shares(figures: Figures) -> str:
+    """Memory that was reserved and not used, where more trials would have run at once."""
+    plan, settings = figures.plan, figures.settings
+    peaks = _peaks(figures)
+    if settings.auto_memory or plan.bound != "memory" or not peaks or _ran_out(figures):
+        return ""
+    largest, share = max(peaks), settings.model_memory_gb
+    given = _up(largest * SPARE)
+    uniform = _workers(figures, [given] * len(peaks), "uniform") if given < share else 0
+    own = _workers(figures, [peak * SPARE for peak in peaks], "per-trial")
+    if own > max(uniform, plan.workers):
+        return (
+            f"peaks were {min(peaks):.2f} to {largest:.2f} GB, and each trial was given {share:g} GB: "
+            f"{figures.option('auto_memory', True)} would run up to {own} instead of {plan.workers} at once"
+        )
+    if uniform > plan.workers:
+        return (
+            f"peaks reached {largest / share:.0%} of the shares: {figures.option('model_memory_gb', given)} would "
+            f"run {uniform} instead of {plan.workers} at once"
+        )
+    return ""
+
+
+def _calibration(figures: Figures) -> str:
+    """Estimates that were far above the peaks and were not corrected by earlier ones."""
+    settings = figures.settings
+    pairs = [(row["estimated_memory_gb"], row["peak_memory_gb"]) for row in figures.rows if _has_peak(row)]
+    if not settings.auto_memory or settings.calibration or figures.plan.bound != "memory" or not pairs:
+        return ""
+    errors = sorted(estimate / peak - 1 for estimate, peak in pairs)
+    median = errors[len(errors) // 2]
+    if median <= FAR_OFF:
+        return ""
+    return (
+        f"the estimates were {median:.0%} above the peaks at the median, and memory kept more than "
+        f"{figures.plan.workers} from running at once: without {figures.option('calibration', False)} studies learn "
+        "from earlier ones"
+    )
+
+
+def _epochs(figures: Figures) -> str:
+    """A best trial whose validation metric was still falling as it ended."""
+    for workload, metric in figures.metrics.items():
+        rows = [row for row in figures.rows if row["workload"] == workload and row["status"] == "completed"]
+        rows = [row for row in rows if row.get(metric) is not None and row.get("best_epoch") is not None]
+        if not rows:
+            continue
+        best = min(rows, key=lambda row: float(row[metric]))
+        if best["best_epoch"] == best["epochs"] >= FEWEST_EPOCHS:
+            last = sum(row["best_epoch"] == row["epochs"] for row in rows)
+            return (
+                f"{metric} was still improving in the last epoch ({best['epochs']}) of the best trial, "
+                f"{best['name']}, and in {last} of {_count(len(rows), 'completed trial')}: "
+                f"try a new study with {figures.option('epochs', 2 * best['epochs'])}"
+            )
+    return ""
+
+
+def _cores(figures: Figures) -> str:
+    """Cores that kept memory idle for long."""
+    plan = figures.plan
+    cores = sum(device.cores for device in plan.devices)
+    seconds = sum(row["duration_s"] or 0.0 for row in figures.rows) / max(1, plan.workers)
+    if plan.bound != "CPU cores" or sum(plan.fits) <= plan.workers or seconds < LONG_SECONDS:
+        return ""
+    return (
+        f"{_count(cores, 'CPU core')} kept it to {plan.workers} at once for some {seconds / 60:.0f} min, where "
+        f"memory has room for {sum(plan.fits)}: {figures.option('address')} adds the cores of a cluster's other "
+        "machines"
+    )
+
+
+def _workers(figures: Figures, needs_gb: Sequence[float], packing: Packing) -> int:
+    """How many trials of these needs would run at once on the study's devices."""
+    plan, settings = figures.plan, figures.settings
+    try:
+        return make_plan(
+            plan.devices,
+            [math.ceil(need * GB) for need in needs_gb],
+            packing=packing,
+            buffer_bytes=plan.buffer_bytes,
+            max_workers=settings.max_workers,
+            threads=settings.threads,
+        ).workers
+    except InputError:
+        return 0
+
+
+def _peaks(figures: Figures) -> list[float]:
+    """Each trial's peak in GB, the largest of its configuration's; empty if any configuration has none."""
+    known: dict[tuple[str, str], float] = {}
+    for row in figures.rows:
+        if _has_peak(row):
+            key = row["workload"], row["name"]
+            known[key] = max(known.get(key, 0.0), row["peak_memory_gb"])
+    names = [(row["workload"], row["name"]) for row in figures.rows]
+    return [known[name] for name in names] if all(name in known for name in names) else []
+
+
+def _has_peak(row: Row) -> bool:
+    return row["status"] == "completed" and bool(row["peak_memory_gb"])
+
+
+def _ran_out(figures: Figures) -> bool:
+    return any(row["status"] == "out_of_memory" for row in figures.attempts)
+
+
+def _up(gb: float) -> float:
+    """To hundredths, upwards."""
+    return math.ceil(round(100 * gb, 6)) / 100
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"

@@ -1,0 +1,272 @@
+"""``batch_size: auto``: the largest batch with which a trial fits the share of a worker of a uniform plan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tuner.errors import InputError
+from tuner.memory.estimate import WITHOUT_MEMORY
+from tuner.placement import Bound, budget_bytes, need_bytes
+from tuner.sizing.search import TRAINING_SET, DoesNotFit, LargestBatch
+from tuner.sizing.workload import batch_bound, batch_key, largest_batch_of
+from tuner.study.planning import Estimates, estimate_requests
+from tuner.study.settings import Settings
+from tuner.trial import ACCUMULATION, AUTO, GB, MAX_BATCH, Device, Trial, is_auto, title, with_batch
+from tuner.workloads.base import Choice, Job, Jobs
+
+SHOWN = 8  # so many of the batches are told in the plan
+# With --on-oom accumulate a trial's micro-batch may be halved three times where it is a multiple of this; where that
+# would take away more than an eighth of the batch, an even one can be halved once.
+HALVED = 8
+
+
+@dataclass(frozen=True)
+class Share:
+    """What each worker of a uniform plan has.
+
+    Attributes:
+        size_bytes: the share.
+        device: the smallest device, of which it is one; None where the user has given it.
+        budget_bytes: what that device's trials divide between them; 0 where the user has given the share.
+        workers: how many they are, on that device.
+        bound: what keeps them from being more.
+        devices: so many are used.
+    """
+
+    size_bytes: int
+    device: Device | None = None
+    budget_bytes: int = 0
+    workers: int = 1
+    bound: Bound = "number of trials"
+    devices: int = 1
+
+    def __str__(self) -> str:
+        """Where it comes from, in one line."""
+        if self.device is None:
+            return f"the share is {self.size_bytes / GB:.2f} GB, as given"
+        return (
+            f"the share is {self.size_bytes / GB:.2f} GB = {self.budget_bytes / GB:.2f} GB of {self.device.label} / "
+            f"{self.workers} worker{'s' * (self.workers > 1)}, bounded by {self.bound}"
+        )
+
+
+@dataclass(frozen=True)
+class AutoBatch:
+    """What ``auto`` came to for one trial.
+
+    Attributes:
+        trial: with its batch.
+        key: the hyperparameter that it is the value of.
+        micro: the largest batch or micro-batch that fits, and what it needs.
+        bound: what keeps it from being larger: "memory", or what the bound is called.
+    """
+
+    trial: Trial
+    key: str
+    micro: LargestBatch
+    bound: str
+
+    @property
+    def batch_size(self) -> int:
+        """Samples in an optimizer step."""
+        return int(self.trial.config[self.key])
+
+    def __str__(self) -> str:
+        """Size and footprint, in one line."""
+        parts = self.trial.config.get(ACCUMULATION, 1)
+        size = f"{self.key} {self.batch_size:,}" + (f" in {parts} micro-batches" if parts > 1 else "")
+        once = ": one step an epoch" if self.bound == TRAINING_SET else ""
+        return f"{size} takes {self.micro.need_bytes / GB:.2f} GB, bounded by {self.bound}{once}"
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A study's trials, each with a batch that is a number.
+
+    Attributes:
+        trials: all of them, in their order.
+        estimates: what they are expected to take.
+        share: what each worker has; None where no trial had a batch to be found.
+        batches: those that were found.
+    """
+
+    trials: list[Trial]
+    estimates: Estimates
+    share: Share | None
+    batches: list[AutoBatch]
+
+    def by_trial(self) -> dict[str, int]:
+        """The batches that were found, by trial id."""
+        return {each.trial.trial_id: each.batch_size for each in self.batches}
+
+    def __str__(self) -> str:
+        """The share, and each configuration's batch in a line; empty where none was to be found."""
+        several = len({trial.workload for trial in self.trials}) > 1
+        names = [title(each.trial.workload, each.trial.name, several=several) for each in self.batches]
+        lines = list(dict.fromkeys(f"{name}: {each}" for name, each in zip(names, self.batches, strict=True)))
+        more = [f"and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
+        return "\n".join([str(self.share), *lines[:SHOWN], *more]) if lines else ""
+
+
+def packed_uniformly(settings: Settings) -> Settings:
+    """The settings of a study in which a batch is ``auto``: its share decides the batch, so packing is uniform.
+
+    Raises:
+        InputError: the user has asked for another packing.
+    """
+    if settings.packing == "per-trial":
+        raise InputError(
+            f"--packing per-trial: a batch of {AUTO} fills the share of a uniform plan: leave out --packing, or give "
+            "the batch as a number"
+        )
+    return replace(settings, packing="uniform")
+
+
+def refuse_auto(choices: Sequence[Choice]) -> None:
+    """Refuses configurations whose batch is ``auto``, where there is no plan that has shares.
+
+    Raises:
+        InputError: there is one.
+    """
+    for choice in choices:
+        for each in choice.configurations:
+            if is_auto(each.values):
+                key = choice.workload.memory_scales_with
+                raise InputError(
+                    f"{each.name}: {key} {AUTO}: it takes a plan's shares to find it: `tune plan` does, or give a "
+                    f"number (--set {key}=N, or in the file)"
+                )
+
+
+def size_batches(jobs: Jobs, trials: Sequence[Trial], devices: Sequence[Device], settings: Settings) -> Sized:
+    """Finds the batches that are ``auto``, and estimates all trials.
+
+    Args:
+        jobs: what they train.
+        trials: all of the study, each workload's side by side.
+        devices: where trials may run.
+        settings: how to estimate, and how many workers there may be.
+
+    Raises:
+        InputError: not even a batch of one fits the share, there are more micro-batches than samples, or as
+            ``estimate_requests``.
+    """
+    fixed = [trial for trial in trials if not is_auto(trial.config)]
+    known = estimate_requests(jobs, fixed, devices, settings)
+    if len(fixed) == len(trials):
+        return Sized(list(trials), known, None, [])
+    largest = max((request.need_bytes for request in known.requests), default=0)
+    share = share_of(devices, largest, len(trials), settings)
+    batches = _batches(jobs, [trial for trial in trials if is_auto(trial.config)], devices, share, settings)
+    found = estimate_requests(jobs, [each.trial for each in batches], devices, settings)
+    requests = {request.trial.trial_id: request for request in [*known.requests, *found.requests]}
+    ordered = [requests[trial.trial_id] for trial in trials]
+    estimates = Estimates(ordered, {**known.raw, **found.raw}, known.known)
+    return Sized([request.trial for request in ordered], estimates, share, batches)
+
+
+def share_of(devices: Sequence[Device], largest_bytes: int, trials: int, settings: Settings) -> Share:
+    """The share of each worker: what the user gives every trial, or else the smallest device's budget / its workers.
+
+    Its workers are as many as the others' largest footprint, the CPU cores, ``max_workers`` and the number of trials
+    allow, the last two divided between the devices. A device on which that footprint does not fit is not used.
+
+    Args:
+        devices: where trials may run.
+        largest_bytes: the largest need among the trials whose batches are given; 0 if there are none.
+        trials: how many there are, of either kind.
+        settings: the study's.
+    """
+    if not settings.auto_memory:
+        return Share(int(settings.model_memory_gb * GB))
+    budgets = [budget_bytes(device, settings.buffer_bytes) for device in devices]
+    least = max(1, min(largest_bytes, max(budgets)))
+    used = [(budget, device) for budget, device in zip(budgets, devices, strict=True) if budget >= least]
+    if not used:  # nothing is free
+        return Share(0, devices[0])
+    budget, device = min(used, key=lambda pair: pair[0])
+    limits: list[tuple[int, Bound]] = [  # of two that bound alike, the first is told
+        (math.ceil(trials / len(used)), "number of trials"),
+        (math.ceil((settings.max_workers or trials) / len(used)), "--max-workers"),
+        (budget // least if largest_bytes else trials, "memory"),
+        (device.cores or trials, "CPU cores"),
+    ]
+    workers, bound = min(limits, key=lambda limit: limit[0])
+    return Share(budget // workers, device, budget, workers, bound, len(used))
+
+
+def _batches(
+    jobs: Jobs, trials: Sequence[Trial], devices: Sequence[Device], share: Share, settings: Settings
+) -> list[AutoBatch]:
+    """The batch of each trial; where only such values differ as take no memory, it is searched once."""
+    known: dict[tuple[object, ...], LargestBatch] = {}
+    batches = []
+    for trial in trials:
+        job = jobs[trial.workload]
+        sizes = (item for item in trial.config.items() if item[0] not in WITHOUT_MEMORY)
+        same = (trial.workload, trial.config.get(MAX_BATCH), *sizes)
+        if same not in known:
+            known[same] = _largest(job, trial, devices, share, settings, several=len(jobs) > 1)
+        batches.append(_to_batch(job, trial, known[same]))
+    return batches
+
+
+def _to_batch(job: Job, trial: Trial, micro: LargestBatch) -> AutoBatch:
+    size = micro.batch_size * trial.config.get(ACCUMULATION, 1)
+    sized = replace(trial, config=with_batch(trial.config, size))
+    return AutoBatch(
+        sized, batch_key(job), micro, "memory" if micro.beyond_bytes else batch_bound(job, trial.config)[1]
+    )
+
+
+def _largest(
+    job: Job, trial: Trial, devices: Sequence[Device], share: Share, settings: Settings, *, several: bool
+) -> LargestBatch:
+    """The largest batch or micro-batch that fits the share on every kind of device: it may be placed on any."""
+    kinds = {device.name: device for device in devices}
+    try:
+        found = [
+            largest_batch_of(
+                job,
+                trial.config,
+                device,
+                share.size_bytes,
+                need_bytes,
+                accumulation=trial.config.get(ACCUMULATION, 1),
+                method=settings.memory_estimation,
+                calibration=settings.calibration,
+                expandable_segments=settings.expandable_segments,
+            )[0]
+            for device in kinds.values()
+        ]
+    except DoesNotFit as error:
+        name = title(trial.workload, trial.name, several=several)
+        one = "a micro-batch of 1" if ACCUMULATION in trial.config else "a batch of 1"
+        raise InputError(
+            f"{name}: {batch_key(job)} {AUTO}: {one} needs {error.need_bytes / GB:.2f} GB, "
+            f"{(error.need_bytes - error.limit_bytes) / GB:.2f} GB more than the share of "
+            f"{error.limit_bytes / GB:.2f} GB: {_remedy(error.need_bytes, devices, share, settings)}"
+        ) from error
+    except InputError as error:
+        name = title(trial.workload, trial.name, several=several)
+        raise InputError(f"{name}: {batch_key(job)} {AUTO}: {error}") from error
+    smallest = min(found, key=lambda each: each.batch_size)
+    return _halvable(smallest) if settings.on_oom == "accumulate" else smallest
+
+
+def _halvable(found: LargestBatch) -> LargestBatch:
+    """The same or a little smaller, so that it can be taken in halves after it ran out of memory."""
+    size = found.batch_size
+    return replace(found, batch_size=size - size % (HALVED if size >= HALVED**2 else min(2, size)))
+
+
+def _remedy(need: int, devices: Sequence[Device], share: Share, settings: Settings) -> str:
+    """What makes room for a trial that needs this much, in bytes."""
+    whole = max(budget_bytes(device, settings.buffer_bytes) for device in devices)
+    if not settings.auto_memory and need <= whole:
+        return f"give --model-memory-gb {math.ceil(100 * need / GB) / 100:.2f} or more"
+    if settings.auto_memory and need <= share.budget_bytes:
+        return f"give --max-workers {share.budget_bytes // need * share.devices}"
+    return "lower --gpu-memory-buffer-gb, use a larger device, or leave this configuration out"

@@ -1,0 +1,208 @@
+"""A search that suggests trials while others run, each estimated as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tuner.errors import InputError
+from tuner.memory.estimate import memory_key
+from tuner.records.epochs import Line
+from tuner.records.study_folder import Row
+from tuner.search.sampling import PATIENCE
+from tuner.search.searchers import Searcher, State
+from tuner.space import configurations
+from tuner.study.planning import Estimates, estimate_requests, to_trials, within
+from tuner.study.settings import Settings
+from tuner.trial import GB, Configuration, Device, Request, Status, Trial
+from tuner.workloads.base import Choice, Jobs, Workload
+
+FIRST = 8  # so many suggestions are asked for before anything runs, to plan by; with fewer workers only so many
+STATES: Mapping[Status, State] = {
+    "completed": "completed",
+    "pruned": "pruned",
+    "diverged": "pruned",
+    "out_of_memory": "pruned",
+}
+
+
+@dataclass
+class LiveSearch:
+    """Suggests a study's trials.
+
+    Attributes:
+        workload: what they train.
+        searcher: what suggests values.
+        fixed: values of all of them.
+        settings: the study's.
+        trials: those suggested so far, in the order of their ids.
+        fault: why the last suggestion could not be used.
+    """
+
+    workload: Workload
+    searcher: Searcher
+    fixed: Mapping[str, Any]
+    settings: Settings
+    trials: list[Trial] = field(default_factory=list)
+    fault: str = ""
+
+    @property
+    def left(self) -> int:
+        """How many more it may suggest."""
+        return (self.settings.num_samples or 0) - len(self.trials)
+
+    def next(self, data: Any) -> Trial | None:
+        """The next suggestion that can be used; None if there is none, now or ever.
+
+        Values that do not go together are told to the searcher as such, and are no trial.
+
+        Args:
+            data: the workload's.
+        """
+        for _ in range(PATIENCE if self.left > 0 else 0):
+            number = len(self.trials) + 1
+            trial_id = f"t{number:0{max(3, len(str(self.settings.num_samples)))}d}"
+            values = self.searcher.ask(trial_id)
+            if values is None:
+                return None
+            try:
+                found = to_configuration(self.workload, {**self.fixed, **values}, f"suggestion-{number}")
+                _refuse_prerequisites(self.workload, found)
+                self.workload.check([found], data)
+                (trial,) = to_trials([_choice(self.workload, [found])], self.settings)
+            except InputError as error:
+                self.fault = str(error)
+                self.searcher.tell(trial_id, "pruned", None)
+                continue
+            self.trials.append(replace(trial, trial_id=trial_id))
+            return self.trials[-1]
+        return None
+
+    def recall(self, trials: Sequence[Trial], ended: Mapping[str, Row], epochs: Iterable[Line]) -> None:
+        """Tells the searcher again what it suggested before this process began, and what came of it.
+
+        Args:
+            trials: all of them.
+            ended: by trial id the last line of those that have ended for good.
+            epochs: what they said after their epochs.
+
+        Raises:
+            InputError: the searcher cannot be told.
+        """
+        self.trials = list(trials)
+        reports: dict[str, list[Line]] = {}
+        for line in epochs:
+            reports.setdefault(line["trial_id"], []).append(line)
+        for trial in trials:
+            self.searcher.recall(trial.trial_id, trial.config)
+            for line in reports.get(trial.trial_id, []):
+                value = line["metrics"].get(self.workload.metric)
+                if value is not None:
+                    self.searcher.report(trial.trial_id, line["epoch"], value)
+            if row := ended.get(trial.trial_id):
+                self.tell(trial.trial_id, row["status"], row.get(self.workload.metric))
+
+    def tell(self, trial_id: str, status: Status, value: float | None) -> None:
+        """Tells the searcher how a trial has ended for good."""
+        self.searcher.tell(trial_id, STATES.get(status, "failed"), value)
+
+
+def fitting(
+    requests: Sequence[Request], whole: int, jobs: Jobs, settings: Settings
+) -> tuple[list[Request], list[Request]]:
+    """The requests that some device can serve, and those that none can.
+
+    Args:
+        requests: of trials.
+        whole: the most that a trial can be given, in bytes.
+        jobs: what they train.
+        settings: the study's.
+    """
+    fit = [within(request, whole, jobs, settings).need_bytes <= whole for request in requests]
+    return (
+        [request for request, fits in zip(requests, fit, strict=True) if fits],
+        [request for request, fits in zip(requests, fit, strict=True) if not fits],
+    )
+
+
+def misfit_text(request: Request, whole: int) -> str:
+    """Why a suggestion was not run."""
+    return f"not run: needs {request.need_bytes / GB:.2f} GB, and no device has more than {whole / GB:.2f} GB for it"
+
+
+def first_suggestions(
+    live: LiveSearch,
+    left: Sequence[Request],
+    estimates: Estimates,
+    jobs: Jobs,
+    devices: Sequence[Device],
+    whole: int,
+) -> list[Request]:
+    """What a live search suggests before anything runs, so that there is something to plan by.
+
+    Args:
+        live: the search.
+        left: trials of a study that is gone on with.
+        estimates: of all trials; those of the suggestions are added.
+        jobs: what is trained.
+        devices: where trials may run.
+        whole: the most that a trial can be given, in bytes.
+
+    Raises:
+        InputError: there is none that can be used.
+    """
+    settings = live.settings
+    found: list[Request] = []
+    fit = len(fitting(left, whole, jobs, settings)[0])
+    while fit < min(FIRST, settings.max_workers or FIRST) and (trial := live.next(jobs[live.workload.name].data)):
+        request = estimated(trial, estimates, jobs, devices, settings)
+        found.append(request)
+        fit += bool(fitting([request], whole, jobs, settings)[0])
+    if not live.trials:
+        why = live.fault or "it suggests nothing"
+        raise InputError(f"--search {settings.search}: none of its suggestions can be used: {why}")
+    return found
+
+
+def estimated(
+    trial: Trial, estimates: Estimates, jobs: Jobs, devices: Sequence[Device], settings: Settings
+) -> Request:
+    """The request of a suggested trial, whose estimate is kept with the others'.
+
+    One that takes the same memory as an earlier one has that one's.
+
+    Raises:
+        InputError: its footprint cannot be estimated.
+    """
+    key = memory_key(trial.config)
+    if like := next((each for each in estimates.requests if memory_key(each.trial.config) == key), None):
+        estimates.raw[trial.trial_id] = estimates.raw[like.trial.trial_id]
+        estimates.requests.append(replace(like, trial=trial))
+        return estimates.requests[-1]
+    found = estimate_requests({trial.workload: jobs[trial.workload]}, [trial], devices, settings)
+    estimates.raw.update(found.raw)
+    estimates.requests.extend(found.requests)
+    return found.requests[0]
+
+
+def to_configuration(workload: Workload, values: Mapping[str, Any], name: str) -> Configuration:
+    """The complete configuration of some values.
+
+    Raises:
+        InputError: the workload does not allow them, they do not go together, or something must be trained first.
+    """
+    (found,) = configurations(
+        [{**values, "name": name}], workload.schema, source="a suggestion", finish=workload.finish
+    )
+    _choice(workload, [found])
+    return found
+
+
+def _refuse_prerequisites(workload: Workload, found: Configuration) -> None:
+    for key, wanted in workload.prerequisites(found.values).items():
+        raise InputError(f"{wanted.name} must be trained first: do that, and give the path by --set {key}=PATH")
+
+
+def _choice(workload: Workload, listed: Sequence[Configuration]) -> Choice:
+    return Choice(workload, lambda: None, listed)

@@ -1,0 +1,201 @@
+"""From configurations to requests and a plan: the same for a study and for a look ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle, islice
+from typing import Any
+
+from tuner.errors import InputError
+from tuner.memory import calibration
+from tuner.memory.estimate import calibrated, estimate_all
+from tuner.placement import Plan, budget_bytes, limited, make_plan, need_bytes
+from tuner.study.settings import Settings
+from tuner.trial import GB, Configuration, Device, MemoryEstimate, Request, Trial, title
+from tuner.workloads.base import Choice, Job, Jobs, Workload, accumulated
+
+Pair = tuple[MemoryEstimate, MemoryEstimate]  # before and after calibration
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """What a study's trials are expected to take.
+
+    Attributes:
+        requests: one for each trial, in their order, with its estimate and its need.
+        raw: each trial's estimate before calibration, by trial id; a search adds those of its further trials.
+        known: samples of each workload's earlier trials on these devices, by which its estimates were calibrated.
+    """
+
+    requests: list[Request]
+    raw: dict[str, MemoryEstimate]
+    known: Mapping[str, list[calibration.Sample]]
+
+
+def usable(devices: Sequence[Device], settings: Settings) -> tuple[Device, ...]:
+    """The devices, with no more memory than the user allows."""
+    if settings.device_memory_gb is None:
+        return tuple(devices)
+    return tuple(limited(device, int(settings.device_memory_gb * GB)) for device in devices)
+
+
+def to_trials(choices: Sequence[Choice], settings: Settings) -> list[Trial]:
+    """A trial for each configuration and seed, numbered over the whole study: all of the first seed come first.
+
+    So more seeds only add trials, and leave the numbers of the others as they are.
+
+    Args:
+        choices: what to try of each workload.
+        settings: the seeds, and another number of epochs, if one is set.
+
+    Raises:
+        InputError: it is more than a workload allows.
+    """
+    listed = [
+        (choice.workload, each, _config(choice.workload, each, settings.epochs), seed)
+        for seed in range(settings.seed, settings.seed + settings.seeds)
+        for choice in choices
+        for each in choice.configurations
+    ]
+    width = max(3, len(str(max(len(listed), settings.num_samples or 0))))  # a search adds to them
+    return [
+        Trial(f"t{number:0{width}d}", workload.name, each.name, config, seed)
+        for number, (workload, each, config, seed) in enumerate(listed, 1)
+    ]
+
+
+def estimate_requests(
+    jobs: Jobs, trials: Sequence[Trial], devices: Sequence[Device], settings: Settings
+) -> Estimates:
+    """What each trial will need, on whichever of the devices it needs the most.
+
+    Args:
+        jobs: what they train; the data are not looked at unless memory is estimated.
+        trials: all of the study, each workload's side by side.
+        devices: where trials may run.
+        settings: how to estimate, and whether to calibrate.
+
+    Raises:
+        InputError: a footprint cannot be estimated, the calibration is damaged, or a trial can run on no CPU.
+    """
+    check_amp(jobs, trials, devices)
+    if not settings.auto_memory:
+        given = MemoryEstimate("given", context_bytes=int(settings.model_memory_gb * GB))
+        requests = [Request(trial, given, need_bytes(given)) for trial in trials]
+        return Estimates(requests, {trial.trial_id: given for trial in trials}, {name: [] for name in jobs})
+    kinds = {device.name: device for device in devices}
+    requests, raw, known = [], {}, {}
+    for name, job in jobs.items():
+        mine = [trial for trial in trials if trial.workload == name]
+        for trial, (before, after) in zip(mine, _estimated(job, mine, list(kinds.values()), settings), strict=True):
+            requests.append(Request(trial, after, need_bytes(after)))
+            raw[trial.trial_id] = before
+        keys = [calibration_key(name, device, settings) for device in kinds.values() if settings.calibration]
+        known[name] = [sample for key in keys for sample in calibration.load_samples(key)]
+    return Estimates(requests, raw, known)
+
+
+def check_amp(jobs: Jobs, trials: Sequence[Trial], devices: Sequence[Device]) -> None:
+    """Refuses mixed precision on the CPU with batches of many sizes.
+
+    oneDNN compiles its bfloat16 kernels for every shape and keeps them: GT-SSL's epochs took ten times as long there,
+    and the kernels' memory is in no estimate.
+
+    Raises:
+        InputError: a trial asks for it.
+    """
+    for trial in trials:
+        varies = jobs[trial.workload].workload.batches_vary
+        if varies and trial.config.get("amp") and any(device.kind == "cpu" for device in devices):
+            raise InputError(
+                f"{trial.name}: amp 1: not on the CPU, where it is slower and larger for the batches of "
+                f"{trial.workload}: leave it out, or use --device cuda"
+            )
+
+
+def calibration_key(workload: str, device: Device, settings: Settings) -> str:
+    """What a workload's samples are kept under."""
+    return calibration.key(workload, device.name, settings.expandable_segments)
+
+
+def whole_bytes(devices: Sequence[Device], settings: Settings) -> int:
+    """The most that a trial can be given: the whole of the roomiest device, in bytes."""
+    return max(budget_bytes(device, settings.buffer_bytes) for device in devices)
+
+
+def plan_requests(
+    jobs: Jobs, requests: Sequence[Request], devices: Sequence[Device], settings: Settings, trials: int = 0
+) -> tuple[Plan, list[Request]]:
+    """The plan, and the requests as it can serve them.
+
+    A trial of which only the margin is more than any device has is given a whole one; so is one that is too large, if
+    it may accumulate.
+
+    Args:
+        jobs: what they train.
+        requests: at least one.
+        devices: where they may run.
+        settings: the study's.
+        trials: how many there will be, if it is more: those that are not known yet are taken to be like these.
+
+    Raises:
+        InputError: a trial fits on no device; the text names it and says what can be done.
+    """
+    whole = whole_bytes(devices, settings)
+    served = [within(request, whole, jobs, settings) for request in requests]
+    largest = max(served, key=lambda request: request.need_bytes)
+    try:
+        plan = make_plan(
+            devices,
+            list(islice(cycle(request.need_bytes for request in served), max(trials, len(served)))),
+            packing=settings.packing_used,
+            buffer_bytes=settings.buffer_bytes,
+            max_workers=settings.max_workers,
+            threads=settings.threads,
+        )
+    except InputError as error:
+        remedy = "leave out the largest configurations" if settings.auto_memory else "lower --model-memory-gb"
+        name = title(largest.trial.workload, largest.trial.name, several=len(jobs) > 1)
+        whose = f"{name}: " if settings.auto_memory else ""
+        raise InputError(f"{whose}{error}: lower --gpu-memory-buffer-gb, {remedy}, or use a larger device") from error
+    return plan, served
+
+
+def _config(workload: Workload, configuration: Configuration, epochs: int | None) -> Mapping[str, Any]:
+    if epochs is None:
+        return configuration.values
+    most = workload.number("epochs").high
+    if epochs > most:
+        raise InputError(f"--epochs {epochs}: must be at most {most:g}")
+    return {**configuration.values, "epochs": epochs}
+
+
+def _estimated(job: Job, trials: Sequence[Trial], devices: Sequence[Device], settings: Settings) -> list[Pair]:
+    """Each trial's estimate on the device on which it needs the most: it may be placed on any of them."""
+    pairs = [_of_one_kind(job, trials, device, settings) for device in devices]
+    return [max(each, key=lambda pair: need_bytes(pair[1])) for each in zip(*pairs, strict=True)]
+
+
+def _of_one_kind(job: Job, trials: Sequence[Trial], device: Device, settings: Settings) -> list[Pair]:
+    method, expandable = settings.memory_estimation, settings.expandable_segments
+    configurations = [Configuration(trial.name, trial.config) for trial in trials]
+    raw = estimate_all(job.workload, configurations, job.data, device, method=method, expandable_segments=expandable)
+    if not settings.calibration:
+        return [(each, each) for each in raw]
+    return list(zip(raw, calibrated(raw, job.workload.name, device.name, expandable), strict=True))
+
+
+def within(request: Request, whole: int, jobs: Jobs, settings: Settings) -> Request:
+    """The request as a plan serves it: of no more than a whole device, where only its margin is more than that.
+
+    Args:
+        request: a trial's.
+        whole: the most that a trial can be given, in bytes.
+        jobs: what the study trains.
+        settings: whether a trial that is too large may accumulate.
+    """
+    may_shrink = settings.on_oom == "accumulate" and accumulated(jobs, request.trial) is not None
+    if whole and (request.estimate.total_bytes <= whole or may_shrink):
+        return replace(request, need_bytes=min(request.need_bytes, whole))
+    return request

@@ -1,0 +1,180 @@
+"""What must be trained before a study's trials can be, such as a teacher: each once, as a small study of its own."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from tuner.errors import ExecutionError, InputError
+from tuner.execution.loop import Executor
+from tuner.records.study_folder import BEST
+from tuner.study.settings import Settings
+from tuner.study.study import StudyResult, run_study
+from tuner.trial import Configuration
+from tuner.views.tables import make_console
+from tuner.workloads.base import Choice
+
+
+def train_prerequisites(
+    choices: Sequence[Choice],
+    settings: Settings,
+    *,
+    command: str,
+    options: Mapping[str, Any] | None = None,
+    make_executor: Callable[[], Executor] | None = None,
+) -> tuple[list[Choice], Settings]:
+    """The same choices and settings, with every prerequisite trained and its path filled in.
+
+    Each is trained in a folder of its own, ``<output>-<name>`` or a new one under ``results/``, with the same options
+    as the study but for ``--epochs``, and found there by ``--resume``. A dry run shows its plan and fills in nothing.
+    What is left of a limit of time is the study's.
+
+    Args:
+        choices: what to try of each workload.
+        settings: the study's.
+        command: what the user called.
+        options: the options of ``tune run`` that make the study.
+        make_executor: what runs the trials; Ray by default.
+
+    Raises:
+        InputError: something given cannot be used.
+        ExecutionError: one could not be trained.
+        KeyboardInterrupt: after everything that was finished has been written.
+    """
+    choices = [replace(choice, load_data=cache(choice.load_data)) for choice in choices]
+    needed = [(choice, wanted) for choice in choices for wanted in _needed(choice)]
+    if not needed:
+        return choices, settings
+    began, paths = time.monotonic(), list[tuple[Configuration, str]]()
+    # What would end the study, or a later one of these, is found before hours of training and not after them.
+    for checked in (settings, *(_own_settings(settings, wanted.name, began) for _, wanted in needed)):
+        checked.check()
+    for choice in choices:
+        choice.load_checked()
+    for choice, wanted in needed:
+        study = _Study(choice, wanted, command, options, make_executor, tuple(paths))
+        paths.append((wanted, study.run(_own_settings(settings, wanted.name, began))))
+    filled = [choice if settings.dry_run else _filled(choice, paths) for choice in choices]
+    return filled, replace(settings, time_limit=_time_left(settings, began))
+
+
+@dataclass(frozen=True)
+class _Study:
+    """A study of one configuration, which others need."""
+
+    choice: Choice
+    wanted: Configuration
+    command: str
+    options: Mapping[str, Any] | None
+    make_executor: Callable[[], Executor] | None
+    trained: Sequence[tuple[Configuration, str]]  # before it, with their paths
+
+    def run(self, settings: Settings) -> str:
+        """Trains it, and tells where its best weights are."""
+        whose = [each.name for each in self.choice.configurations if self.wanted in _of(self.choice, each)]
+        _say(f"{self.wanted.name} is trained first, once, for {', '.join(whose)}")
+        try:
+            result = run_study(
+                [replace(self.choice, configurations=[self.wanted])],
+                settings,
+                label=self.wanted.name,
+                command=self.command,
+                options=None if self.options is None else _own_options(self.options, settings),
+                executor=self.make_executor() if self.make_executor else None,
+            )
+        except KeyboardInterrupt:
+            _say(self._remedy(settings.output or "DIR"))
+            raise
+        return "" if settings.dry_run else self._weights(result)
+
+    def _weights(self, result: StudyResult) -> str:
+        (row,), folder = result.rows, result.folder
+        assert folder is not None
+        if row["status"] != "completed":
+            reason = f"{row['status']}: {row['error']}"
+            raise ExecutionError(f"{self.wanted.name} could not be trained: {reason}: {self._remedy(str(folder))}")
+        _say(f"{self.wanted.name}: {folder / BEST}\n")
+        return str((folder / BEST).resolve())
+
+    def _remedy(self, folder: str) -> str:
+        known = [*self.trained, (self.wanted, f"{folder}/{BEST}")]
+        said = " and ".join(text for wanted, path in known if (text := self._given(wanted, path)))
+        return f"tune --resume {folder} goes on with it; then call the same command again, and {said}"
+
+    def _given(self, wanted: Configuration, path: str) -> str:
+        """How a path is given to who needs it: --set is for all configurations, of which some may refuse it."""
+        found = {
+            each.name: key
+            for each in self.choice.configurations
+            for key, needed in self.choice.workload.prerequisites(each.values).items()
+            if needed == wanted
+        }
+        if not found:
+            return ""  # it is for another workload
+        key = next(iter(found.values()))
+        if len(found) == len(self.choice.configurations):
+            return f"add --set {key}={path}"
+        return f"give {key}: {path} to {', '.join(found)} in a file for --config"
+
+
+def _of(choice: Choice, configuration: Configuration) -> list[Configuration]:
+    return list(choice.workload.prerequisites(configuration.values).values())
+
+
+def _needed(choice: Choice) -> list[Configuration]:
+    """What the configurations need, each once.
+
+    Raises:
+        InputError: two that differ have one name.
+    """
+    found: list[Configuration] = []
+    for each in choice.configurations:
+        found += [wanted for wanted in _of(choice, each) if wanted not in found]
+    for name, number in Counter(wanted.name for wanted in found).items():
+        if number > 1:
+            differing = sorted(
+                key
+                for key in found[0].values
+                if len({repr(wanted.values[key]) for wanted in found if wanted.name == name}) > 1
+            )
+            raise InputError(f"{name} is needed with several values of {', '.join(differing)}: give one to all")
+    return found
+
+
+def _filled(choice: Choice, paths: Sequence[tuple[Configuration, str]]) -> Choice:
+    """The choice with the paths of what its configurations need."""
+
+    def path(wanted: Configuration) -> str:
+        return next(path for known, path in paths if known == wanted)
+
+    configurations = []
+    for each in choice.configurations:
+        known = {key: path(wanted) for key, wanted in choice.workload.prerequisites(each.values).items()}
+        configurations.append(replace(each, values={**each.values, **known}))
+    return replace(choice, configurations=configurations)
+
+
+def _own_settings(settings: Settings, name: str, began: float) -> Settings:
+    output = None if settings.output is None else f"{settings.output.rstrip('/')}-{name}"
+    own = replace(settings, output=output, resume=None, seeds=1, epochs=None, time_limit=_time_left(settings, began))
+    return replace(own, search=None, num_samples=None, scheduler="fifo")  # it is one trial, needed to its end
+
+
+def _own_options(options: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+    """The study's options as this small study has them, so that it can be gone on with."""
+    names = ("output", "resume", "seeds", "epochs", "search", "num_samples", "scheduler")
+    return {**options, **{name: getattr(settings, name) for name in names}, "space": None}
+
+
+def _time_left(settings: Settings, began: float) -> str | float | None:
+    """What is left of the limit of time, in seconds; a study that begins too late ends at once."""
+    limit = settings.time_limit_seconds
+    return None if limit is None else max(0.1, limit - (time.monotonic() - began))
+
+
+def _say(text: str) -> None:
+    make_console().print(text, markup=False, soft_wrap=True)

@@ -1,0 +1,140 @@
+"""The listener of a study: writes down what the loop tells, and shows it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tuner.execution.loop import Weights
+from tuner.records.epochs import EPOCHS, EpochLog
+from tuner.records.study_folder import StudyFolder, Times
+from tuner.retry import Retry
+from tuner.trackers.feeds import Trackers
+from tuner.trial import DeviceLost, EpochReport, Outcome, Placement, Request
+from tuner.views.progress import Progress
+
+
+class Recorder:
+    """Knows which trials have not ended, and gives each of them a row in the end."""
+
+    def __init__(
+        self,
+        folder: StudyFolder,
+        progress: Progress,
+        requests: Sequence[Request],
+        trackers: Trackers | None = None,
+    ) -> None:
+        """Begins with every trial unfinished.
+
+        Args:
+            folder: where rows are written.
+            progress: where they are shown.
+            requests: all trials that are to run.
+            trackers: who else is told, already open.
+        """
+        self._folder = folder
+        self._progress = progress
+        self._unfinished = {request.trial.trial_id: request for request in requests}
+        self._placements: dict[str, tuple[Placement, float, float]] = {}
+        self._reports: dict[str, EpochReport] = {}
+        self._stopped: dict[str, tuple[Outcome, float]] = {}  # and when; monotonic seconds
+        self._epochs = EpochLog(folder.path / EPOCHS)
+        self._trackers = trackers or Trackers()
+
+    def add(self, request: Request) -> None:
+        """A search has suggested another trial."""
+        self._unfinished[request.trial.trial_id] = request
+
+    def misfit(self, request: Request, reason: str) -> None:
+        """A suggestion that fits no device: it is pruned before it has run."""
+        outcome = Outcome(request.trial, "pruned", error=reason)
+        self._folder.record(outcome, request.estimate, bytes)
+        self._progress.finished(outcome, None)
+
+    def started(self, placement: Placement) -> None:
+        """A trial has been given its place."""
+        self._placements[placement.trial.trial_id] = placement, time.time(), time.monotonic()
+        self._progress.started(placement)
+        self._trackers.started(placement)
+
+    def reported(self, report: EpochReport) -> None:
+        """A trial has begun to train, or finished an epoch."""
+        self._reports[report.trial_id] = report
+        attempt = self._placements[report.trial_id][0].trial.attempt
+        self._epochs.add(report.trial_id, attempt, report.epoch, report.metrics, report.memory_bytes)
+        self._progress.reported(report)
+        self._trackers.reported(report)
+        self._say(self._trackers.faults())
+
+    def finished(self, outcome: Outcome, weights: Weights, retry: Retry | None) -> None:
+        """An attempt has ended, with another to follow or for good."""
+        trial_id = outcome.trial.trial_id
+        if outcome.status == "interrupted":  # its row is written when it is known why the study has ended
+            self._stopped[trial_id] = outcome, time.monotonic()
+            return
+        request = self._unfinished.pop(trial_id)
+        times = self._times(trial_id)
+        self._placements.pop(trial_id, None)
+        self._reports.pop(trial_id, None)
+        if retry:
+            self._unfinished[trial_id] = retry.request
+        estimate = outcome.placement.estimate if outcome.placement else request.estimate
+        row = self._folder.record(outcome, estimate, weights, times)
+        self._progress.finished(outcome, retry)
+        if not retry:
+            self._trackers.ended(row)
+
+    def device_lost(self, event: DeviceLost) -> None:
+        """A device is gone; its trials wait again."""
+        self._progress.device_lost(event)
+
+    def stopping(self, trials: int, seconds: float, fault: str = "") -> None:
+        """The study ends; this many trials have so long to write checkpoints, or cannot be asked for this reason."""
+        self._progress.stopping(trials, seconds, fault)
+
+    def close(self, cause: str) -> None:
+        """Gives every trial that has not ended a row with status ``interrupted``, and closes the folder.
+
+        Args:
+            cause: why the study ended before they did, in a word or two.
+        """
+        try:
+            for request in self._unfinished.values():
+                outcome, times = self._unfinished_outcome(request, cause), self._times(request.trial.trial_id)
+                self._trackers.ended(self._folder.record(outcome, request.estimate, bytes, times))
+            self._unfinished.clear()
+        finally:
+            self._epochs.flush()
+            self._folder.close()
+            self._say(self._trackers.close())
+
+    def _say(self, faults: Sequence[str]) -> None:
+        for fault in faults:
+            self._progress.note(fault)
+
+    def _times(self, trial_id: str) -> Times | None:
+        """When the running attempt was placed, and now; never earlier, whatever the system's clock does."""
+        if trial_id not in self._placements:
+            return None
+        _, at, began = self._placements[trial_id]
+        return at, at + self._ended(trial_id) - began
+
+    def _ended(self, trial_id: str) -> float:
+        """When the running attempt was stopped, or now; monotonic seconds."""
+        return self._stopped[trial_id][1] if trial_id in self._stopped else time.monotonic()
+
+    def _unfinished_outcome(self, request: Request, cause: str) -> Outcome:
+        trial_id = request.trial.trial_id
+        if trial_id not in self._placements:
+            return Outcome(request.trial, "interrupted", error=f"{cause} before it started")
+        placement, _, began = self._placements[trial_id]
+        report = self._reports.get(trial_id, EpochReport(trial_id, 0, 0))
+        stopped, _ = self._stopped.get(trial_id, (Outcome(placement.trial, "interrupted", placement), 0.0))
+        return replace(
+            stopped,
+            metrics=report.metrics,
+            epochs=report.epoch,
+            seconds=self._ended(trial_id) - began,
+            error="; ".join(filter(None, [f"{cause} while it ran", stopped.error])),
+        )

@@ -1,0 +1,279 @@
+"""Going on with a study: is it the same one, and what of it is left to do."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import pickle
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.errors import InputError
+from tuner.records.study_folder import AUTO_BATCH, Row
+from tuner.retry import Accumulated, Retry, RetryPolicy, next_attempt
+from tuner.trial import ACCUMULATION, GB, Ending, Request, Trial, is_auto, with_batch
+from tuner.workloads.base import Jobs
+
+Study = Mapping[str, Any]
+
+
+def fingerprint(data: Any) -> str:
+    """A digest of a data set: the same data, the same text.
+
+    The data are pickled for that, as they are on their way to the workers, and nothing is read back. Every array
+    counts with its type, shape and values, however it lies in memory.
+
+    Raises:
+        InputError: they cannot be pickled.
+    """
+    pickled = io.BytesIO()
+    try:
+        _Pickler(pickled).dump(data)
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"the data cannot go to workers, as they cannot be pickled ({' '.join(str(error).split())}): give numpy "
+            "arrays in tuples, lists, dicts or dataclasses"
+        ) from error
+    return hashlib.blake2b(pickled.getbuffer(), digest_size=16).hexdigest()
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles data with each array of numbers replaced by its digest, so that no second copy of the data is made."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, protocol=5)
+        self.fast = True  # without a memo: equal texts may be one object or two
+
+    def reducer_override(self, value: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch and isinstance(value, torch.Tensor) and value.layout is torch.strided:
+            values = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+            return _digest(f"{value.dtype} {tuple(value.shape)}", values)
+        if not isinstance(value, np.ndarray) or value.dtype.hasobject:
+            return NotImplemented
+        return _digest(f"{value.dtype.str} {value.shape}", np.ascontiguousarray(value).reshape(-1).view(np.uint8))
+
+
+def _digest(kind: str, values: NDArray[np.uint8]) -> tuple[type[str], tuple[str]]:
+    return str, (f"{kind} {hashlib.blake2b(values.data, digest_size=16).hexdigest()}",)
+
+
+def description(
+    jobs: Jobs, trials: Sequence[Trial], seed: int, seeds: int = 1, split_seed: int | None = None
+) -> dict[str, Any]:
+    """What of a study is compared when it is gone on with.
+
+    Workload and fingerprint are a list where there are several workloads; then each configuration has its own's name.
+
+    Args:
+        jobs: what is trained.
+        trials: all of the study.
+        seed: the first of the seeds.
+        seeds: how many there are.
+        split_seed: the validation split's, if it is not ``seed``.
+    """
+    prints = [fingerprint(job.data) for job in jobs.values()]
+    several = len(jobs) > 1
+    return {
+        "workload": list(jobs) if several else next(iter(jobs)),
+        "seed": seed,
+        "seeds": seeds,
+        "split_seed": seed if split_seed is None else split_seed,
+        "fingerprint": prints if several else prints[0],
+        "configurations": listed(trials, several=several),
+    }
+
+
+def listed(trials: Sequence[Trial], *, several: bool) -> list[dict[str, Any]]:
+    """The configurations of a study's trials, with the key ``workload`` where there are several workloads."""
+    return [
+        {**({"workload": each.workload} if several else {}), "name": each.name, **each.config}
+        for each in of_first_seed(trials)
+    ]
+
+
+def of_first_seed(trials: Sequence[Trial]) -> list[Trial]:
+    """Of a study's trials one for each configuration."""
+    first = min((trial.seed for trial in trials), default=0)
+    return [trial for trial in trials if trial.seed == first]
+
+
+def with_batches_of(study: Study, trials: Sequence[Trial]) -> list[Trial]:
+    """The trials of a study that is gone on with, with the batches that were found when it was begun.
+
+    They are a configuration's, whatever the seed: trials of further seeds have them, too.
+    """
+    found = _batches(study, trials)
+    return [
+        replace(trial, config=with_batch(trial.config, found[trial.workload, trial.name]))
+        if (trial.workload, trial.name) in found and is_auto(trial.config)
+        else trial
+        for trial in trials
+    ]
+
+
+def with_more_seeds(study: Study, trials: Sequence[Trial], seeds: int) -> dict[str, Any]:
+    """What ``study.json`` says from now on of a study that is gone on with, and with more seeds than before.
+
+    Args:
+        study: what it said.
+        trials: all of the study, with the batches that were found when it was begun.
+        seeds: how many there are now.
+    """
+    found = _batches(study, trials)
+    batches = {each.trial_id: found[key] for each in trials if (key := (each.workload, each.name)) in found}
+    options = study.get("options")
+    stored = {**options, "seeds": seeds} if isinstance(options, Mapping) else options
+    settings = {**study.get("settings", {}), "seeds": seeds}
+    return {**study, "seeds": seeds, AUTO_BATCH: batches, "options": stored, "settings": settings}
+
+
+def with_more_samples(study: Study, number: int | None) -> dict[str, Any]:
+    """What ``study.json`` says from now on of a search that is gone on with, and that may try so many."""
+    options, settings = study.get("options"), study.get("settings", {})
+    stored = {**options, "num_samples": number} if isinstance(options, Mapping) else options
+    return {**study, "options": stored, "settings": {**settings, "num_samples": number}}
+
+
+def ended(attempts: Sequence[Row], left: Sequence[Request]) -> dict[str, Row]:
+    """By trial id the last line of each trial that has ended for good.
+
+    Args:
+        attempts: the journal's lines, in order.
+        left: the trials that have not.
+    """
+    open_ids = {request.trial.trial_id for request in left}
+    return {row["trial_id"]: row for row in attempts if row["trial_id"] not in open_ids}
+
+
+def _batches(study: Study, trials: Sequence[Trial]) -> dict[tuple[str, str], int]:
+    """The batches that were found for a study, by workload and name."""
+    by_trial = study.get(AUTO_BATCH, {})
+    return {(each.workload, each.name): by_trial[each.trial_id] for each in trials if each.trial_id in by_trial}
+
+
+def check_same(study: Study, described: Mapping[str, Any], folder: str) -> None:
+    """Refuses to go on with a study that was of something else.
+
+    Raises:
+        InputError: workload, data, configurations or seed are others; the text says which.
+    """
+    study = {"seeds": 1, "split_seed": study.get("seed"), **study}  # one of an earlier version has one seed
+    for key in ("workload", "seed", "split_seed"):
+        if study.get(key) != described[key]:
+            raise InputError(
+                f"--resume {folder}: its {key} is {study.get(key)!r}, not {described[key]!r}; "
+                "start a new study for that"
+            )
+    _check_seeds(study, described, folder)
+    if study.get("fingerprint") != described["fingerprint"]:
+        raise InputError(f"--resume {folder}: the data are others than its own; give it those by --data")
+    if study.get("configurations") != described["configurations"]:
+        raise InputError(f"--resume {folder}: its configurations are others; start a new study for these")
+
+
+def _check_seeds(study: Study, described: Mapping[str, Any], folder: str) -> None:
+    """Refuses fewer seeds, and so many more that trials would be called by other numbers."""
+    has, asked, configurations = study["seeds"], described["seeds"], len(described["configurations"])
+    if asked < has:
+        raise InputError(f"--resume {folder}: it has {has} seeds; give --seeds {has} or more")
+    if asked > has and len(str(asked * configurations)) > max(3, len(str(has * configurations))):
+        raise InputError(
+            f"--resume {folder}: --seeds {asked} makes {asked * configurations} trials, which takes longer trial ids "
+            "than it has; start a new study for that"
+        )
+
+
+def merged_options(
+    study: Study, given: Mapping[str, Any], defaults: Mapping[str, Any], folder: str
+) -> dict[str, Any]:
+    """The options of a study that is gone on with: its own, but those that were given beside ``--resume``.
+
+    The number of threads stays, as results depend on it; a limit of time is only ever one run's, and so is a folder,
+    which the settings then refuse.
+
+    Args:
+        study: the content of ``study.json``.
+        given: the options that were given, by their parameters' names.
+        defaults: their defaults.
+        folder: the study's, for messages.
+
+    Raises:
+        InputError: it was started from Python, with data that are not known here.
+    """
+    stored = study.get("options")
+    if not isinstance(stored, Mapping):
+        raise InputError(
+            f"--resume {folder}: it was started by {study.get('command', 'a Python program')}: call that again with "
+            f"resume={folder!r}"
+        )
+    chosen = {name: given.get(name, stored.get(name, default)) for name, default in defaults.items()}
+    if isinstance(given.get("data"), Mapping) and isinstance(stored.get("data"), Mapping):
+        chosen["data"] = {**stored["data"], **given["data"]}
+    threads = chosen["threads"] or study.get("plan", {}).get("threads")
+    anew = {"output": given.get("output"), "resume": folder, "dry_run": given.get("dry_run", False)}
+    return {**chosen, "threads": threads, "time_limit": given.get("time_limit"), **anew}
+
+
+def remaining(
+    requests: Sequence[Request],
+    attempts: Sequence[Row],
+    policy: RetryPolicy,
+    *,
+    whole_bytes: int,
+    accumulated: Accumulated,
+) -> list[Request]:
+    """What is left to do: each trial that has not ended for good, as its next attempt.
+
+    Args:
+        requests: all trials of the study, as they would begin.
+        attempts: the journal's lines, in order.
+        policy: of retries.
+        whole_bytes: the most that a trial can be given now.
+        accumulated: as in ``next_attempt``.
+    """
+    lines: dict[str, list[Row]] = {}
+    for row in attempts:
+        lines.setdefault(row["trial_id"], []).append(row)
+    left = []
+    for request in requests:
+        after: Request | None = request
+        for row in lines.get(request.trial.trial_id, []):
+            after = after and _after(after, row, policy, whole_bytes, accumulated)
+        if after:
+            left.append(after)
+    return left
+
+
+def to_ending(row: Row) -> Ending:
+    """How the attempt of a journal's line ended."""
+    return Ending(
+        status=row["status"],
+        lost=row.get("lost", ""),
+        limit_bytes=int((row.get("limit_gb") or 0) * GB),
+        peak_bytes=None if row["peak_memory_gb"] is None else int(row["peak_memory_gb"] * GB),
+    )
+
+
+def _after(
+    request: Request, row: Row, policy: RetryPolicy, whole_bytes: int, accumulated: Accumulated
+) -> Request | None:
+    steps = row.get(f"config/{ACCUMULATION}")  # as it was, and not as it would be with what there is now
+    config = {name: value for name, value in request.trial.config.items() if name != ACCUMULATION}
+    config = {**config, **({ACCUMULATION: steps} if steps else {})}
+    request = replace(request, trial=replace(request.trial, config=config))
+    no_jitter: Callable[[], float] = lambda: 0.0  # noqa: E731  # the wait is over
+    retry = next_attempt(
+        request, to_ending(row), policy, whole_bytes=whole_bytes, accumulated=accumulated, random=no_jitter
+    )
+    if retry is None and row["status"] == "out_of_memory" and request.need_bytes > to_ending(row).limit_bytes:
+        # Given up with less memory than it would be given now.
+        retry = Retry(replace(request, history=replace(request.history, out_of_memory=1)), 0.0)
+    if retry is None:
+        return None
+    return replace(retry.request, trial=replace(retry.request.trial, attempt=row["attempts"] + 1))

@@ -1,0 +1,145 @@
+"""What the loop asks of a search and of a scheduler while trials run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tuner.memory.feedback import StudyFeedback
+from tuner.records.epochs import Line
+from tuner.records.study_folder import StudyFolder
+from tuner.search.schedulers import Scheduler, make_scheduler
+from tuner.study.live_search import LiveSearch, estimated, fitting, misfit_text
+from tuner.study.planning import Estimates
+from tuner.study.recorder import Recorder
+from tuner.study.resume import listed
+from tuner.trial import Device, EpochReport, Outcome, Request, Trial
+from tuner.workloads.base import Jobs
+
+
+class Pruning:
+    """A scheduler for each workload's trials, whose metrics are compared with each other's alone."""
+
+    def __init__(self, name: str, metrics: Mapping[str, str], trials: Iterable[Trial]) -> None:
+        """Begins with nothing reported.
+
+        Args:
+            name: the scheduler's.
+            metrics: what trials are compared by, by workload.
+            trials: those that are known.
+        """
+        self._metrics = metrics
+        self._schedulers: dict[str, Scheduler] = {
+            workload: made for workload in metrics if (made := make_scheduler(name))
+        }
+        self._workloads = {trial.trial_id: trial.workload for trial in trials}
+
+    def add(self, trial: Trial) -> None:
+        """A search has suggested another trial."""
+        self._workloads[trial.trial_id] = trial.workload
+
+    def replay(self, epochs: Iterable[Line]) -> None:
+        """Takes note of what trials said before this process began."""
+        for line in epochs:
+            self._stops(line["trial_id"], line["epoch"], line["metrics"])
+
+    def stops(self, report: EpochReport) -> bool:
+        """Whether a trial is to be stopped; never after its last epoch."""
+        return self._stops(report.trial_id, report.epoch, report.metrics) and report.epoch < report.epochs
+
+    def value(self, report: EpochReport) -> float | None:
+        """What a report says of the metric that its trial is compared by."""
+        return report.metrics.get(self._metrics[self._workloads[report.trial_id]])
+
+    def _stops(self, trial_id: str, epoch: int, metrics: Mapping[str, float | None]) -> bool:
+        workload = self._workloads.get(trial_id, "")
+        scheduler = self._schedulers.get(workload)
+        if scheduler is None or epoch == 0 or self._metrics[workload] not in metrics:
+            return False
+        value = metrics[self._metrics[workload]]
+        return scheduler.stops(trial_id, epoch, float("nan") if value is None else value)
+
+
+class Steering:
+    """The search in a study that runs: its suggestions become requests, and it is told what comes of them."""
+
+    def __init__(
+        self,
+        live: LiveSearch | None,
+        pruning: Pruning,
+        jobs: Jobs,
+        devices: Sequence[Device],
+        estimates: Estimates,
+        requests: Sequence[Request],
+        whole: int,
+        recorder: Recorder,
+        feedback: StudyFeedback,
+        folder: StudyFolder,
+        study: Mapping[str, Any],
+    ) -> None:
+        """Begins with the trials that the study was planned by.
+
+        Args:
+            live: the search; None where every trial is known from the start.
+            pruning: is told of each trial.
+            jobs: what is trained.
+            devices: where trials may run.
+            estimates: of all trials so far.
+            requests: those of them that wait.
+            whole: the most that a trial can be given, in bytes.
+            recorder: writes what becomes of them.
+            feedback: corrects estimates.
+            folder: keeps what was suggested.
+            study: what ``study.json`` says.
+        """
+        self._live = live
+        self._pruning = pruning
+        self._jobs = jobs
+        self._devices = devices
+        self._estimates = estimates
+        self._whole = whole
+        self._recorder = recorder
+        self._feedback = feedback
+        self._folder = folder
+        self._study = study
+        self._least = min((request.need_bytes for request in requests), default=0)
+
+    def suggest(self, room_bytes: int) -> Request | None:
+        """The next suggestion that fits a device, where there is room for the smallest so far.
+
+        Those before it that fit none have a row that says so.
+
+        Raises:
+            ExecutionError: the folder can no longer be written.
+        """
+        live = self._live
+        if live is None or room_bytes < max(1, self._least):
+            return None
+        while trial := live.next(self._jobs[live.workload.name].data):
+            request = estimated(trial, self._estimates, self._jobs, self._devices, live.settings)
+            self._pruning.add(trial)
+            self._folder.describe({**self._study, "configurations": listed(live.trials, several=False)})
+            if fitting([request], self._whole, self._jobs, live.settings)[0]:
+                self._least = min(self._least, request.need_bytes)
+                self._recorder.add(request)
+                return self._feedback.correct(request)
+            self.misfit(request)
+        return None
+
+    def misfit(self, request: Request) -> None:
+        """A suggestion fits no device: writes that down, and tells the search."""
+        self._recorder.misfit(request, misfit_text(request, self._whole))
+        if self._live:
+            self._live.tell(request.trial.trial_id, "pruned", None)
+
+    def reported(self, report: EpochReport) -> None:
+        """A trial has finished an epoch."""
+        value = self._pruning.value(report)
+        if self._live and report.epoch and value is not None:
+            self._live.searcher.report(report.trial_id, report.epoch, value)
+
+    def ended(self, outcome: Outcome) -> None:
+        """A trial has ended for good."""
+        if self._live:
+            value = outcome.metrics.get(self._live.workload.metric)
+            self._live.tell(outcome.trial.trial_id, outcome.status, value)

@@ -1,0 +1,1 @@
+"""The one training loop, and what serves it: optimizers, checkpoints, offloading, recomputation."""
