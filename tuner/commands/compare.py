@@ -22,8 +22,8 @@ NEEDED = ("workload", "name", "seed", "status")
 def compare(source: str | Path | Sequence[str | Path] | pd.DataFrame, metric: str | None = None) -> pd.DataFrame:
     """Studies' configurations over their seeds, and which of them cannot be told from the best at 95 %.
 
-    The differences are taken seed by seed, and have t-intervals; ``tuner/records/noise.py`` has the formulas. They are
-    not corrected for being many.
+    The differences are taken seed by seed, and have t-intervals; ``tuner/records/noise.py`` has the formulas. They
+    are not corrected for being many.
 
     Args:
         source: a study's folder, its ``results.csv``, several of these or a folder that holds some; or a DataFrame
