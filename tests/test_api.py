@@ -13,8 +13,8 @@ import torch
 import tuner
 from tuner.commands.run import run_defaults, run_given
 from tuner.errors import InputError
+from tuner.study.result import StudyResult
 from tuner.study.settings import Settings
-from tuner.study.study import StudyResult
 
 
 def table(seed: int, rows: int) -> pd.DataFrame:

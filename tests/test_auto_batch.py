@@ -19,8 +19,9 @@ from tuner.space import complete, configurations
 from tuner.study.again import its_options
 from tuner.study.auto_batch import Sized, packed_uniformly, share_of, size_batches
 from tuner.study.planning import to_trials
+from tuner.study.result import StudyResult
 from tuner.study.settings import Settings
-from tuner.study.study import StudyResult, run_study
+from tuner.study.study import run_study
 from tuner.trial import AUTO, GB, Device, is_auto
 from tuner.workloads import BUILT_IN, find_workload
 from tuner.workloads.base import Choice, Workload, load_jobs

@@ -22,10 +22,11 @@ from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
 from tuner.records.study_folder import classes, read_study
 from tuner.retraining.past_trial import find_trial
+from tuner.study.result import StudyResult
 from tuner.study.resume import fingerprint
 from tuner.study.selection import choose, chosen_before
 from tuner.study.settings import Settings
-from tuner.study.study import StudyResult, run_study
+from tuner.study.study import run_study
 from tuner.trial import GB
 from tuner.workloads import Finder, classes_of, find_workload, specs_of
 from tuner.workloads.own import sent_by_value

@@ -14,8 +14,9 @@ from tuner.execution.in_process import InProcessExecutor
 from tuner.execution.loop import Executor
 from tuner.execution.ray_executor import RayExecutor
 from tuner.space import configurations
+from tuner.study.result import StudyResult
 from tuner.study.settings import Settings
-from tuner.study.study import StudyResult, run_study
+from tuner.study.study import run_study
 from tuner.trial import GB
 from tuner.workloads.base import Choice
 

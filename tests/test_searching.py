@@ -17,9 +17,10 @@ from tuner.search.domains import parse_space
 from tuner.search.searchers import OptunaSearcher, State
 from tuner.space import configurations
 from tuner.study.live_search import LiveSearch
+from tuner.study.result import StudyResult
 from tuner.study.searching import choose_searched
 from tuner.study.settings import Settings
-from tuner.study.study import StudyResult, run_study
+from tuner.study.study import run_study
 from tuner.trial import EpochReport
 from tuner.workloads.base import Choice, Workload
 

@@ -23,8 +23,9 @@ from tuner.machine.devices import ram_device
 from tuner.records.study_folder import best_name
 from tuner.space import configurations
 from tuner.study.planning import estimate_requests, to_trials
+from tuner.study.result import StudyResult
 from tuner.study.settings import Settings
-from tuner.study.study import StudyResult, run_study
+from tuner.study.study import run_study
 from tuner.trial import EpochReport
 from tuner.workloads import BUILT_IN
 from tuner.workloads.base import Choice, Workload, load_jobs

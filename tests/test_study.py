@@ -17,8 +17,9 @@ from tuner.execution.in_process import InProcessExecutor
 from tuner.placement import Plan
 from tuner.records.epochs import read_epochs
 from tuner.space import configurations
+from tuner.study.result import StudyResult
 from tuner.study.settings import Settings
-from tuner.study.study import StudyResult, run_study
+from tuner.study.study import run_study
 from tuner.trial import EpochReport, Outcome
 from tuner.workloads.base import Choice, Jobs
 

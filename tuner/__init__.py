@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from tuner.commands.new_workload import new_workload
     from tuner.commands.optimize import optimize
     from tuner.commands.plan import plan
+    from tuner.commands.ratings import tune_hyperparameters_parallel
     from tuner.commands.report import report
     from tuner.commands.results import results
-    from tuner.commands.run import run, tune_hyperparameters_parallel
+    from tuner.commands.run import run
     from tuner.commands.train import train
     from tuner.errors import DataError, ExecutionError, InputError, TunerError
     from tuner.health.doctor import doctor
@@ -67,7 +68,8 @@ __all__ = [
 ]
 
 _MODULES = {
-    "tuner.commands.run": ("run", "tune_hyperparameters_parallel"),
+    "tuner.commands.ratings": ("tune_hyperparameters_parallel",),
+    "tuner.commands.run": ("run",),
     "tuner.commands.compare": ("compare",),
     "tuner.commands.results": ("results",),
     "tuner.errors": ("DataError", "ExecutionError", "InputError", "TunerError"),

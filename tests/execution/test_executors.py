@@ -20,7 +20,9 @@ from tuner.machine.devices import ram_device
 from tuner.placement import make_plan
 from tuner.records.study_folder import Row, best_name
 from tuner.space import configurations
-from tuner.study.study import Settings, StudyResult, run_study
+from tuner.study.result import StudyResult
+from tuner.study.settings import Settings
+from tuner.study.study import run_study
 from tuner.trial import GB
 from tuner.workloads.base import Choice, Job, Workload
 

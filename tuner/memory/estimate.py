@@ -27,8 +27,8 @@ RAY_BYTES = 90 * MB  # of a worker's on the CPU are Ray's: a process that measur
 # torch.utils.checkpoint imports torch.compile's machinery at its first call, see ``tuner.training.recompute``.
 CHECKPOINTING_BYTES = 76 * MB
 # A worker's heap holds its smaller tensors (``tuner.machine.caps``), with gaps between them; larger ones leave none.
-# By the smallest caps under which GraphSAGE 32x2 to 256x4, 512x2 with batches of 80,000 and an MLP still ran, the gaps
-# are 14 to 43 % of these tensors. Until a calibration knows it better.
+# By the smallest caps under which GraphSAGE 32x2 to 256x4, 512x2 with batches of 80,000 and an MLP still ran, the
+# gaps are 14 to 43 % of these tensors. Until a calibration knows it better.
 HEAP_SLACK = 0.5
 # cuBLAS takes a workspace for each handle and stream at its first product. Bytes of one, by torch's defaults: 32 MiB
 # on Hopper, 8.125 MiB before.

@@ -12,8 +12,9 @@ from typing import Any
 from tuner.errors import ExecutionError, InputError
 from tuner.execution.loop import Executor
 from tuner.records.study_folder import BEST
+from tuner.study.result import StudyResult
 from tuner.study.settings import Settings
-from tuner.study.study import StudyResult, run_study
+from tuner.study.study import run_study
 from tuner.trial import Configuration
 from tuner.views.tables import make_console
 from tuner.workloads.base import Choice

@@ -98,7 +98,7 @@ class MLflow:
             return
         tags = {
             KEY: self._key(trial_id),
-            "tuner.study.study": self._study.name,
+            "tuner.study": self._study.name,
             "tuner.trial_id": trial_id,
             "tuner.workload": run.trial.workload,
             "tuner.name": run.trial.name,

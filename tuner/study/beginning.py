@@ -1,0 +1,202 @@
+"""What a study begins with: its plan, what it goes on with, its folder and what is written there first."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tuner.errors import InputError
+from tuner.placement import Plan
+from tuner.records.epochs import EPOCHS, read_epochs
+from tuner.records.journal import read_attempts
+from tuner.records.study_folder import ATTEMPTS, AUTO_BATCH, Row, StudyFolder
+from tuner.study.auto_batch import Sized
+from tuner.study.live_search import LiveSearch, first_suggestions, fitting
+from tuner.study.planning import Estimates, plan_requests, whole_bytes
+from tuner.study.resume import check_same, ended, listed, remaining, with_more_samples, with_more_seeds
+from tuner.study.settings import Settings
+from tuner.trial import Device, Request, Trial, title
+from tuner.views.tables import estimates_text, monitoring_text, plan_text
+from tuner.workloads import classes_of
+from tuner.workloads.base import Jobs, accumulated, describe, metrics_of
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def earlier_attempts(settings: Settings, study: Mapping[str, Any], described: Mapping[str, Any]) -> list[Row]:
+    """The journal of the study that is gone on with; empty for a new one.
+
+    Raises:
+        InputError: it is of something else.
+    """
+    if not settings.resume:
+        return []
+    check_same(study, described, settings.resume)
+    return read_attempts(Path(settings.resume) / ATTEMPTS)[0]
+
+
+def plan_left(
+    jobs: Jobs,
+    estimates: Estimates,
+    trials: Sequence[Trial],
+    attempts: Sequence[Row],
+    devices: Sequence[Device],
+    settings: Settings,
+    live: LiveSearch | None,
+) -> tuple[Plan, list[Request], list[Request]]:
+    """The plan for the trials that are left, these, and those of a search that fit no device.
+
+    Only where nothing is left, the plan is one for all of them. A live search is asked for its first trials.
+    """
+    whole = whole_bytes(devices, settings)
+    policy, requests = settings.retry_policy, list(estimates.requests)
+    left = remaining(requests, attempts, policy, whole_bytes=whole, accumulated=partial(accumulated, jobs))
+    if live:
+        live.recall(trials, ended(attempts, left), read_epochs(Path(settings.resume or "") / EPOCHS))
+        left += first_suggestions(live, left, estimates, jobs, devices, whole)
+    fit, misfits = fitting(left, whole, jobs, settings) if settings.search else (left, [])
+    if fit:
+        more = len(fit) + live.left if live else 0
+        return *plan_requests(jobs, fit, devices, settings, more), misfits
+    if misfits and not attempts:
+        plan_requests(jobs, [min(misfits, key=lambda each: each.need_bytes)], devices, settings)  # says why not
+    shown = [replace(request, need_bytes=min(request.need_bytes, whole)) for request in requests]
+    return plan_requests(jobs, shown, devices, settings)[0], [], misfits
+
+
+def print_beginning(
+    console: Console,
+    plan: Plan,
+    requests: Sequence[Request],
+    attempts: Sequence[Row],
+    jobs: Jobs,
+    sized: Sized,
+    live: LiveSearch | None,
+) -> None:
+    """The plan, and what a search adds to it; where nothing is left to do, what would run trials again."""
+    lines = [plan_text(plan, requests, describe(jobs), str(sized))]
+    if live and live.left:
+        lines.append(_search_text(live))
+    if not requests:
+        lines += _given_up_lines(attempts)
+    console.print("\n".join(lines), markup=False, soft_wrap=True)
+
+
+def print_needs(console: Console, jobs: Jobs, requests: Sequence[Request]) -> None:
+    """What each configuration will need, if any are left; it is the same for all of its seeds."""
+    several = len(jobs) > 1
+    listed = {title(each.trial.workload, each.trial.name, several=several): each.estimate for each in requests}
+    if listed:
+        console.print(estimates_text(list(listed.items())), markup=False, soft_wrap=True)
+
+
+def print_monitoring(console: Console, plan: Plan, requests: Sequence[Request]) -> None:
+    """What shows the devices' memory while the trials run, if any are left."""
+    if requests and (watch := monitoring_text(plan)):
+        console.print(watch, markup=False, soft_wrap=True)
+
+
+def open_folder(settings: Settings, jobs: Jobs, label: str, attempts: int, console: Console) -> StudyFolder:
+    """The folder that was asked for, that of the study that is gone on with, or a new one that no other study has."""
+    if settings.resume:
+        folder = StudyFolder.resume(Path(settings.resume), metrics_of(jobs))
+        if len(folder.attempts()) != attempts:  # it was not locked when they were read
+            folder.close()
+            raise InputError(f"--resume {settings.resume}: another run has just written there; look at it again")
+        for note in folder.notes:
+            console.print(note, markup=False, soft_wrap=True)
+        return folder
+    if settings.output:
+        return StudyFolder(Path(settings.output), metrics_of(jobs))
+    base = Path("results") / f"{time.strftime('%Y%m%d-%H%M%S')}-{'+'.join(jobs)}-{label}"
+    number, path = 1, base
+    while True:
+        try:
+            return StudyFolder(path, metrics_of(jobs), new=True)
+        except FileExistsError:
+            number += 1
+            path = base.with_name(f"{base.name}-{number}")
+
+
+def describe_study(
+    folder: StudyFolder,
+    study: Mapping[str, Any],
+    described: Mapping[str, Any],
+    called: Mapping[str, Any],
+    tried: Sequence[Trial],
+    sized: Sized,
+    plan: Plan,
+    jobs: Jobs,
+    settings: Settings,
+    live: LiveSearch | None,
+) -> Mapping[str, Any]:
+    """Writes what ``study.json`` says of a study that begins; of one that is gone on with, where that has changed.
+
+    Args:
+        folder: the study's.
+        study: what its ``study.json`` says; empty for a new study.
+        described: what makes the study the one that it is.
+        called: what the user called: ``command``, and its ``options``.
+        tried: the trials that are known by now.
+        sized: the batches that were found for them.
+        plan: how they share the devices.
+        jobs: the workloads with their data.
+        settings: the study's.
+        live: suggests trials as others end.
+
+    Returns:
+        What it says now.
+    """
+    configurations = {"configurations": listed(tried, several=len(jobs) > 1)}
+    if not settings.resume:
+        about = {**described, **configurations, **_of_new(sized, plan, jobs, settings), **called}
+    elif live:
+        about = with_more_samples({**study, **configurations}, settings.num_samples)
+    elif settings.seeds > study.get("seeds", 1):
+        about = with_more_seeds(study, tried, settings.seeds)
+    else:
+        return study
+    folder.describe(about)
+    return about
+
+
+def _of_new(sized: Sized, plan: Plan, jobs: Jobs, settings: Settings) -> dict[str, Any]:
+    """What a study is begun with, and by what."""
+    packages = ("torch", "ray", "numpy")
+    return {
+        AUTO_BATCH: sized.by_trial(),
+        "classes": classes_of([job.workload for job in jobs.values()]),
+        "metrics": metrics_of(jobs),
+        "data": describe(jobs),
+        "settings": dataclasses.asdict(settings),
+        "plan": {**dataclasses.asdict(plan), "workers": plan.workers},
+        "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}},
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+
+
+def _search_text(live: LiveSearch) -> str:
+    """A line: what a live search adds to the plan."""
+    return (
+        f"{'search':<10} {live.settings.search}: {live.left} more trials are suggested as there is room for them, "
+        "and planned for as if they were like these"
+    )
+
+
+def _given_up_lines(attempts: Sequence[Row]) -> list[str]:
+    """What would run the trials of a finished study again that did not end well; none if all did."""
+    last = Counter({row["trial_id"]: row["status"] for row in attempts}.values())
+    remedies = {
+        "out_of_memory": "--on-oom grow, a larger --max-attempts or more memory runs them again",
+        "failed": "--max-failures 1 runs them again",
+    }
+    return [f"{last[status]} {status}: {remedy}" for status, remedy in remedies.items() if last[status]]

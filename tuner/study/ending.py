@@ -1,0 +1,119 @@
+"""What follows a study's trials: what was learned, its page, its tables, and how to go on."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tuner.errors import TunerError
+from tuner.memory import calibration
+from tuner.placement import Plan
+from tuner.records.study_folder import RESULTS, Row
+from tuner.study.advice import Figures, advise
+from tuner.study.again import program
+from tuner.study.planning import calibration_key
+from tuner.study.result import StudyResult
+from tuner.study.settings import Settings
+from tuner.trial import ACCUMULATION, GB, title
+from tuner.views.seeds import has_seeds, print_averages
+from tuner.views.tables import estimate_accuracy, print_table, results_table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+Again = Callable[[Row, Path, Plan], str]
+
+
+def learn_from(result: StudyResult, settings: Settings, console: Console) -> None:
+    """Keeps what completed trials took, so that the next study on this machine estimates and packs better."""
+    devices = {device.label: device for device in result.plan.devices}
+    samples: dict[str, list[calibration.Sample]] = {}
+    for row in result.rows:
+        estimate = result.estimates[row["trial_id"]]
+        as_estimated = estimate.method == "traced" and f"config/{ACCUMULATION}" not in row
+        if row["status"] == "completed" and row["peak_memory_gb"] and as_estimated and row["device"] in devices:
+            key = calibration_key(row["workload"], devices[row["device"]], settings)
+            samples.setdefault(key, []).append(calibration.to_sample(estimate, int(row["peak_memory_gb"] * GB)))
+    try:
+        for key, measured in samples.items():
+            calibration.record(key, measured)
+    except TunerError as error:  # the study is complete all the same
+        console.print(f"not calibrated: {error}", markup=False, soft_wrap=True)
+
+
+def write_report(
+    console: Console, result: StudyResult, metrics: Mapping[str, str], again: Again | None
+) -> Path | None:
+    """Writes the study's page; what goes wrong with it costs a line, as the results are complete without it."""
+    folder = result.folder
+    assert folder is not None
+    try:
+        from tuner.views.page.files import REPORT, write_page
+        from tuner.views.page.study import read_page_study
+
+        study = read_page_study(folder, metrics, lambda row: again(row, folder, result.plan) if again else "")
+        write_page(study, folder / REPORT)
+    except Exception as error:
+        said = getattr(error, "strerror", None) or f"{type(error).__name__}: {' '.join(str(error).split())}"
+        with suppress(OSError):
+            again_by = f"{program()} report {shlex.quote(str(folder))} tries again"
+            console.print(f"no {folder}/report.html: {said}; {again_by}", markup=False, soft_wrap=True)
+        return None
+    return folder / REPORT
+
+
+def print_end(
+    console: Console,
+    result: StudyResult,
+    figures: Figures,
+    again: Again,
+    page: Path | None,
+    *,
+    tables: bool,
+) -> None:
+    """Each workload's table, what follows from it, where the CSV is, and how to have the best trials again."""
+    assert result.folder is not None
+    metrics = figures.metrics
+    several = len(metrics) > 1
+    lines = [estimate_accuracy(result.rows)] if figures.settings.auto_memory else []
+    lines += [f"advice: {said}" for said in advise(figures)]
+    lines += [f"results: {result.folder / RESULTS}", f"report: {page}" if page else ""]
+    for workload, metric in metrics.items():
+        rows = [row for row in result.rows if row["workload"] == workload]
+        if several:
+            console.print(workload, style="bold", markup=False)
+        if tables:
+            _print_tables(console, rows, metric)
+        best = next((row for row in rows if row["status"] == "completed"), None)
+        if best:
+            name = title(workload, best["name"], several=several, seed=best["seed"] if has_seeds(rows) else None)
+            which = "best single trial" if has_seeds(rows) else "best"
+            lines.append(
+                f"{which}: {name}, {metric} {best[metric]:.4f}. Again: {again(best, result.folder, result.plan)}"
+            )
+    console.print("\n".join(line for line in lines if line), markup=False, soft_wrap=True)
+
+
+def _print_tables(console: Console, rows: Sequence[Row], metric: str) -> None:
+    """A workload's trials; with several seeds its configurations, and of the trials those that are not completed."""
+    if not has_seeds(rows):
+        print_table(console, results_table(rows, metric))
+        return
+    print_averages(console, rows, metric)
+    others = [row for row in rows if row["status"] != "completed"]
+    if ran := [row for row in others if row["device"]]:
+        print_table(console, results_table(ran, metric, seeds=True))
+    if len(others) > len(ran):
+        console.print(f"{len(others) - len(ran)} of {len(rows)} trials never started")
+
+
+def how_to_go_on(folder: Path, options: Mapping[str, Any] | None) -> str:
+    """The command, or the call, that goes on with a study that was ended early."""
+    call = (
+        f"{program()} --resume {shlex.quote(str(folder))}" if options else f"the same call and resume={str(folder)!r}"
+    )
+    return f"go on with: {call}"

@@ -1,0 +1,173 @@
+"""The trials of a study from the first to the last, and what is decided between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from tuner.errors import TunerError
+from tuner.execution.loop import Correction, Decisions, Executor, run_trials
+from tuner.machine.interrupts import Interrupt, TimeLimitReached
+from tuner.memory.feedback import StudyFeedback
+from tuner.placement import Packer, Plan, need_bytes
+from tuner.records.epochs import EPOCHS, read_epochs
+from tuner.records.study_folder import StudyFolder
+from tuner.retry import Retry, next_attempt
+from tuner.study.live_search import LiveSearch
+from tuner.study.planning import Estimates, whole_bytes
+from tuner.study.recorder import Recorder
+from tuner.study.resume import to_ending
+from tuner.study.settings import Settings
+from tuner.study.steering import Pruning, Steering
+from tuner.trackers.feeds import Trackers
+from tuner.trial import ACCUMULATION, EpochReport, Outcome, Request, Trial
+from tuner.views.notebook import NotebookProgress, in_notebook
+from tuner.views.progress import Progress
+from tuner.workloads.base import Jobs, accumulated, metrics_of
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@dataclass(frozen=True)
+class Running:
+    """A study that runs: what of it waits, and all that its decisions are made by."""
+
+    jobs: Jobs
+    requests: Sequence[Request]
+    misfits: Sequence[Request]
+    estimates: Estimates
+    plan: Plan
+    folder: StudyFolder
+    settings: Settings
+    trials: Sequence[Trial]
+    live: LiveSearch | None
+    study: Mapping[str, Any]
+
+    @property
+    def whole(self) -> int:
+        """The most that a trial can be given, in bytes."""
+        return whole_bytes(self.plan.devices, self.settings)
+
+
+def run_to_the_end(
+    study: Running, executor: Executor, console: Console, interrupt: Interrupt, trackers: Trackers
+) -> BaseException | None:
+    """Runs the trials; whatever happens, every one of them has a row in the end.
+
+    Returns:
+        The interruption, or the limit of time, that ended the study early; None without one.
+
+    Raises:
+        ExecutionError: Ray does not start, every device is lost, or the folder can no longer be written.
+    """
+    try:
+        if study.requests:
+            trackers.open(study.folder.path, study.study)
+        _execute(study, executor, console, interrupt, trackers)
+    except (KeyboardInterrupt, TimeLimitReached) as error:
+        return error
+    return None
+
+
+def _execute(study: Running, executor: Executor, console: Console, interrupt: Interrupt, trackers: Trackers) -> None:
+    jobs, requests, plan, folder, settings = study.jobs, study.requests, study.plan, study.folder, study.settings
+    number = len(requests) + len(study.misfits) + (study.live.left if study.live else 0)
+    known = [request.trial.config["epochs"] for request in requests]
+    epochs = sum(known) * number // max(1, len(known))
+    progress = (NotebookProgress if in_notebook() else Progress)(
+        console, number, epochs, metrics_of(jobs), sum(plan.budgets), several_seeds=settings.seeds > 1
+    )
+    recorder = Recorder(folder, progress, requests, trackers)
+    feedback = _feedback(study.estimates, folder)
+    pruning = Pruning(settings.scheduler, metrics_of(jobs), study.trials)
+    pruning.replay(read_epochs(folder.path / EPOCHS))
+    steering = Steering(
+        study.live,
+        pruning,
+        jobs,
+        plan.devices,
+        study.estimates,
+        requests,
+        study.whole,
+        recorder,
+        feedback,
+        folder,
+        study.study,
+    )
+    decisions = _decisions(jobs, feedback, settings, pruning, steering)
+    try:
+        with progress:
+            for request in study.misfits:
+                steering.misfit(request)
+            if requests:
+                interrupt.check()  # Ray takes seconds to start
+                executor.open(jobs, plan, folder.checkpoints)
+            corrected = map(feedback.correct, requests)
+            run_trials(corrected, Packer(plan), executor, recorder, decisions, interrupt)
+    except BaseException as error:
+        cause = _cause(error, settings)
+        with suppress(TunerError):  # that the rows cannot be written either would hide why
+            recorder.close(cause)
+        raise
+    recorder.close("")
+
+
+def _cause(error: BaseException, settings: Settings) -> str:
+    """Why a study ended before its trials did, in a word or two."""
+    if isinstance(error, TimeLimitReached):
+        return f"time limit of {settings.time_limit_text} reached"
+    return "interrupted" if isinstance(error, KeyboardInterrupt) else "the study broke off"
+
+
+def _feedback(estimates: Estimates, folder: StudyFolder) -> StudyFeedback:
+    """What is known of the trials' memory; the attempts of a study that is gone on with have told some already."""
+    feedback = StudyFeedback(estimates.raw, estimates.known, need_bytes)
+    trials = {request.trial.trial_id: request.trial for request in estimates.requests}
+    for row in folder.attempts():
+        if f"config/{ACCUMULATION}" not in row and row["trial_id"] in trials:
+            feedback.learn(trials[row["trial_id"]], to_ending(row))
+    return feedback
+
+
+def _decisions(
+    jobs: Jobs, feedback: StudyFeedback, settings: Settings, pruning: Pruning, steering: Steering
+) -> Decisions:
+    """What follows an attempt, what it tells of the trials that wait, and what a search and a scheduler decide."""
+    policy = settings.retry_policy
+    jitter = Random(settings.seed)
+
+    def try_again(request: Request, outcome: Outcome, whole_bytes: int) -> Retry | None:
+        return next_attempt(
+            request,
+            outcome.ending,
+            policy,
+            whole_bytes=whole_bytes,
+            accumulated=partial(accumulated, jobs),
+            random=jitter.random,
+        )
+
+    def learn(outcome: Outcome) -> Correction | None:
+        return feedback.correct if feedback.learn(outcome.trial, outcome.ending) else None
+
+    def prune(report: EpochReport) -> bool:
+        steering.reported(report)
+        return pruning.stops(report)
+
+    return Decisions(try_again, learn, steering.suggest, prune, steering.ended)
+
+
+def ray_executor(settings: Settings) -> Executor:
+    """What runs trials in Ray's workers."""
+    from tuner.execution.ray_executor import RayExecutor
+
+    return RayExecutor(
+        expandable_segments=settings.expandable_segments,
+        address=settings.address,
+        caps=settings.caps,
+        checkpoint_seconds=settings.checkpoint_seconds,
+    )
