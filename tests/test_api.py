@@ -60,7 +60,8 @@ def test_a_notebooks_seeds_share_one_split_and_python_is_known_from_the_command(
         seen.update(settings=settings, data=choices[0].load_data(), **others)
         return StudyResult(plan=None, estimates={}, rows=[], folder=tmp_path)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("tuner.commands.run.run_study", run_study)
+    for caller in ("run", "ratings"):
+        monkeypatch.setattr(f"tuner.commands.{caller}.run_study", run_study)
     monkeypatch.setattr("tuner.datasets.ratings.from_tables", lambda *_, seed: seed)
     tuner.tune_hyperparameters_parallel(0, 0, 0, 0, [{}], seed=3, seeds=2, time_limit=60)
     assert (seen["data"], seen["settings"].seeds, seen["settings"].time_limit_seconds) == (3, 2, 60)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +70,13 @@ def test_rooms_import_only_what_the_architecture_allows(path: Path) -> None:
     if path == ROOT / "__init__.py":
         return  # the door: every public name, lazily
     assert imported_rooms(path) <= ALLOWED[room(path)] | EVERYWHERE | {room(path)}
+
+
+def test_the_documented_table_says_the_same() -> None:
+    table = (ROOT.parent / "docs" / "architecture.md").read_text()
+    rows = re.findall(r"^\| `([\w]+)(?:\.py|/)` \|.*\| ([^|]*)\|$", table, flags=re.MULTILINE)
+    found = {name: set(re.findall(r"\w+", re.sub(r"\(.*?\)|nothing", "", rooms))) for name, rooms in rows}
+    assert found == {name: rooms for name, rooms in ALLOWED.items() if name != "__main__"}
 
 
 def test_no_room_comes_before_what_it_imports() -> None:
