@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -9,7 +11,9 @@ import pytest
 import torch
 from torch import nn
 
+import tuner
 from tests.toy import Toy
+from tuner.cli.print_plan import forecast_text
 from tuner.errors import ExecutionError, InputError
 from tuner.execution.in_process import InProcessExecutor
 from tuner.space import configurations
@@ -81,7 +85,7 @@ def test_a_study_that_needs_nothing_is_left_alone(tmp_path: Path) -> None:
 
 def test_what_cannot_be_trained_ends_everything_with_the_reason(tmp_path: Path) -> None:
     settings = Settings(output=str(tmp_path / "study"), device="cpu", report=False)
-    reason = "failing could not be trained: failed: first step: ValueError: no such thing: tune --resume"
+    reason = "failing could not be trained: failed: first step: ValueError: no such thing: the same command goes on"
     with pytest.raises(ExecutionError, match=reason):
         trained(settings, {"name": "a", "of": "failing"})
 
@@ -144,15 +148,47 @@ def test_a_folder_that_a_later_one_needs_is_looked_at_before_the_first_is_traine
     assert [path.name for path in tmp_path.iterdir()] == ["study-second"]
 
 
-def test_how_to_go_on_names_what_was_trained_before_and_who_needs_it(tmp_path: Path) -> None:
+def test_the_same_call_again_takes_what_is_trained_already(tmp_path: Path) -> None:
     settings = Settings(output=str(tmp_path / "study"), device="cpu", report=False)
-    with pytest.raises(ExecutionError) as raised:
+    (before,), _ = trained(settings, {"name": "a", "of": "teacher"})
+    journal = (tmp_path / "study-teacher" / "attempts.jsonl").read_bytes()
+    (after,), _ = trained(settings, {"name": "a", "of": "teacher"})
+    assert after.configurations == before.configurations
+    assert (tmp_path / "study-teacher" / "attempts.jsonl").read_bytes() == journal
+    with pytest.raises(InputError, match="study-teacher"):
+        trained(settings, {"name": "a", "of": "teacher", "epochs": 5})
+
+
+def test_the_same_call_goes_on_with_what_was_interrupted(tmp_path: Path) -> None:
+    settings = Settings(output=str(tmp_path / "study"), device="cpu", report=False, max_failures=1)
+    for _ in range(2):
+        with pytest.raises(ExecutionError, match=r"failing could not be trained: .*: the same command goes on"):
+            trained(replace(settings, max_failures=0), {"name": "a", "of": "failing"})
+    with pytest.raises(ExecutionError, match="failing could not be trained"):
+        trained(settings, {"name": "a", "of": "failing"})
+    assert len((tmp_path / "study-failing" / "attempts.jsonl").read_text().splitlines()) == 2
+
+
+def test_how_to_go_on_names_what_was_trained_before_and_who_needs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = Settings(device="cpu", report=False)
+    with pytest.raises(ExecutionError, match=r"tune --resume results/.*-failing goes on with it") as raised:
         trained(settings, {"name": "a", "of": "first"}, {"name": "b", "of": "failing"})
-    first, failing = (tmp_path / f"study-{name}" / "best.pt" for name in ("first", "failing"))
-    assert f"give path: {first} to a in a file for --config" in str(raised.value)
-    assert f"give path: {failing} to b in a file for --config" in str(raised.value)
-    with pytest.raises(ExecutionError, match=r"add --set path=.*/again-failing/best\.pt$"):
-        trained(Settings(output=str(tmp_path / "again"), device="cpu", report=False), {"name": "b", "of": "failing"})
+    assert re.search(r"give path: \S+-first/best.pt to a in a file for --config", str(raised.value))
+    assert re.search(r"give path: \S+-failing/best.pt to b in a file for --config", str(raised.value))
+    with pytest.raises(ExecutionError, match=r"add --set path=.*-failing\S*/best\.pt$"):
+        trained(settings, {"name": "b", "of": "failing"})
+
+
+def test_a_plan_and_estimates_show_what_is_trained_first(tmp_path: Path) -> None:
+    (tmp_path / "pupils.json").write_text('{"configurations": [{"name": "a", "of": "teacher"}, {"name": "alone"}]}')
+    options: dict[str, Any] = {"workload": Pupil(), "config": str(tmp_path / "pupils.json"), "device": "cpu"}
+    assert [name for name, _ in tuner.estimate(**options, memory_estimation="static")] == ["teacher", "a", "alone"]
+    plan = tuner.plan(**options, model_memory_gb=0.5)
+    assert [request.trial.name for request in plan.first] == ["teacher"]
+    assert "first      teacher is trained, once and alone: 0.50 GB" in forecast_text(plan)
 
 
 def test_it_has_its_own_number_of_epochs(tmp_path: Path) -> None:

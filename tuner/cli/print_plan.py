@@ -21,6 +21,10 @@ def forecast_text(forecast: Forecast) -> str:
     """
     plan = forecast.plan
     lines = [plan_text(plan, forecast.requests, forecast.data, str(forecast.sized))]
+    lines += [
+        f"{'first':<10} {each.trial.name} is trained, once and alone: {each.need_bytes / GB:.2f} GB"
+        for each in forecast.first
+    ]
     lines += [_device_line(forecast, device) for device in plan.devices[:SHOWN]]
     if len(plan.devices) > SHOWN:
         lines.append(f"{'':<10} and {len(plan.devices) - SHOWN} more devices")

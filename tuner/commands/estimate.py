@@ -19,6 +19,7 @@ from tuner.sizing.transformers.formula import Attention, TransformerConfig
 from tuner.sizing.transformers.gpu_memory import transformer_estimates
 from tuner.sizing.transformers.model_file import KEYS, transformer_config
 from tuner.study.auto_batch import refuse_auto
+from tuner.study.prerequisites import needed
 from tuner.study.selection import DEFAULT_DATA, DEFAULT_MODE, choose
 from tuner.study.settings import Settings
 from tuner.study.study import run_study
@@ -102,8 +103,9 @@ def estimate(
             optimizer (or None) and a function that computes a batch's loss. It runs on tensors without content.
 
     Returns:
-        Name and estimate of each configuration, as "workload/name" where there are several workloads; of ``step``
-        alone under the name "step"; of a transformer as "float32", "amp" and "half".
+        Name and estimate of each configuration, after those of what must be trained first, as "workload/name" where
+        there are several workloads; of ``step`` alone under the name "step"; of a transformer as
+        "float32", "amp" and "half".
 
     Raises:
         InputError: something given cannot be used.
@@ -133,7 +135,8 @@ def estimate(
     )
     refuse_auto(choices)
     found = []
-    for choice in choices:
+    for chosen in choices:
+        choice = replace(chosen, configurations=[*needed(chosen), *chosen.configurations])
         estimates = _estimates(choice, target, memory_estimation, calibration, expandable_segments)
         name = partial(title, choice.workload.name, several=len(choices) > 1)
         found += [(name(each.name), guess) for each, guess in zip(choice.configurations, estimates, strict=True)]

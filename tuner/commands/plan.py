@@ -16,11 +16,12 @@ from tuner.placement import Packing, Plan, Schedule, simulate
 from tuner.records.journal import read_attempts
 from tuner.records.study_folder import ATTEMPTS, Row, read_study, workloads
 from tuner.study.auto_batch import Sized, packed_uniformly, size_batches
-from tuner.study.planning import plan_requests, to_trials, usable
+from tuner.study.planning import estimate_requests, plan_requests, to_trials, usable
+from tuner.study.prerequisites import needed
 from tuner.study.selection import DEFAULT_DATA, DEFAULT_MODE, choose
 from tuner.study.settings import Settings
 from tuner.trial import GB, Device, Request, Trial, is_auto, title
-from tuner.workloads.base import describe, load_jobs
+from tuner.workloads.base import Choice, Jobs, describe, load_jobs
 
 if TYPE_CHECKING:
     from tuner.workloads import Workloads
@@ -41,6 +42,7 @@ class Forecast:
         one_by_one: how long the trials take one after another, in the same unit.
         uniform: how long they take when each is given what the largest needs.
         measured: whether the times follow from trials that have run.
+        first: what is trained before these trials, one after another, such as a teacher.
     """
 
     plan: Plan
@@ -51,6 +53,7 @@ class Forecast:
     one_by_one: float
     uniform: float
     measured: bool
+    first: Sequence[Request] = ()
 
     def title(self, trial: Trial) -> str:
         """What texts call a trial."""
@@ -198,6 +201,7 @@ def plan(
     planned, requests = plan_requests(jobs, sized.estimates.requests, devices, settings)
     seconds = speed(rows)
     uniform, _ = plan_requests(jobs, sized.estimates.requests, devices, replace(settings, packing="uniform"))
+    first = _first(jobs, choices, devices, settings)
     return Forecast(
         plan=planned,
         requests=requests,
@@ -207,7 +211,20 @@ def plan(
         one_by_one=sum(map(seconds, requests)),
         uniform=simulate(requests, uniform, seconds).seconds,
         measured=bool(rows),
+        first=first,
     )
+
+
+def _first(jobs: Jobs, choices: Sequence[Choice], devices: Sequence[Device], settings: Settings) -> list[Request]:
+    """What is trained before the trials, with what each needs; all of it fits a device.
+
+    Raises:
+        InputError: it does not.
+    """
+    before = [replace(choice, configurations=needed(choice)) for choice in choices]
+    trials = to_trials(before, replace(settings, seeds=1, epochs=None))
+    estimates = estimate_requests(jobs, trials, devices, settings)
+    return plan_requests(jobs, estimates.requests, devices, settings)[1] if trials else []
 
 
 def speed(rows: Sequence[Row]) -> Seconds:
@@ -249,6 +266,9 @@ def to_record(forecast: Forecast) -> dict[str, Any]:
         f"{unit}_one_by_one": round(forecast.one_by_one, 3),
         "auto_batch": forecast.sized.by_trial(),
         "devices": [_device_record(forecast, device) for device in plan.devices],
+        "trained_first": [
+            {"name": request.trial.name, "share_gb": round(request.need_bytes / GB, 4)} for request in forecast.first
+        ],
         "trials": [
             {
                 "trial_id": placement.trial.trial_id,

@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from tuner.errors import ExecutionError, InputError
 from tuner.execution.loop import Executor
-from tuner.records.study_folder import BEST
+from tuner.records.study_folder import BEST, STUDY
 from tuner.study.result import StudyResult
 from tuner.study.settings import Settings
 from tuner.study.study import run_study
@@ -31,8 +32,8 @@ def train_prerequisites(
     """The same choices and settings, with every prerequisite trained and its path filled in.
 
     Each is trained in a folder of its own, ``<output>-<name>`` or a new one under ``results/``, with the same options
-    as the study but for ``--epochs``, and found there by ``--resume``. A dry run shows its plan and fills in nothing.
-    What is left of a limit of time is the study's.
+    as the study but for ``--epochs``. One that is in ``<output>-<name>`` already is gone on with, or taken from there
+    if it is complete. A dry run shows its plan and fills in nothing. What is left of a limit of time is the study's.
 
     Args:
         choices: what to try of each workload.
@@ -47,16 +48,16 @@ def train_prerequisites(
         KeyboardInterrupt: after everything that was finished has been written.
     """
     choices = [replace(choice, load_data=cache(choice.load_data)) for choice in choices]
-    needed = [(choice, wanted) for choice in choices for wanted in _needed(choice)]
-    if not needed:
+    found = [(choice, wanted) for choice in choices for wanted in needed(choice)]
+    if not found:
         return choices, settings
     began, paths = time.monotonic(), list[tuple[Configuration, str]]()
     # What would end the study, or a later one of these, is found before hours of training and not after them.
-    for checked in (settings, *(_own_settings(settings, wanted.name, began) for _, wanted in needed)):
+    for checked in (settings, *(_own_settings(settings, wanted.name, began) for _, wanted in found)):
         checked.check()
     for choice in choices:
         choice.load_checked()
-    for choice, wanted in needed:
+    for choice, wanted in found:
         study = _Study(choice, wanted, command, options, make_executor, tuple(paths))
         paths.append((wanted, study.run(_own_settings(settings, wanted.name, began))))
     filled = [choice if settings.dry_run else _filled(choice, paths) for choice in choices]
@@ -88,20 +89,24 @@ class _Study:
                 executor=self.make_executor() if self.make_executor else None,
             )
         except KeyboardInterrupt:
-            _say(self._remedy(settings.output or "DIR"))
+            _say(self._remedy("DIR", settings.output or settings.resume))
             raise
-        return "" if settings.dry_run else self._weights(result)
+        return "" if settings.dry_run else self._weights(result, settings.output or settings.resume)
 
-    def _weights(self, result: StudyResult) -> str:
+    def _weights(self, result: StudyResult, output: str | None) -> str:
         (row,), folder = result.rows, result.folder
         assert folder is not None
         if row["status"] != "completed":
             reason = f"{row['status']}: {row['error']}"
-            raise ExecutionError(f"{self.wanted.name} could not be trained: {reason}: {self._remedy(str(folder))}")
+            raise ExecutionError(
+                f"{self.wanted.name} could not be trained: {reason}: {self._remedy(str(folder), output)}"
+            )
         _say(f"{self.wanted.name}: {folder / BEST}\n")
         return str((folder / BEST).resolve())
 
-    def _remedy(self, folder: str) -> str:
+    def _remedy(self, folder: str, output: str | None) -> str:
+        if output is not None:
+            return "the same command goes on with it"
         known = [*self.trained, (self.wanted, f"{folder}/{BEST}")]
         said = " and ".join(text for wanted, path in known if (text := self._given(wanted, path)))
         return f"tune --resume {folder} goes on with it; then call the same command again, and {said}"
@@ -126,8 +131,8 @@ def _of(choice: Choice, configuration: Configuration) -> list[Configuration]:
     return list(choice.workload.prerequisites(configuration.values).values())
 
 
-def _needed(choice: Choice) -> list[Configuration]:
-    """What the configurations need, each once.
+def needed(choice: Choice) -> list[Configuration]:
+    """What must be trained before a workload's configurations can be, each once.
 
     Raises:
         InputError: two that differ have one name.
@@ -161,7 +166,9 @@ def _filled(choice: Choice, paths: Sequence[tuple[Configuration, str]]) -> Choic
 
 def _own_settings(settings: Settings, name: str, began: float) -> Settings:
     output = None if settings.output is None else f"{settings.output.rstrip('/')}-{name}"
-    own = replace(settings, output=output, resume=None, seeds=1, epochs=None, time_limit=_time_left(settings, began))
+    begun = output if output and (Path(output) / STUDY).exists() else None
+    own = replace(settings, output=None if begun else output, resume=begun, seeds=1, epochs=None)
+    own = replace(own, time_limit=_time_left(settings, began))
     return replace(own, search=None, num_samples=None, scheduler="fifo")  # it is one trial, needed to its end
 
 
