@@ -23,7 +23,7 @@ from tuner.study.prerequisites import needed
 from tuner.study.selection import DEFAULT_DATA, DEFAULT_MODE, choose
 from tuner.study.settings import Settings
 from tuner.study.study import run_study
-from tuner.trial import GB, Device, MemoryEstimate, title
+from tuner.trial import GB, Configuration, Device, MemoryEstimate, title
 from tuner.workloads.base import Choice
 
 if TYPE_CHECKING:
@@ -135,11 +135,11 @@ def estimate(
     )
     refuse_auto(choices)
     found = []
-    for chosen in choices:
-        choice = replace(chosen, configurations=[*needed(chosen), *chosen.configurations])
-        estimates = _estimates(choice, target, memory_estimation, calibration, expandable_segments)
+    for choice in choices:
+        listed = [*needed(choice), *choice.configurations]
+        estimates = _estimates(choice, listed, target, memory_estimation, calibration, expandable_segments)
         name = partial(title, choice.workload.name, several=len(choices) > 1)
-        found += [(name(each.name), guess) for each, guess in zip(choice.configurations, estimates, strict=True)]
+        found += [(name(each.name), guess) for each, guess in zip(listed, estimates, strict=True)]
     return found
 
 
@@ -160,11 +160,17 @@ def transformer(**chosen: Any) -> TransformerConfig | None:
 
 
 def _estimates(
-    choice: Choice, device: Device, method: Method, calibration: bool, expandable_segments: bool
+    choice: Choice,
+    configurations: Sequence[Configuration],
+    device: Device,
+    method: Method,
+    calibration: bool,
+    expandable_segments: bool,
 ) -> list[MemoryEstimate]:
+    """Of these configurations, on the data of the choice."""
     raw = estimate_all(
         choice.workload,
-        choice.configurations,
+        configurations,
         choice.load_checked(),
         device,
         method=method,
