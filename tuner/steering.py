@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tuner.epochs import Line
-from tuner.live_search import LiveSearch, estimated, fitting, misfit_text
+from tuner.live_search import LiveSearch, fitting, misfit_text, suggested
 from tuner.memory.feedback import StudyFeedback
 from tuner.planning import Estimates
 from tuner.recorder import Recorder
@@ -115,9 +115,8 @@ class Steering:
         live = self._live
         if live is None or room_bytes < max(1, self._least):
             return None
-        while trial := live.next(self._jobs[live.workload.name].data):
-            request = estimated(trial, self._estimates, self._jobs, self._devices, live.settings)
-            self._pruning.add(trial)
+        while request := suggested(live, self._estimates, self._jobs, self._devices):
+            self._pruning.add(request.trial)
             self._folder.describe({**self._study, "configurations": listed(live.trials, several=False)})
             if fitting([request], self._whole, self._jobs, live.settings)[0]:
                 self._least = min(self._least, request.need_bytes)
