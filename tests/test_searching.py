@@ -19,8 +19,9 @@ from tuner.search.searchers import OptunaSearcher, State
 from tuner.searching import choose_searched
 from tuner.settings import Settings
 from tuner.space import configurations
+from tuner.steering import Pruning
 from tuner.study import StudyResult, run_study
-from tuner.trial import EpochReport
+from tuner.trial import EpochReport, Trial
 from tuner.workloads.base import Choice, Workload
 
 OPTIONS: dict[str, Any] = {
@@ -179,6 +180,27 @@ def test_asha_prunes_what_is_worse_and_keeps_its_best_epoch(tmp_path: Path) -> N
         assert rows[name]["val_loss"] > 0 and rows[name]["peak_memory_gb"] > 0 and rows[name].get("test_loss") is None
     assert result.exit_code == 0
     assert not list((tmp_path / "out" / "checkpoints").iterdir())
+
+
+def test_what_asha_has_stopped_stays_stopped_over_attempts_and_studies() -> None:
+    trials = [Trial(each, "toy", each, {"epochs": 16}, 0) for each in "abc"]
+
+    def said(trial_id: str, epoch: int, value: float | None = None) -> EpochReport:
+        return EpochReport(trial_id, epoch, 16, {} if value is None else {"val_loss": value})
+
+    def new() -> Pruning:
+        return Pruning("asha", {"toy": "val_loss"}, trials)
+
+    first = new()
+    assert [first.stops(said(*each)) for each in (("a", 1, 1.0), ("b", 1, 2.0))] == [False, True]
+    lines = [{"trial_id": each, "epoch": 1, "metrics": {"val_loss": value}} for each, value in (("a", 1.0), ("b", 2.0))]
+    second = new()
+    second.replay(lines)
+    for pruning in (first, second):  # "b" ran out of memory, or its study ended, before it did
+        assert not pruning.stops(said("b", 0)), "then it would have no metrics at all"
+        assert pruning.stops(said("b", 1, 2.0)) and pruning.stops(said("b", 2))
+        assert not pruning.stops(said("a", 16, 9.0)), "a last epoch stops nothing"
+        assert not pruning.stops(said("b", 16, 9.0))
 
 
 def test_values_that_do_not_go_together_are_no_trial(tmp_path: Path) -> None:
