@@ -49,11 +49,17 @@ def test_sessions_of_no_process_are_counted_and_an_address_is_tried(
 
 def test_gpus_are_told_with_who_holds_them(monkeypatch: pytest.MonkeyPatch) -> None:
     memory, process = namedtuple("memory", "total free used"), namedtuple("process", "pid usedGpuMemory")
+
+    def handle(index: int) -> int:
+        if index == 1:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+        return index
+
     told = {
         "nvmlInit": lambda: None,
         "nvmlShutdown": lambda: None,
-        "nvmlDeviceGetCount": lambda: 1,
-        "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlDeviceGetCount": lambda: 2,
+        "nvmlDeviceGetHandleByIndex": handle,
         "nvmlSystemGetDriverVersion": lambda: "570.1",
         "nvmlDeviceGetName": lambda handle: b"H100",
         "nvmlDeviceGetMemoryInfo": lambda handle: memory(80, 30, 50),
@@ -61,7 +67,8 @@ def test_gpus_are_told_with_who_holds_them(monkeypatch: pytest.MonkeyPatch) -> N
     }
     for name, function in told.items():
         monkeypatch.setattr(pynvml, name, function)
-    driver, (gpu,) = gathering._gpus()
+    driver, (gpu, lost) = gathering._gpus()
+    assert lost == Gpu(1, "", 0, 0, error="GPU is lost")
     mine, other = gpu.holders
     assert (driver, gpu) == ("570.1", Gpu(0, "H100", 80, 30, (mine, other)))
     assert (mine.pid, mine.held_bytes, bool(mine.name and mine.user)) == (os.getpid(), 40, True)

@@ -80,16 +80,19 @@ def _gpus() -> tuple[str, tuple[Gpu, ...]]:
     except pynvml.NVMLError:
         return "", ()
     try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        return _text(pynvml.nvmlSystemGetDriverVersion()), tuple(_gpu(i, each) for i, each in enumerate(handles))
+        return _text(pynvml.nvmlSystemGetDriverVersion()), tuple(map(_gpu, range(pynvml.nvmlDeviceGetCount())))
     finally:
         pynvml.nvmlShutdown()
 
 
-def _gpu(index: int, handle: object) -> Gpu:
+def _gpu(index: int) -> Gpu:
     import pynvml
 
-    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    except pynvml.NVMLError as error:  # it is lost, is another user's, or shares the machine's RAM
+        return Gpu(index, "", 0, 0, error=str(error))
     holders: list[Holder] = []
     with suppress(pynvml.NVMLError):
         found = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
