@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import tuner
-from tests.toy import Batched, Toy
+from tests.toy import Batched, Picky, Toy
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
 from tuner.live_search import LiveSearch
@@ -212,20 +212,10 @@ def test_values_that_do_not_go_together_are_no_trial(tmp_path: Path) -> None:
         searched(tmp_path / "no", {**space, "batch_size": {"choice": [9]}}, workload=Batched())
 
 
-class Picky(Batched):
-    """Builds no model with this much weight decay."""
-
-    name = "picky"
-
-    def build_model(self, config: Mapping[str, Any], data: Any) -> Any:
-        if config["weight_decay"] > 0.05:
-            raise AssertionError("no such model")
-        return super().build_model(config, data)
-
-
 def test_a_suggestion_that_cannot_be_estimated_is_no_trial_and_ends_none(tmp_path: Path) -> None:
-    space = {"batch_size": {"int": [8, 64]}, "weight_decay": {"choice": [0.0, 0.1]}, "epochs": 1}
+    space = {"batch_size": 8, "weight_decay": {"choice": [0.0, 0.1]}, "epochs": 1}
     options: dict[str, Any] = {"workload": Picky(), "auto_memory": True, "calibration": False}
+    options["memory_estimation"] = "traced"
     result, _ = searched(tmp_path / "out", space, number=6, **options)
     assert [(row["status"], row["config/weight_decay"]) for row in result.rows] == [("completed", 0.0)] * 6
     with pytest.raises(InputError, match=r"none of its suggestions can be used: suggestion-1: .*no such model"):

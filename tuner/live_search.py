@@ -18,7 +18,7 @@ from tuner.study_folder import Row
 from tuner.trial import GB, Configuration, Device, Request, Status, Trial
 from tuner.workloads.base import Choice, Jobs, Workload
 
-ESTIMATES = 20  # so many suggestions in a row may be of a footprint that cannot be estimated
+ESTIMATES = 8  # so many suggestions in a row may be of a footprint that cannot be estimated
 FIRST = 8  # so many suggestions are asked for before anything runs, to plan by; with fewer workers only so many
 STATES: Mapping[Status, State] = {
     "completed": "completed",
