@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pynvml
 import pytest
 
 from tuner.health import gathering
-from tuner.health.facts import Command, Gpu, Holder
+from tuner.health.facts import Command, Disk, Gpu, Holder
 
 OURS = "#!/venv/bin/python\nfrom tuner.cli import main\n"
 RAYS = "#!/venv/bin/python\nfrom ray.tune.scripts import cli\n"
@@ -45,6 +46,22 @@ def test_sessions_of_no_process_are_counted_and_an_address_is_tried(
         (tmp_path / "ray" / "ray_current_cluster").write_text(address + "\n")
         assert (gathering._sessions().address, gathering._sessions().answers) == (address, True)
     assert gathering._sessions().answers is False
+
+
+def test_a_folder_in_one_that_may_not_be_searched_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = os.stat
+
+    def stat(path: str | Path, **options: object) -> os.stat_result:
+        if str(path).startswith("/closed/"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return plain("/" if str(path) == "/closed" else path, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "stat", stat)
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != "/closed")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: namedtuple("usage", "total used free")(3, 2, 1))
+    assert gathering._disk(Path("/closed/in/it")) == Disk("/closed/in/it", 3, 1, writable=False)
+    monkeypatch.setenv("RAY_TMPDIR", "/closed/in")
+    assert gathering._sessions().stale == 0
 
 
 def test_gpus_are_told_with_who_holds_them(monkeypatch: pytest.MonkeyPatch) -> None:
