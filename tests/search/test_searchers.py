@@ -138,6 +138,11 @@ def test_a_searcher_of_tune_is_told_of_earlier_trials_if_it_can_be() -> None:
         told({}, adds=True)[0].recall("a", {"lr": 0.5})
     with pytest.raises(InputError, match="--resume: Fixed cannot be told of earlier trials: start a new study"):
         told()[0].recall("a", {"lr": 0.5})
+    from ray.tune.search import ConcurrencyLimiter
+
+    limited = RaySearcher(ConcurrencyLimiter(told()[0]._searcher, max_concurrent=2), SPACE, "val_loss")
+    with pytest.raises(InputError, match="--resume: Fixed cannot be told of earlier trials: start a new study"):
+        limited.recall("a", {"lr": 0.5})
 
 
 def test_a_searcher_that_cannot_be_used_says_why() -> None:

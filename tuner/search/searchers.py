@@ -155,8 +155,11 @@ class RaySearcher:
         """
         from ray.tune.search import Searcher as TuneSearcher
 
-        if type(self._searcher).add_evaluated_point is TuneSearcher.add_evaluated_point:
-            name = type(self._searcher).__name__
+        asked = self._searcher
+        while isinstance(getattr(asked, "searcher", None), TuneSearcher):  # a ConcurrencyLimiter hands them on
+            asked = asked.searcher
+        if type(asked).add_evaluated_point is TuneSearcher.add_evaluated_point:
+            name = type(asked).__name__
             raise InputError(f"--resume: {name} cannot be told of earlier trials: start a new study")
         if not self._keys:
             raise InputError("--resume: a searcher is told of earlier trials by the keys of space={...}: give that")
