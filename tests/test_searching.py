@@ -193,7 +193,9 @@ def test_what_asha_has_stopped_stays_stopped_over_attempts_and_studies() -> None
 
     first = new()
     assert [first.stops(said(*each)) for each in (("a", 1, 1.0), ("b", 1, 2.0))] == [False, True]
-    lines = [{"trial_id": each, "epoch": 1, "metrics": {"val_loss": value}} for each, value in (("a", 1.0), ("b", 2.0))]
+    lines = [
+        {"trial_id": each, "epoch": 1, "metrics": {"val_loss": value}} for each, value in (("a", 1.0), ("b", 2.0))
+    ]
     second = new()
     second.replay(lines)
     for pruning in (first, second):  # "b" ran out of memory, or its study ended, before it did

@@ -130,9 +130,9 @@ def test_a_name_that_mlflow_does_not_take_costs_its_signs_alone(tmp_path: Path, 
     assert steps(uri, run, "epoch/val_recall_10") == {1: 0.5, 2: 0.5}
     assert run.data.metrics["val_recall_10"] == 0.5
     assert run.data.params == {"lr_0": "0.1", "seed": "0"}
-    assert (
-        MlflowClient(uri).search_runs([run.info.experiment_id], run_view_type=ViewType.DELETED_ONLY) == []
-    ), "nor was it made anew"
+    assert MlflowClient(uri).search_runs([run.info.experiment_id], run_view_type=ViewType.DELETED_ONLY) == [], (
+        "nor was it made anew"
+    )
 
 
 def test_a_store_that_mlflow_has_no_use_for_is_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -91,7 +91,9 @@ class Median:
         self._last[trial_id] = max(epoch, self._last.get(trial_id, 0))
         if epoch < self._grace:
             return False
-        means = [self._mean(other, epoch) for other, last in self._last.items() if other != trial_id and last >= epoch]
+        means = [
+            self._mean(other, epoch) for other, last in self._last.items() if other != trial_id and last >= epoch
+        ]
         finite = [each for each in means if math.isfinite(each)]
         if len(finite) < self._least_others:
             return False
