@@ -128,7 +128,7 @@ def test_more_micro_batches_than_samples_are_refused() -> None:
 
 def test_batches_are_searched_once_for_trials_of_the_same_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     searched = []
-    from tuner.study import auto_batch
+    from tuner.study.study import auto_batch
 
     real = auto_batch.largest_batch_of
     monkeypatch.setattr(auto_batch, "largest_batch_of", lambda *a, **k: searched.append(a[1]) or real(*a, **k))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import tuner
-from tests.toy import Batched, Toy
+from tests.toy import Batched, Picky, Toy
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
 from tuner.search.domains import parse_space
@@ -20,8 +20,9 @@ from tuner.study.live_search import LiveSearch
 from tuner.study.result import StudyResult
 from tuner.study.searching import choose_searched
 from tuner.study.settings import Settings
+from tuner.study.steering import Pruning
 from tuner.study.study import run_study
-from tuner.trial import EpochReport
+from tuner.trial import EpochReport, Trial
 from tuner.workloads.base import Choice, Workload
 
 OPTIONS: dict[str, Any] = {
@@ -182,6 +183,29 @@ def test_asha_prunes_what_is_worse_and_keeps_its_best_epoch(tmp_path: Path) -> N
     assert not list((tmp_path / "out" / "checkpoints").iterdir())
 
 
+def test_what_asha_has_stopped_stays_stopped_over_attempts_and_studies() -> None:
+    trials = [Trial(each, "toy", each, {"epochs": 16}, 0) for each in "abc"]
+
+    def said(trial_id: str, epoch: int, value: float | None = None) -> EpochReport:
+        return EpochReport(trial_id, epoch, 16, {} if value is None else {"val_loss": value})
+
+    def new() -> Pruning:
+        return Pruning("asha", {"toy": "val_loss"}, trials)
+
+    first = new()
+    assert [first.stops(said(*each)) for each in (("a", 1, 1.0), ("b", 1, 2.0))] == [False, True]
+    lines = [
+        {"trial_id": each, "epoch": 1, "metrics": {"val_loss": value}} for each, value in (("a", 1.0), ("b", 2.0))
+    ]
+    second = new()
+    second.replay(lines)
+    for pruning in (first, second):  # "b" ran out of memory, or its study ended, before it did
+        assert not pruning.stops(said("b", 0)), "then it would have no metrics at all"
+        assert pruning.stops(said("b", 1, 2.0)) and pruning.stops(said("b", 2))
+        assert not pruning.stops(said("a", 16, 9.0)), "a last epoch stops nothing"
+        assert not pruning.stops(said("b", 16, 9.0))
+
+
 def test_values_that_do_not_go_together_are_no_trial(tmp_path: Path) -> None:
     space = {"batch_size": {"choice": [8, 9]}, "accumulation": {"choice": [2]}, "epochs": 1}
     result, _ = searched(tmp_path / "out", space, workload=Batched(), number=5)
@@ -189,6 +213,17 @@ def test_values_that_do_not_go_together_are_no_trial(tmp_path: Path) -> None:
     assert len(result.rows) == 5
     with pytest.raises(InputError, match=r"none of its suggestions can be used: .*accumulation 2 does not divide"):
         searched(tmp_path / "no", {**space, "batch_size": {"choice": [9]}}, workload=Batched())
+
+
+def test_a_suggestion_that_cannot_be_estimated_is_no_trial_and_ends_none(tmp_path: Path) -> None:
+    space = {"batch_size": 8, "weight_decay": {"choice": [0.0, 0.1]}, "epochs": 1}
+    options: dict[str, Any] = {"workload": Picky(), "auto_memory": True, "calibration": False}
+    options["memory_estimation"] = "traced"
+    result, _ = searched(tmp_path / "out", space, number=6, **options)
+    assert [(row["status"], row["config/weight_decay"]) for row in result.rows] == [("completed", 0.0)] * 6
+    with pytest.raises(InputError, match=r"none of its suggestions can be used: suggestion-1: .*no such model"):
+        searched(tmp_path / "no", {**space, "weight_decay": {"choice": [0.1]}}, **options)
+    assert not (tmp_path / "no").exists()
 
 
 def chosen(**options: Any) -> tuple[list[Choice], str, LiveSearch | None]:

@@ -97,6 +97,17 @@ class Batched(Toy):
         return {"loss": float((model(torch.full((1, 2**14), 2**-14)) - 1).abs())}
 
 
+class Picky(Batched):
+    """Builds no model with much weight decay."""
+
+    name: ClassVar[str] = "picky"
+
+    def build_model(self, config: Config, data: Any) -> nn.Module:
+        if config["weight_decay"] > 0.05:
+            raise AssertionError("no such model")
+        return super().build_model(config, data)
+
+
 class Sharing(Toy):
     """Its metric is 0 if its arrays are read-only memory that somebody else owns, and the mapped one a file's."""
 

@@ -70,6 +70,7 @@ def test_on_a_machine_that_is_well_nothing_is_to_be_done() -> None:
         ("cuda:0", "warning", "free; held by pid 7 python of ann 70.0 GB, pid 8 x", "end", {"gpus": (HELD,)}),
         ("cuda:0", "problem", "0.0 of 80.0 GB free", "end what holds", {"gpus": (replace(HELD, free_bytes=0),)}),
         ("cuda:0", "warning", "10.0 of", "not shown", {"gpus": (Gpu(0, "A", 80 * GB, 10 * GB),)}),
+        ("cuda:0", "problem", "GPU is lost", "nvidia-smi", {"gpus": (Gpu(0, "", 0, 0, error="GPU is lost"),)}),
         ("ray", "problem", "is not installed", "pip install", {"packages": {"torch": "2.13.0"}}),
         (
             "ray's cluster",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pynvml
 import pytest
 
 from tuner.health import gathering
-from tuner.health.facts import Command, Gpu, Holder
+from tuner.health.facts import Command, Disk, Gpu, Holder
 
 OURS = "#!/venv/bin/python\nfrom tuner.cli.main import main\n"
 RAYS = "#!/venv/bin/python\nfrom ray.tune.scripts import cli\n"
@@ -47,13 +48,35 @@ def test_sessions_of_no_process_are_counted_and_an_address_is_tried(
     assert gathering._sessions().answers is False
 
 
+def test_a_folder_in_one_that_may_not_be_searched_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = os.stat
+
+    def stat(path: str | Path, **options: object) -> os.stat_result:
+        if str(path).startswith("/closed/"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return plain("/" if str(path) == "/closed" else path, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "stat", stat)
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != "/closed")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: namedtuple("usage", "total used free")(3, 2, 1))
+    assert gathering._disk(Path("/closed/in/it")) == Disk("/closed/in/it", 3, 1, writable=False)
+    monkeypatch.setenv("RAY_TMPDIR", "/closed/in")
+    assert gathering._sessions().stale == 0
+
+
 def test_gpus_are_told_with_who_holds_them(monkeypatch: pytest.MonkeyPatch) -> None:
     memory, process = namedtuple("memory", "total free used"), namedtuple("process", "pid usedGpuMemory")
+
+    def handle(index: int) -> int:
+        if index == 1:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+        return index
+
     told = {
         "nvmlInit": lambda: None,
         "nvmlShutdown": lambda: None,
-        "nvmlDeviceGetCount": lambda: 1,
-        "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlDeviceGetCount": lambda: 2,
+        "nvmlDeviceGetHandleByIndex": handle,
         "nvmlSystemGetDriverVersion": lambda: "570.1",
         "nvmlDeviceGetName": lambda handle: b"H100",
         "nvmlDeviceGetMemoryInfo": lambda handle: memory(80, 30, 50),
@@ -61,7 +84,8 @@ def test_gpus_are_told_with_who_holds_them(monkeypatch: pytest.MonkeyPatch) -> N
     }
     for name, function in told.items():
         monkeypatch.setattr(pynvml, name, function)
-    driver, (gpu,) = gathering._gpus()
+    driver, (gpu, lost) = gathering._gpus()
+    assert lost == Gpu(1, "", 0, 0, error="GPU is lost")
     mine, other = gpu.holders
     assert (driver, gpu) == ("570.1", Gpu(0, "H100", 80, 30, (mine, other)))
     assert (mine.pid, mine.held_bytes, bool(mine.name and mine.user)) == (os.getpid(), 40, True)

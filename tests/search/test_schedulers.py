@@ -63,6 +63,40 @@ def test_the_median_rule_stops_what_is_worse_than_the_others_were_on_average() -
     assert median.stops("g", 2, float("nan"))
 
 
+def test_the_median_rule_decides_as_the_one_of_ray_tune() -> None:
+    from ray.tune.schedulers import MedianStoppingRule
+
+    theirs = MedianStoppingRule(time_attr="t", metric="m", mode="min", grace_period=2, min_samples_required=3)
+    ours, random = Median(grace=2, least_others=3), Random(0)
+    controller = SimpleNamespace(get_live_trials=list)
+    trials = [type("Trial", (), {"trial_id": f"t{number}"})() for number in range(40)]
+    for trial in trials:
+        theirs.on_trial_add(controller, trial)
+    epochs = dict.fromkeys(range(40), 0)
+    stopped = 0
+    while epochs:
+        number = random.choice(list(epochs))
+        epochs[number] += 1
+        value = round(random.random(), 1) / epochs[number]
+        result = {"t": epochs[number], "m": value}
+        expected = theirs.on_trial_result(controller, trials[number], result) == "STOP"
+        assert ours.stops(f"t{number}", epochs[number], value) == expected
+        stopped += expected
+        if expected or epochs[number] == 12:
+            del epochs[number]
+    assert 10 < stopped < 40
+
+
+def test_the_median_rule_takes_the_last_value_of_an_epoch_that_an_attempt_repeats() -> None:
+    median = Median()
+    for name in "abc":
+        assert not median.stops(name, 1, 5.0)
+    assert not median.stops("d", 1, 4.0)
+    for name in "abc":
+        median.stops(name, 1, 1.0)
+    assert median.stops("d", 1, 4.0)
+
+
 def test_few_trials_are_no_median() -> None:
     median = Median()
     assert not any(median.stops(name, 1, value) for name, value in zip("abc", (1, 2, 99), strict=True))

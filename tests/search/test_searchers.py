@@ -100,18 +100,30 @@ def told(space: Space | None = None, **hooks: Any) -> tuple[RaySearcher, list[An
 def test_a_searcher_of_tune_is_asked_and_told() -> None:
     searcher, calls = told()
     assert searcher.ask("a") == {"lr": 0.1}
-    searcher.report("a", 1, 3.0)
-    searcher.report("a", 2, 4.0)
+    for epoch, value in ((1, 3.0), (2, 4.0), (1, 2.0), (3, float("nan"))):  # an attempt repeats the first
+        searcher.report("a", epoch, value)
     searcher.tell("a", "pruned", None)
+    searcher.ask("b")
     searcher.tell("b", "failed", None)
     assert calls == [
         ("val_loss", "min", ["epochs", "fault", "lr"]),
-        ("a", 1, 3.0),
-        ("a", 2, 4.0),
-        ("a", 3.0, False),
-        ("b", None, True),
+        ("a-1", 1, 3.0),
+        ("a-1", 2, 4.0),
+        ("a-1", 3.0, False),
+        ("b-2", None, True),
     ]
     assert told(suggests="FINISHED")[0].ask("a") is None
+
+
+def test_a_suggestion_of_a_searcher_of_tune_that_is_refused_is_followed_by_another() -> None:
+    from ray.tune.search.optuna import OptunaSearch
+
+    searcher = RaySearcher(OptunaSearch(seed=0), SPACE, "val_loss")
+    asked = []
+    for _ in range(4):
+        asked.append(searcher.ask("t001"))
+        searcher.tell("t001", "pruned", None)
+    assert len({values["lr"] for values in asked if values}) == 4
 
 
 def test_a_searcher_of_tune_is_told_of_earlier_trials_if_it_can_be() -> None:
@@ -126,6 +138,11 @@ def test_a_searcher_of_tune_is_told_of_earlier_trials_if_it_can_be() -> None:
         told({}, adds=True)[0].recall("a", {"lr": 0.5})
     with pytest.raises(InputError, match="--resume: Fixed cannot be told of earlier trials: start a new study"):
         told()[0].recall("a", {"lr": 0.5})
+    from ray.tune.search import ConcurrencyLimiter
+
+    limited = RaySearcher(ConcurrencyLimiter(told()[0]._searcher, max_concurrent=2), SPACE, "val_loss")
+    with pytest.raises(InputError, match="--resume: Fixed cannot be told of earlier trials: start a new study"):
+        limited.recall("a", {"lr": 0.5})
 
 
 def test_a_searcher_that_cannot_be_used_says_why() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from mlflow.entities import Run as MlflowRun
+from mlflow.entities import ViewType
 from mlflow.tracking import MlflowClient
 
 from tests.test_study import Interrupted, study
@@ -114,6 +115,24 @@ def test_an_attempt_that_trains_epochs_again_replaces_them(tmp_path: Path, uri: 
     (run,) = runs(uri).values()
     assert steps(uri, run, "epoch/val_loss") == {1: 0.5, 2: 0.25, 3: 0.25}
     assert run.info.status == "FINISHED"
+
+
+def test_a_name_that_mlflow_does_not_take_costs_its_signs_alone(tmp_path: Path, uri: str) -> None:
+    for epoch in (0, 1):  # the second goes on with the run
+        tracker, trial = MLflow(uri), Trial("t001", "toy", "a", {"lr@0": 0.1}, 0)
+        tracker.connect()
+        tracker.open(Study("out", "id", tmp_path))
+        tracker.begin(Run(trial, "cpu", epoch, {}))
+        tracker.log("t001", epoch + 1, {"epoch/val_recall@10": 0.5})
+        row = {"trial_id": "t001", "status": "completed", "attempts": 1, "seed": 0, "config/lr@0": 0.1}
+        tracker.end({**row, "val_recall@10": 0.5})
+    (run,) = runs(uri).values()
+    assert steps(uri, run, "epoch/val_recall_10") == {1: 0.5, 2: 0.5}
+    assert run.data.metrics["val_recall_10"] == 0.5
+    assert run.data.params == {"lr_0": "0.1", "seed": "0"}
+    assert MlflowClient(uri).search_runs([run.info.experiment_id], run_view_type=ViewType.DELETED_ONLY) == [], (
+        "nor was it made anew"
+    )
 
 
 def test_a_store_that_mlflow_has_no_use_for_is_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -96,6 +96,9 @@ def _gpus(facts: Facts) -> Iterator[Finding]:
 
 def _gpu(gpu: Gpu) -> Finding:
     check = f"cuda:{gpu.index}"
+    if gpu.error:
+        remedy = "look at nvidia-smi, or hide this GPU by CUDA_VISIBLE_DEVICES"
+        return Finding(check, "problem", f"the driver does not tell its memory: {gpu.error}", remedy)
     free = f"{gpu.name}, {gpu.free_bytes / GB:.1f} of {gpu.total_bytes / GB:.1f} GB free"
     held = [
         f"pid {each.pid} {each.name}"

@@ -17,13 +17,14 @@ class Holder:
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU as NVML sees it, whether CUDA may use it or not."""
+    """A GPU as NVML sees it, whether CUDA may use it or not; ``error`` is why NVML cannot tell its memory."""
 
     index: int
     name: str
     total_bytes: int
     free_bytes: int
     holders: tuple[Holder, ...] = ()
+    error: str = ""
 
 
 @dataclass(frozen=True)

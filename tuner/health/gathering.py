@@ -80,16 +80,19 @@ def _gpus() -> tuple[str, tuple[Gpu, ...]]:
     except pynvml.NVMLError:
         return "", ()
     try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        return _text(pynvml.nvmlSystemGetDriverVersion()), tuple(_gpu(i, each) for i, each in enumerate(handles))
+        return _text(pynvml.nvmlSystemGetDriverVersion()), tuple(map(_gpu, range(pynvml.nvmlDeviceGetCount())))
     finally:
         pynvml.nvmlShutdown()
 
 
-def _gpu(index: int, handle: object) -> Gpu:
+def _gpu(index: int) -> Gpu:
     import pynvml
 
-    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    except pynvml.NVMLError as error:  # it is lost, is another user's, or shares the machine's RAM
+        return Gpu(index, "", 0, 0, error=str(error))
     holders: list[Holder] = []
     with suppress(pynvml.NVMLError):
         found = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
@@ -121,11 +124,13 @@ def _sessions() -> Sessions:
     folder = ray_folder()
     running = _ray_processes()
     used = {part for line in running.values() for part in line.split() if "session_" in part}
-    stale = [
-        path
-        for path in folder.glob("session_*")
-        if path.is_dir() and not path.is_symlink() and not any(path.name in part for part in used)
-    ]
+    stale: list[Path] = []
+    with suppress(OSError):  # a folder that is another user's
+        stale = [
+            path
+            for path in folder.glob("session_*")
+            if path.is_dir() and not path.is_symlink() and not any(path.name in part for part in used)
+        ]
     address = os.environ.get("RAY_ADDRESS", "")
     with suppress(OSError):
         address = address or (folder / "ray_current_cluster").read_text().strip()
@@ -161,7 +166,7 @@ def _size_bytes(folder: Path) -> int:
 
 def _disk(path: Path) -> Disk:
     """The file system that a folder is on, or would be."""
-    there = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
+    there = next(each for each in (path.absolute(), *path.absolute().parents) if os.path.exists(each))
     usage = shutil.disk_usage(there)
     return Disk(str(path), usage.total, usage.free, os.access(there, os.W_OK))
 

@@ -79,25 +79,37 @@ class Median:
         self._grace = grace
         self._least_others = least_others
         self._values: dict[str, dict[int, float]] = {}
+        self._last: dict[str, int] = {}
+        self._means: dict[str, dict[int, float]] = {}
 
     def stops(self, trial_id: str, epoch: int, value: float) -> bool:
         """Whether a trial is stopped."""
         mine = self._values.setdefault(trial_id, {})
         mine[epoch] = value
+        if epoch <= self._last.get(trial_id, 0):  # an attempt repeats it
+            self._means.pop(trial_id, None)
+        self._last[trial_id] = max(epoch, self._last.get(trial_id, 0))
         if epoch < self._grace:
             return False
-        others = [each for other, each in self._values.items() if other != trial_id and max(each) >= epoch]
-        means = [self._mean(each, epoch) for each in others]
+        means = [
+            self._mean(other, epoch) for other, last in self._last.items() if other != trial_id and last >= epoch
+        ]
         finite = [each for each in means if math.isfinite(each)]
         if len(finite) < self._least_others:
             return False
         best = min((each for each in mine.values() if math.isfinite(each)), default=math.inf)
         return best > statistics.median(finite)
 
-    def _mean(self, values: dict[int, float], epoch: int) -> float:
-        """A trial's average from the grace on up to an epoch; not finite where it has told nothing of that."""
-        told = [value for at, value in values.items() if self._grace <= at <= epoch]
-        return statistics.fmean(told) if told else math.inf
+    def _mean(self, trial_id: str, epoch: int) -> float:
+        """A trial's average from the grace on up to an epoch; not finite where it has told nothing of that.
+
+        It is asked for by every other trial that comes there.
+        """
+        means = self._means.setdefault(trial_id, {})
+        if epoch not in means:
+            told = [value for at, value in self._values[trial_id].items() if self._grace <= at <= epoch]
+            means[epoch] = statistics.fmean(told) if told else math.inf
+        return means[epoch]
 
 
 def make_scheduler(name: str) -> Scheduler | None:

@@ -105,34 +105,47 @@ class RaySearcher:
         self._metric = metric
         self._keys = tuple(space)
         self._recalled: dict[str, Mapping[str, Any]] = {}
-        self._reports: dict[str, list[float]] = {}
+        self._reports: dict[str, dict[int, float]] = {}
+        self._asked: dict[str, str] = {}  # the searcher's own name of a trial
+        self._number = 0
         taken = searcher.set_search_properties(metric, "min", {key: _ray_domain(each) for key, each in space.items()})
         if space and not taken:
             name = type(searcher).__name__
             raise InputError(f"search={name}: it has a space, a metric or a mode of its own: give these in one place")
 
     def ask(self, trial_id: str) -> Mapping[str, Any] | None:
-        """Values for a new trial; None if there are none, now or ever."""
-        found = self._searcher.suggest(trial_id)
+        """Values for a new trial; None if there are none, now or ever.
+
+        Tune's searchers may give the values of a name that they know once more, also where these were told to have
+        failed. So each suggestion has a name of its own.
+        """
+        self._number += 1
+        self._asked[trial_id] = f"{trial_id}-{self._number}"
+        found = self._searcher.suggest(self._asked[trial_id])
         return found if isinstance(found, Mapping) else None
 
     def report(self, trial_id: str, epoch: int, value: float) -> None:
-        """A trial's metric after an epoch."""
-        self._reports.setdefault(trial_id, []).append(value)
+        """A trial's metric after an epoch; the first time counts where an attempt repeats it."""
+        reports = self._reports.setdefault(trial_id, {})
+        if epoch in reports or not math.isfinite(value):
+            return
+        reports[epoch] = value
         if trial_id not in self._recalled:
-            self._searcher.on_trial_result(trial_id, {self._metric: value, "training_iteration": epoch})
+            result = {self._metric: value, "training_iteration": epoch}
+            self._searcher.on_trial_result(self._asked[trial_id], result)
 
     def tell(self, trial_id: str, state: State, value: float | None) -> None:
         """A trial has ended; a pruned one with the best that it had, as in Tune."""
-        reports = self._reports.pop(trial_id, [])
+        reports = list(self._reports.pop(trial_id, {}).values())
         if value is None and state == "pruned":
             value = min(reports, default=None)
         if trial_id in self._recalled:
             self._add(self._recalled.pop(trial_id), state, value, reports)
         elif state == "failed" or value is None:
-            self._searcher.on_trial_complete(trial_id, error=True)
+            self._searcher.on_trial_complete(self._asked.pop(trial_id), error=True)
         else:
-            self._searcher.on_trial_complete(trial_id, {self._metric: value, "training_iteration": len(reports)})
+            result = {self._metric: value, "training_iteration": len(reports)}
+            self._searcher.on_trial_complete(self._asked.pop(trial_id), result)
 
     def recall(self, trial_id: str, values: Mapping[str, Any]) -> None:
         """A trial that was suggested before this process began.
@@ -142,8 +155,11 @@ class RaySearcher:
         """
         from ray.tune.search import Searcher as TuneSearcher
 
-        if type(self._searcher).add_evaluated_point is TuneSearcher.add_evaluated_point:
-            name = type(self._searcher).__name__
+        asked = self._searcher
+        while isinstance(getattr(asked, "searcher", None), TuneSearcher):  # a ConcurrencyLimiter hands them on
+            asked = asked.searcher
+        if type(asked).add_evaluated_point is TuneSearcher.add_evaluated_point:
+            name = type(asked).__name__
             raise InputError(f"--resume: {name} cannot be told of earlier trials: start a new study")
         if not self._keys:
             raise InputError("--resume: a searcher is told of earlier trials by the keys of space={...}: give that")

@@ -18,6 +18,7 @@ from tuner.study.settings import Settings
 from tuner.trial import GB, Configuration, Device, Request, Status, Trial
 from tuner.workloads.base import Choice, Jobs, Workload
 
+ESTIMATES = 8  # so many suggestions in a row may be of a footprint that cannot be estimated
 FIRST = 8  # so many suggestions are asked for before anything runs, to plan by; with fewer workers only so many
 STATES: Mapping[Status, State] = {
     "completed": "completed",
@@ -78,6 +79,12 @@ class LiveSearch:
             self.trials.append(replace(trial, trial_id=trial_id))
             return self.trials[-1]
         return None
+
+    def refuse(self, trial: Trial, reason: str) -> None:
+        """The last suggestion cannot be used either, for this reason: it is told so, and is no trial."""
+        self.trials.remove(trial)
+        self.fault = f"{trial.name}: {reason}"
+        self.searcher.tell(trial.trial_id, "pruned", None)
 
     def recall(self, trials: Sequence[Trial], ended: Mapping[str, Row], epochs: Iterable[Line]) -> None:
         """Tells the searcher again what it suggested before this process began, and what came of it.
@@ -155,14 +162,29 @@ def first_suggestions(
     settings = live.settings
     found: list[Request] = []
     fit = len(fitting(left, whole, jobs, settings)[0])
-    while fit < min(FIRST, settings.max_workers or FIRST) and (trial := live.next(jobs[live.workload.name].data)):
-        request = estimated(trial, estimates, jobs, devices, settings)
+    while fit < min(FIRST, settings.max_workers or FIRST) and (request := suggested(live, estimates, jobs, devices)):
         found.append(request)
         fit += bool(fitting([request], whole, jobs, settings)[0])
     if not live.trials:
         why = live.fault or "it suggests nothing"
         raise InputError(f"--search {settings.search}: none of its suggestions can be used: {why}")
     return found
+
+
+def suggested(live: LiveSearch, estimates: Estimates, jobs: Jobs, devices: Sequence[Device]) -> Request | None:
+    """The request of the next suggestion whose footprint can be estimated; None if there is none.
+
+    A model that cannot be built of some values must not end the trials of others.
+    """
+    for _ in range(ESTIMATES):
+        trial = live.next(jobs[live.workload.name].data)
+        if trial is None:
+            return None
+        try:
+            return estimated(trial, estimates, jobs, devices, live.settings)
+        except InputError as error:
+            live.refuse(trial, str(error))
+    return None
 
 
 def estimated(

@@ -9,7 +9,7 @@ from tuner.memory.feedback import StudyFeedback
 from tuner.records.epochs import Line
 from tuner.records.study_folder import StudyFolder
 from tuner.search.schedulers import Scheduler, make_scheduler
-from tuner.study.live_search import LiveSearch, estimated, fitting, misfit_text
+from tuner.study.live_search import LiveSearch, fitting, misfit_text, suggested
 from tuner.study.planning import Estimates
 from tuner.study.recorder import Recorder
 from tuner.study.resume import listed
@@ -32,32 +32,44 @@ class Pruning:
         self._schedulers: dict[str, Scheduler] = {
             workload: made for workload in metrics if (made := make_scheduler(name))
         }
-        self._workloads = {trial.trial_id: trial.workload for trial in trials}
+        self._workloads: dict[str, str] = {}
+        self._epochs: dict[str, int] = {}
+        self._stopped: dict[str, int] = {}  # after which epoch
+        for trial in trials:
+            self.add(trial)
 
     def add(self, trial: Trial) -> None:
         """A search has suggested another trial."""
         self._workloads[trial.trial_id] = trial.workload
+        self._epochs[trial.trial_id] = trial.config["epochs"]
 
     def replay(self, epochs: Iterable[Line]) -> None:
         """Takes note of what trials said before this process began."""
         for line in epochs:
-            self._stops(line["trial_id"], line["epoch"], line["metrics"])
+            self._note(line["trial_id"], line["epoch"], line["metrics"])
 
     def stops(self, report: EpochReport) -> bool:
-        """Whether a trial is to be stopped; never after its last epoch."""
-        return self._stops(report.trial_id, report.epoch, report.metrics) and report.epoch < report.epochs
+        """Whether a trial is to be stopped; never after its last epoch.
+
+        One that was to be, and whose attempt or study ended before that, is stopped when it has come as far again.
+        """
+        self._note(report.trial_id, report.epoch, report.metrics)
+        after = self._stopped.get(report.trial_id)
+        return after is not None and after <= report.epoch < report.epochs
 
     def value(self, report: EpochReport) -> float | None:
         """What a report says of the metric that its trial is compared by."""
         return report.metrics.get(self._metrics[self._workloads[report.trial_id]])
 
-    def _stops(self, trial_id: str, epoch: int, metrics: Mapping[str, float | None]) -> bool:
+    def _note(self, trial_id: str, epoch: int, metrics: Mapping[str, float | None]) -> None:
         workload = self._workloads.get(trial_id, "")
         scheduler = self._schedulers.get(workload)
         if scheduler is None or epoch == 0 or self._metrics[workload] not in metrics:
-            return False
+            return
         value = metrics[self._metrics[workload]]
-        return scheduler.stops(trial_id, epoch, float("nan") if value is None else value)
+        stops = scheduler.stops(trial_id, epoch, float("nan") if value is None else value)
+        if stops and epoch < self._epochs[trial_id]:
+            self._stopped.setdefault(trial_id, epoch)
 
 
 class Steering:
@@ -115,9 +127,8 @@ class Steering:
         live = self._live
         if live is None or room_bytes < max(1, self._least):
             return None
-        while trial := live.next(self._jobs[live.workload.name].data):
-            request = estimated(trial, self._estimates, self._jobs, self._devices, live.settings)
-            self._pruning.add(trial)
+        while request := suggested(live, self._estimates, self._jobs, self._devices):
+            self._pruning.add(request.trial)
             self._folder.describe({**self._study, "configurations": listed(live.trials, several=False)})
             if fitting([request], self._whole, self._jobs, live.settings)[0]:
                 self._least = min(self._least, request.need_bytes)

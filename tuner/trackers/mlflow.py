@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 import time
 from collections.abc import Mapping
@@ -87,7 +88,7 @@ class MLflow:
         MLflow keeps every value of a metric for ever, so an epoch that were told twice would stand there twice.
         """
         trial_id = run.trial.trial_id
-        params = {key: str(value) for key, value in run.hyperparameters.items()}
+        params = {_plain(key): str(value) for key, value in run.hyperparameters.items()}
         known = self._runs.pop(trial_id, None) or self._find(run)
         if known and (known.params != params or known.epoch > run.epoch):
             self._client.delete_run(known.run_id)
@@ -119,7 +120,8 @@ class MLflow:
     def end(self, row: Row) -> None:
         """Adds the final figures, how it ended, and what a retry has changed of its configuration."""
         known = self._runs.pop(row["trial_id"])
-        late = {key: str(value) for key, value in row_config(row).items() if key not in known.params}
+        late = {_plain(key): str(value) for key, value in row_config(row).items()}
+        late = {key: value for key, value in late.items() if key not in known.params}
         tags = {f"tuner.{key}": value for key, value in row_texts(row).items()}
         # By attempts, as a trial that is gone on with ends more than once, and the last is what MLflow shows.
         self._batch(known.run_id, row_figures(row), row["attempts"], late, tags)
@@ -143,7 +145,7 @@ class MLflow:
         now = int(time.time() * 1000)
         self._client.log_batch(
             run_id,
-            [Metric(name, value, now, step) for name, value in (figures or {}).items()],
+            [Metric(_plain(name), value, now, step) for name, value in (figures or {}).items()],
             [Param(key, value) for key, value in (params or {}).items()],
             [RunTag(key, value) for key, value in (tags or {}).items()],
         )
@@ -162,6 +164,11 @@ class MLflow:
 
     def _key(self, trial_id: str) -> str:
         return f"{self._study.study_id}-{trial_id}"
+
+
+def _plain(name: str) -> str:
+    """A name as MLflow takes it: ``val_recall@10`` is ``val_recall_10`` there."""
+    return re.sub(r"[^\w\-. :/]", "_", name)
 
 
 def check_uri(uri: object) -> str:
