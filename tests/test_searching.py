@@ -79,6 +79,7 @@ def searched(
     before: list[dict[str, Any]] | None = None,
     workload: Workload | None = None,
     executor: type = InProcessExecutor,
+    searcher: type[Spy] = Spy,
     **settings: Any,
 ) -> tuple[StudyResult, Spy]:
     workload = workload or Toy()
@@ -95,16 +96,16 @@ def searched(
             **settings,
         }
     )
-    searcher = Spy(parse_space(space, workload.schema, "space"), seed=1)
+    spy = searcher(parse_space(space, workload.schema, "space"), seed=1)
     result = run_study(
         [Choice(workload, lambda: None, configurations(before, workload.schema) if before else [])],
         own,
         label="test",
         command="a test",
         executor=executor(),
-        live=LiveSearch(workload, searcher, {"epochs": 3}, own),
+        live=LiveSearch(workload, spy, {"epochs": 3}, own),
     )
-    return result, searcher
+    return result, spy
 
 
 def test_suggestions_run_until_there_are_so_many_and_their_ends_are_told(tmp_path: Path) -> None:
@@ -113,7 +114,7 @@ def test_suggestions_run_until_there_are_so_many_and_their_ends_are_told(tmp_pat
     )
     rows = {row["trial_id"]: row for row in result.rows}
     assert sorted(rows) == [f"t{number:03d}" for number in range(1, 11)]
-    states = {"completed": "completed", "diverged": "pruned"}
+    states = {"completed": "completed", "diverged": "unfit"}
     assert {key: state for key, (state, _) in searcher.told.items()} == {
         key: states[row["status"]] for key, row in rows.items()
     }
@@ -149,7 +150,7 @@ def test_a_suggestion_that_fits_no_device_is_told_and_not_run(tmp_path: Path) ->
     assert 0 < len(large) < 10
     assert {(row["status"], row["attempts"], row["epochs"]) for row in large} == {("pruned", 0, 0)}
     assert "not run: needs 13." in large[0]["error"] and "no device has more than 2.00 GB for it" in large[0]["error"]
-    assert {searcher.told[row["trial_id"]] for row in large} == {("pruned", None)}
+    assert {searcher.told[row["trial_id"]] for row in large} == {("unfit", None)}
     assert result.exit_code == 0
     with pytest.raises(InputError, match=r"a trial needs 13.*GB, but cpu has 2.00 GB"):
         space = {"batch_size": {"choice": [100_000]}}
@@ -206,6 +207,16 @@ def test_what_asha_has_stopped_stays_stopped_over_attempts_and_studies() -> None
         assert not pruning.stops(said("b", 16, 9.0))
 
 
+def test_a_search_that_ends_early_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Tired(Spy):
+        def ask(self, trial_id: str) -> Mapping[str, Any] | None:
+            return super().ask(trial_id) if trial_id < "t004" else None
+
+    result, _ = searched(tmp_path / "out", {"lr": {"uniform": [0.01, 0.1]}}, searcher=Tired)
+    assert [row["status"] for row in result.rows] == ["completed"] * 3
+    assert "search: ended after 3 of 10 trials, as it suggests none that can be used\n" in capsys.readouterr().out
+
+
 def test_values_that_do_not_go_together_are_no_trial(tmp_path: Path) -> None:
     space = {"batch_size": {"choice": [8, 9]}, "accumulation": {"choice": [2]}, "epochs": 1}
     result, _ = searched(tmp_path / "out", space, workload=Batched(), number=5)
@@ -221,7 +232,7 @@ def test_a_suggestion_that_cannot_be_estimated_is_no_trial_and_ends_none(tmp_pat
     options["memory_estimation"] = "traced"
     result, _ = searched(tmp_path / "out", space, number=6, **options)
     assert [(row["status"], row["config/weight_decay"]) for row in result.rows] == [("completed", 0.0)] * 6
-    with pytest.raises(InputError, match=r"none of its suggestions can be used: suggestion-1: .*no such model"):
+    with pytest.raises(InputError, match=r"can be used: suggestion-1: the footprint cannot .*no such model"):
         searched(tmp_path / "no", {**space, "weight_decay": {"choice": [0.1]}}, **options)
     assert not (tmp_path / "no").exists()
 

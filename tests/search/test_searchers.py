@@ -126,6 +126,21 @@ def test_a_suggestion_of_a_searcher_of_tune_that_is_refused_is_followed_by_anoth
     assert len({values["lr"] for values in asked if values}) == 4
 
 
+def test_what_is_unfit_is_worse_than_all_others_to_a_searcher_of_tune() -> None:
+    from ray.tune.search.optuna import OptunaSearch
+
+    tunes = OptunaSearch(seed=0)
+    searcher = RaySearcher(tunes, SPACE, "val_loss")
+    for trial_id in ("never ran", "diverged"):
+        searcher.ask(trial_id)
+    searcher.report("diverged", 1, 0.001)
+    for trial_id in ("never ran", "diverged"):
+        searcher.tell(trial_id, "unfit", None)
+    searcher.recall("earlier", {"lr": 0.5, "epochs": 3, "fault": 0})
+    searcher.tell("earlier", "unfit", None)
+    assert [trial.state.name for trial in tunes._ot_study.trials] == ["PRUNED"] * 3
+
+
 def test_a_searcher_of_tune_is_told_of_earlier_trials_if_it_can_be() -> None:
     searcher, calls = told(adds=True)
     searcher.recall("a", {"lr": 0.5, "epochs": 3, "fault": 0, "weight_decay": 0.0})

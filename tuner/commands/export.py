@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -116,8 +115,14 @@ def _check_url(url: str | None) -> str:
 
 
 def _shown(url: str) -> str:
-    """A URL without its password."""
-    return re.sub(r"(://[^:/@]*):[^/]*@", r"\1:***@", url)
+    """A URL without its password; of one that cannot be read no more than its kind."""
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        return str(make_url(url).render_as_string(hide_password=True))
+    except ArgumentError:
+        return f"{url.partition('://')[0]}://…"
 
 
 @contextmanager

@@ -129,6 +129,9 @@ def _ray(facts: Facts) -> Iterator[Finding]:
         where = f"--address auto is {sessions.address}"
         if sessions.answers:
             yield Finding("ray's cluster", "ok", f"{where}, which answers")
+        elif "://" in sessions.address:
+            text = f"{where}, which is the form of Ray's client and cannot be joined"
+            yield Finding("ray's cluster", "warning", text, "give RAY_ADDRESS as HOST:PORT")
         else:
             remedy = f"ray stop, and remove {sessions.folder}/ray_current_cluster or unset RAY_ADDRESS"
             yield Finding("ray's cluster", "warning", f"{where}, where nothing listens", remedy)

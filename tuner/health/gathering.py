@@ -141,7 +141,7 @@ def _sessions() -> Sessions:
 
 
 def _is_address(text: str) -> bool:
-    return text.rpartition(":")[2].isdigit()
+    return "/" not in text and text.rpartition(":")[2].isdigit()
 
 
 def _ray_processes() -> dict[int, str]:

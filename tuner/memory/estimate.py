@@ -68,7 +68,10 @@ def estimate_all(
     for configuration in configurations:
         key = memory_key(configuration.values)
         if key not in found:
-            found[key] = estimate(workload, configuration.values, data, device, method, expandable_segments)
+            try:
+                found[key] = estimate(workload, configuration.values, data, device, method, expandable_segments)
+            except InputError as error:
+                raise InputError(f"{configuration.name}: {error}") from error
     return [found[memory_key(configuration.values)] for configuration in configurations]
 
 

@@ -12,9 +12,10 @@ from typing import Any, Literal, Protocol
 from tuner.errors import InputError
 from tuner.search.domains import Domain, Space
 
-# How a trial ended, as searchers know it. One that was stopped, diverged or fits no device is "pruned": it is worse
-# than those that are completed, which is worth knowing. One that broke says nothing of its values and has "failed".
-State = Literal["completed", "pruned", "failed"]
+# How a trial ended, as searchers know it. One that a scheduler stopped is "pruned". One that diverged, ran out of all
+# memory or fits no device is "unfit": worse than all others, whatever its metric was before, which is worth knowing.
+# One that broke says nothing of its values and has "failed".
+State = Literal["completed", "pruned", "unfit", "failed"]
 EXTRA = "pip install 'tuner[optuna]'"
 
 
@@ -78,7 +79,7 @@ class OptunaSearcher:
         if state == "completed" and value is not None and math.isfinite(value):
             self._study.tell(self._trials.pop(trial_id), value)
         else:
-            told = states.PRUNED if state == "pruned" else states.FAIL
+            told = states.PRUNED if state in ("pruned", "unfit") else states.FAIL
             self._study.tell(self._trials.pop(trial_id), state=told)
 
     def recall(self, trial_id: str, values: Mapping[str, Any]) -> None:
@@ -135,14 +136,18 @@ class RaySearcher:
             self._searcher.on_trial_result(self._asked[trial_id], result)
 
     def tell(self, trial_id: str, state: State, value: float | None) -> None:
-        """A trial has ended; a pruned one with the best that it had, as in Tune."""
+        """A trial has ended; a pruned one with the best that it had, as in Tune.
+
+        An end without result and error is what Tune's OptunaSearch takes for pruned, and others pass over.
+        """
         reports = list(self._reports.pop(trial_id, {}).values())
         if value is None and state == "pruned":
             value = min(reports, default=None)
         if trial_id in self._recalled:
-            self._add(self._recalled.pop(trial_id), state, value, reports)
-        elif state == "failed" or value is None:
-            self._searcher.on_trial_complete(self._asked.pop(trial_id), error=True)
+            self._add(self._recalled.pop(trial_id), state, None if state == "unfit" else value, reports)
+        elif value is None or state in ("unfit", "failed"):
+            error = state not in ("pruned", "unfit")
+            self._searcher.on_trial_complete(self._asked.pop(trial_id), error=error)
         else:
             result = {self._metric: value, "training_iteration": len(reports)}
             self._searcher.on_trial_complete(self._asked.pop(trial_id), result)
@@ -166,10 +171,11 @@ class RaySearcher:
         self._recalled[trial_id] = {key: values[key] for key in self._keys}
 
     def _add(self, values: Mapping[str, Any], state: State, value: float | None, reports: list[float]) -> None:
-        failed = state == "failed" or value is None
+        pruned = state in ("pruned", "unfit")
+        failed = state == "failed" or (value is None and not pruned)
         worst = math.inf if value is None else value
         self._searcher.add_evaluated_point(
-            dict(values), worst, error=failed, pruned=state == "pruned" and not failed, intermediate_values=reports
+            dict(values), worst, error=failed, pruned=pruned, intermediate_values=reports
         )
 
 

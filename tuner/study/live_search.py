@@ -23,8 +23,8 @@ FIRST = 8  # so many suggestions are asked for before anything runs, to plan by;
 STATES: Mapping[Status, State] = {
     "completed": "completed",
     "pruned": "pruned",
-    "diverged": "pruned",
-    "out_of_memory": "pruned",
+    "diverged": "unfit",
+    "out_of_memory": "unfit",
 }
 
 
@@ -74,7 +74,7 @@ class LiveSearch:
                 (trial,) = to_trials([_choice(self.workload, [found])], self.settings)
             except InputError as error:
                 self.fault = str(error)
-                self.searcher.tell(trial_id, "pruned", None)
+                self.searcher.tell(trial_id, "unfit", None)
                 continue
             self.trials.append(replace(trial, trial_id=trial_id))
             return self.trials[-1]
@@ -83,8 +83,15 @@ class LiveSearch:
     def refuse(self, trial: Trial, reason: str) -> None:
         """The last suggestion cannot be used either, for this reason: it is told so, and is no trial."""
         self.trials.remove(trial)
-        self.fault = f"{trial.name}: {reason}"
-        self.searcher.tell(trial.trial_id, "pruned", None)
+        self.fault = reason
+        self.searcher.tell(trial.trial_id, "unfit", None)
+
+    def ended_early(self) -> str:
+        """A line on why there are fewer trials than it might have suggested; empty if there are not."""
+        if not self.left:
+            return ""
+        number, why = self.settings.num_samples, f", the last one because of {self.fault}" if self.fault else ""
+        return f"search: ended after {len(self.trials)} of {number} trials, as it suggests none that can be used{why}"
 
     def recall(self, trials: Sequence[Trial], ended: Mapping[str, Row], epochs: Iterable[Line]) -> None:
         """Tells the searcher again what it suggested before this process began, and what came of it.

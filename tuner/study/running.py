@@ -107,8 +107,8 @@ def _execute(study: Running, executor: Executor, console: Console, interrupt: In
             if requests:
                 interrupt.check()  # Ray takes seconds to start
                 executor.open(jobs, plan, folder.checkpoints)
-            corrected = map(feedback.correct, requests)
-            run_trials(corrected, Packer(plan), executor, recorder, decisions, interrupt)
+                corrected = map(feedback.correct, requests)
+                run_trials(corrected, Packer(plan), executor, recorder, decisions, interrupt)
     except BaseException as error:
         cause = _cause(error, settings)
         with suppress(TunerError):  # that the rows cannot be written either would hide why

@@ -141,7 +141,7 @@ class Steering:
         """A suggestion fits no device: writes that down, and tells the search."""
         self._recorder.misfit(request, misfit_text(request, self._whole))
         if self._live:
-            self._live.tell(request.trial.trial_id, "pruned", None)
+            self._live.searcher.tell(request.trial.trial_id, "unfit", None)
 
     def reported(self, report: EpochReport) -> None:
         """A trial has finished an epoch."""

@@ -116,6 +116,8 @@ def run_study(
             if again:
                 figures = Figures(result.rows, attempts, plan, settings, metrics_of(jobs), from_python)
                 print_end(console, result, figures, again, page, tables=not (returns_table and in_notebook()))
+            if live and not broken and (early := live.ended_early()):
+                console.print(early, markup=False, soft_wrap=True)
             if broken:
                 console.print(how_to_go_on(folder.path, options), markup=False, soft_wrap=True)
         if isinstance(broken, KeyboardInterrupt):
