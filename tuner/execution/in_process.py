@@ -7,9 +7,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tuner.execution.end_requests import EndRequests
 from tuner.execution.loop import Weights
-from tuner.execution.prune_files import ask_to_prune, forget_prune
-from tuner.execution.stop_file import StopFile
 from tuner.execution.worker import Event, TrialOptions, run_trial
 from tuner.machine.devices import DeviceChoice, detect_devices
 from tuner.machine.peak import PeakMeter
@@ -32,7 +31,7 @@ class InProcessExecutor:
         """
         self._checkpoint_seconds = checkpoint_seconds
         self._queue: deque[Iterator[Event]] = deque()
-        self._stop_file: StopFile | None = None
+        self._end_requests = EndRequests(None)
 
     def devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
         """This machine's devices.
@@ -53,13 +52,12 @@ class InProcessExecutor:
         """
         self._jobs = jobs
         self._options = TrialOptions(caps=False, checkpoints=checkpoints, checkpoint_seconds=self._checkpoint_seconds)
-        if checkpoints:
-            self._stop_file = StopFile(checkpoints)
-            self._stop_file.reset()
+        self._end_requests = EndRequests(checkpoints)
+        self._end_requests.reset()
 
     def submit(self, placement: Placement) -> None:
         """Queues a trial."""
-        forget_prune(self._options.checkpoints, placement.trial.trial_id)
+        self._end_requests.forget_prune(placement.trial.trial_id)
         meter = PeakMeter(placement.device, _already_warm)
         self._queue.append(run_trial(self._jobs[placement.trial.workload], placement, meter, self._options))
 
@@ -71,7 +69,7 @@ class InProcessExecutor:
         trial = self._queue[0]
         event = next(trial)
         if isinstance(event, Outcome):
-            forget_prune(self._options.checkpoints, event.trial.trial_id)
+            self._end_requests.forget_prune(event.trial.trial_id)
             self._queue.popleft()
             weights = next(trial, b"")
             return [(event, lambda: weights if isinstance(weights, bytes) else b"")]
@@ -84,18 +82,16 @@ class InProcessExecutor:
         Raises:
             ExecutionError: the folder for checkpoints cannot be written.
         """
-        if self._stop_file:
-            self._stop_file.ask()
+        self._end_requests.stop_all()
 
     def prune(self, trial_id: str) -> None:
         """Has a trial end after the step that it is in."""
-        ask_to_prune(self._options.checkpoints, trial_id)
+        self._end_requests.prune(trial_id)
 
     def close(self) -> None:
         """Drops what is queued."""
         self._queue.clear()
-        if self._stop_file:
-            self._stop_file.remove()
+        self._end_requests.remove()
 
 
 def _already_warm() -> None:

@@ -12,14 +12,13 @@ from tuner.errors import ExecutionError
 from tuner.execution import losses
 from tuner.execution.actor import Worker as Worker
 from tuner.execution.cluster import Session, local_session
+from tuner.execution.end_requests import EndRequests
 from tuner.execution.inquest import Inquests, Run
 from tuner.execution.joining import joined_session
 from tuner.execution.loop import Weights
 from tuner.execution.mapped import put
 from tuner.execution.nodes import NodeWatch, cluster_devices, on_one_machine
 from tuner.execution.pool import Pool, make_pools, reserve
-from tuner.execution.prune_files import ask_to_prune, forget_prune
-from tuner.execution.stop_file import StopFile
 from tuner.execution.worker import TrialOptions
 from tuner.machine.caps import worker_environment
 from tuner.machine.devices import DeviceChoice, allocator_environment, detect_devices
@@ -62,7 +61,7 @@ class RayExecutor:
         self._address = address
         self._options = TrialOptions(caps=caps, checkpoint_seconds=checkpoint_seconds)
         self._session: Session | None = None
-        self._stop_file: StopFile | None = None
+        self._end_requests = EndRequests(None)
         self._pools: dict[Device, Pool] = {}
         self._lost: dict[Device, str] = {}
         self._runs: dict[Any, Run] = {}  # by the trial's stream of events
@@ -102,9 +101,8 @@ class RayExecutor:
             ExecutionError: Ray did not start, or has not the CPUs, GPUs or memory that the plan counts on; or the
                 folder for checkpoints cannot be written.
         """
-        if checkpoints:
-            self._stop_file = StopFile(checkpoints)
-            self._stop_file.reset()
+        self._end_requests = EndRequests(checkpoints)
+        self._end_requests.reset()
         self.prepare(plan.devices)
         self.wait()
         import ray
@@ -128,7 +126,7 @@ class RayExecutor:
     def submit(self, placement: Placement) -> None:
         """Starts a trial on an idle worker of its device; on a new one if there is none, or if it is a retry."""
         self._end_spent()
-        forget_prune(self._options.checkpoints, placement.trial.trial_id)
+        self._end_requests.forget_prune(placement.trial.trial_id)
         pool = self._pools[placement.device]
         run = Run(placement, pool, None, False, time.monotonic())
         if placement.device in self._lost:
@@ -157,19 +155,17 @@ class RayExecutor:
         Raises:
             ExecutionError: the folder for checkpoints cannot be written.
         """
-        if self._stop_file:
-            self._stop_file.ask()
+        self._end_requests.stop_all()
 
     def prune(self, trial_id: str) -> None:
         """Has a trial end after the step that it is in; one on a node without the folder for checkpoints goes on."""
-        ask_to_prune(self._options.checkpoints, trial_id)
+        self._end_requests.prune(trial_id)
 
     def close(self) -> None:
         """Ends the workers, gives the devices back, and ends Ray if it was started here, or leaves the cluster."""
         if self._session is None:
             return
-        if self._stop_file:
-            self._stop_file.remove()
+        self._end_requests.remove()
         # A Ray of its own goes with everything in it; and where the head is gone there is nobody to be told.
         if self._pools and not self._has_own_ray and self._watch.head_answers:
             for pool in self._pools.values():
@@ -225,7 +221,7 @@ class RayExecutor:
             self._tell(event)
         elif isinstance(event, Outcome):
             del self._runs[stream]
-            forget_prune(self._options.checkpoints, event.trial.trial_id)
+            self._end_requests.forget_prune(event.trial.trial_id)
             if event.reusable:
                 run.pool.give_back(run.worker)
             else:

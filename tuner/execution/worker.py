@@ -10,12 +10,12 @@ import traceback
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.errors import TunerError
-from tuner.execution.prune_files import prune_asked
-from tuner.execution.stop_file import StopFile
+from tuner.execution.end_requests import EndRequests
 from tuner.machine.caps import MMAP_THRESHOLD_BYTES, capped, is_out_of_memory
 from tuner.machine.peak import PeakMeter
 from tuner.trial import GB, MB, Device, EpochReport, Outcome, Phase, Placement, Status, Trial
@@ -45,7 +45,7 @@ class TrialOptions:
         checkpoints: the folder in which a trial keeps what it has reached; None, or a folder that this machine does
             not have, for nowhere.
         checkpoint_seconds: between two of a trial's checkpoints, and before its first; it writes another as it is
-            stopped by the folder's ``StopFile``.
+            stopped by the folder's ``EndRequests``.
     """
 
     caps: bool = True
@@ -61,7 +61,7 @@ def run_trial(job: Job, placement: Placement, meter: PeakMeter, options: TrialOp
     """Trains a placed trial of this job.
 
     Yields an ``EpochReport`` as training begins and after each epoch, then the ``Outcome``, then, if it is
-    completed, the content of its ``best.pt``. One that was asked to end by its ``prune_file`` is "pruned", and
+    completed, the content of its ``best.pt``. One that was asked to end by ``EndRequests.prune`` is "pruned", and
     "interrupted" if it was asked to stop. Nothing that a trial raises gets out. The cap holds while the trial
     computes, and at no moment at which an event is on its way.
     """
@@ -113,7 +113,7 @@ class _Attempt:
             meter.start()
             torch.set_num_threads(self.placement.threads)
             checkpoint = _checkpoint(trial, options)
-            pruned = prune_asked(options.checkpoints, trial.trial_id)
+            pruned = partial(EndRequests(options.checkpoints).prune_asked, trial.trial_id)
             training = fit(job.workload, trial, job.data, torch_device(device), checkpoint, prune_asked=pruned)
             while True:
                 with _cap(self.placement, meter, options):
@@ -164,7 +164,7 @@ def _checkpoint(trial: Trial, options: TrialOptions) -> Checkpoint | None:
     from tuner.training.checkpoints import Checkpoint
 
     folder = options.checkpoints
-    return Checkpoint(folder, trial, options.checkpoint_seconds, StopFile(folder).asked) if folder else None
+    return Checkpoint(folder, trial, options.checkpoint_seconds, EndRequests(folder).stop_asked) if folder else None
 
 
 def _taken_bytes(meter: PeakMeter) -> int | None:

@@ -41,7 +41,7 @@ RESTORE = "restore it from a copy, or start a new study"
 BEST = "best.pt"
 TRAIN = "train.json"  # in the place of study.json, in the folder of a model that ``tune train`` has left
 CHECKPOINTS = "checkpoints"
-PRUNE = ".prune"  # a file there that asks a running trial to end, see ``tuner.execution.prune_files``
+PRUNE = ".prune"  # a file there that asks a running trial to end, see ``tuner.execution.end_requests``
 TRACEBACKS = "tracebacks.log"
 
 BEFORE_METRICS = ("trial_id", "workload", "name", "seed", "status", "attempts")
