@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 KEY = "tuner.run"  # the tag by which a trial's run is found again
 CONNECT_SECONDS = 3.0
+SQLITE = "sqlite:///"
 PORTS = {"http": 80, "https": 443}
 # For the first question alone; MLflow's own is up to 16 minutes.
 PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
@@ -175,7 +177,7 @@ def check_uri(uri: object) -> str:
     """A tracking URI that may be kept in ``study.json``.
 
     Raises:
-        InputError: it is no text, empty, or holds a password.
+        InputError: it is no text, empty, holds a password, or is of a file in a folder that is not there.
     """
     if not isinstance(uri, str) or not uri.strip():
         raise InputError(f"--mlflow {uri!r}: give a server such as http://127.0.0.1:5000, or sqlite:///mlflow.db")
@@ -184,6 +186,9 @@ def check_uri(uri: object) -> str:
             "--mlflow: the URI holds a password, which study.json would keep: leave it out and set "
             "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or what the database reads, such as PGPASSWORD"
         )
+    file = Path(uri.strip().removeprefix(SQLITE))
+    if uri.strip().startswith(SQLITE) and not file.parent.is_dir():
+        raise InputError(f"--mlflow {uri}: there is no folder {file.parent}; make it or give another")
     return uri.strip()
 
 
