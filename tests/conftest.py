@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import ray
 import torch
 
 from tuner.datasets.can import CanData
@@ -16,6 +17,8 @@ from tuner.datasets.synthetic_can import synthetic_can
 from tuner.datasets.synthetic_trees import synthetic_trees
 from tuner.datasets.trees import TreeData, build, split
 from tuner.trial import GB, Device
+
+SHARED = "shared by tests"
 
 
 @pytest.fixture(autouse=True)
@@ -85,8 +88,29 @@ def gpu_16gb() -> Device:
     return Device("", "cuda", 0, "a GPU", 16 * GB, 16 * GB, cores=16)
 
 
+@pytest.fixture
+def shared_ray() -> None:
+    """A Ray as a notebook starts one, for all tests that can do with it: one takes five seconds to start.
+
+    It goes on after a test; ``pytest_runtest_setup`` ends it before a test that starts a Ray of its own.
+    """
+    if not ray.is_initialized():
+        quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
+        ray.init("local", num_cpus=2, object_store_memory=2**27, namespace=SHARED, **quiet)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Where a test starts a Ray of its own, none is left of other tests."""
+    if item.get_closest_marker("ray") and "shared_ray" not in getattr(item, "fixturenames", ()):
+        if ray.is_initialized() and ray.get_runtime_context().namespace == SHARED:
+            ray.shutdown()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With ``-n``, tests that start Ray run in one process, one after another: each wants all cores."""
+    """Tests that share a Ray come one after another; with ``-n``, all that start one run in one process, as each
+    wants all cores.
+    """
+    items.sort(key=lambda item: "shared_ray" in getattr(item, "fixturenames", ()))
     if config.pluginmanager.hasplugin("xdist"):
         for item in items:
             if item.get_closest_marker("ray"):

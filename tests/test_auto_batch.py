@@ -258,7 +258,7 @@ def test_the_command_that_repeats_a_trial_names_its_batch() -> None:
 
 @pytest.mark.ray
 def test_a_trial_stays_within_the_share_that_its_batch_was_found_for(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], shared_ray: None
 ) -> None:
     out, path = str(tmp_path / "out"), own_file(tmp_path)
     options: dict[str, Any] = {"workload": "batched", "config": path, "device": "cpu", "gpu_memory_buffer_gb": 0}
