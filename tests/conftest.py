@@ -107,19 +107,25 @@ def shared_ray() -> None:
         ray.init("local", num_cpus=2, object_store_memory=2**27, namespace=SHARED, **quiet)
 
 
+def shares_ray(item: pytest.Item) -> bool:
+    return "shared_ray" in getattr(item, "fixturenames", ())
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Where a test starts a Ray of its own, none is left of other tests."""
-    if item.get_closest_marker("ray") and "shared_ray" not in getattr(item, "fixturenames", ()):
-        if ray.is_initialized() and ray.get_runtime_context().namespace == SHARED:
-            ray.shutdown()
+    starts_ray = item.get_closest_marker("ray") and not shares_ray(item)
+    if starts_ray and ray.is_initialized() and ray.get_runtime_context().namespace == SHARED:
+        ray.shutdown()
 
 
+@pytest.hookimpl(tryfirst=True)  # before that of xdist, which reads the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that share a Ray come one after another; with ``-n``, all that start one run in one process, as each
-    wants all cores.
+    """Tests that start Ray come first, as they take the longest, and those that share one after one another.
+
+    With ``-n``, each file runs in one process, so that what its tests share is made once; so does the shared Ray.
     """
-    items.sort(key=lambda item: "shared_ray" in getattr(item, "fixturenames", ()))
+    items.sort(key=lambda item: (not item.get_closest_marker("ray"), not shares_ray(item)))
     if config.pluginmanager.hasplugin("xdist"):
         for item in items:
-            if item.get_closest_marker("ray"):
-                item.add_marker(pytest.mark.xdist_group("ray"))
+            group = "shared ray" if shares_ray(item) else item.nodeid.partition("::")[0]
+            item.add_marker(pytest.mark.xdist_group(group))
