@@ -127,5 +127,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: (not item.get_closest_marker("ray"), not shares_ray(item)))
     if config.pluginmanager.hasplugin("xdist"):
         for item in items:
-            group = "shared ray" if shares_ray(item) else item.nodeid.partition("::")[0]
-            item.add_marker(pytest.mark.xdist_group(group))
+            if not item.get_closest_marker("xdist_group"):
+                group = "shared ray" if shares_ray(item) else item.nodeid.partition("::")[0]
+                item.add_marker(pytest.mark.xdist_group(group))

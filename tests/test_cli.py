@@ -26,6 +26,7 @@ from tests.conftest import write_ratings
 from tuner.cli import cli
 from tuner.errors import InputError
 
+pytestmark = pytest.mark.xdist_group("shared ray")  # all in one process, as some share the Ray and some the study
 COMMAND = [sys.executable, "-m", "tuner"]
 ROOT = Path(__file__).parents[1]
 
@@ -260,15 +261,20 @@ def test_estimates_are_printed_as_a_table_json_or_csv(
 
 @pytest.mark.ray
 def test_calibration_trains_measures_and_corrects(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, shared_ray: None
 ) -> None:
-    run = tune("calibrate", "--data", str(folder), "--limit", "1", "--device", "cpu", cwd=tmp_path)
-    assert run.returncode == 0, run.stderr
-    head, row = run.stdout.splitlines()[-2:]
+    monkeypatch.chdir(tmp_path)
+    head, row = said(capsys, "calibrate", "--data", str(folder), "--limit", "1", "--device", "cpu").splitlines()[-2:]
     found = dict(zip(head.split(), row.split(), strict=True))
     assert float(found["after_gb"]) == pytest.approx(float(found["peak_memory_gb"]), rel=0.02)
     assert "calibrated" in said(capsys, "estimate", "--data", str(folder), "--device", "cpu")
     assert [path.name for path in tmp_path.iterdir()] == ["ml-small"]
+
+
+def test_calibration_without_data_ends_with_exit_code_2(tmp_path: Path) -> None:
+    run = tune("calibrate", "--data", "nowhere", cwd=tmp_path)
+    assert (run.returncode, run.stdout) == (2, "")
+    assert run.stderr.startswith("error: no folder 'nowhere'")
 
 
 def test_help_shows_the_options_of_the_command_that_can_be_left_out(tmp_path: Path) -> None:

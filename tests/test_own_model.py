@@ -252,13 +252,17 @@ def test_another_process_has_the_class_by_its_folder_or_by_its_code(here: Path, 
 
 
 SCRIPT = """
-estimates = tuner.estimate(workload=Digits(), memory_estimation="measured", calibration=False, device="cpu")
+import torch
+from tests.toy import Toy
+class Mine(Toy):
+    name = "mine"
+estimates = tuner.estimate(workload=Mine(), memory_estimation="measured", calibration=False, device="cpu")
 print([(name, each.method) for name, each in estimates])
 """
 
 
 def test_a_class_of_a_script_is_measured_without_running_the_script_again(here: Path) -> None:
-    (here / "script.py").write_text(f"import tuner\nprint('begun')\n{CODE}{SCRIPT}")
+    (here / "script.py").write_text(f"import tuner\nprint('begun')\n{SCRIPT}")
     result = run("script.py")
     assert result.stdout == "begun\n[('default', 'measured')]\n", result.stderr
 
