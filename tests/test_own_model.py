@@ -98,7 +98,7 @@ def test_it_is_tuned_retried_resumed_trained_again_and_loaded(here: Path, shared
     notebook: dict[str, Any] = {"__name__": "__main__"}
     exec(CODE, notebook)
     Digits = notebook["Digits"]  # it cannot be imported anywhere
-    big = {"overrides": ["hidden=3072", "layers=2", "epochs=1"], "model_memory_gb": 0.6, **common}
+    big = {"overrides": ["hidden=3072", "layers=2", "epochs=1"], "model_memory_gb": 0.6, "backoff": 0.1, **common}
     (row,) = tuner.run(Digits(), **big, output="poor").rows
     assert (row["status"], row["attempts"], row["limit_gb"]) == ("completed", 2, pytest.approx(0.9))
     assert len(tuner.run(Digits(), **{**big, "limit": 1}, seeds=1, resume="poor").rows) == 1

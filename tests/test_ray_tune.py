@@ -245,7 +245,8 @@ def test_rays_example_with_half_of_what_it_needs_completes_wrapped_and_fails_unw
     monkeypatch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
     run_config = tune.RunConfig(storage_path=str(tmp_path), verbose=0)
     half = NEED_GB / 2
-    wrapped = tuner.memory_aware(train_mnist, estimate=half, device="cpu", gpu_memory_buffer_gb=0, retry_growth=2.5)
+    options: dict[str, Any] = {"device": "cpu", "gpu_memory_buffer_gb": 0, "retry_growth": 2.5, "backoff": 0.1}
+    wrapped = tuner.memory_aware(train_mnist, estimate=half, **options)
     (result,) = tune.Tuner(wrapped, param_space=EXAMPLE, run_config=run_config).fit()
     (unwrapped,) = tune.Tuner(train_within, param_space={**EXAMPLE, "gb": half}, run_config=run_config).fit()
     assert result.error is None
