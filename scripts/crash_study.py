@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import gc
 import json
 import os
 import random
@@ -267,6 +268,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of moments (default 0)")
     options = parser.parse_args()
     torch.set_num_threads(1)  # children are forked
+    gc.freeze()  # the clean-up after a trial then looks at what it leaves, as in a worker, and not at all of torch
     try:
         if options.part in (None, "writes"):
             print(f"writes: {writes(options.every)}: nothing lost, nothing doubled, results equal", flush=True)

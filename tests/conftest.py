@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+import ray
 import torch
 
 from tuner.datasets.can import CanData
@@ -17,6 +19,8 @@ from tuner.datasets.synthetic_trees import synthetic_trees
 from tuner.datasets.trees import TreeData, build, split
 from tuner.trial import GB, Device
 
+SHARED = "shared by tests"
+
 
 @pytest.fixture(autouse=True)
 def _one_torch_thread() -> Iterator[None]:
@@ -25,6 +29,13 @@ def _one_torch_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _clean_up_is_fast() -> None:
+    """As in a worker: the clean-up after every trial looks at what trials leave, and not at all of torch and Ray."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -85,9 +96,37 @@ def gpu_16gb() -> Device:
     return Device("", "cuda", 0, "a GPU", 16 * GB, 16 * GB, cores=16)
 
 
+@pytest.fixture
+def shared_ray() -> None:
+    """A Ray as a notebook starts one, for all tests that can do with it: one takes five seconds to start.
+
+    It goes on after a test; ``pytest_runtest_setup`` ends it before a test that starts a Ray of its own.
+    """
+    if not ray.is_initialized():
+        quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
+        ray.init("local", num_cpus=2, object_store_memory=2**27, namespace=SHARED, **quiet)
+
+
+def shares_ray(item: pytest.Item) -> bool:
+    return "shared_ray" in getattr(item, "fixturenames", ())
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Where a test starts a Ray of its own, none is left of other tests."""
+    starts_ray = item.get_closest_marker("ray") and not shares_ray(item)
+    if starts_ray and ray.is_initialized() and ray.get_runtime_context().namespace == SHARED:
+        ray.shutdown()
+
+
+@pytest.hookimpl(tryfirst=True)  # before that of xdist, which reads the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With ``-n``, tests that start Ray run in one process, one after another: each wants all cores."""
+    """Tests that start Ray come first, as they take the longest, and those that share one after one another.
+
+    With ``-n``, each file runs in one process, so that what its tests share is made once; so does the shared Ray.
+    """
+    items.sort(key=lambda item: (not item.get_closest_marker("ray"), not shares_ray(item)))
     if config.pluginmanager.hasplugin("xdist"):
         for item in items:
-            if item.get_closest_marker("ray"):
-                item.add_marker(pytest.mark.xdist_group("ray"))
+            if not item.get_closest_marker("xdist_group"):
+                group = "shared ray" if shares_ray(item) else item.nodeid.partition("::")[0]
+                item.add_marker(pytest.mark.xdist_group(group))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import ray
 import torch
 
 import tuner
@@ -98,17 +99,12 @@ def test_weights_that_would_run_code_are_refused(tmp_path: Path) -> None:
         tuner.load_best(tmp_path)
 
 
-def test_studies_run_on_the_ray_that_a_notebook_has_started(tmp_path: Path) -> None:
-    import ray
-
-    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=100 * 2**20, logging_level="ERROR")
-    try:
-        for name in ("first", "second"):
-            frame = tuner.tune_hyperparameters_parallel(
-                table(0, 200), table(1, 50), USERS, ITEMS, CONFIGURATIONS[:1], output=str(tmp_path / name), threads=2
-            )
-            assert frame.status.tolist() == ["completed"]
-            assert frame.attrs["folder"] == str(tmp_path / name)
-        assert ray.is_initialized()
-    finally:
-        ray.shutdown()
+@pytest.mark.ray
+def test_studies_run_on_the_ray_that_a_notebook_has_started(tmp_path: Path, shared_ray: None) -> None:
+    for name in ("first", "second"):
+        frame = tuner.tune_hyperparameters_parallel(
+            table(0, 200), table(1, 50), USERS, ITEMS, CONFIGURATIONS[:1], output=str(tmp_path / name), threads=2
+        )
+        assert frame.status.tolist() == ["completed"]
+        assert frame.attrs["folder"] == str(tmp_path / name)
+    assert ray.is_initialized()

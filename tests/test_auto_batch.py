@@ -128,7 +128,7 @@ def test_more_micro_batches_than_samples_are_refused() -> None:
 
 def test_batches_are_searched_once_for_trials_of_the_same_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     searched = []
-    from tuner.study.study import auto_batch
+    from tuner.study import auto_batch
 
     real = auto_batch.largest_batch_of
     monkeypatch.setattr(auto_batch, "largest_batch_of", lambda *a, **k: searched.append(a[1]) or real(*a, **k))
@@ -259,7 +259,7 @@ def test_the_command_that_repeats_a_trial_names_its_batch() -> None:
 
 @pytest.mark.ray
 def test_a_trial_stays_within_the_share_that_its_batch_was_found_for(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], shared_ray: None
 ) -> None:
     out, path = str(tmp_path / "out"), own_file(tmp_path)
     options: dict[str, Any] = {"workload": "batched", "config": path, "device": "cpu", "gpu_memory_buffer_gb": 0}

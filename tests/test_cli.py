@@ -21,24 +21,18 @@ import psutil
 import pytest
 import torch
 
+from tests.commands import refused, said
 from tests.conftest import write_ratings
-from tuner.cli.main import cli, main
+from tuner.cli.main import cli
 from tuner.errors import InputError
 
+pytestmark = pytest.mark.xdist_group("shared ray")  # all in one process, as some share the Ray and some the study
 COMMAND = [sys.executable, "-m", "tuner"]
 ROOT = Path(__file__).parents[1]
 
 
 def tune(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, cwd=cwd, timeout=120)
-
-
-def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What a command prints that this process runs: to load torch for another one takes three seconds."""
-    assert cli.main([*arguments], standalone_mode=False) in (None, 0)
-    printed = capsys.readouterr()
-    assert printed.err == ""
-    return printed.out
 
 
 def own_file(folder: Path, text: str) -> str:
@@ -56,7 +50,7 @@ configurations:
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A study in the folder ``out`` of this one, and what it printed."""
     folder = tmp_path_factory.mktemp("finished")
@@ -101,7 +95,7 @@ def test_a_trial_of_a_study_is_trained_again_without_ray_to_the_last_digit(
 
 @pytest.mark.ray
 def test_the_command_that_repeats_the_best_may_be_ended_by_a_limit_of_time_and_gone_on_with_for_more_seeds(
-    finished: tuple[Path, str],
+    finished: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], shared_ray: None
 ) -> None:
     folder, printed = finished
     command = [*shlex.split(command_again(printed)), "--output", "again", "--seeds", "2", "--time-limit", "0.01s"]
@@ -111,8 +105,8 @@ def test_the_command_that_repeats_the_best_may_be_ended_by_a_limit_of_time_and_g
     assert run.stdout.splitlines()[-1] == f"go on with: {python} -m tuner --resume again"
     rows = pd.read_csv(folder / "again" / "results.csv")
     assert set(rows.error) == {"time limit of 0.01s reached before it started"}
-    run = tune("--resume", "again", "--seeds", "3", "--max-workers", "1", cwd=folder)
-    assert (run.returncode, run.stderr) == (0, "")
+    monkeypatch.chdir(folder)
+    said(capsys, "--resume", "again", "--seeds", "3", "--max-workers", "1")
     rows = pd.read_csv(folder / "again" / "results.csv")
     assert list(zip(rows.seed, rows.status, strict=True)) == [(seed, "completed") for seed in (0, 1, 2)]
     tried = pd.read_csv(folder / "out" / "results.csv")
@@ -203,13 +197,7 @@ def test_bad_input_is_one_line_and_exit_code_2_and_nothing_written(
 ) -> None:
     own_file(tmp_path, SMALL)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["tune", *arguments, "--device", "cpu"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    (line,) = capfd.readouterr().err.splitlines()
-    assert line.startswith("error: ")
-    assert message in line
+    assert message in refused(capfd, *arguments, "--device", "cpu")
     assert [path.name for path in tmp_path.iterdir()] == ["own.yaml"]
 
 
@@ -225,24 +213,18 @@ def test_bad_input_is_one_line_and_exit_code_2_and_nothing_written(
         (["plan", "--mode", "quick", "--config", "x"], "--config and --mode were both given: leave one of them out"),
     ],
 )
-def test_what_was_meant_is_said(
-    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_what_was_meant_is_said(arguments: list[str], message: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert refused(capfd, *arguments) == f"error: {message}"
+
+
+def test_a_broken_line_of_the_data_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["tune", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert (ended.value.code, capsys.readouterr().err) == (2, f"error: {message}\n")
-
-
-def test_a_broken_line_of_the_data_is_named(folder: Path, tmp_path: Path) -> None:
     lines = (folder / "u.data").read_text().splitlines()
     lines[41] = "1\ttwo\t3\t4"
     (folder / "u.data").write_text("\n".join(lines))
-    run = tune("--data", str(folder), cwd=tmp_path)
-    assert run.returncode == 2
-    (line,) = run.stderr.splitlines()
-    assert line.startswith("error: ")
-    assert "u.data, line 42" in line
+    monkeypatch.chdir(folder.parent)
+    assert "u.data, line 42" in refused(capfd, "--data", str(folder))
 
 
 def test_a_dry_run_prints_the_plan_and_stops(
@@ -266,7 +248,7 @@ def test_estimates_are_printed_as_a_table_json_or_csv(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     common = ["estimate", "--data", str(folder), "--device", "cpu", "--set", "hidden_dim=16"]
-    table = tune(*common, cwd=tmp_path).stdout.splitlines()
+    table = said(capsys, *common).splitlines()
     assert table[0].split()[0] == "name"
     assert [line.split()[0] for line in table[1:3]] == ["32x2", "64x2"]
     records = json.loads(said(capsys, *common, "--json"))
@@ -279,15 +261,20 @@ def test_estimates_are_printed_as_a_table_json_or_csv(
 
 @pytest.mark.ray
 def test_calibration_trains_measures_and_corrects(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, shared_ray: None
 ) -> None:
-    run = tune("calibrate", "--data", str(folder), "--limit", "1", "--device", "cpu", cwd=tmp_path)
-    assert run.returncode == 0, run.stderr
-    head, row = run.stdout.splitlines()[-2:]
+    monkeypatch.chdir(tmp_path)
+    head, row = said(capsys, "calibrate", "--data", str(folder), "--limit", "1", "--device", "cpu").splitlines()[-2:]
     found = dict(zip(head.split(), row.split(), strict=True))
     assert float(found["after_gb"]) == pytest.approx(float(found["peak_memory_gb"]), rel=0.02)
     assert "calibrated" in said(capsys, "estimate", "--data", str(folder), "--device", "cpu")
     assert [path.name for path in tmp_path.iterdir()] == ["ml-small"]
+
+
+def test_calibration_without_data_ends_with_exit_code_2(tmp_path: Path) -> None:
+    run = tune("calibrate", "--data", "nowhere", cwd=tmp_path)
+    assert (run.returncode, run.stdout) == (2, "")
+    assert run.stderr.startswith("error: no folder 'nowhere'")
 
 
 def test_help_shows_the_options_of_the_command_that_can_be_left_out(tmp_path: Path) -> None:

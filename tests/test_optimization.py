@@ -166,7 +166,7 @@ def test_what_ends_batches_of_trees_before_memory_does_is_named(trees, paths: in
 def test_a_tree_that_does_not_fit_has_fewer_negatives(trees) -> None:
     workload = find_workload("gt-ssl")
     config = complete({**TINY, "n_negatives": 200_000}, workload.schema)
-    estimator = Estimator(Job(workload, trees), replace(GPU, kind="cpu"), calibration=False)
+    estimator = Estimator(Job(workload, trees), replace(GPU, kind="cpu"), "static", calibration=False)
     limit = estimator.estimate({**config, "n_negatives": 100_000}, 1).total_bytes
     row = size_configuration(estimator, "a", config, Goal(limit, effective_batch=1, max_batch_size=1))
     assert row.lowered == ("n_negatives",)

@@ -90,32 +90,25 @@ def test_the_example_is_short_and_is_estimated_by_the_tracer(here: Path) -> None
 
 
 @pytest.mark.ray
-def test_it_is_tuned_retried_resumed_trained_again_and_loaded(here: Path) -> None:
-    import ray
-
-    ray.init("local", num_cpus=2, include_dashboard=False, object_store_memory=2**27, logging_level="ERROR")
+def test_it_is_tuned_retried_resumed_trained_again_and_loaded(here: Path, shared_ray: None) -> None:
     common: dict[str, Any] = {"device": "cpu", "gpu_memory_buffer_gb": 0.5, "threads": 1, "report": False}
-    try:
-        config = {"config": "digits.yaml", "overrides": ["epochs=1"]}
-        rows = tuner.run("digits:Digits", **config, auto_memory=True, output="study", limit=1, **common).rows
-        assert [(row["workload"], row["status"], row["attempts"]) for row in rows] == [("digits", "completed", 1)]
-        assert [row["status"] for row in tuner.run(resume="study", seeds=2, threads=1).rows] == ["completed"] * 2
-
-        class Digits(find_workload("digits:Digits").__class__):  # type: ignore[misc]
-            """As in a notebook: it cannot be imported anywhere."""
-
-        big = {"overrides": ["hidden=3072", "layers=2", "epochs=1"], "model_memory_gb": 0.6, **common}
-        (row,) = tuner.run(Digits(), **big, output="poor").rows
-        assert (row["status"], row["attempts"], row["limit_gb"]) == ("completed", 2, pytest.approx(0.9))
-        assert len(tuner.run(Digits(), **{**big, "limit": 1}, seeds=1, resume="poor").rows) == 1
-        assert json.loads(Path("poor/study.json").read_text())["classes"] == {"digits": None}
-        with pytest.raises(InputError, match=r"started by tuner.run\(\): call that again with resume='poor'"):
-            tuner.run(resume="poor")
-        with pytest.raises(InputError, match="object of a class that is in no module: give it that again"):
-            tuner.load_best("poor")
-        assert tuner.load_best("poor", Digits)[0][0].out_features == 3072
-    finally:
-        ray.shutdown()
+    config = {"config": "digits.yaml", "overrides": ["epochs=1"]}
+    rows = tuner.run("digits:Digits", **config, auto_memory=True, output="study", limit=1, **common).rows
+    assert [(row["workload"], row["status"], row["attempts"]) for row in rows] == [("digits", "completed", 1)]
+    assert [row["status"] for row in tuner.run(resume="study", seeds=2, threads=1).rows] == ["completed"] * 2
+    notebook: dict[str, Any] = {"__name__": "__main__"}
+    exec(CODE, notebook)
+    Digits = notebook["Digits"]  # it cannot be imported anywhere
+    big = {"overrides": ["hidden=3072", "layers=2", "epochs=1"], "model_memory_gb": 0.6, "backoff": 0.1, **common}
+    (row,) = tuner.run(Digits(), **big, output="poor").rows
+    assert (row["status"], row["attempts"], row["limit_gb"]) == ("completed", 2, pytest.approx(0.9))
+    assert len(tuner.run(Digits(), **{**big, "limit": 1}, seeds=1, resume="poor").rows) == 1
+    assert json.loads(Path("poor/study.json").read_text())["classes"] == {"digits": None}
+    with pytest.raises(InputError, match=r"started by tuner.run\(\): call that again with resume='poor'"):
+        tuner.run(resume="poor")
+    with pytest.raises(InputError, match="object of a class that is in no module: give it that again"):
+        tuner.load_best("poor")
+    assert tuner.load_best("poor", Digits)[0][0].out_features == 3072
     tuner.train("study", epochs=1, output="longer", device="cpu")
     for folder in ("study", "longer"):
         assert tuner.load_best(folder)(torch.zeros(3, 64)).shape == (3, 10)
@@ -260,13 +253,17 @@ def test_another_process_has_the_class_by_its_folder_or_by_its_code(here: Path, 
 
 
 SCRIPT = """
-estimates = tuner.estimate(workload=Digits(), memory_estimation="measured", calibration=False, device="cpu")
+import torch
+from tests.toy import Toy
+class Mine(Toy):
+    name = "mine"
+estimates = tuner.estimate(workload=Mine(), memory_estimation="measured", calibration=False, device="cpu")
 print([(name, each.method) for name, each in estimates])
 """
 
 
 def test_a_class_of_a_script_is_measured_without_running_the_script_again(here: Path) -> None:
-    (here / "script.py").write_text(f"import tuner\nprint('begun')\n{CODE}{SCRIPT}")
+    (here / "script.py").write_text(f"import tuner\nprint('begun')\n{SCRIPT}")
     result = run("script.py")
     assert result.stdout == "begun\n[('default', 'measured')]\n", result.stderr
 

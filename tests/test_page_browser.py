@@ -25,10 +25,7 @@ from tuner.views.serving import LivePage, make_server
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
-pytestmark = [
-    pytest.mark.skipif(not (BROWSER and DRIVER), reason="needs chromium and chromedriver"),
-    pytest.mark.xdist_group("browser"),
-]
+pytestmark = pytest.mark.skipif(not (BROWSER and DRIVER), reason="needs chromium and chromedriver")
 NASTY = "</script><img src=x onerror=alert(1)>-that-does-not-fit-on-a-phone"
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage")
 
@@ -48,6 +45,14 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chro
 def thousand(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("studies") / "thousand"
     write_study(folder, 1000)
+    report(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def hundred(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("studies") / "hundred"
+    write_study(folder, 100)
     report(folder)
     return folder
 
@@ -147,10 +152,10 @@ def test_a_thousand_trials_open_and_sort_in_two_seconds(browser: webdriver.Chrom
     assert min(milliseconds_to_open_and_sort(browser, thousand) for _ in range(3)) < 2000
 
 
-def test_the_table_has_the_csvs_very_texts(browser: webdriver.Chrome, thousand: Path) -> None:
-    show(browser, thousand)
+def test_the_table_has_the_csvs_very_texts(browser: webdriver.Chrome, hundred: Path) -> None:
+    open_page(browser, hundred)
     assert press(browser, "val_loss") == "ascending"
-    with (thousand / "results.csv").open(newline="") as file:
+    with (hundred / "results.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     ids = cells(browser, "trial_id")
     assert sorted(ids) == sorted(row["trial_id"] for row in rows)
@@ -166,25 +171,23 @@ def test_the_table_has_the_csvs_very_texts(browser: webdriver.Chrome, thousand: 
 
 
 def test_every_plot_is_drawn_without_an_error_and_without_the_network(
-    browser: webdriver.Chrome, thousand: Path
+    browser: webdriver.Chrome, hundred: Path
 ) -> None:
-    show(browser, thousand)
+    open_page(browser, hundred)
     browser.execute_script("drawAll()")
     plots = browser.find_elements(By.CLASS_NAME, "plot")
     empty = [each for each in plots if not each.find_elements(By.CLASS_NAME, "main-svg")]
     assert (len(plots), empty) == (1 + 5 + 1 + 2 + 1, [])
     bars = browser.execute_script("return document.querySelectorAll('.plot .bars .point').length")
-    attempts = len((thousand / "attempts.jsonl").read_text().splitlines())
+    attempts = len((hundred / "attempts.jsonl").read_text().splitlines())
     assert bars >= attempts
     assert [each for each in browser.get_log("browser") if each["level"] in ("SEVERE", "WARNING")] == []
     assert network(browser) == []
     assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
 
 
-def test_sorting_and_filtering_by_keyboard(browser: webdriver.Chrome, tmp_path: Path) -> None:
-    write_study(tmp_path / "s", 100)
-    report(tmp_path / "s")
-    open_page(browser, tmp_path / "s")
+def test_sorting_and_filtering_by_keyboard(browser: webdriver.Chrome, hundred: Path) -> None:
+    open_page(browser, hundred)
     assert press(browser, "val_loss") == "ascending"
     assert press(browser, "val_loss", Keys.SPACE) == "descending"
     texts = cells(browser, "val_loss")

@@ -15,8 +15,6 @@ from ray import tune
 import tuner
 from tests.tune_mnist import train_mnist, train_within
 from tuner.errors import InputError
-from tuner.execution.cluster import local_session
-from tuner.machine.devices import ram_device
 from tuner.ray_tune.attempt import Attempt
 from tuner.ray_tune.share import Budget, RunAgain, Share
 from tuner.ray_tune.terms import Terms, share_of
@@ -242,19 +240,15 @@ def test_tunes_own_wrappers_come_first(share: Any, parameters: dict[str, Any], m
 
 @pytest.mark.ray
 def test_rays_example_with_half_of_what_it_needs_completes_wrapped_and_fails_unwrapped(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, shared_ray: None
 ) -> None:
     monkeypatch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
     run_config = tune.RunConfig(storage_path=str(tmp_path), verbose=0)
     half = NEED_GB / 2
-    wrapped = tuner.memory_aware(train_mnist, estimate=half, device="cpu", gpu_memory_buffer_gb=0, retry_growth=2.5)
-    session = local_session((ram_device(),), {})
-    session.wait()
-    try:
-        (result,) = tune.Tuner(wrapped, param_space=EXAMPLE, run_config=run_config).fit()
-        (unwrapped,) = tune.Tuner(train_within, param_space={**EXAMPLE, "gb": half}, run_config=run_config).fit()
-    finally:
-        session.stop()
+    options: dict[str, Any] = {"device": "cpu", "gpu_memory_buffer_gb": 0, "retry_growth": 2.5, "backoff": 0.1}
+    wrapped = tuner.memory_aware(train_mnist, estimate=half, **options)
+    (result,) = tune.Tuner(wrapped, param_space=EXAMPLE, run_config=run_config).fit()
+    (unwrapped,) = tune.Tuner(train_within, param_space={**EXAMPLE, "gb": half}, run_config=run_config).fit()
     assert result.error is None
     assert (result.metrics["attempts"], result.metrics["epoch"]) == (2, 1)
     assert result.metrics["resumed_at"] == 1, "the second attempt goes on from the first's checkpoint"

@@ -183,7 +183,7 @@ def test_a_plan_of_both_has_the_data_and_the_trials_of_both(tmp_path: Path) -> N
 
 @pytest.mark.ray
 def test_a_file_of_both_runs_and_is_gone_on_with_by_its_folder_alone(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], shared_ray: None
 ) -> None:
     (tmp_path / "own.yaml").write_text(
         "defaults: {epochs: 1, workload: toy-wide}\nconfigurations: [{name: a}, {name: a, workload: toy}, {width: 2}]"

@@ -54,8 +54,7 @@ def worker_processes() -> list[psutil.Process]:
 
 
 @pytest.mark.ray
-def test_what_goes_wrong_as_a_worker_is_made_is_told_by_its_last_line() -> None:
-    # Before the tests that share an executor: that one reserves all there is, until the last of them has ended.
+def test_what_goes_wrong_as_a_worker_is_made_is_told_by_its_last_line(shared_ray: None) -> None:
     with closing(RayExecutor()) as executor:
         (placement,) = placements(open_for(executor, Unpackable()), 1)
         executor.submit(placement)

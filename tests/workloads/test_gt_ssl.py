@@ -463,9 +463,12 @@ UNUSUAL = {
     "smallest": lowest(),
 }
 FORMULAS = {**{str(each.name): each.values for each in ARCHITECTURES}, **UNUSUAL}
+BETWEEN = [str(each.name) for each in ARCHITECTURES[1:-1]]  # the smallest and the largest
 
 
-@pytest.mark.parametrize("name", FORMULAS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in BETWEEN else name for name in FORMULAS]
+)
 def test_the_formula_is_above_what_is_traced(name: str, trees: TreeData) -> None:
     formula = estimate_static("gt-ssl", FORMULAS[name], trees)
     traced = trace_workload(GTSSL(), FORMULAS[name], trees).peak_bytes()
