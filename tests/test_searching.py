@@ -179,6 +179,7 @@ def test_asha_prunes_what_is_worse_and_keeps_its_best_epoch(tmp_path: Path) -> N
     assert (rows["0.3"]["status"], rows["0.3"]["epochs"]) == ("completed", 40)
     for name in ("0.0001", "0.0002"):
         assert (rows[name]["status"], rows[name]["epochs"], rows[name]["best_epoch"]) == ("pruned", 1, 1)
+        assert rows[name]["error"] == "asha ended it after 1 of 40 epochs"
         assert rows[name]["val_loss"] > 0 and rows[name]["peak_memory_gb"] > 0 and rows[name].get("test_loss") is None
     assert result.exit_code == 0
     assert not list((tmp_path / "out" / "checkpoints").iterdir())

@@ -30,7 +30,7 @@ def parsed(space: Any) -> dict[str, Domain]:
         ({"lr": {"choice": []}}, r"lr: choice \[\]: expected a list that is not empty"),
         ({"lr": {"choice": [0.1, 11]}}, r"lr = 11 is out of range \(allowed: a number from 0 to 10\)"),
         ({"lr": {"uniform": [0.5, 0.1]}}, r"lr: uniform \[0.5, 0.1\] must rise: its low end comes first"),
-        ({"lr": {"uniform": [0.5, 0.5]}}, "must rise"),
+        ({"lr": {"uniform": [0.5, 0.5]}}, "must rise: .*; for one value give 0.5$"),
         ({"lr": {"uniform": [0.1]}}, "must be two numbers, its ends"),
         ({"lr": {"uniform": [0.1, "x"]}}, "must be two numbers, its ends"),
         ({"lr": {"uniform": [0.1, float("inf")]}}, "must be two numbers, its ends"),

@@ -91,7 +91,7 @@ def size(space: Space) -> float:
     sizes: list[float] = []
     for domain in space.values():
         if domain.kind == "choice":
-            sizes.append(len(domain.values))
+            sizes.append(len(set(domain.values)))  # one that is there twice is drawn twice as often
         else:
             low, high = domain.values
             sizes.append(high - low + 1 if domain.kind in ("int", "logint") else math.inf)
@@ -147,7 +147,8 @@ def _wrong_range(kind: str, ends: Any, default: object) -> str:
         return f"must be of whole numbers: give {{{'logint' if kind == 'loguniform' else 'int'}: [...]}}"
     low, high = ends
     if not low < high:
-        return "must rise: its low end comes first"
+        one = f"; for one value give {low}" if low == high else ""
+        return f"must rise: its low end comes first{one}"
     return "must begin above 0, as it has a logarithm" if kind.startswith("log") and low <= 0 else ""
 
 

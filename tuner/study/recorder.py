@@ -24,6 +24,7 @@ class Recorder:
         progress: Progress,
         requests: Sequence[Request],
         trackers: Trackers | None = None,
+        scheduler: str = "",
     ) -> None:
         """Begins with every trial unfinished.
 
@@ -32,6 +33,7 @@ class Recorder:
             progress: where they are shown.
             requests: all trials that are to run.
             trackers: who else is told, already open.
+            scheduler: who prunes trials.
         """
         self._folder = folder
         self._progress = progress
@@ -41,6 +43,7 @@ class Recorder:
         self._stopped: dict[str, tuple[Outcome, float]] = {}  # and when; monotonic seconds
         self._epochs = EpochLog(folder.path / EPOCHS)
         self._trackers = trackers or Trackers()
+        self._scheduler = scheduler
 
     def add(self, request: Request) -> None:
         """A search has suggested another trial."""
@@ -73,6 +76,9 @@ class Recorder:
         if outcome.status == "interrupted":  # its row is written when it is known why the study has ended
             self._stopped[trial_id] = outcome, time.monotonic()
             return
+        if outcome.status == "pruned" and trial_id in self._reports:
+            said = f"{self._scheduler} ended it after {outcome.epochs} of {self._reports[trial_id].epochs} epochs"
+            outcome = replace(outcome, error=said)
         request = self._unfinished.pop(trial_id)
         times = self._times(trial_id)
         self._placements.pop(trial_id, None)

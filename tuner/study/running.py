@@ -82,7 +82,7 @@ def _execute(study: Running, executor: Executor, console: Console, interrupt: In
     progress = (NotebookProgress if in_notebook() else Progress)(
         console, number, epochs, metrics_of(jobs), sum(plan.budgets), several_seeds=settings.seeds > 1
     )
-    recorder = Recorder(folder, progress, requests, trackers)
+    recorder = Recorder(folder, progress, requests, trackers, settings.scheduler)
     feedback = _feedback(study.estimates, folder)
     pruning = Pruning(settings.scheduler, metrics_of(jobs), study.trials)
     pruning.replay(read_epochs(folder.path / EPOCHS))
