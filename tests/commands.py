@@ -9,9 +9,9 @@ import pytest
 from tuner.cli.main import cli, main
 
 
-def said(capture: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What a command prints that ends well."""
-    assert cli.main([*arguments], standalone_mode=False) in (None, 0)
+def said(capture: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+    """What a command prints that ends with this exit code and without an error."""
+    assert (cli.main([*arguments], standalone_mode=False) or 0) == code
     printed = capture.readouterr()
     assert printed.err == ""
     return printed.out

@@ -48,8 +48,8 @@ class Hungry(Toy):
 
 def fill_the_machine(size: int) -> None:
     """Takes shared memory, which no cap of a process counts, until the monitor kills this process."""
-    held = mmap.mmap(-1, size)
-    for start in range(0, size, STEP):
-        held[start : start + STEP : mmap.PAGESIZE] = b"x" * (STEP // mmap.PAGESIZE)  # a byte takes its page
+    held = []
+    for _ in range(0, size, STEP):
+        held.append(mmap.mmap(-1, STEP, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE))
     time.sleep(60)
     raise RuntimeError("the memory monitor has not killed this worker")

@@ -45,7 +45,7 @@ def test_under_pressure_every_trial_ends_completed_with_the_losses_of_a_study_wi
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trials: int
 ) -> None:
     memory = psutil.virtual_memory()
-    spare = 4 * GB  # what other tests, a browser among them, may come to need meanwhile
+    spare = 3 * GB  # what other tests, a browser among them, may come to need meanwhile
     monkeypatch.setenv("RAY_memory_usage_threshold", str((memory.total - memory.available + spare) / memory.total))
     monkeypatch.setenv("RAY_memory_monitor_refresh_ms", "50")
     data = {"folder": str(tmp_path), "bytes": spare + 2 * GB}
