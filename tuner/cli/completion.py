@@ -26,11 +26,9 @@ def completion(shell: str) -> str:
     """
     if shell not in SHELLS:
         raise InputError(f"unknown shell {shell!r}: choose one of {', '.join(SHELLS)}")
-    from tuner.cli.main import cli
-
     made = get_completion_class(shell)
     assert made is not None
-    each = [made(cli, {}, name, VARIABLE) for name in NAMES]
+    each = [made(click.Command(name), {}, name, VARIABLE) for name in NAMES]  # a script says nothing of the command
     return "\n".join(one.source_template % one.source_vars() for one in each)
 
 
