@@ -22,7 +22,8 @@ import click
 
 import tuner
 from tuner.records.epochs import EPOCHS, read_epochs
-from tuner.records.study_folder import STUDY, Row
+from tuner.records.rows import Row
+from tuner.records.study_file import STUDY
 
 GRID: Mapping[str, Any] = {
     "hidden_dim": [16, 32, 64],

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from tuner.datasets.trees import TreeData, load_trees
 from tuner.records.journal import read_attempts
-from tuner.records.study_folder import read_study
+from tuner.records.study_file import read_study
 from tuner.training.loop import Fit, fit
 from tuner.trial import Trial
 from tuner.workloads.gt_ssl import EVALUATION_TREES, GTSSL

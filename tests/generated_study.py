@@ -8,7 +8,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from tuner.records.study_folder import to_csv
+from tuner.records.rows import to_csv
 from tuner.trial import GB
 
 Row = dict[str, Any]

@@ -14,7 +14,7 @@ import pytest
 from tests.generated_study import write_study
 from tuner.errors import InputError
 from tuner.records.browse import best_first
-from tuner.records.study_folder import columns
+from tuner.records.rows import columns
 from tuner.views.frame import StudyFrame, study_frame
 
 Row = dict[str, Any]

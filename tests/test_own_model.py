@@ -20,7 +20,7 @@ from tests.toy import Toy
 from tuner.cli.main import cli
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
-from tuner.records.study_folder import classes, read_study
+from tuner.records.study_file import classes, read_study
 from tuner.retraining.past_trial import find_trial
 from tuner.study.result import StudyResult
 from tuner.study.resume import fingerprint

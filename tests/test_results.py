@@ -19,8 +19,9 @@ from tuner.cli.print_results import print_results
 from tuner.commands.results import Comparison, side_by_side
 from tuner.commands.run import run_defaults
 from tuner.errors import InputError
+from tuner.records.rows import to_csv
 from tuner.records.studies import read_studies
-from tuner.records.study_folder import read_study, to_csv
+from tuner.records.study_file import read_study
 
 FIXED = {
     "workload": "graphsage",
@@ -149,7 +150,7 @@ def test_a_table_alone_is_read_as_the_study_it_was_written_of(one: Path, tmp_pat
 
 
 def test_the_csv_of_several_studies_is_read_back_as_several(one: Path, tmp_path: Path) -> None:
-    from tuner.records.study_folder import write_rows
+    from tuner.records.rows import write_rows
 
     found = compared(one, study(tmp_path / "two", trial(1, val=0.85)))
     (tmp_path / "both.csv").write_text(write_rows(found.records(), found.names))

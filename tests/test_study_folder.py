@@ -18,7 +18,9 @@ import pytest
 from tuner.errors import ExecutionError, InputError
 from tuner.records import journal
 from tuner.records.journal import read_attempts
-from tuner.records.study_folder import StudyFolder, read_study, to_row
+from tuner.records.rows import to_row
+from tuner.records.study_file import read_study
+from tuner.records.study_folder import StudyFolder
 from tuner.trial import GB, Device, MemoryEstimate, Outcome, Placement, Status, Trial
 
 ESTIMATE = MemoryEstimate("given", context_bytes=3 * GB // 2)

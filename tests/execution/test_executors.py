@@ -18,7 +18,8 @@ from tuner.execution.loop import Executor
 from tuner.execution.ray_executor import RayExecutor
 from tuner.machine.devices import ram_device
 from tuner.placement import make_plan
-from tuner.records.study_folder import Row, best_name
+from tuner.records.rows import Row
+from tuner.records.study_folder import best_name
 from tuner.space import configurations
 from tuner.study.result import StudyResult
 from tuner.study.settings import Settings

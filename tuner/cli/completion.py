@@ -57,7 +57,7 @@ def complete_modes(ctx: click.Context, parameter: click.Parameter, incomplete: s
 def complete_studies(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """Studies' folders under ``results/`` that begin so, newest first, or any other folder."""
     from tuner.records.studies import RESULTS_FOLDER
-    from tuner.records.study_folder import STUDY
+    from tuner.records.study_file import STUDY
 
     found = sorted(RESULTS_FOLDER.glob(f"*/{STUDY}"), reverse=True)
     studies = [str(path.parent) for path in found]

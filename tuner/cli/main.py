@@ -99,7 +99,7 @@ def estimate(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
     if as_json:
         click.echo(json.dumps([estimate.to_record(*each) for each in found], indent=2))
     elif as_csv:
-        from tuner.records.study_folder import write_rows
+        from tuner.records.rows import write_rows
 
         click.echo(write_rows([estimate.to_record(*each) for each in found]), nl=False)
     else:
@@ -238,7 +238,7 @@ def results(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
     if as_json:
         click.echo(json.dumps(found.records(), indent=2))
     elif as_csv:
-        from tuner.records.study_folder import write_rows
+        from tuner.records.rows import write_rows
 
         click.echo(write_rows(found.records(), found.names), nl=False)
     else:

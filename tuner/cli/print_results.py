@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tuner.commands.results import Comparison, again
 from tuner.records.browse import CONFIG, default_columns, head
-from tuner.records.study_folder import Row
+from tuner.records.rows import Row
 from tuner.trial import title
 from tuner.views.seeds import has_seeds, print_averages
 from tuner.views.tables import value_text

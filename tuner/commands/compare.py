@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from tuner.errors import InputError
 from tuner.records.browse import STUDY
 from tuner.records.noise import Average, Interval, averages
+from tuner.records.rows import Row
 from tuner.records.studies import Study, by_data, data_print, labels, metric_of, name_in_study, read_studies
-from tuner.records.study_folder import Row
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,7 +14,7 @@ from tuner.errors import InputError
 from tuner.machine.devices import DeviceChoice, detect_devices
 from tuner.memory.estimate import Method, calibrated, cublas_workspace_bytes, estimate_all, to_estimate
 from tuner.placement import low_bytes, need_bytes
-from tuner.records.study_folder import Row
+from tuner.records.rows import Row
 from tuner.sizing.transformers.formula import Attention, TransformerConfig
 from tuner.sizing.transformers.gpu_memory import transformer_estimates
 from tuner.sizing.transformers.model_file import KEYS, transformer_config

@@ -16,8 +16,10 @@ from tuner.commands.report import metrics_used
 from tuner.errors import InputError
 from tuner.records.epochs import EPOCHS, Line, histories, read_epochs
 from tuner.records.journal import read_attempts
+from tuner.records.rows import Row
 from tuner.records.studies import RESULTS_FOLDER, newest_study
-from tuner.records.study_folder import ATTEMPTS, Row, read_study
+from tuner.records.study_file import read_study
+from tuner.records.study_folder import ATTEMPTS
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

@@ -14,7 +14,9 @@ from tuner.machine.devices import DeviceChoice, detect_devices
 from tuner.memory.estimate import Method
 from tuner.placement import Packing, Plan, Schedule, simulate
 from tuner.records.journal import read_attempts
-from tuner.records.study_folder import ATTEMPTS, Row, read_study, workloads
+from tuner.records.rows import Row
+from tuner.records.study_file import read_study, workloads
+from tuner.records.study_folder import ATTEMPTS
 from tuner.study.auto_batch import Sized, packed_uniformly, size_batches
 from tuner.study.planning import estimate_requests, plan_requests, to_trials, usable
 from tuner.study.prerequisites import needed

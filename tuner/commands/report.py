@@ -10,8 +10,10 @@ from typing import Any
 from tuner.commands.run import command_again
 from tuner.errors import InputError
 from tuner.records.journal import read_attempts
+from tuner.records.rows import Row
 from tuner.records.studies import RESULTS_FOLDER, metric_of, newest_study
-from tuner.records.study_folder import ATTEMPTS, Row, read_study, workloads
+from tuner.records.study_file import read_study, workloads
+from tuner.records.study_folder import ATTEMPTS
 from tuner.views.page.files import REPORT, check_replaceable, write_page
 from tuner.views.page.study import PageStudy, read_page_study
 from tuner.views.serving import PORT, LivePage, serve

@@ -19,9 +19,10 @@ from tuner.records.browse import (
     parse_order,
     sort_rows,
 )
+from tuner.records.rows import NOT_KEPT, Row
+from tuner.records.rows import columns as csv_columns
 from tuner.records.studies import Study, by_data, data_print, labels, metric_of, name_in_study, read_studies
-from tuner.records.study_folder import NOT_KEPT, Row, classes
-from tuner.records.study_folder import columns as csv_columns
+from tuner.records.study_file import classes
 from tuner.study.again import values_again
 from tuner.workloads import BUILT_IN
 

@@ -12,7 +12,8 @@ from tuner.errors import InputError
 from tuner.machine.devices import DeviceChoice
 from tuner.memory.estimate import Method
 from tuner.placement import Packing, Plan
-from tuner.records.study_folder import Row, classes, read_study, workloads
+from tuner.records.rows import Row
+from tuner.records.study_file import classes, read_study, workloads
 from tuner.retry import OnOom
 from tuner.search.plain import plain_space
 from tuner.search.schedulers import Name as Scheduler

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuner.errors import InputError
-from tuner.records.study_folder import AFTER_METRICS, BEFORE_METRICS, Row
+from tuner.records.rows import AFTER_METRICS, BEFORE_METRICS, Row
 
 STUDY = "study"
 CONFIG = "config/"

@@ -12,8 +12,10 @@ from typing import Any
 from tuner.errors import InputError
 from tuner.records.browse import STUDY, to_value
 from tuner.records.journal import TEXTS, check_row, read_attempts
-from tuner.records.study_folder import AFTER_METRICS, ATTEMPTS, BEFORE_METRICS, RESULTS, Row, read_study, workloads
-from tuner.records.study_folder import STUDY as STUDY_FILE
+from tuner.records.rows import AFTER_METRICS, BEFORE_METRICS, Row
+from tuner.records.study_file import STUDY as STUDY_FILE
+from tuner.records.study_file import read_study, workloads
+from tuner.records.study_folder import ATTEMPTS, RESULTS
 from tuner.workloads import BUILT_IN, find_workload
 
 RESULTS_FOLDER = Path("results")  # where a study has its folder unless told otherwise

@@ -13,52 +13,31 @@ results/<time>-<workload>-<mode>/
 
 from __future__ import annotations
 
-import csv
 import errno
-import io
 import json
 import math
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from tuner.errors import ExecutionError, InputError
 from tuner.records import journal
 from tuner.records.journal import PARTIAL, Journal
-from tuner.records.journal import Row as Row
-from tuner.trial import GB, MemoryEstimate, Outcome, Status
+from tuner.records.rows import NOT_KEPT, Row, Times, to_csv, to_row
+from tuner.records.study_file import STUDY, read_study
+from tuner.trial import MemoryEstimate, Outcome, Status
 
 ATTEMPTS = "attempts.jsonl"
 RESULTS = "results.csv"
-STUDY = "study.json"
-AUTO_BATCH = "auto_batch"  # in study.json: what each batch that was to be found came to, by trial id
-# What its values are.
-KINDS = {"classes": dict, "configurations": list, "metrics": dict, "plan": dict, "settings": dict, "seeds": int}
-RESTORE = "restore it from a copy, or start a new study"
 BEST = "best.pt"
 TRAIN = "train.json"  # in the place of study.json, in the folder of a model that ``tune train`` has left
 CHECKPOINTS = "checkpoints"
 PRUNE = ".prune"  # a file there that asks a running trial to end, see ``tuner.execution.end_requests``
 TRACEBACKS = "tracebacks.log"
 
-BEFORE_METRICS = ("trial_id", "workload", "name", "seed", "status", "attempts")
-AFTER_METRICS = (
-    "epochs",
-    "duration_s",
-    "device",
-    "gpu_fraction",
-    "estimated_memory_gb",
-    "peak_memory_gb",
-    "error",
-)
-# Not in the table: what going on with a study is decided by, and when an attempt was placed and ended (unix seconds).
-JOURNAL_ONLY = ("limit_gb", "lost", "started_at", "ended_at")
-Times = tuple[float, float]
 ENDED: tuple[Status, ...] = ("completed", "pruned", "diverged")  # such a trial never runs again
-NOT_KEPT = "weights not kept"
 # The journal has every line at once. The table is rewritten when so many seconds have passed, and so many times as
 # long as the last time took: it takes longer with every trial.
 CSV_SECONDS = 1.0
@@ -296,47 +275,6 @@ class StudyFolder:
             raise ExecutionError(f"{self.path} can no longer be written: {error.strerror}") from error
 
 
-def read_study(path: Path, option: str = "--resume") -> dict[str, Any]:
-    """What ``study.json`` says of a study.
-
-    Args:
-        path: the study's folder.
-        option: by which the user named it, for messages.
-
-    Raises:
-        InputError: the folder is not there, or it is not a study's.
-    """
-    try:
-        study = json.loads((path / STUDY).read_bytes())
-    except (FileNotFoundError, NotADirectoryError) as error:
-        what = (
-            f"holds no {STUDY}" if path.is_dir() else "is no folder" if path.exists() else "there is no such folder"
-        )
-        raise InputError(f"{option} {path}: {what}; give the folder of a study") from error
-    except OSError as error:
-        raise InputError(f"{option} {path}: {STUDY} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise InputError(f"{option} {path}: {STUDY} is damaged ({error}); {RESTORE}") from error
-    if not isinstance(study, dict) or "workload" not in study:
-        raise InputError(f"{option} {path}: its {STUDY} is not tuner's; give the folder of a study")
-    for key, kind in KINDS.items():
-        if key in study and not isinstance(study[key], kind):
-            raise InputError(f"{option} {path}: {STUDY} is damaged ({key} is {study[key]!r}); {RESTORE}")
-    return study
-
-
-def workloads(study: Mapping[str, Any]) -> list[str]:
-    """The names of a study's workloads, of which ``study.json`` has a list only where there are several."""
-    named = study["workload"]
-    return [str(each) for each in named] if isinstance(named, list) else [str(named)]
-
-
-def classes(study: Mapping[str, Any]) -> Mapping[str, str | None]:
-    """Where a study's workloads are found that are not built in: ``module:Class`` by name, None for no module."""
-    found: Mapping[str, str | None] = study.get("classes", {})
-    return found
-
-
 def best_name(workload: str) -> str:
     """What the best weights of a workload are called, in a study of several."""
     return f"best-{workload}.pt"
@@ -371,60 +309,3 @@ def _refusal(option: str, path: Path, error: OSError) -> InputError:
     return InputError(
         f"{option} {path}: cannot be written: {error.strerror}; make it writable or give another folder"
     )
-
-
-def to_row(outcome: Outcome, estimate: MemoryEstimate, times: Times | None = None) -> Row:
-    """An attempt as its line in the journal says it; seconds, GB of 2**30 bytes, and None where nothing is known."""
-    trial, placement = outcome.trial, outcome.placement
-    started_at, ended_at = times or (None, None)
-    return {
-        "trial_id": trial.trial_id,
-        "workload": trial.workload,
-        "name": trial.name,
-        "seed": trial.seed,
-        "status": outcome.status,
-        "attempts": trial.attempt if placement else trial.attempt - 1,
-        **{name: written(value) for name, value in outcome.metrics.items()},
-        "epochs": outcome.epochs,
-        "duration_s": round(outcome.seconds, 3),
-        "device": placement.device.label if placement else None,
-        # Rounded down: seven shares of 0.142857 fit on a device, seven of 0.1429 do not.
-        "gpu_fraction": math.floor(placement.fraction * 1e6) / 1e6 if placement else None,
-        "estimated_memory_gb": round(estimate.total_bytes / GB, 4),
-        "peak_memory_gb": None if outcome.peak_bytes is None else round(outcome.peak_bytes / GB, 4),
-        "error": f"{outcome.phase}: {outcome.error}" if outcome.phase and outcome.error else outcome.error,
-        # Not rounded: what a retry is given when the study is gone on with is what it would have been given before.
-        "limit_gb": placement.limit_bytes / GB if placement else None,
-        "lost": outcome.lost,
-        "started_at": None if started_at is None else round(started_at, 3),
-        "ended_at": None if ended_at is None else round(ended_at, 3),
-        **{sys.intern(f"config/{key}"): value for key, value in trial.config.items()},
-    }
-
-
-def written(value: float) -> float | None:
-    """A metric as a row has it: to six decimals, and None where it is no finite number."""
-    return round(value, 6) if math.isfinite(value) else None
-
-
-def columns(rows: Iterable[Row]) -> list[str]:
-    """The CSV's columns in their order: fixed ones, metrics, fixed ones, then the configuration's keys."""
-    keys = list(dict.fromkeys(key for row in rows for key in row))
-    config = [key for key in keys if key.startswith("config/")]
-    metrics = [key for key in keys if key not in (*BEFORE_METRICS, *AFTER_METRICS, *JOURNAL_ONLY, *config)]
-    return [*BEFORE_METRICS, *metrics, *AFTER_METRICS, *config]
-
-
-def to_csv(rows: Sequence[Row]) -> str:
-    """The rows as CSV text; a value that is missing or None is left blank."""
-    return write_rows(rows, columns(rows))
-
-
-def write_rows(rows: Sequence[Row], names: Sequence[str] | None = None) -> str:
-    """Any rows as CSV text, with these columns or those of the first row."""
-    text = io.StringIO()
-    others: Literal["ignore", "raise"] = "ignore" if names else "raise"
-    writer = csv.DictWriter(text, names or list(rows[0]), restval="", extrasaction=others, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()

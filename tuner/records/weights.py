@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.errors import InputError
-from tuner.records.study_folder import BEST, STUDY, TRAIN, best_name, classes
+from tuner.records.study_file import STUDY, classes
+from tuner.records.study_folder import BEST, TRAIN, best_name
 from tuner.workloads import Classes, find_workload
 
 if TYPE_CHECKING:

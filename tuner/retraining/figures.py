@@ -8,7 +8,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING
 
 from tuner.errors import TunerError
-from tuner.records.study_folder import written
+from tuner.records.rows import written
 from tuner.retraining.past_trial import PastTrial
 from tuner.trial import Device
 from tuner.views.training import say

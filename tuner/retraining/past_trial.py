@@ -12,7 +12,9 @@ from typing import Any
 from tuner.errors import InputError
 from tuner.records.journal import read_attempts
 from tuner.records.noise import best_by_mean
-from tuner.records.study_folder import ATTEMPTS, BEFORE_METRICS, STUDY, Row, classes, columns, read_study, workloads
+from tuner.records.rows import BEFORE_METRICS, Row, columns
+from tuner.records.study_file import STUDY, classes, read_study, workloads
+from tuner.records.study_folder import ATTEMPTS
 from tuner.study.resume import fingerprint
 from tuner.study.selection import DEFAULT_DATA, chosen_before, source_of
 from tuner.trial import ACCUMULATION

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tuner.records.study_folder import AUTO_BATCH, Row, classes, workloads
+from tuner.records.rows import Row
+from tuner.records.study_file import AUTO_BATCH, classes, workloads
 from tuner.study.selection import source_of
 from tuner.workloads import Classes, find_workload
 

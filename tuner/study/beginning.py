@@ -17,7 +17,9 @@ from tuner.errors import InputError
 from tuner.placement import Plan
 from tuner.records.epochs import EPOCHS, read_epochs
 from tuner.records.journal import read_attempts
-from tuner.records.study_folder import ATTEMPTS, AUTO_BATCH, Row, StudyFolder
+from tuner.records.rows import Row
+from tuner.records.study_file import AUTO_BATCH
+from tuner.records.study_folder import ATTEMPTS, StudyFolder
 from tuner.study.auto_batch import Sized
 from tuner.study.live_search import LiveSearch, first_suggestions, fitting
 from tuner.study.planning import Estimates, plan_requests, whole_bytes

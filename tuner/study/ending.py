@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from tuner.errors import TunerError
 from tuner.memory import calibration
 from tuner.placement import Plan
-from tuner.records.study_folder import RESULTS, Row
+from tuner.records.rows import Row
+from tuner.records.study_folder import RESULTS
 from tuner.study.advice import Figures, advise
 from tuner.study.again import program
 from tuner.study.planning import calibration_key

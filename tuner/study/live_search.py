@@ -9,7 +9,7 @@ from typing import Any
 from tuner.errors import InputError
 from tuner.memory.estimate import memory_key
 from tuner.records.epochs import Line
-from tuner.records.study_folder import Row
+from tuner.records.rows import Row
 from tuner.search.sampling import PATIENCE
 from tuner.search.searchers import Searcher, State
 from tuner.space import configurations

@@ -12,7 +12,8 @@ from typing import Any
 
 from tuner.errors import ExecutionError, InputError
 from tuner.execution.loop import Executor
-from tuner.records.study_folder import BEST, STUDY
+from tuner.records.study_file import STUDY
+from tuner.records.study_folder import BEST
 from tuner.study.result import StudyResult
 from tuner.study.settings import Settings
 from tuner.study.study import run_study

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from tuner.execution.loop import Weights
 from tuner.records.epochs import EPOCHS, EpochLog
-from tuner.records.study_folder import StudyFolder, Times
+from tuner.records.rows import Times
+from tuner.records.study_folder import StudyFolder
 from tuner.retry import Retry
 from tuner.trackers.feeds import Trackers
 from tuner.trial import DeviceLost, EpochReport, Outcome, Placement, Request

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.placement import Plan
-from tuner.records.study_folder import Row
+from tuner.records.rows import Row
 from tuner.trial import SUCCESSFUL, MemoryEstimate
 
 if TYPE_CHECKING:
@@ -40,6 +40,6 @@ class StudyResult:
         """The rows as a DataFrame with the CSV's columns."""
         import pandas as pd
 
-        from tuner.records.study_folder import columns
+        from tuner.records.rows import columns
 
         return pd.DataFrame(self.rows, columns=columns(self.rows))

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import InputError
-from tuner.records.study_folder import AUTO_BATCH, Row
+from tuner.records.rows import Row
+from tuner.records.study_file import AUTO_BATCH
 from tuner.retry import Accumulated, Retry, RetryPolicy, next_attempt
 from tuner.trial import ACCUMULATION, GB, Ending, Request, Trial, is_auto, with_batch
 from tuner.workloads.base import Jobs

@@ -10,7 +10,8 @@ from typing import Any
 from tuner.execution.loop import Executor
 from tuner.machine.interrupts import Interrupt, orderly
 from tuner.records.browse import best_first
-from tuner.records.study_folder import AUTO_BATCH, check_unused, read_study
+from tuner.records.study_file import AUTO_BATCH, read_study
+from tuner.records.study_folder import check_unused
 from tuner.study.advice import Figures
 from tuner.study.auto_batch import packed_uniformly, size_batches
 from tuner.study.beginning import (

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tuner.records.epochs import MEMORY, Line
-from tuner.records.study_folder import BEFORE_METRICS, JOURNAL_ONLY, Row
+from tuner.records.rows import BEFORE_METRICS, JOURNAL_ONLY, Row
 from tuner.trial import GB, EpochReport, Trial
 
 Figures = dict[str, float]

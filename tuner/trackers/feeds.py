@@ -15,7 +15,7 @@ from threading import Thread
 from typing import Any
 
 from tuner.records.epochs import EPOCHS, histories, read_epochs
-from tuner.records.study_folder import Row
+from tuner.records.rows import Row
 from tuner.trackers.base import Figures, Run, Study, Tracker, epoch_figures, line_figures
 from tuner.trial import EpochReport, Placement
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from tuner.errors import InputError
 from tuner.machine.caps import environment
-from tuner.records.study_folder import Row
+from tuner.records.rows import Row
 from tuner.trackers.base import EPOCH, Figures, Run, Study, row_config, row_figures, row_texts
 from tuner.trial import SUCCESSFUL
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.records.study_folder import Row
+from tuner.records.rows import Row
 from tuner.trackers.base import Figures, Run, Study, row_config, row_figures
 from tuner.trial import SUCCESSFUL
 

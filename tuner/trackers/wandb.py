@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from tuner.errors import InputError
-from tuner.records.study_folder import Row
+from tuner.records.rows import Row
 from tuner.trackers.base import Figures, Run, Study, row_config, row_figures, row_texts
 from tuner.trial import SUCCESSFUL
 

@@ -10,7 +10,8 @@ import pandas as pd
 
 from tuner.errors import InputError
 from tuner.records.noise import best_by_mean
-from tuner.records.study_folder import Row, columns, read_study
+from tuner.records.rows import Row, columns
+from tuner.records.study_file import read_study
 from tuner.views.frame_table import trials_html
 from tuner.views.page.coordinates import against_each, parallel_coordinates
 from tuner.views.page.curves import learning_curves

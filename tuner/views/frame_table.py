@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 
 from tuner.records.browse import default_columns, head
-from tuner.records.study_folder import Row
+from tuner.records.rows import Row
 from tuner.views.page.figure import count_text
 from tuner.views.tables import value_text
 

@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 
 from tuner.errors import InputError, TunerError
 from tuner.records.epochs import EPOCHS
-from tuner.records.study_folder import ATTEMPTS, STUDY
+from tuner.records.study_file import STUDY
+from tuner.records.study_folder import ATTEMPTS
 from tuner.views.page.document import main_html, page_html
 from tuner.views.page.study import PageStudy
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.placement import low_bytes, need_bytes
 from tuner.records.browse import is_metric, metric_columns
-from tuner.records.study_folder import Row
+from tuner.records.rows import Row
 from tuner.trial import GB, MemoryEstimate, Request, title
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from tuner.records.study_folder import Row
+from tuner.records.rows import Row
 from tuner.views.page.figure import number_text, usual_end
 
 EVEN = 8  # so many different values stand at even distances; more numbers stand where they are

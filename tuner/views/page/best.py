@@ -7,7 +7,7 @@ from html import escape
 
 from tuner.records.browse import CONFIG, metric_columns
 from tuner.records.noise import averages, summary
-from tuner.records.study_folder import Row
+from tuner.records.rows import Row
 from tuner.trial import title
 from tuner.views.page.configurations import values_text
 from tuner.views.page.parts import command, facts, section

@@ -7,7 +7,7 @@ from html import escape
 
 from tuner.records.browse import CONFIG, metric_columns
 from tuner.records.noise import Average, Interval, averages
-from tuner.records.study_folder import Row
+from tuner.records.rows import Row
 from tuner.views.page.axes import varying
 from tuner.views.page.study import mean_id
 from tuner.views.page.table import NAME, cell_classes, cell_text, head_cell

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
-from tuner.records.study_folder import Row
+from tuner.records.rows import Row
 from tuner.views.page.axes import Axis, metric_axis, value_axis, varying
 from tuner.views.page.figure import Figure, count_text, number_text
 from tuner.views.page.means import Compared, compared

@@ -13,7 +13,7 @@ from importlib import resources
 from string import Template
 from typing import Any
 
-from tuner.records.study_folder import Row
+from tuner.records.rows import Row
 from tuner.trial import GB
 from tuner.views.page.best import best_section
 from tuner.views.page.configurations import configurations_table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tuner.records.study_folder import Row
+from tuner.records.rows import Row
 from tuner.views.page.figure import Figure
 from tuner.views.page.study import PageStudy
 from tuner.views.tables import estimate_accuracy

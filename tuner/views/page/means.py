@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tuner.records.noise import averages
-from tuner.records.study_folder import Row
+from tuner.records.rows import Row
 from tuner.trial import SUCCESSFUL
 from tuner.views.page.study import mean_id
 from tuner.views.seeds import has_seeds

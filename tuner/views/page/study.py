@@ -10,7 +10,9 @@ from typing import Any
 from tuner.records.browse import best_first
 from tuner.records.epochs import EPOCHS, Line, read_epochs
 from tuner.records.journal import read_attempts
-from tuner.records.study_folder import ATTEMPTS, Row, read_study
+from tuner.records.rows import Row
+from tuner.records.study_file import read_study
+from tuner.records.study_folder import ATTEMPTS
 from tuner.trial import Device, title
 
 Again = Callable[[Row], str]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from tuner.records.study_folder import AFTER_METRICS, BEFORE_METRICS, Row, columns
+from tuner.records.rows import AFTER_METRICS, BEFORE_METRICS, Row, columns
 from tuner.views.page.axes import varying
 from tuner.views.seeds import has_seeds
 

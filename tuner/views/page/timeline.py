@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tuner.records.study_folder import Row
+from tuner.records.rows import Row
 from tuner.trial import GB, Device
 from tuner.views.page.figure import Figure, count_text
 from tuner.views.page.study import PageStudy
