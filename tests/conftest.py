@@ -118,15 +118,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         ray.shutdown()
 
 
-@pytest.hookimpl(tryfirst=True)  # before that of xdist, which reads the marks
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that start Ray come first, as they take the longest, and those that share one after one another.
-
-    With ``-n``, each file runs in one process, so that what its tests share is made once; so does the shared Ray.
-    """
-    items.sort(key=lambda item: (not item.get_closest_marker("ray"), not shares_ray(item)))
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in items:
-            if not item.get_closest_marker("xdist_group"):
-                group = "shared ray" if shares_ray(item) else item.nodeid.partition("::")[0]
-                item.add_marker(pytest.mark.xdist_group(group))
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that start Ray come first, as they take the longest; of these, files and tests that can share one."""
+    kinds: dict[Path, set[bool]] = {item.path: set() for item in items}
+    for item in items:
+        if item.get_closest_marker("ray"):
+            kinds[item.path].add(shares_ray(item))
+    ranks = {file: (not kind, False in kind, True not in kind) for file, kind in kinds.items()}
+    order = {file: number for number, file in enumerate(kinds)}
+    items.sort(key=lambda item: (ranks[item.path], order[item.path], not shares_ray(item)))

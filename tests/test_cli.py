@@ -26,7 +26,6 @@ from tests.conftest import write_ratings
 from tuner.cli.main import cli
 from tuner.errors import InputError
 
-pytestmark = pytest.mark.xdist_group("shared ray")  # all in one process, as some share the Ray and some the study
 COMMAND = [sys.executable, "-m", "tuner"]
 ROOT = Path(__file__).parents[1]
 
@@ -50,7 +49,7 @@ configurations:
 """
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A study in the folder ``out`` of this one, and what it printed."""
     folder = tmp_path_factory.mktemp("finished")
