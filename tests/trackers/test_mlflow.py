@@ -4,11 +4,9 @@ import csv
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from mlflow.entities import Run as MlflowRun
-from mlflow.entities import ViewType
-from mlflow.tracking import MlflowClient
 
 from tests.test_study import Interrupted, study
 from tests.trackers.test_tensorboard import LISTED
@@ -17,6 +15,10 @@ from tuner.records.epochs import read_epochs
 from tuner.trackers.base import Run, Study
 from tuner.trackers.mlflow import MLflow
 from tuner.trial import Trial
+
+if TYPE_CHECKING:  # collecting the tests is not to take MLflow's seconds
+    from mlflow import MlflowClient
+    from mlflow.entities import Run as MlflowRun
 
 
 class Kept(Interrupted):
@@ -33,9 +35,15 @@ def uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     return (tmp_path / "mlruns").as_uri()
 
 
+def client_of(uri: str) -> MlflowClient:
+    from mlflow import MlflowClient
+
+    return MlflowClient(uri)
+
+
 def runs(uri: str) -> dict[str, MlflowRun]:
     """The runs of the only study, by trial id; a trial with two is an error."""
-    client = MlflowClient(uri)
+    client = client_of(uri)
     experiment = client.get_experiment_by_name("out")
     found = client.search_runs([experiment.experiment_id])
     by_id = {run.data.tags["tuner.trial_id"]: run for run in found}
@@ -45,7 +53,7 @@ def runs(uri: str) -> dict[str, MlflowRun]:
 
 def steps(uri: str, run: MlflowRun, metric: str) -> dict[int, float]:
     """A metric's values by step; a step that is there twice is an error."""
-    history = MlflowClient(uri).get_metric_history(run.info.run_id, metric)
+    history = client_of(uri).get_metric_history(run.info.run_id, metric)
     assert len({each.step for each in history}) == len(history)
     return {each.step: each.value for each in history}
 
@@ -130,9 +138,8 @@ def test_a_name_that_mlflow_does_not_take_costs_its_signs_alone(tmp_path: Path, 
     assert steps(uri, run, "epoch/val_recall_10") == {1: 0.5, 2: 0.5}
     assert run.data.metrics["val_recall_10"] == 0.5
     assert run.data.params == {"lr_0": "0.1", "seed": "0"}
-    assert MlflowClient(uri).search_runs([run.info.experiment_id], run_view_type=ViewType.DELETED_ONLY) == [], (
-        "nor was it made anew"
-    )
+    deleted = client_of(uri).search_runs([run.info.experiment_id], run_view_type=2)  # ViewType.DELETED_ONLY
+    assert deleted == [], "nor was it made anew"
 
 
 def test_a_store_that_mlflow_has_no_use_for_is_refused_before_anything_is_written(tmp_path: Path) -> None:
