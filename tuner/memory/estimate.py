@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from tuner.errors import InputError, TunerError
+from tuner.errors import InputError, TunerError, WorkloadError
 from tuner.machine.caps import MMAP_THRESHOLD_BYTES
 from tuner.memory import calibration
 from tuner.memory.allocator import RELEASE
@@ -70,6 +70,9 @@ def estimate_all(
         if key not in found:
             try:
                 found[key] = estimate(workload, configuration.values, data, device, method, expandable_segments)
+            except WorkloadError as error:
+                several = len({each.name for each in configurations}) > 1
+                raise WorkloadError(f"{configuration.name}: {error}" if several else str(error)) from error
             except InputError as error:
                 raise InputError(f"{configuration.name}: {error}") from error
     return [found[memory_key(configuration.values)] for configuration in configurations]
@@ -82,6 +85,7 @@ def estimate(
 
     Raises:
         InputError: no method can be used for it; the text says why none.
+        WorkloadError: the workload is why.
     """
     ways: dict[str, Callable[[], MemoryEstimate]] = {
         "traced": lambda: _traced(workload, config, data, device, expandable_segments),
@@ -98,6 +102,9 @@ def estimate(
         except TunerError as error:
             reasons.append(f"not {way}: {error}")
             causes.append(error)
+    for cause in reversed(causes):  # a step that was measured was a real one
+        if isinstance(cause, WorkloadError):
+            raise cause
     raise InputError(f"the footprint cannot be estimated: {'; '.join(reasons)}") from causes[0]
 
 

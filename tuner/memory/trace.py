@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses import fake_tensor
 
-from tuner.errors import TunerError
+from tuner.errors import TunerError, WorkloadError
 from tuner.memory import corrections
 from tuner.memory.allocator import RELEASE, Event
 from tuner.memory.trace_mode import Category, DeviceKind, FunctionMode, Recorder, TraceMode, mark_all, patched, paused
@@ -25,6 +25,7 @@ from tuner.training.loop import build_optimizer, prepare, rehearse, representati
 from tuner.training.offload import offload, values
 from tuner.trial import OFFLOADING
 from tuner.workloads.base import Config, Workload
+from tuner.workloads.contract import built, method_of, said
 
 STEPS = 2
 Parts = tuple[nn.Module, torch.optim.Optimizer | None, Callable[[], Tensor]]
@@ -103,10 +104,11 @@ def trace_workload(
 
     Raises:
         Untraceable: the step cannot be followed.
+        WorkloadError: a method returned what cannot be used; on tensors without values, which may be why.
     """
     with _traced(device_kind, cublas_workspace_bytes) as recorder:
         with paused(recorder, device_kind == "cuda"):
-            model = workload.build_model(config, data)
+            model = built(workload, config, data)
         _mark_frozen(recorder, list(workload.frozen(model)), device_kind, offloaded=uses(config, OFFLOADING))
         _mark_model(recorder, model)
         prepare(workload, model, config, data, rehearsal=True)
@@ -181,7 +183,9 @@ def _traced(device_kind: DeviceKind, cublas_workspace_bytes: int) -> Iterator[Re
             torch.backends.mha.set_fastpath_enabled(False)
             with patched(mode, device_kind), FunctionMode(device_kind), mode:
                 yield recorder
-    except Exception as error:
+    except WorkloadError:
+        raise
+    except (Exception, SystemExit) as error:
         operator = next((operator for raised, operator in mode.failures if raised is error), None)
         raise Untraceable(_reason(error, operator)) from error
     finally:
@@ -190,12 +194,13 @@ def _traced(device_kind: DeviceKind, cublas_workspace_bytes: int) -> Iterator[Re
         recorder.close()
 
 
-def _reason(error: Exception, operator: Any) -> str:
+def _reason(error: BaseException, operator: Any) -> str:
     """One line: which operation, what it said, what to do."""
-    text = " ".join(str(error).split())
+    text = said(error) if method_of(error) else f"{type(error).__name__}: {' '.join(str(error).split())}"
     text = text if len(text) <= 200 else text[:197] + "..."
-    where = f"operator {operator} cannot be followed" if operator is not None else "the step failed while traced"
-    return f"{where} ({type(error).__name__}: {text}): use the measured or the static method"
+    step = method_of(error) or "the step"
+    where = f"operator {operator} cannot be followed" if operator is not None else f"{step} failed while traced"
+    return f"{where} ({text}): use the measured or the static method"
 
 
 def _mark_model(recorder: Recorder, model: nn.Module) -> None:
