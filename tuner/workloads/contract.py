@@ -150,7 +150,8 @@ def check_loss(workload: Workload, loss: Any) -> Tensor:
 
     wanted = "expected a tensor with one number and a gradient"
     if not isinstance(loss, Tensor):
-        _refuse(workload, f"loss returned {_kind(loss)}: {wanted}: leave out .item() and float()")
+        cut = ": leave out .item() and float()" if isinstance(loss, (float, int)) else ""
+        _refuse(workload, f"loss returned {_kind(loss)}: {wanted}{cut}")
     if loss.ndim:
         _refuse(workload, f"loss returned a tensor of shape {tuple(loss.shape)}: {wanted}: take its mean()")
     if not loss.requires_grad:
