@@ -18,7 +18,7 @@ from tuner.machine.devices import allocator_environment, pin
 from tuner.machine.peak import PeakMeter
 from tuner.memory.packed import packed, unpacked, without_main
 from tuner.trial import Device, MemoryEstimate
-from tuner.workloads.contract import told
+from tuner.workloads.contract import fault
 
 if TYPE_CHECKING:
     from tuner.workloads.base import Config, Workload
@@ -95,9 +95,10 @@ def _unpack(content: bytes, device: Device, expandable_segments: bool) -> Measur
     try:
         return _run(workload, config, data, device, expandable_segments)
     except (Exception, SystemExit) as error:
-        if isinstance(error, WorkloadError) or is_out_of_memory(error) or not told(error):
+        wrong = fault(error)
+        if wrong is None or is_out_of_memory(error):
             raise
-        raise WorkloadError(f"workload {workload.name}: {told(error)}; --debug shows where") from error
+        raise wrong from error
 
 
 def _run(workload: Workload, config: Config, data: Any, device: Device, expandable_segments: bool) -> Measurement:

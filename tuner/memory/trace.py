@@ -25,7 +25,7 @@ from tuner.training.loop import build_optimizer, prepare, rehearse, representati
 from tuner.training.offload import offload, values
 from tuner.trial import OFFLOADING
 from tuner.workloads.base import Config, Workload
-from tuner.workloads.contract import built, method_of, said
+from tuner.workloads.contract import built, fault
 
 STEPS = 2
 Parts = tuple[nn.Module, torch.optim.Optimizer | None, Callable[[], Tensor]]
@@ -104,7 +104,7 @@ def trace_workload(
 
     Raises:
         Untraceable: the step cannot be followed.
-        WorkloadError: a method returned what cannot be used; on tensors without values, which may be why.
+        WorkloadError: a method of the user's failed; on tensors without values, which may be why.
     """
     with _traced(device_kind, cublas_workspace_bytes) as recorder:
         with paused(recorder, device_kind == "cuda"):
@@ -187,6 +187,8 @@ def _traced(device_kind: DeviceKind, cublas_workspace_bytes: int) -> Iterator[Re
         raise
     except (Exception, SystemExit) as error:
         operator = next((operator for raised, operator in mode.failures if raised is error), None)
+        if operator is None and (wrong := fault(error, " while traced")):
+            raise wrong from error
         raise Untraceable(_reason(error, operator)) from error
     finally:
         torch.backends.mha.set_fastpath_enabled(fast_path)
@@ -196,11 +198,10 @@ def _traced(device_kind: DeviceKind, cublas_workspace_bytes: int) -> Iterator[Re
 
 def _reason(error: BaseException, operator: Any) -> str:
     """One line: which operation, what it said, what to do."""
-    text = said(error) if method_of(error) else f"{type(error).__name__}: {' '.join(str(error).split())}"
+    text = " ".join(str(error).split())
     text = text if len(text) <= 200 else text[:197] + "..."
-    step = method_of(error) or "the step"
-    where = f"operator {operator} cannot be followed" if operator is not None else f"{step} failed while traced"
-    return f"{where} ({text}): use the measured or the static method"
+    where = f"operator {operator} cannot be followed" if operator is not None else "the step failed while traced"
+    return f"{where} ({type(error).__name__}: {text}): use the measured or the static method"
 
 
 def _mark_model(recorder: Recorder, model: nn.Module) -> None:

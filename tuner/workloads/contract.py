@@ -31,22 +31,28 @@ def asked(workload: Workload, method: str) -> Iterator[None]:
         yield
     except (Exception, SystemExit) as error:
         if not hasattr(error, "tuner_method") and not type(workload).__module__.startswith(__package__):
-            error.tuner_method = method  # type: ignore[union-attr]
+            error.tuner_workload, error.tuner_method = workload.name, method  # type: ignore[union-attr]
         raise
-
-
-def method_of(error: BaseException) -> str:
-    """The method of the user's that raised this; empty if none did."""
-    method: str = getattr(error, "tuner_method", "")
-    return method
 
 
 def told(error: BaseException) -> str:
     """What a workload's author is to know of an exception, in one line; empty if it is not from a method of his."""
     if isinstance(error, WorkloadError):
         return str(error)
-    method = method_of(error)
-    return f"{method} failed: {said(error)}" if method else ""
+    return f"{error.tuner_method} failed: {said(error)}" if hasattr(error, "tuner_method") else ""
+
+
+def fault(error: BaseException, when: str = "") -> WorkloadError | None:
+    """The same of an exception that is no ``WorkloadError`` yet, as one; None if it is not from a method of his.
+
+    Args:
+        error: what was raised.
+        when: what else is to be said of it, such as " while traced".
+    """
+    if isinstance(error, WorkloadError) or not hasattr(error, "tuner_method"):
+        return None
+    name, method = error.tuner_workload, error.tuner_method  # type: ignore[attr-defined]
+    return WorkloadError(f"workload {name}: {method} failed{when}: {said(error)}; --debug shows where")
 
 
 def said(error: BaseException, code: Any = None) -> str:
