@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from tests.toy import Toy
 from tuner.datasets.ratings import RatingData
-from tuner.errors import ExecutionError, InputError, WorkloadError
+from tuner.errors import ExecutionError, InputError
 from tuner.memory.estimate import METHODS, Method, estimate, estimate_all
 from tuner.placement import need_bytes
 from tuner.space import complete, configurations
@@ -147,7 +147,7 @@ def test_where_no_method_works_all_reasons_are_told(monkeypatch: pytest.MonkeyPa
 
 def test_what_a_real_step_fails_of_is_told_alone_and_for_which_configuration() -> None:
     listed = configurations([{"name": "a"}, {"name": "b"}], Toy.hyperparameters)
-    with pytest.raises(WorkloadError, match=r"^a: workload unmeasurable: evaluate failed: OSError: no such thing \("):
+    with pytest.raises(InputError, match=r"^a: workload unmeasurable: evaluate failed: OSError: no such thing \("):
         estimate_all(Unmeasurable(), listed, None, CPU)
 
 

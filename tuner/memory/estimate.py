@@ -12,7 +12,7 @@ from tuner.memory import calibration
 from tuner.memory.allocator import RELEASE
 from tuner.memory.imports import import_bytes
 from tuner.memory.static import estimate_static
-from tuner.trial import CHECKPOINTING, MAX_BATCH, MB, Configuration, Device, MemoryEstimate
+from tuner.trial import CHECKPOINTING, MAX_BATCH, MB, UNNAMED, Configuration, Device, MemoryEstimate
 
 if TYPE_CHECKING:
     from tuner.memory.trace import Trace
@@ -70,11 +70,9 @@ def estimate_all(
         if key not in found:
             try:
                 found[key] = estimate(workload, configuration.values, data, device, method, expandable_segments)
-            except WorkloadError as error:
-                several = len({each.name for each in configurations}) > 1
-                raise WorkloadError(f"{configuration.name}: {error}" if several else str(error)) from error
             except InputError as error:
-                raise InputError(f"{configuration.name}: {error}") from error
+                named = "" if configuration.name == UNNAMED else f"{configuration.name}: "
+                raise InputError(f"{named}{error}") from error
     return [found[memory_key(configuration.values)] for configuration in configurations]
 
 
