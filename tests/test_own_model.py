@@ -160,7 +160,9 @@ def test_objects_and_classes_are_taken_as_well_and_each_has_its_data(here: Path)
         ("digits:", "expected MODULE:CLASS, such as my_model:MyModel"),
         ("digits:load_digits", "it is a function: give a class derived from tuner.Workload"),
         ("torch.nn:Linear", "it is a class, but not one derived from tuner.Workload"),
-        ("digits", "unknown workload 'digits': choose one of graphsage, .*, or give your own as MODULE:CLASS"),
+        ("digits", r"unknown workload 'digits': did you mean digits:Digits\?"),
+        ("digits.py", r"unknown workload 'digits.py': did you mean digits:Digits\?"),
+        ("figures", "unknown workload 'figures': choose one of graphsage, .*, or give your own as MODULE:CLASS"),
         ("tuner:Workload", "it lacks the methods batches, build_model, evaluate, load_data, loss"),
     ],
 )
@@ -175,13 +177,24 @@ def test_a_class_that_is_not_there_is_refused(here: Path, spec: str, message: st
         ("def loss", "def los", "workload mine:Mine: it lacks the method loss"),
         ('"lr", ', "", "hyperparameters lacks lr, which the training loop reads"),
         ("(1, 0, 9)", "(1, 2, 9)", "the default of epochs is 1, not from 2 to 9"),
+        ("(1, 0, 9)", "(1, 9, 0)", "epochs is from 9 to 0: give the smallest first"),
         ("Hyperparameter(1, 0, 9) for", "1 for", "'epochs' is 1: expected a tuner.Hyperparameter"),
         ('"val_loss"', '"loss"', "metric is 'loss': expected 'val_' and a name that evaluate returns"),
         ("hyperparameters =", "parameters =", "hyperparameters is None: expected names with a tuner.Hyperparameter"),
         ("    metric", '    name = "graphsage"; metric', "workload graphsage: a built-in one is called so"),
         ("    metric", '    name = "a/b"; metric', "name 'a/b': expected letters, digits"),
         ("    metric", '    memory_scales_with = "size"; metric', "memory_scales_with is 'size', which is no hyper"),
-        ("    metric", "    def __init__(self, size): pass\n    metric", "cannot be made without arguments"),
+        (
+            "    metric",
+            "    def __init__(self, size): pass\n    metric",
+            r"cannot be made without arguments \(TypeError: .*'size' \(mine.py, line 4\)\)",
+        ),
+        (
+            "from tuner",
+            "import sys\nsys.exit(3)\nfrom tuner",
+            r"importing mine ends the program \(SystemExit: 3 \(mine.py, li",
+        ),
+        ("class Mine", "class Mine Mine", r"SyntaxError: invalid syntax \(mine.py, line 3\); --debug"),
         (
             "from tuner",
             "import nowhere\nfrom tuner",
@@ -218,7 +231,7 @@ def test_a_metric_that_evaluate_does_not_return_fails_the_trial_with_what_it_gav
     (row,) = study("digits:Digits", here / "out").rows
     assert (row["status"], row["error"]) == (
         "failed",
-        "evaluation: TunerError: evaluate gave accuracy, not 'error', by which workload digits is compared",
+        "evaluation: workload digits: evaluate returned accuracy, not 'error', which metric 'val_error' compares by",
     )
     assert "in evaluate" in (here / "out" / "tracebacks.log").read_text()
 
@@ -294,7 +307,7 @@ def test_a_new_workload_runs_as_it_is_generated(here: Path) -> None:
         ("torch", "Python has a module torch already"),
         ("3d", "expected letters, digits and _, such as my_model"),
         ("../x", "expected letters"),
-        ("class", "expected letters"),
+        ("class", "class is a word of Python's own: give another name"),
     ],
 )
 def test_a_new_workload_takes_nobodys_place(here: Path, name: str, message: str) -> None:

@@ -233,7 +233,7 @@ def test_a_suggestion_that_cannot_be_estimated_is_no_trial_and_ends_none(tmp_pat
     options["memory_estimation"] = "traced"
     result, _ = searched(tmp_path / "out", space, number=6, **options)
     assert [(row["status"], row["config/weight_decay"]) for row in result.rows] == [("completed", 0.0)] * 6
-    with pytest.raises(InputError, match=r"can be used: suggestion-1: the footprint cannot .*no such model"):
+    with pytest.raises(InputError, match=r"can be used: suggestion-1: workload picky: .*no such model"):
         searched(tmp_path / "no", {**space, "weight_decay": {"choice": [0.1]}}, **options)
     assert not (tmp_path / "no").exists()
 

@@ -88,7 +88,7 @@ def test_trials_that_failed_are_listed_below_the_means(tmp_path: Path, capsys: p
     printed = capsys.readouterr().out
     assert "0/2" in printed
     assert "not judged, with fewer than two completed seeds in common: b" in printed
-    assert printed.count("first step: ValueError: no such thing") == 4  # as they ended, and in the table
+    assert printed.count("first step: loss failed: ValueError: no such thing") == 4  # as they ended, and in the table
 
 
 def test_a_seed_of_several_is_the_same_trial_as_alone(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import time
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from tests.toy import Toy
 from tuner.errors import InputError
@@ -21,7 +23,7 @@ from tuner.study.result import StudyResult
 from tuner.study.settings import Settings
 from tuner.study.study import run_study
 from tuner.trial import EpochReport, Outcome
-from tuner.workloads.base import Choice, Jobs
+from tuner.workloads.base import Choice, Config, Jobs, Workload
 
 
 class Interrupted(InProcessExecutor):
@@ -60,10 +62,16 @@ class LostWeights(InProcessExecutor):
         return [(event, fail) for event, _ in super().poll(timeout_seconds)]
 
 
-def study(folder: Path, *listed: dict[str, Any], executor: type = InProcessExecutor, **settings: Any) -> StudyResult:
+def study(
+    folder: Path,
+    *listed: dict[str, Any],
+    executor: type = InProcessExecutor,
+    workload: Workload | None = None,
+    **settings: Any,
+) -> StudyResult:
     defaults: dict[str, Any] = {} if settings.get("auto_memory") else {"model_memory_gb": 0.1}
     return run_study(
-        [Choice(Toy(), lambda: None, configurations(listed, Toy.hyperparameters))],
+        [Choice(workload or Toy(), lambda: None, configurations(listed, Toy.hyperparameters))],
         Settings(
             **{
                 "output": str(folder),
@@ -99,7 +107,7 @@ def test_a_trial_that_fails_leaves_its_reason_and_the_others_alone(tmp_path: Pat
         "3": "diverged",
     }
     errors = {row["name"]: row["error"] for row in result.rows}
-    assert errors["1"] == "first step: ValueError: no such thing"
+    assert re.fullmatch(r"first step: loss failed: ValueError: no such thing \(toy.py, line \d+\)", errors["1"])
     assert result.exit_code == 1
     assert "in loss" in (tmp_path / "out" / "tracebacks.log").read_text()
 
@@ -165,6 +173,25 @@ def test_an_interrupt_while_a_result_is_written_does_not_lose_it(tmp_path: Path)
         ("c", "interrupted"),
     ]
     assert torch.load(tmp_path / "out" / "best.pt", weights_only=True)["name"] == "b"
+
+
+class Stuck(Toy):
+    """Its model is never built; a user presses Ctrl-C meanwhile."""
+
+    def build_model(self, config: Config, data: Any) -> nn.Module:
+        os.kill(os.getpid(), signal.SIGINT)
+        while True:
+            time.sleep(0.01)
+
+
+def test_an_interrupt_while_the_study_is_planned_ends_it_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[Any] = []
+    monkeypatch.setattr(InProcessExecutor, "close", lambda self: closed.append(self))
+    with pytest.raises(KeyboardInterrupt):
+        study(tmp_path / "out", {"name": "a"}, workload=Stuck(), auto_memory=True)
+    assert (len(closed), list(tmp_path.iterdir())) == (1, [])
 
 
 def test_weights_that_are_lost_do_not_lose_the_result(tmp_path: Path) -> None:

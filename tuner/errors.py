@@ -2,7 +2,8 @@
 
 TunerError                 anything that tuner refuses or gives up on, on purpose
 ├── InputError             an argument, a configuration or a path that cannot be used (exit code 2)
-│   └── DataError          a data file that cannot be read or understood
+│   ├── DataError          a data file that cannot be read or understood
+│   └── WorkloadError      a workload's method raises, or returns what cannot be used
 └── ExecutionError         the machinery below the trials failed (Ray did not start, a disk is full)
 """
 
@@ -27,6 +28,10 @@ class InputError(TunerError, ValueError):
 
 class DataError(InputError):
     """A data set is missing, broken or of an unknown format; names the file and, if known, the line."""
+
+
+class WorkloadError(InputError):
+    """A workload's method raises, or returns what cannot be used: names the method and the remedy."""
 
 
 class ExecutionError(TunerError, RuntimeError):

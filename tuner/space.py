@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import InputError
-from tuner.trial import AUTO, AnyHyperparameter, Configuration, Hyperparameter, TextHyperparameter
+from tuner.trial import AUTO, UNNAMED, AnyHyperparameter, Configuration, Hyperparameter, TextHyperparameter
 
 Schema = Mapping[str, AnyHyperparameter]
 Finish = Callable[[dict[str, Any]], dict[str, Any]]
@@ -155,7 +155,7 @@ def _finished(name: str, values: dict[str, Any], finish: Finish, source: str) ->
 def name_of(entry: Mapping[Any, Any]) -> str:
     """What an entry of a list is called: its ``name``, or its values, such as ``hidden_dim=64,lr=0.001``."""
     given = {key: value for key, value in entry.items() if key != "name"}
-    return str(entry.get("name") or ",".join(f"{key}={value}" for key, value in given.items()) or "default")
+    return str(entry.get("name") or ",".join(f"{key}={value}" for key, value in given.items()) or UNNAMED)
 
 
 def complete(values: Mapping[str, Any], schema: Schema) -> dict[str, Any]:

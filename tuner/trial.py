@@ -22,6 +22,7 @@ Lost = Literal["", "worker", "node"]
 # Micro-batches in an optimizer step: a key of a configuration where it is more than one.
 ACCUMULATION = "accumulation"
 AUTO = "auto"  # the batch of a configuration that is to be as large as its share of a device allows
+UNNAMED = "default"  # what a configuration is called that sets nothing
 # 1 where backward computes activations again instead of finding them kept: an optional key, too.
 CHECKPOINTING = "gradient_checkpointing"
 MAX_BATCH = "max_batch_size"  # the most samples that ``AUTO`` may come to: an optional key, too

@@ -90,7 +90,7 @@ def test_trials_end_with_their_status_metrics_and_weights(executed: str, request
     *rows, slow = rows_of(result, "toy")
     assert [row["status"] for row in rows] == ["completed", "failed", "out_of_memory", "diverged", "completed"]
     assert rows[0]["val_loss"] == rows[4]["val_loss"], "a worker's past has no influence"
-    assert rows[1]["error"] == "first step: ValueError: no such thing"
+    assert rows[1]["error"].startswith("first step: loss failed: ValueError: no such thing (toy.py, line ")
     assert rows[0]["peak_memory_gb"] > 0.05
     assert [row["status"] for row in rows_of(result, "toy-wide")] == ["completed"] * 2
     for workload in ("toy", "toy-wide"):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from tests.toy import Toy
 from tuner.datasets.ratings import RatingData
-from tuner.errors import InputError
+from tuner.errors import ExecutionError, InputError
 from tuner.memory.estimate import METHODS, Method, estimate, estimate_all
 from tuner.placement import need_bytes
 from tuner.space import complete, configurations
@@ -134,11 +134,21 @@ def test_a_workload_without_a_formula_is_traced_and_that_is_said() -> None:
     assert found.note.startswith("not static: no memory formula for workload 'toy'")
 
 
-def test_where_no_method_works_all_reasons_are_told() -> None:
+def test_where_no_method_works_all_reasons_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def out_of_memory(*_: Any) -> None:
+        raise ExecutionError("the process died")
+
+    monkeypatch.setattr("tuner.memory.measure.measure", out_of_memory)
     with pytest.raises(
-        InputError, match=r"not traced: .*; not measured: .*no such thing; not static: .*: give --model-memory-gb"
+        InputError, match=r"not traced: .*; not measured: the process died; not static: .*: give --model-memory-gb"
     ):
         estimate(Unmeasurable(), complete({}, Toy.hyperparameters), None, CPU, "auto")
+
+
+def test_what_a_real_step_fails_of_is_told_alone_and_for_which_configuration() -> None:
+    listed = configurations([{"name": "a"}, {"name": "b"}], Toy.hyperparameters)
+    with pytest.raises(InputError, match=r"^a: workload unmeasurable: evaluate failed: OSError: no such thing \("):
+        estimate_all(Unmeasurable(), listed, None, CPU)
 
 
 def test_configurations_that_take_the_same_memory_are_estimated_once(

@@ -4,7 +4,7 @@ import pytest
 
 from tests.toy import Toy
 from tuner.datasets.ratings import RatingData
-from tuner.errors import ExecutionError
+from tuner.errors import WorkloadError
 from tuner.machine.devices import ram_device
 from tuner.memory.measure import measure
 from tuner.space import complete
@@ -25,5 +25,5 @@ def test_a_step_is_measured_in_a_process_of_its_own(ratings: RatingData) -> None
 
 
 def test_a_step_that_fails_says_why() -> None:
-    with pytest.raises(ExecutionError, match="step that was measured failed: ValueError: no such thing"):
+    with pytest.raises(WorkloadError, match=r"workload toy: loss failed: ValueError: no such thing \(toy.py, line "):
         measure(Toy(), complete({"fault": 1}, Toy.hyperparameters), None, ram_device())

@@ -19,6 +19,7 @@ from tests.can_graphs import NUM_IDS, random_batch
 from tests.toy import Toy
 from tuner.datasets.ratings import RatingData
 from tuner.datasets.synthetic import synthetic_ratings
+from tuner.errors import WorkloadError
 from tuner.memory.allocator import replay
 from tuner.memory.trace import Parts, Trace, Untraceable, trace_step, trace_workload
 from tuner.training.loop import build_optimizer, rehearse, representative_batches
@@ -123,7 +124,7 @@ def test_an_operator_whose_memory_is_unknown_is_refused() -> None:
 
 
 def test_a_fault_of_the_users_own_is_told_with_its_text() -> None:
-    with pytest.raises(Untraceable, match=r"the step failed while traced \(ValueError: no such thing\)"):
+    with pytest.raises(WorkloadError, match=r"loss failed while traced: ValueError: no such thing \(toy.py, line "):
         trace_workload(Toy(), {"lr": 0.1, "weight_decay": 0.0, "epochs": 1, "fault": 1}, None)
 
 

@@ -75,8 +75,12 @@ def new_workload(name: str) -> Path:
         InputError: it is no name for a module, or there is one of this name; nothing has been written.
     """
     module = name.replace("-", "_")
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", module) or keyword.iskeyword(module):
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", module):
         raise InputError(f"new-workload {name}: expected letters, digits and _, such as my_model")
+    if keyword.iskeyword(module):
+        raise InputError(
+            f"new-workload {name}: {module} is a word of Python's own: give another name, such as my_model"
+        )
     file = Path(f"{module}.py")
     if file.exists():
         raise InputError(f"new-workload {name}: {file} is there already: give another name")

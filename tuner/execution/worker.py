@@ -20,6 +20,7 @@ from tuner.machine.caps import MMAP_THRESHOLD_BYTES, capped, is_out_of_memory
 from tuner.machine.peak import PeakMeter
 from tuner.trial import GB, MB, Device, EpochReport, Outcome, Phase, Placement, Status, Trial
 from tuner.workloads.base import Job
+from tuner.workloads.contract import told
 
 if TYPE_CHECKING:
     from tuner.training.checkpoints import Checkpoint
@@ -156,7 +157,8 @@ class _Attempt:
             return
         self.status = classify(error)
         self.phase = phase_of(error) or ("evaluation" if self.metrics else "start")
-        self.error, self.traceback = _one_line(error), traceback.format_exc()
+        own = told(error) if self.status == "failed" else ""  # where memory ran out says nothing
+        self.error, self.traceback = own or _one_line(error), traceback.format_exc()
         self.metrics, self.weights = {}, b""
 
 

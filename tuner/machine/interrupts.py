@@ -72,14 +72,15 @@ class Interrupt:
 class Immediate(Interrupt):
     """Does not wait for an end where something can be broken off at any moment."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, time_limit_seconds: float | None = None) -> None:
+        """Begins to count, as ``Interrupt``."""
+        super().__init__(time_limit_seconds)
         self._armed = False
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
         """In this block a signal raises KeyboardInterrupt where it comes; one that has come before, as it begins."""
-        self.check()
+        self.check_signals()
         self._armed = True
         try:
             yield

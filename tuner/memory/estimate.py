@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from tuner.errors import InputError, TunerError
+from tuner.errors import InputError, TunerError, WorkloadError
 from tuner.machine.caps import MMAP_THRESHOLD_BYTES
 from tuner.memory import calibration
 from tuner.memory.allocator import RELEASE
 from tuner.memory.imports import import_bytes
 from tuner.memory.static import estimate_static
-from tuner.trial import CHECKPOINTING, MAX_BATCH, MB, Configuration, Device, MemoryEstimate
+from tuner.trial import CHECKPOINTING, MAX_BATCH, MB, UNNAMED, Configuration, Device, MemoryEstimate
 
 if TYPE_CHECKING:
     from tuner.memory.trace import Trace
@@ -71,7 +71,8 @@ def estimate_all(
             try:
                 found[key] = estimate(workload, configuration.values, data, device, method, expandable_segments)
             except InputError as error:
-                raise InputError(f"{configuration.name}: {error}") from error
+                named = "" if configuration.name == UNNAMED else f"{configuration.name}: "
+                raise InputError(f"{named}{error}") from error
     return [found[memory_key(configuration.values)] for configuration in configurations]
 
 
@@ -82,6 +83,7 @@ def estimate(
 
     Raises:
         InputError: no method can be used for it; the text says why none.
+        WorkloadError: the workload is why.
     """
     ways: dict[str, Callable[[], MemoryEstimate]] = {
         "traced": lambda: _traced(workload, config, data, device, expandable_segments),
@@ -98,6 +100,9 @@ def estimate(
         except TunerError as error:
             reasons.append(f"not {way}: {error}")
             causes.append(error)
+    for cause in reversed(causes):  # a step that was measured was a real one
+        if isinstance(cause, WorkloadError):
+            raise cause
     raise InputError(f"the footprint cannot be estimated: {'; '.join(reasons)}") from causes[0]
 
 

@@ -12,12 +12,13 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tuner.errors import ExecutionError
-from tuner.machine.caps import environment, worker_environment
+from tuner.errors import ExecutionError, WorkloadError
+from tuner.machine.caps import environment, is_out_of_memory, worker_environment
 from tuner.machine.devices import allocator_environment, pin
 from tuner.machine.peak import PeakMeter
 from tuner.memory.packed import packed, unpacked, without_main
 from tuner.trial import Device, MemoryEstimate
+from tuner.workloads.contract import fault
 
 if TYPE_CHECKING:
     from tuner.workloads.base import Config, Workload
@@ -66,6 +67,7 @@ def measure(
 
     Raises:
         ExecutionError: the process died or the step failed; the text has the reason.
+        WorkloadError: the step failed in a method of the user's.
     """
     context = multiprocessing.get_context("spawn")
     try:
@@ -73,17 +75,30 @@ def measure(
         with environment(worker_environment(device)), ProcessPoolExecutor(1, mp_context=context) as pool:
             with without_main():
                 running = pool.submit(_unpack, packed((workload, config, data)), device, expandable_segments)
-            return running.result()
+            try:
+                return running.result()
+            except KeyboardInterrupt:  # the process may be stuck, and leaving the block waits for it
+                for process in pool._processes.values():
+                    process.terminate()
+                raise
     except BrokenProcessPool as error:
         raise ExecutionError("the process that measured a step could not start, or died (out of memory?)") from error
-    except Exception as error:
+    except WorkloadError:
+        raise
+    except (Exception, SystemExit) as error:
         reason = " ".join(str(error).split())[:200]
         raise ExecutionError(f"the step that was measured failed: {type(error).__name__}: {reason}") from error
 
 
 def _unpack(content: bytes, device: Device, expandable_segments: bool) -> Measurement:
     workload, config, data = unpacked(content)
-    return _run(workload, config, data, device, expandable_segments)
+    try:
+        return _run(workload, config, data, device, expandable_segments)
+    except (Exception, SystemExit) as error:
+        wrong = fault(error)
+        if wrong is None or is_out_of_memory(error):
+            raise
+        raise wrong from error
 
 
 def _run(workload: Workload, config: Config, data: Any, device: Device, expandable_segments: bool) -> Measurement:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses import fake_tensor
 
-from tuner.errors import TunerError
+from tuner.errors import TunerError, WorkloadError
 from tuner.memory import corrections
 from tuner.memory.allocator import RELEASE, Event
 from tuner.memory.trace_mode import Category, DeviceKind, FunctionMode, Recorder, TraceMode, mark_all, patched, paused
@@ -25,6 +25,7 @@ from tuner.training.loop import build_optimizer, prepare, rehearse, representati
 from tuner.training.offload import offload, values
 from tuner.trial import OFFLOADING
 from tuner.workloads.base import Config, Workload
+from tuner.workloads.contract import built, fault
 
 STEPS = 2
 Parts = tuple[nn.Module, torch.optim.Optimizer | None, Callable[[], Tensor]]
@@ -103,10 +104,11 @@ def trace_workload(
 
     Raises:
         Untraceable: the step cannot be followed.
+        WorkloadError: a method of the user's failed; on tensors without values, which may be why.
     """
     with _traced(device_kind, cublas_workspace_bytes) as recorder:
         with paused(recorder, device_kind == "cuda"):
-            model = workload.build_model(config, data)
+            model = built(workload, config, data)
         _mark_frozen(recorder, list(workload.frozen(model)), device_kind, offloaded=uses(config, OFFLOADING))
         _mark_model(recorder, model)
         prepare(workload, model, config, data, rehearsal=True)
@@ -181,8 +183,12 @@ def _traced(device_kind: DeviceKind, cublas_workspace_bytes: int) -> Iterator[Re
             torch.backends.mha.set_fastpath_enabled(False)
             with patched(mode, device_kind), FunctionMode(device_kind), mode:
                 yield recorder
-    except Exception as error:
+    except WorkloadError:
+        raise
+    except (Exception, SystemExit) as error:
         operator = next((operator for raised, operator in mode.failures if raised is error), None)
+        if operator is None and (wrong := fault(error, " while traced")):
+            raise wrong from error
         raise Untraceable(_reason(error, operator)) from error
     finally:
         torch.backends.mha.set_fastpath_enabled(fast_path)
@@ -190,7 +196,7 @@ def _traced(device_kind: DeviceKind, cublas_workspace_bytes: int) -> Iterator[Re
         recorder.close()
 
 
-def _reason(error: Exception, operator: Any) -> str:
+def _reason(error: BaseException, operator: Any) -> str:
     """One line: which operation, what it said, what to do."""
     text = " ".join(str(error).split())
     text = text if len(text) <= 200 else text[:197] + "..."

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.execution.loop import Executor
-from tuner.machine.interrupts import Interrupt, orderly
+from tuner.machine.interrupts import Immediate, orderly
 from tuner.records.browse import best_first
 from tuner.records.study_file import AUTO_BATCH, read_study
 from tuner.records.study_folder import check_unused
@@ -74,7 +74,7 @@ def run_study(
     trackers = choose_trackers(settings.tensorboard, settings.mlflow, settings.wandb)
     if in_notebook():
         import_quietly()
-    interrupt = Interrupt(settings.time_limit_seconds)
+    interrupt = Immediate(settings.time_limit_seconds)
     console = make_console()
     study: Mapping[str, Any] = read_study(Path(settings.resume)) if settings.resume else {}
     if settings.resume and not settings.dry_run:
@@ -88,20 +88,21 @@ def run_study(
     attempts = earlier_attempts(settings, study, described)
     executor = executor or ray_executor(settings)
     with orderly(interrupt), closing(executor):
-        devices = usable(executor.devices(settings.device), settings)
-        if settings.auto_memory and not settings.dry_run:
-            executor.prepare(devices)  # starting Ray and estimating take seconds, so they overlap
-        sized = size_batches(jobs, trials, devices, settings)
-        plan, requests, misfits = plan_left(jobs, sized.estimates, trials, attempts, devices, settings, live)
-        tried = live.trials if live else sized.trials
-        print_beginning(console, plan, requests, attempts, jobs, sized, live)
-        interrupt.check_signals()
-        if settings.dry_run:
-            print_needs(console, jobs, requests)
-            return StudyResult(plan, sized.estimates.raw)
-        print_monitoring(console, plan, requests)
-        if requests:
-            trackers.connect()
+        with interrupt.at_once():  # nothing is written yet, and the user's own code may be stuck
+            devices = usable(executor.devices(settings.device), settings)
+            if settings.auto_memory and not settings.dry_run:
+                executor.prepare(devices)  # starting Ray and estimating take seconds, so they overlap
+            sized = size_batches(jobs, trials, devices, settings)
+            plan, requests, misfits = plan_left(jobs, sized.estimates, trials, attempts, devices, settings, live)
+            tried = live.trials if live else sized.trials
+            print_beginning(console, plan, requests, attempts, jobs, sized, live)
+            if settings.dry_run:
+                print_needs(console, jobs, requests)
+                return StudyResult(plan, sized.estimates.raw)
+            print_monitoring(console, plan, requests)
+            if requests:
+                trackers.connect()
+        interrupt.check_signals()  # one that came where Python drops exceptions
         folder = open_folder(settings, jobs, label, len(attempts), console)
         with closing(folder):
             called = {"command": command, "options": options}

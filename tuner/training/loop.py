@@ -28,7 +28,9 @@ from tuner.trial import (
     Phase,
     Trial,
 )
+from tuner.workloads import contract
 from tuner.workloads.base import Batch, Config, Job, Workload
+from tuner.workloads.contract import asked
 
 # Enough for the intra-op threads to start: a layer so wide, and so many samples.
 WARM_UP_SIZE = 512
@@ -134,7 +136,7 @@ def fit(
             yield EpochReport(trial.trial_id, epoch, last, metrics)
         enter("evaluation")
         if not progress.weights:
-            raise Diverged(f"{workload.metric} was never a finite number: lower lr")
+            raise Diverged(_never_finite(workload, model))
         model.load_state_dict(progress.weights)
         tested = evaluate(workload, model, data, "test") if held_out else {}
         yield Fit(progress.best | tested, progress.weights)
@@ -186,7 +188,7 @@ def place(workload: Workload, config: Config, data: Any, device: str, *, rehears
         device: a torch device.
         rehearsal: only the memory that it takes is asked for.
     """
-    model = workload.build_model(config, data).to(device)
+    model = contract.built(workload, config, data).to(device)
     if uses(config, OFFLOADING) and device != "cpu":
         for module in workload.frozen(model):
             offload(module, device)
@@ -197,7 +199,7 @@ def place(workload: Workload, config: Config, data: Any, device: str, *, rehears
 def prepare(workload: Workload, model: nn.Module, config: Config, data: Any, *, rehearsal: bool = False) -> None:
     """``workload.prepare``, in evaluation mode and without gradients."""
     model.eval()
-    with torch.no_grad():
+    with torch.no_grad(), asked(workload, "prepare"):
         workload.prepare(model, config, data, rehearsal=rehearsal)
 
 
@@ -206,6 +208,14 @@ def _check(loss: float, first: float, epoch: int, explosion: float) -> None:
         raise Diverged(f"the training loss became {loss} in epoch {epoch}: lower lr")
     if loss > explosion * max(1.0, abs(first)):
         raise Diverged(f"the training loss rose from {first:.3g} to {loss:.3g} in epoch {epoch}: lower lr")
+
+
+def _never_finite(workload: Workload, model: nn.Module) -> str:
+    """Why no epoch was the best, though the training loss was finite after each."""
+    metric = workload.metric
+    if all(bool(value.isfinite().all()) for value in model.parameters()):
+        return f"{metric} was never a finite number, but the training loss and the weights were: look at evaluate"
+    return f"{metric} was never a finite number: lower lr"
 
 
 def rehearse(
@@ -233,7 +243,8 @@ def rehearse(
         keep: in place of ``snapshot``.
     """
     weights: dict[str, Tensor] = {}
-    data = workload.rehearsal(data)
+    with asked(workload, "rehearsal"):
+        data = workload.rehearsal(data)
     amp, checkpointing = uses(config, "amp"), uses(config, CHECKPOINTING)
     for _ in range(2):
         model.train()
@@ -295,6 +306,8 @@ def train_epoch(
         enter("training")
         if (every := config.get("clear_cache_every_n", 0)) and next(steps) % every == 0 and device != "cpu":
             torch.cuda.empty_cache()
+    if not losses:  # training_steps is the workload's own
+        contract.refuse_none(workload)
     stacked = torch.stack(losses)
     mean, first = torch.stack([stacked.mean(), stacked[0]]).tolist()
     return mean, first
@@ -309,7 +322,7 @@ def representative_batches(workload: Workload, config: Config, data: Any) -> Ite
     config = workload.micro_batch(config)
     while True:
         if workload.batches_vary:
-            yield workload.largest_batch(config, data)
+            yield _largest(workload, config, data)
         else:
             yield from _whole(workload, config, data)
 
@@ -322,7 +335,13 @@ def _whole(workload: Workload, config: Config, data: Any) -> Iterator[Batch]:
         sizes.append(workload.count(batch))
         return sizes[-1] == sizes[0]
 
-    return takewhile(is_whole, workload.batches(config, data))
+    return takewhile(is_whole, contract.epoch(workload, config, data))
+
+
+def _largest(workload: Workload, config: Config, data: Any) -> Batch:
+    with asked(workload, "largest_batch"):
+        batch: Batch = contract.check_batch(workload, workload.largest_batch(config, data), "largest_batch returned")
+    return batch
 
 
 def train_step(
@@ -354,10 +373,11 @@ def train_step(
     total: Tensor | None = None
     for batch, share in zip(batches, shares, strict=True):
         batch = to_device(batch, device) if device else batch
-        with _autocast(model, amp), recomputing(modules):
-            loss = workload.loss(model, batch)
+        with _autocast(model, amp), recomputing(modules), asked(workload, "loss"):
+            loss = contract.check_loss(workload, workload.loss(model, batch))
         loss = loss if share == 1 else loss * share
-        loss.backward()  # type: ignore[no-untyped-call]
+        with asked(workload, "the backward pass of loss"):
+            loss.backward()  # type: ignore[no-untyped-call]
         # Only the number is kept: mse_loss keeps a buffer of the batch's size behind its scalar.
         total = loss.detach().clone() if total is None else total + loss.detach()
         del loss
@@ -389,15 +409,9 @@ def evaluate(workload: Workload, model: nn.Module, data: Any, split: str) -> dic
     """The workload's metrics on a split, in evaluation mode, without gradients; names get ``val_`` or ``test_``."""
     prefix = {"validation": "val_", "test": "test_"}[split]
     model.eval()
-    with torch.inference_mode():
-        metrics = {prefix + name: float(value) for name, value in workload.evaluate(model, data, split).items()}  # type: ignore[arg-type]
-    if split == "validation" and workload.metric not in metrics:
-        wanted = workload.metric.removeprefix(prefix)
-        raise TunerError(
-            f"evaluate gave {', '.join(name.removeprefix(prefix) for name in metrics) or 'nothing'}, not {wanted!r}, "
-            f"by which workload {workload.name} is compared"
-        )
-    return metrics
+    with torch.inference_mode(), asked(workload, "evaluate"):
+        found = contract.figures(workload, workload.evaluate(model, data, split), split)  # type: ignore[arg-type]
+    return {prefix + name: value for name, value in found.items()}
 
 
 def to_device(batch: Batch, device: str) -> Batch:
@@ -441,6 +455,6 @@ def _rehearse_smallest(job: Job, device: str) -> None:
     config |= {CHECKPOINTING: int(job.checkpointing)}
     config = workload.finish(config)
     model = place(workload, config, data, device, rehearsal=True)
-    two_epochs = (batch for _ in range(2) for batch in workload.batches(config, data))
+    two_epochs = (batch for _ in range(2) for batch in contract.epoch(workload, config, data))
     batches = (to_device(batch, device) for batch in two_epochs)
     rehearse(workload, model, build_optimizer(model, config), batches, data, config=config)

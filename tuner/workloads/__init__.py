@@ -50,7 +50,9 @@ def find_workload(wanted: Wanted, classes: Classes = NO_CLASSES) -> Workload:
         found = _by_class(wanted, classes)
     else:
         known = ", ".join(BUILT_IN)
-        raise InputError(f"unknown workload {wanted!r}: choose one of {known}, or give your own as MODULE:CLASS")
+        hint = own.in_file(wanted) if isinstance(wanted, str) else ""
+        hint = hint or f"choose one of {known}, or give your own as MODULE:CLASS"
+        raise InputError(f"unknown workload {wanted!r}: {hint}")
     if found.name in BUILT_IN and BUILT_IN[found.name] != own.spec_of(found):
         raise InputError(f"workload {found.name}: a built-in one is called so: give your class another name")
     return found

@@ -27,6 +27,7 @@ from tuner.trial import (
     TextHyperparameter,
     Trial,
 )
+from tuner.workloads.contract import epoch
 from tuner.workloads.search_path import SearchPath, search_path
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ class Workload(ABC):
 
         By default the largest of an epoch, which later epochs may exceed: a workload that knows better should say so.
         """
-        return max(self.batches(config, data), key=lambda batch: sum(part.nbytes for part in batch))
+        return max(epoch(self, config, data), key=lambda batch: sum(part.nbytes for part in batch))
 
     def accumulated(self, config: Config) -> Config | None:
         """The same training in micro-batches of half the size; None where they cannot be halved."""
@@ -212,7 +213,7 @@ class Workload(ABC):
 
     def training_steps(self, config: Config, data: Any) -> Iterator[list[Batch]]:
         """One epoch of optimizer steps, each as its micro-batches."""
-        batches = iter(self.batches(self.micro_batch(config), data))
+        batches = epoch(self, self.micro_batch(config), data)
         while group := list(islice(batches, config.get(ACCUMULATION, 1))):
             yield group
 
@@ -233,7 +234,10 @@ class Workload(ABC):
         Raises:
             InputError: the workload does not provide it.
         """
-        raise InputError(f"--all-data: workload {self.name!r} does not say how its data are joined: leave it out")
+        raise InputError(
+            f"--all-data: workload {self.name!r} does not say how its data are joined: give it a method "
+            "all_data(data), or leave --all-data out"
+        )
 
     def checkpointed(self, model: nn.Module) -> Iterable[nn.Module]:
         """The modules whose activations may be computed again in backward (``gradient_checkpointing``); optional.

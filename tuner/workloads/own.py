@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import importlib
 import os
 import re
 import sys
 import sysconfig
-import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +19,7 @@ from tuner.errors import InputError, TunerError
 from tuner.trial import Hyperparameter, TextHyperparameter
 from tuner.workloads import is_built_in
 from tuner.workloads.base import NAME, Workload
+from tuner.workloads.contract import said
 from tuner.workloads.search_path import search_path
 
 SPEC = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")  # package.module:Class
@@ -60,10 +61,10 @@ def make(cls: type[Workload]) -> Workload:
         raise InputError(f"{what}: it lacks {methods}")
     try:
         workload = cls()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(
-            f"{what}: it cannot be made without arguments ({said(error)}): give its constructor defaults, or "
-            "tuner.run() an object"
+            f"{what}: it cannot be made without arguments ({said(error, cls.__init__)}): give its constructor "
+            "defaults, or tuner.run() an object"
         ) from error
     check(workload)
     return workload
@@ -91,6 +92,10 @@ def check(workload: Workload) -> None:
             raise InputError(f"{what}: hyperparameters: {key!r} is {value!r}: expected a tuner.Hyperparameter")
         if not isinstance(key, str) or key in RESERVED:
             raise InputError(f"{what}: hyperparameters: {key!r} cannot be a hyperparameter's name: call it otherwise")
+        if isinstance(value, Hyperparameter) and value.low > value.high:
+            raise InputError(
+                f"{what}: hyperparameters: {key} is from {value.low:g} to {value.high:g}: give the smallest first"
+            )
         if isinstance(value, Hyperparameter) and not value.low <= value.default <= value.high:
             raise InputError(
                 f"{what}: hyperparameters: the default of {key} is {value.default!r}, not from {value.low:g} to "
@@ -124,20 +129,12 @@ def load_data(workload: Workload, source: str, seed: int, **options: bool) -> An
         return workload.load_data(source, seed, **options)
     except TunerError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if is_built_in(workload):
             raise
         raise InputError(
             f"workload {workload.name}: load_data({source!r}, {seed}) failed: {said(error)}; --debug shows where"
         ) from error
-
-
-def said(error: BaseException) -> str:
-    """An exception in one line: its type, its text, and the last line of code that it came from."""
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}{': ' * bool(text)}{text}{where}"
 
 
 @contextmanager
@@ -189,6 +186,26 @@ def _module(name: str, what: str) -> ModuleType:
             hint = f"did you mean {close[0]}?" if close else folder
             raise InputError(f"{what}: there is no module {error.name!r} in {here} or installed: {hint}") from error
         raise InputError(f"{what}: importing {name} failed: {said(error)}; --debug shows where") from error
+    except SystemExit as error:  # a script's end
+        raise InputError(
+            f"{what}: importing {name} ends the program ({said(error)}): put what it runs under "
+            "if __name__ == '__main__':"
+        ) from error
+
+
+def in_file(name: str) -> str:
+    """What a name may stand for where the current folder has a module of it: its workloads, without importing it."""
+    file = Path(name if name.endswith(".py") else f"{name}.py")
+    try:
+        body = ast.parse(file.read_bytes()).body
+    except (OSError, SyntaxError, ValueError):
+        return ""
+    bases = {each.name: {ast.unparse(base) for base in each.bases} for each in body if isinstance(each, ast.ClassDef)}
+    own: list[str] = []
+    for cls, derived in bases.items():
+        if derived & {"Workload", "tuner.Workload", *own}:
+            own.append(cls)
+    return f"did you mean {' or '.join(f'{file.stem}:{cls}' for cls in own)}?" if own else ""
 
 
 def _classes(module: Any, wanted: str) -> str:
