@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tuner.errors import InputError
 from tuner.records.study_folder import BEST, STUDY, TRAIN, best_name, classes
-from tuner.workloads import Classes, find_workload
+from tuner.workloads import WAS_OBJECT, Classes, find_workload
 
 if TYPE_CHECKING:
     from torch import nn
@@ -40,7 +40,13 @@ def load_best(folder: str | Path, workload: Wanted | None = None) -> nn.Module:
         content = torch.load(path, map_location="cpu", weights_only=True)
         if name not in (None, content["workload"]):
             raise InputError(f"{path} is of workload {content['workload']!r}, not {name!r}")
-        found = given or find_workload(content["workload"], _classes(path.parent))
+        known = _classes(path.parent)
+        if given is None and known.get(content["workload"], "") is None:
+            raise InputError(
+                f"{path}: its workload {content['workload']} {WAS_OBJECT}: give it again: "
+                f"tuner.load_best({str(folder)!r}, workload=…)"
+            )
+        found = given or find_workload(content["workload"], known)
         model = found.restore_model(content["config"], content["weights"])
     except FileNotFoundError as error:
         raise InputError(f"{path} is not there: give the folder of a study with a completed trial") from error

@@ -1,13 +1,46 @@
-"""Spaces of Ray Tune as the plain mappings that a file would hold, which ``study.json`` can keep."""
+"""What Python gives as a space or as configurations, as the plain values of a file, which ``study.json`` can keep."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from tuner.errors import InputError
+from tuner.space import Configs
 
 KNOWN = "tune.choice, uniform, loguniform, randint, lograndint or grid_search"
+
+
+def plain_configs(config: Configs) -> Configs:
+    """The same configurations in mappings, lists, texts and numbers; a file as its path.
+
+    Raises:
+        InputError: it is neither a path nor a list of mappings nor a mapping, or something in it is no plain value.
+    """
+    if isinstance(config, (str, Path)):
+        return str(config)
+    if isinstance(config, Mapping):
+        return {str(key): plain_space(each) if key == "space" else _value(each) for key, each in config.items()}
+    if not isinstance(config, Sequence) or not all(isinstance(each, Mapping) for each in config):
+        raise InputError(
+            "config: expected a file's path, a list of mappings, or a mapping as a file holds one, not "
+            f"{config!r:.60}"
+        )
+    return [_value(each) for each in config]
+
+
+def _value(value: Any) -> Any:
+    """A value as JSON has it; numbers of numpy become Python's."""
+    if isinstance(value, Mapping):
+        return {str(key): _value(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple, range)):
+        return [_value(each) for each in value]
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if hasattr(value, "tolist"):
+        return _value(value.tolist())
+    raise InputError(f"config: {value!r:.60} is a {type(value).__name__}: give numbers and texts")
 
 
 def plain_space(space: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ BUILT_IN = {
 }
 Classes = Mapping[str, str | None]
 NO_CLASSES: Classes = MappingProxyType({})
+WAS_OBJECT = "was given as an object, of a class that is in no module or with attributes of its own"
 
 
 def find_workload(wanted: Wanted, classes: Classes = NO_CLASSES) -> Workload:
@@ -69,6 +70,16 @@ def specs_of(wanted: Workloads) -> Sequence[str] | str | None:
 
     texts = [each if isinstance(each, str) else spec_of(each) for each in listed(wanted)]
     return None if None in texts else [str(each) for each in texts]
+
+
+def texts_of(wanted: Workloads) -> Sequence[str] | str:
+    """The same as texts, with the name of what cannot be found again by a text.
+
+    Raises:
+        InputError: as ``find_workload``.
+    """
+    texts = specs_of(wanted)
+    return [str(specs_of(each) or find_workload(each).name) for each in listed(wanted)] if texts is None else texts
 
 
 def is_built_in(workload: Workload) -> bool:
@@ -119,10 +130,7 @@ def _by_class(wanted: str, classes: Classes) -> Workload:
 
     spec = classes.get(wanted, wanted)
     if not isinstance(spec, str):
-        raise InputError(
-            f"workload {wanted}: the study was given an object of a class that is in no module: give it that again, "
-            "from Python"
-        )
+        raise InputError(f"workload {wanted} {WAS_OBJECT}: give it again, from Python")
     found = own.make(own.load_class(spec))
     if wanted in classes and found.name != wanted:
         raise InputError(f"workload {wanted}: {spec} is now called {found.name!r}: give it its old name")
