@@ -22,7 +22,7 @@ from tuner.sizing.transformers.model_file import KEYS, transformer_config
 from tuner.space import Configs
 from tuner.study.auto_batch import refuse_auto
 from tuner.study.prerequisites import needed
-from tuner.study.selection import DEFAULT_DATA, DEFAULT_MODE, choose
+from tuner.study.selection import DEFAULT_DATA, DEFAULT_MODE, choose, is_workload
 from tuner.study.settings import Settings
 from tuner.study.study import run_study
 from tuner.trial import GB, Configuration, Device, MemoryEstimate, title
@@ -118,6 +118,10 @@ def estimate(
         if workload != ():
             raise InputError(f"estimate: two workloads were given, {model!r} and workload={workload!r}: give one")
         return estimate(**{**locals(), "model": None, "workload": model})
+    if isinstance(model, str) and is_workload(model) and not Path(model).exists():
+        raise InputError(
+            f"estimate {model}: expected a TOML file; a workload is named by --workload {model}, workload="
+        )
     if (of_transformer := transformer(**locals())) is not None:
         return transformer_estimates(of_transformer, _device("cuda" if device == "auto" else device))
     target = _device(device)

@@ -202,7 +202,8 @@ def _choices(
     if search is None:
         for name in ("space", "num_samples"):
             if options[name] is not None:
-                raise InputError(f"--{name.replace('_', '-')}: has no effect without --search grid, random or optuna")
+                option = "space" if name == "space" else "--num-samples"  # a space is given by Python alone
+                raise InputError(f"{option}: has no effect without --search grid, random or optuna")
     of_list = search is None or (isinstance(search, str) and search in UP_FRONT)
     if of_list and same_selection(study, options, (*SELECTION, "search", "space", "num_samples")):
         known = study["configurations"], workloads(study)

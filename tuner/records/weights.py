@@ -48,6 +48,8 @@ def load_best(folder: str | Path, workload: Wanted | None = None) -> nn.Module:
             )
         found = given or find_workload(content["workload"], known)
         model = found.restore_model(content["config"], content["weights"])
+    except InputError:  # it is a ValueError, too
+        raise
     except FileNotFoundError as error:
         raise InputError(f"{path} is not there: give the folder of a study with a completed trial") from error
     except pickle.UnpicklingError as error:  # its text tells how to load the file unsafely

@@ -40,7 +40,7 @@ def _value(value: Any) -> Any:
         return value
     if hasattr(value, "tolist"):
         return _value(value.tolist())
-    raise InputError(f"config: {value!r:.60} is a {type(value).__name__}: give numbers and texts")
+    raise InputError(f"config: {value!r:.60}: give numbers and texts")
 
 
 def plain_space(space: Mapping[str, Any]) -> dict[str, Any]:

@@ -183,6 +183,8 @@ def _differing(own: Sequence[Row], asked: Sequence[Row]) -> str:
     if len(own) != len(asked):
         return f" (it has {len(own)}, not {len(asked)})"
     before, now = next((before, now) for before, now in zip(own, asked, strict=True) if before != now)
+    if before["name"] != now["name"]:
+        return f" (it has {before['name']}, not {now['name']})"
     key = next(key for key in {**before, **now} if before.get(key, ...) != now.get(key, ...))
     return f" (in {before['name']} {key} is {before.get(key)!r}, not {now.get(key)!r})"
 

@@ -129,13 +129,14 @@ def parse_data(texts: Sequence[str]) -> str | dict[str, str]:
     Raises:
         InputError: there is more than one source for a workload.
     """
-    named = dict(text.split("=", 1) for text in texts if "=" in text and _is_workload(text.partition("=")[0]))
+    named = dict(text.split("=", 1) for text in texts if "=" in text and is_workload(text.partition("=")[0]))
     if len(named) < len(texts) and len(texts) > 1:
         raise InputError(f"--data {' --data '.join(texts)}: give one for all, or one WORKLOAD=NAME|DIR for each")
     return named or (texts[0] if texts else DEFAULT_DATA)
 
 
-def _is_workload(text: str) -> bool:
+def is_workload(text: str) -> bool:
+    """Whether a text names a workload: a built-in one, or ``module:Class``."""
     return text in BUILT_IN or SPEC.fullmatch(text) is not None
 
 

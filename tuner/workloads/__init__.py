@@ -63,12 +63,16 @@ def listed(wanted: Workloads) -> list[Wanted]:
 
 
 def specs_of(wanted: Workloads) -> Sequence[str] | str | None:
-    """The same as texts, which a file can hold; None if one of them cannot be found again by a text."""
+    """The same as texts, which a file can hold; None if one of them cannot be found again by a text.
+
+    Raises:
+        InputError: as ``find_workload``, of what is no text.
+    """
     if all(isinstance(each, str) for each in listed(wanted)):
         return wanted  # type: ignore[return-value]
     from tuner.workloads.own import spec_of
 
-    texts = [each if isinstance(each, str) else spec_of(each) for each in listed(wanted)]
+    texts = [each if isinstance(each, str) else find_workload(each) and spec_of(each) for each in listed(wanted)]
     return None if None in texts else [str(each) for each in texts]
 
 
@@ -79,7 +83,9 @@ def texts_of(wanted: Workloads) -> Sequence[str] | str:
         InputError: as ``find_workload``.
     """
     texts = specs_of(wanted)
-    return [str(specs_of(each) or find_workload(each).name) for each in listed(wanted)] if texts is None else texts
+    if texts is not None:
+        return texts
+    return [(specs_of([each]) or [find_workload(each).name])[0] for each in listed(wanted)]
 
 
 def is_built_in(workload: Workload) -> bool:
