@@ -65,7 +65,8 @@ def gone_on_with(
     merged = merged_options(study, chosen, defaults, options["resume"])
     if "workload" in given:
         names = {find_workload(each, classes(study)).name for each in listed(wanted)}
-        merged["workload"] = study["options"]["workload"] if names == set(workloads(study)) else options["workload"]
+        stored = study["options"].get("workload", options["workload"])
+        merged["workload"] = stored if names == set(workloads(study)) else options["workload"]
     return merged
 
 
