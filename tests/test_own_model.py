@@ -102,11 +102,11 @@ def test_it_is_tuned_retried_resumed_trained_again_and_loaded(here: Path, shared
     big = {"overrides": ["hidden=3072", "layers=2", "epochs=1"], "model_memory_gb": 0.6, "backoff": 0.1, **common}
     (row,) = tuner.run(Digits(), **big, output="poor").rows
     assert (row["status"], row["attempts"], row["limit_gb"]) == ("completed", 2, pytest.approx(0.9))
-    assert len(tuner.run(Digits(), **{**big, "limit": 1}, seeds=1, resume="poor").rows) == 1
+    assert len(tuner.run(Digits(), resume="poor").rows) == 1
     assert json.loads(Path("poor/study.json").read_text())["classes"] == {"digits": None}
-    with pytest.raises(InputError, match=r"started by tuner.run\(\): call that again with resume='poor'"):
+    with pytest.raises(InputError, match="its workload digits was given as an object, of a class that is in no"):
         tuner.run(resume="poor")
-    with pytest.raises(InputError, match="object of a class that is in no module: give it that again"):
+    with pytest.raises(InputError, match=r"give it again: tuner.load_best\('poor', workload=…\)"):
         tuner.load_best("poor")
     assert tuner.load_best("poor", Digits)[0][0].out_features == 3072
     tuner.train("study", epochs=1, output="longer", device="cpu")

@@ -10,10 +10,11 @@ import pytest
 
 from tests.toy import Toy, Wide
 from tuner import space
-from tuner.commands.run import _plain, run_defaults
+from tuner.commands.run import run_defaults
 from tuner.errors import InputError
 from tuner.machine.devices import ram_device
 from tuner.study.again import its_options, run_again
+from tuner.study.given_again import _plain
 from tuner.study.planning import estimate_requests, to_trials
 from tuner.study.selection import choose, chosen_before, parse_data
 from tuner.study.settings import Settings

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tuner.errors import InputError
-from tuner.space import Schema, configurations, mode_file, read_file, select
+from tuner.space import Schema, configurations, mode_file, read_configs, select
 from tuner.trial import Configuration, Hyperparameter
 from tuner.workloads.graphsage import GraphSAGE
 
@@ -16,7 +16,7 @@ SCHEMA = {
 
 
 def load(path: Path, schema: Schema) -> list[Configuration]:
-    listed, defaults = read_file(path)
+    listed, defaults = read_configs(path)
     return configurations(listed, schema, defaults=defaults, source=str(path))
 
 

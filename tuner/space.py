@@ -3,8 +3,8 @@
 A file holds either ``configurations:`` (a list of mappings, each with an optional ``name``), ``grid:`` (a mapping
 from hyperparameter to a list of values, every combination of which is tried) or ``space:`` (a mapping from
 hyperparameter to what a search may try, see ``tuner.search.domains``), and optionally ``defaults:`` for all of them.
-YAML, TOML and JSON are read. The key ``workload``, wherever a hyperparameter may stand, says whose configuration it
-is.
+YAML, TOML and JSON are read; Python may give the same content as a mapping, or the list alone. The key ``workload``,
+wherever a hyperparameter may stand, says whose configuration it is.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tuner.trial import AUTO, UNNAMED, AnyHyperparameter, Configuration, Hyperpa
 
 Schema = Mapping[str, AnyHyperparameter]
 Finish = Callable[[dict[str, Any]], dict[str, Any]]
+Configs = str | Path | Sequence[Mapping[str, Any]] | Mapping[str, Any]  # a file, what it holds, or the list alone
 FILE_KEYS = ("configurations", "grid", "space", "defaults")
 # An installed package carries the files inside itself, a checkout beside itself.
 CONFIG_FOLDERS = (Path(__file__).parent / "configs", Path(__file__).parent.parent / "configs")
@@ -48,56 +49,69 @@ def mode_file(workload: str, mode: str) -> Path:
     return files[mode]
 
 
-def read_file(path: Path) -> tuple[object, Mapping[str, Any]]:
-    """Reads a configuration file: what it lists, which is still to be looked at, and its defaults.
+def source_name(config: Configs) -> str:
+    """What messages call configurations: their file, or the argument of Python."""
+    return str(config) if isinstance(config, (str, Path)) else "config"
+
+
+def read_configs(config: Configs) -> tuple[object, Mapping[str, Any]]:
+    """What a configuration file lists, which is still to be looked at, and its defaults.
 
     Args:
-        path: a ``.yaml``, ``.yml``, ``.toml`` or ``.json`` file, as the module's text describes.
+        config: a ``.yaml``, ``.yml``, ``.toml`` or ``.json`` file, as the module's text describes, or its content.
 
     Raises:
         InputError: the file is missing, cannot be parsed, or is not one of configurations.
     """
-    content, defaults = _content(path)
+    content, defaults = _content(config)
     if "space" in content:
-        raise InputError(f"{path}: it has a 'space', which is searched: tune run --search grid, random or optuna")
-    return _grid(content["grid"], path) if "grid" in content else content["configurations"], defaults
+        raise InputError(
+            f"{source_name(config)}: it has a 'space', which is searched: tune run --search grid, random or optuna"
+        )
+    listed = _grid(content["grid"], source_name(config)) if "grid" in content else content["configurations"]
+    return listed, defaults
 
 
-def read_space(path: Path) -> tuple[object, Mapping[str, Any]]:
-    """Reads a configuration file to search in: its space, which is still to be looked at, and its defaults.
+def read_space(config: Configs) -> tuple[object, Mapping[str, Any]]:
+    """What a configuration file has to search in: its space, which is still to be looked at, and its defaults.
 
     A ``grid:`` is a space, too: each of its lists is a choice.
 
     Raises:
         InputError: the file is missing, cannot be parsed, or has no space.
     """
-    content, defaults = _content(path)
+    content, defaults = _content(config)
     if "configurations" in content:
-        raise InputError(f"{path}: a list of configurations cannot be searched: give 'space' or leave out --search")
+        raise InputError(
+            f"{source_name(config)}: a list of configurations cannot be searched: give 'space' or leave out --search"
+        )
     if "space" in content:
         return content["space"], defaults
-    _grid(content["grid"], path)
+    _grid(content["grid"], source_name(config))
     return {
         key: {"choice": values} if isinstance(values, list) else values for key, values in content["grid"].items()
     }, defaults
 
 
-def _content(path: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+def _content(config: Configs) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """What a configuration file holds, and its defaults."""
-    content = _parse(path)
+    source = source_name(config)
+    content = _parse(Path(config)) if isinstance(config, (str, Path)) else config
+    if content is config and isinstance(config, list):
+        content = {"configurations": config}
     if not isinstance(content, Mapping):
         raise InputError(
-            f"{path}: expected a mapping with 'configurations:', 'grid:' or 'space:', not {_kind(content)}"
+            f"{source}: expected a mapping with 'configurations:', 'grid:' or 'space:', not {_kind(content)}"
         )
     unknown = [str(key) for key in content if key not in FILE_KEYS]
     if unknown or sum(key in content for key in FILE_KEYS[:-1]) != 1:
         got = ", ".join(map(str, content)) or "nothing"
         raise InputError(
-            f"{path}: expected one of 'configurations', 'grid' and 'space', and optionally 'defaults'; got {got}"
+            f"{source}: expected one of 'configurations', 'grid' and 'space', and optionally 'defaults'; got {got}"
         )
     defaults = content.get("defaults") or {}
     if not isinstance(defaults, Mapping):
-        raise InputError(f"{path}: 'defaults' must be a mapping, not {_kind(defaults)}")
+        raise InputError(f"{source}: 'defaults' must be a mapping, not {_kind(defaults)}")
     return content, defaults
 
 
@@ -223,14 +237,14 @@ def _numbers(value: Any) -> Any:
     return value
 
 
-def _grid(grid: object, path: Path) -> list[dict[str, Any]]:
+def _grid(grid: object, source: str) -> list[dict[str, Any]]:
     """Every combination of a grid's values, the last hyperparameter changing fastest."""
     if not isinstance(grid, Mapping) or not grid:
-        raise InputError(f"{path}: 'grid' must be a mapping from hyperparameter to a list of values")
+        raise InputError(f"{source}: 'grid' must be a mapping from hyperparameter to a list of values")
     columns = [values if isinstance(values, list) else [values] for values in grid.values()]
     empty = [str(key) for key, values in zip(grid, columns, strict=True) if not values]
     if empty:
-        raise InputError(f"{path}: 'grid' has no value for {', '.join(empty)}")
+        raise InputError(f"{source}: 'grid' has no value for {', '.join(empty)}")
     return [dict(zip(grid, row, strict=True)) for row in itertools.product(*columns)]
 
 

@@ -12,7 +12,7 @@ from tuner.datasets.swc import Tree
 from tuner.datasets.trees import TreeData, build, split
 from tuner.memory.static import estimate_static
 from tuner.memory.trace import trace_workload
-from tuner.space import complete, configurations, mode_file, read_file
+from tuner.space import complete, configurations, mode_file, read_configs
 from tuner.training.loop import Fit, build_optimizer, evaluate, fit, representative_batches, train_step
 from tuner.trial import EpochReport, Trial
 from tuner.workloads import find_workload
@@ -453,7 +453,7 @@ def test_a_trace_is_of_the_largest_batch(trees: TreeData) -> None:
     assert eight > 1.5 * one
 
 
-LISTED, DEFAULTS = read_file(mode_file("gt-ssl", "architecture"))
+LISTED, DEFAULTS = read_configs(mode_file("gt-ssl", "architecture"))
 ARCHITECTURES = configurations(LISTED, GTSSL.hyperparameters, defaults=DEFAULTS)
 
 

@@ -10,7 +10,7 @@ import torch
 from tests.kd_gat_models import config, model_of
 from tuner.datasets.can import CanData
 from tuner.errors import InputError
-from tuner.space import complete, configurations, mode_file, read_file
+from tuner.space import complete, configurations, mode_file, read_configs
 from tuner.training.checkpoints import Checkpoint
 from tuner.training.loop import Fit, evaluate, fit
 from tuner.trial import AUTO, MAX_BATCH, Trial
@@ -78,7 +78,7 @@ MODES = sorted(path.stem for path in mode_file("kd-gat", "full").parent.iterdir(
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_is_of_complete_configurations(mode: str) -> None:
-    listed, defaults = read_file(mode_file("kd-gat", mode))
+    listed, defaults = read_configs(mode_file("kd-gat", mode))
     found = configurations(listed, KDGAT().schema, defaults=defaults, finish=KDGAT().finish)
     assert len({each.values["stage"] for each in found}) == 1
     assert all(each.values["hidden_channels"] > 0 for each in found)

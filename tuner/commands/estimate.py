@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError
@@ -18,9 +19,10 @@ from tuner.records.rows import Row
 from tuner.sizing.transformers.formula import Attention, TransformerConfig
 from tuner.sizing.transformers.gpu_memory import transformer_estimates
 from tuner.sizing.transformers.model_file import KEYS, transformer_config
+from tuner.space import Configs
 from tuner.study.auto_batch import refuse_auto
 from tuner.study.prerequisites import needed
-from tuner.study.selection import DEFAULT_DATA, DEFAULT_MODE, choose
+from tuner.study.selection import DEFAULT_DATA, DEFAULT_MODE, choose, is_workload
 from tuner.study.settings import Settings
 from tuner.study.study import run_study
 from tuner.trial import GB, Configuration, Device, MemoryEstimate, title
@@ -39,11 +41,11 @@ Step = Callable[[], "tuple[nn.Module, Optimizer | None, Callable[[], Tensor]]"]
 
 
 def estimate(
-    model: str | None = None,
+    model: str | Path | Workloads | None = None,
     *,
     workload: Workloads = (),
     mode: str = DEFAULT_MODE,
-    config: str | None = None,
+    config: Configs | None = None,
     overrides: Sequence[str] = (),
     data: str | Mapping[str, str] = DEFAULT_DATA,
     skip_bad: bool = False,
@@ -73,10 +75,11 @@ def estimate(
     one of its sizes is given: those from ``model_embd`` to ``tied``, which win over the file's.
 
     Args:
-        model: a TOML file with a transformer's sizes, by the names of the arguments below.
+        model: a TOML file with a transformer's sizes, by the names of the arguments below; or, if it is no text, what
+            ``workload`` takes.
         workload: what would be trained, or several names; without one, what ``config`` names, else "graphsage".
         mode: a named list of configurations.
-        config: a file of your own instead of a mode.
+        config: a file of your own instead of a mode, or its content, as ``run`` takes it.
         overrides: ``"key=value"`` texts that replace values of every configuration.
         data: "synthetic", "ml-100k", or a folder; or a mapping from workload to one of these.
         skip_bad: leave out data files that cannot be used, such as SWC files, instead of refusing them all.
@@ -111,6 +114,14 @@ def estimate(
         InputError: something given cannot be used.
         Untraceable: ``step`` cannot be followed; the text names the operation.
     """
+    if not isinstance(model, (str, Path, NoneType)):
+        if workload != ():
+            raise InputError(f"estimate: two workloads were given, {model!r} and workload={workload!r}: give one")
+        return estimate(**{**locals(), "model": None, "workload": model})
+    if isinstance(model, str) and is_workload(model) and not Path(model).exists():
+        raise InputError(
+            f"estimate {model}: expected a TOML file; a workload is named by --workload {model}, workload="
+        )
     if (of_transformer := transformer(**locals())) is not None:
         return transformer_estimates(of_transformer, _device("cuda" if device == "auto" else device))
     target = _device(device)
@@ -180,10 +191,10 @@ def _estimates(
 
 
 def calibrate(
-    *,
     workload: Workloads = (),
+    *,
     mode: str = DEFAULT_MODE,
-    config: str | None = None,
+    config: Configs | None = None,
     data: str | Mapping[str, str] = DEFAULT_DATA,
     skip_bad: bool = False,
     only: str | None = None,
@@ -197,7 +208,7 @@ def calibrate(
     Args:
         workload: what to train, or several names; without one, what ``config`` names, else "graphsage".
         mode: a named list of configurations.
-        config: a file of your own instead of a mode.
+        config: a file of your own instead of a mode, or its content, as ``run`` takes it.
         data: "synthetic", "ml-100k", or a folder; or a mapping from workload to one of these.
         skip_bad: leave out data files that cannot be used, such as SWC files, instead of refusing them all.
         only: just the configuration of this name.

@@ -23,6 +23,7 @@ from tuner.sizing.footprints.stages import size_stages, stages_of
 from tuner.sizing.profile import profiled
 from tuner.sizing.target import Target, detected_target, given_target
 from tuner.sizing.workload import batch_bound, batch_key
+from tuner.space import Configs
 from tuner.study.selection import DEFAULT_DATA, DEFAULT_MODE, choose
 from tuner.trial import GB, MOST_GB, Device, title
 from tuner.workloads.base import Config, describe, load_jobs
@@ -73,10 +74,10 @@ class Optimization:
 
 
 def optimize(
-    *,
     workload: Workloads = (),
+    *,
     mode: str = DEFAULT_MODE,
-    config: str | None = None,
+    config: Configs | None = None,
     overrides: Sequence[str] = (),
     data: str | Mapping[str, str] = DEFAULT_DATA,
     skip_bad: bool = False,
@@ -109,7 +110,7 @@ def optimize(
     Args:
         workload: what would be trained, or several names; without one, what ``config`` names, else "graphsage".
         mode: a named list of configurations.
-        config: a file of your own instead of a mode.
+        config: a file of your own instead of a mode, or its content, as ``run`` takes it.
         overrides: ``"key=value"`` texts that replace values of every configuration, or of a footprint's variables.
         data: "synthetic", "ml-100k", or a folder; or a mapping from workload to one of these.
         skip_bad: leave out data files that cannot be used.

@@ -17,6 +17,7 @@ from tuner.records.journal import read_attempts
 from tuner.records.rows import Row
 from tuner.records.study_file import read_study, workloads
 from tuner.records.study_folder import ATTEMPTS
+from tuner.space import Configs
 from tuner.study.auto_batch import Sized, packed_uniformly, size_batches
 from tuner.study.planning import estimate_requests, plan_requests, to_trials, usable
 from tuner.study.prerequisites import needed
@@ -65,11 +66,10 @@ class Forecast:
 
 
 class PlanOptions(TypedDict, total=False):
-    """The options of ``plan`` but for ``gpu``, which decides what it returns."""
+    """The options of ``plan`` but for ``workload`` and ``gpu``, which decides what it returns."""
 
-    workload: Workloads
     mode: str
-    config: str | None
+    config: Configs | None
     overrides: Sequence[str]
     data: str | Mapping[str, str]
     skip_bad: bool
@@ -94,18 +94,18 @@ class PlanOptions(TypedDict, total=False):
 
 
 @overload
-def plan(*, gpu: None = None, **options: Unpack[PlanOptions]) -> Forecast: ...
+def plan(workload: Workloads = (), *, gpu: None = None, **options: Unpack[PlanOptions]) -> Forecast: ...
 
 
 @overload
-def plan(*, gpu: str | Sequence[float], **options: Unpack[PlanOptions]) -> Capacity: ...
+def plan(workload: Workloads = (), *, gpu: str | Sequence[float], **options: Unpack[PlanOptions]) -> Capacity: ...
 
 
 def plan(
-    *,
     workload: Workloads = (),
+    *,
     mode: str = DEFAULT_MODE,
-    config: str | None = None,
+    config: Configs | None = None,
     overrides: Sequence[str] = (),
     data: str | Mapping[str, str] = DEFAULT_DATA,
     skip_bad: bool = False,
@@ -134,7 +134,7 @@ def plan(
     Args:
         workload: what would be trained; several names plan them side by side.
         mode: a named list of configurations.
-        config: a file of your own instead of a mode.
+        config: a file of your own instead of a mode, or its content, as ``run`` takes it.
         overrides: ``"key=value"`` texts that replace values of every configuration.
         data: "synthetic", "ml-100k", or a folder; or a mapping from workload to one of these.
         skip_bad: leave out data files that cannot be used, such as SWC files, instead of refusing them all.

@@ -114,7 +114,6 @@ def tune_hyperparameters_parallel(
     """
     options = dict(locals())
     from tuner.datasets.ratings import from_tables
-    from tuner.views.frame import study_frame
 
     workload = find_workload("graphsage")
     chosen = parse_configurations(configurations, workload.schema, finish=workload.finish)
@@ -132,4 +131,4 @@ def tune_hyperparameters_parallel(
         returns_table=True,
         from_python=True,
     )
-    return study_frame(result.to_frame(), str(result.folder), workload.metric)
+    return result.to_frame()

@@ -178,7 +178,8 @@ def again(found: Comparison, row: Row) -> str:
     if study.about and name in (*BUILT_IN, *classes(study.about)):
         own = [each for each in found.rows if each[STUDY] == row[STUDY]]
         kept = row is found.best(own, name) and not str(row.get("error")).startswith(NOT_KEPT)
-        if kept or isinstance(study.about.get("options"), Mapping):
+        at_hand = isinstance(study.about.get("options"), Mapping) and classes(study.about).get(name, "") is not None
+        if kept or at_hand:
             with suppress(InputError):  # a class that cannot be found from here
                 return f"Again: {command_again(study.about, row, study.path)}"
     return f"Its values: {values_again(row)}"

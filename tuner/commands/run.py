@@ -6,6 +6,7 @@ import inspect
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError
@@ -15,14 +16,14 @@ from tuner.placement import Packing, Plan
 from tuner.records.rows import Row
 from tuner.records.study_file import classes, read_study, workloads
 from tuner.retry import OnOom
-from tuner.search.plain import plain_space
 from tuner.search.schedulers import Name as Scheduler
+from tuner.space import Configs
 from tuner.study.again import arguments, its_options, load_again, program, run_again, train_again
+from tuner.study.given_again import CALL, as_stored, check_given_again, gone_on_with
 from tuner.study.live_search import LiveSearch
 from tuner.study.prerequisites import train_prerequisites
 from tuner.study.result import StudyResult
-from tuner.study.resume import merged_options
-from tuner.study.searching import SELECTION, choose_searched
+from tuner.study.searching import SELECTION, UP_FRONT, choose_searched, same_selection
 from tuner.study.selection import DEFAULT_DATA, DEFAULT_MODE, choose, chosen_before
 from tuner.study.settings import Settings
 from tuner.study.study import run_study
@@ -37,7 +38,7 @@ def run(
     workload: Workloads = (),
     *,
     mode: str = DEFAULT_MODE,
-    config: str | None = None,
+    config: Configs | None = None,
     overrides: Sequence[str] = (),
     data: str | Mapping[str, str] = DEFAULT_DATA,
     skip_bad: bool = False,
@@ -87,7 +88,8 @@ def run(
             side. Without one, what ``config`` names, else "graphsage".
         mode: a named list of configurations: "quick", "architecture", "learning", "regularization" or "full".
         config: a file of your own instead of a mode: ``configurations:`` or ``grid:`` in YAML, TOML or JSON. The
-            key ``workload`` there says whose a configuration is.
+            key ``workload`` there says whose a configuration is. Or what such a file holds, as a mapping, or a list
+            of configurations.
         overrides: ``"key=value"`` texts that replace values of every configuration whose workload has the key.
         data: "synthetic", "ml-100k" (downloaded once), or a folder; a workload of your own gets the text as it is.
             Or a mapping from workload to one of these.
@@ -117,7 +119,8 @@ def run(
         max_failures: so many times a trial that raised another exception is tried again.
         checkpoint_seconds: how often a running trial keeps a checkpoint, at the end of an epoch.
         output: the study's folder, new or empty; by default a new one under ``results/``.
-        resume: the folder of a study to go on with: it keeps its options, but for those given here.
+        resume: the folder of a study to go on with: it keeps its options, but for those given here. An object that
+            was its ``workload`` or ``search`` must be given again.
         address: a Ray cluster to join: "auto" or "HOST:PORT"; by default a local Ray is started.
         device: "cuda", "cpu", or "auto" for GPUs where there are any.
         memory_estimation: how ``auto_memory`` estimates: "static", "traced", "measured", or "auto" for traced
@@ -159,37 +162,22 @@ def run_given(options: Mapping[str, Any], given: Collection[str], *, from_python
         ExecutionError: as ``run``.
     """
     defaults = run_defaults()
-    wanted, specs = options["workload"], specs_of(options["workload"])
     options = {name: options.get(name, default) for name, default in defaults.items()}  # in one order, as in commands
-    search, options = options["search"], {name: _plain(value) for name, value in options.items()}
-    own_searcher = search is not None and not isinstance(search, str)
-    if options["space"] is not None:
-        options["space"] = plain_space(options["space"])
-    if specs is not None:
-        options["workload"] = specs
-    # Nothing but the same call has the objects again that only this process has.
-    stores = specs is not None and not own_searcher
+    wanted, search, stored = options["workload"], options["search"], as_stored(options)
     study: Mapping[str, Any] = {}
-    if resume := options["resume"]:
+    if resume := stored["resume"]:
         study = read_study(Path(resume))
-        if stores:
-            chosen = {name: value for name, value in options.items() if name in given}
-            options = merged_options(study, chosen, defaults, resume)
-            wanted = wanted if "workload" in given else options["workload"]
-            search = options["search"]
-    if own_searcher:
-        options["search"] = type(search).__name__
-    choices, label, live = _choices(options, study, wanted, search)
-    words = {name: value for name, value in options.items() if name != "space"}
-    in_words = stores and options["space"] is None
-    command = f"{program()} {shlex.join(arguments(words, defaults))}".rstrip() if in_words else "tuner.run()"
-    stored = options if stores else None
-    choices, settings = train_prerequisites(choices, Settings.from_options(options), command=command, options=stored)
+        stored = gone_on_with(study, stored, given, defaults, wanted, from_python=from_python)
+        wanted = wanted if "workload" in given else stored["workload"]
+        search = search if "search" in given else stored["search"]
+        check_given_again(study, wanted if "workload" in given else (), search, resume)
+    choices, label, live = _choices(stored, study, wanted, search)
+    command = _command(stored, defaults) if specs_of(wanted) is not None and search == stored["search"] else CALL
+    settings = Settings.from_options(stored)
+    choices, settings = train_prerequisites(choices, settings, command=command, options=stored)
 
     def again(best: Row, folder: Path, plan: Plan) -> str:
-        if specs is None:
-            return load_again(folder, _call(best["workload"], listed(wanted)))
-        return _again(stored, best, read_study(folder), folder, plan.threads)
+        return _again(stored, best, read_study(folder), folder, plan.threads, _call(best["workload"], listed(wanted)))
 
     return run_study(
         choices,
@@ -215,16 +203,23 @@ def _choices(
     if search is None:
         for name in ("space", "num_samples"):
             if options[name] is not None:
-                raise InputError(f"--{name.replace('_', '-')}: has no effect without --search grid, random or optuna")
-    stored = study.get("options") or {}
-    all_of_it = {**selection, **{name: options[name] for name in ("search", "space", "num_samples")}}
-    of_list = search in (None, "grid", "random")
-    if stored and of_list and all(value == stored.get(name) for name, value in all_of_it.items()):
+                option = "space" if name == "space" else "--num-samples"  # a space is given by Python alone
+                raise InputError(f"{option}: has no effect without --search grid, random or optuna")
+    of_list = search is None or (isinstance(search, str) and search in UP_FRONT)
+    if of_list and same_selection(study, options, (*SELECTION, "search", "space", "num_samples")):
         known = study["configurations"], workloads(study)
-        return chosen_before(*known, data, seed, skip_bad, classes(study)), options["mode"], None
+        return chosen_before(*known, data, seed, skip_bad, classes(study), wanted), options["mode"], None
     if search is not None:
         return choose_searched(options, study, wanted, search)
     return *choose(**selection, data=data, seed=seed, skip_bad=skip_bad), None
+
+
+def _command(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
+    """What a terminal would be told for such a study; a call, where it holds what no command can say."""
+    if options["space"] is not None or not isinstance(options["config"], (str, NoneType)):
+        return CALL
+    words = {name: value for name, value in options.items() if name != "space"}
+    return f"{program()} {shlex.join(arguments(words, defaults))}".rstrip()
 
 
 def command_again(study: Mapping[str, Any], row: Row, folder: Path) -> str:
@@ -238,13 +233,18 @@ def command_again(study: Mapping[str, Any], row: Row, folder: Path) -> str:
     return _again(study.get("options"), row, study, folder, study.get("plan", {}).get("threads"))
 
 
-def _again(stored: object, row: Row, study: Mapping[str, Any], folder: Path, threads: int | None) -> str:
-    """The same, by these options of the study, and with so many threads."""
+def _again(
+    stored: object, row: Row, study: Mapping[str, Any], folder: Path, threads: int | None, call: str = "…"
+) -> str:
+    """The same, by these options of the study, with so many threads, and by the call that makes its workload."""
+    if classes(study).get(row["workload"], "") is None:
+        return load_again(folder, call)
     if not isinstance(stored, Mapping):
-        return load_again(folder, "…" if row["workload"] in classes(study) else "")
+        return load_again(folder)
     defaults = run_defaults()
     options = {name: stored.get(name, default) for name, default in defaults.items()}
-    if options["search"] not in (None, "grid") or options["space"]:  # what it suggests depends on what ran beside it
+    suggested = options["search"] not in (None, "grid")  # what it suggests depends on what ran beside it
+    if suggested or options["space"] or not isinstance(options["config"], (str, NoneType)):
         return train_again(folder, row)
     return run_again(its_options(options, row, study), row, threads, defaults)
 
@@ -252,15 +252,10 @@ def _again(stored: object, row: Row, study: Mapping[str, Any], folder: Path, thr
 def _call(name: str, wanted: Sequence[Any]) -> str:
     """How the object or class of this name was made, in Python."""
     own = [each for each in wanted if not isinstance(each, str) and find_workload(each).name == name]
+    if not own:
+        return "…"
     cls = own[0] if isinstance(own[0], type) else type(own[0])
     return f"{cls.__name__}({'…' if own[0] is not cls and vars(own[0]) else ''})"
-
-
-def _plain(value: Any) -> Any:
-    """A path as text, which ``study.json`` can hold; in a mapping, too."""
-    if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    return str(value) if isinstance(value, Path) else value
 
 
 def run_defaults() -> dict[str, Any]:

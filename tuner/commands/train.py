@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError
 from tuner.execution.worker import to_bytes
@@ -22,12 +22,16 @@ from tuner.retraining.in_process import trained
 from tuner.retraining.model_folder import about_it, make_folder, save
 from tuner.retraining.past_trial import find_trial
 from tuner.retraining.run import Run, check_room, choose_device, estimate_memory, load_data, plan_run
-from tuner.study.again import arguments, program
+from tuner.study.again import arguments, load_again, program
 from tuner.study.settings import Settings
 from tuner.trial import GB, Device, MemoryEstimate
 from tuner.views.tables import make_console
 from tuner.views.training import figures_table, say
-from tuner.workloads.base import Job
+from tuner.workloads import classes_of, texts_of
+from tuner.workloads.base import Job, Workload
+
+if TYPE_CHECKING:
+    from tuner.workloads import Wanted
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ def train(
     study: str | Path | None = None,
     *,
     trial: str = "best",
-    workload: str | None = None,
+    workload: Wanted | None = None,
     seed: int | None = None,
     epochs: int | None = None,
     all_data: bool = False,
@@ -69,7 +73,8 @@ def train(
         study: the study's folder.
         trial: "best", a trial's id such as "t003", or the name of a configuration. With several seeds the best is the
             configuration with the smallest mean over them; of a configuration its best trial is taken.
-        workload: whose trial, where the study has several workloads.
+        workload: whose trial, where the study has several workloads; or your own, as "module:Class", an object or its
+            class, where the study cannot say where that is.
         seed: of weights, batches and dropout; by default the trial's. Where a configuration was trained with several,
             it says which trial is meant. The data stay split as in the study.
         epochs: train for so many; by default as many as the trial. The learning rate falls over all of them.
@@ -107,14 +112,15 @@ def train(
     interrupt, began = Immediate(), time.time()
     with orderly(interrupt):
         fitted, broken = trained(run, job, target, folder, console, interrupt)
-        about = about_it(_command(options), run, data or past.source, target, fitted, broken, began)
+        about = about_it(_command(options, past.workload), run, data or past.source, target, fitted, broken, began)
         save(folder, {BEST: to_bytes(run.trial, fitted), TRAIN: (json.dumps(about, indent=2) + "\n").encode()})
     here = written_figures(fitted)
     changed = run.changes or not same or broken or past.row["status"] != "completed"
     result = TrainingResult(folder, here, past.metrics, None if changed else differing(here, past.metrics))
+    given = "" if _is_found_again(past.workload) else "workload=…"
     with suppress(OSError):  # nobody reads it any more
         console.print(figures_table(here, past.metrics, (run.trial.seed, past.row["seed"])))
-        say(console, f"saved: {folder / BEST}; tuner.load_best({str(folder)!r}) gives the model")
+        say(console, f"saved: {folder / BEST}; {load_again(folder, given)} gives the model")
     if broken:
         say(console, f"interrupted: what is saved are the weights of epoch {here['best_epoch']}, the best so far")
         raise KeyboardInterrupt
@@ -152,6 +158,15 @@ def _head(run: Run, about: str, device: Device, estimate: MemoryEstimate) -> str
     return "\n".join(f"{label:<10} {text}" for label, text in lines.items() if text)
 
 
-def _command(options: Mapping[str, Any]) -> str:
+def _is_found_again(workload: Workload) -> bool:
+    return None not in classes_of([workload]).values()
+
+
+def _command(options: Mapping[str, Any], workload: Workload) -> str:
+    """What a terminal would be told; a call, where the workload is an object that no text finds again."""
+    if not _is_found_again(workload):
+        return "tuner.train()"
+    if options["workload"] is not None:
+        options = {**options, "workload": texts_of(options["workload"])}
     defaults = {name: parameter.default for name, parameter in inspect.signature(train).parameters.items()}
     return f"{program()} {shlex.join(['train', *arguments(options, defaults)])}"

@@ -21,6 +21,8 @@ def wrapped(base: Any, terms: Terms) -> Any:
     """A child of a class of Tune's, which is the same in everything but memory."""
 
     class MemoryAware(base):  # type: ignore[misc]
+        is_memory_aware = True
+
         @classmethod
         def default_resource_request(cls, config: dict[str, Any]) -> Share:
             return share_of(terms, config, base.default_resource_request(config))

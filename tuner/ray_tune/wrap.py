@@ -15,6 +15,8 @@ from tuner.retry import OnOom
 from tuner.study.settings import Settings
 from tuner.trial import GB, Device
 
+WRAPPED = "is_memory_aware"  # an attribute of the classes that are returned
+
 
 def memory_aware(
     trainable: Any,
@@ -66,6 +68,8 @@ def memory_aware(
             'on_oom="accumulate": a trainable of Tune\'s decides its batches itself; use "grow" or "fail"'
         )
     base = _class_of(trainable)
+    if hasattr(base, WRAPPED):
+        raise InputError(f"trainable {base.__name__}: it is memory-aware already: wrap it once")
     if not callable(estimate):
         given(estimate)
     devices = _devices(device)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tuner.errors import InputError
 from tuner.records.study_file import STUDY, classes
 from tuner.records.study_folder import BEST, TRAIN, best_name
-from tuner.workloads import Classes, find_workload
+from tuner.workloads import WAS_OBJECT, Classes, find_workload
 
 if TYPE_CHECKING:
     from torch import nn
@@ -41,8 +41,16 @@ def load_best(folder: str | Path, workload: Wanted | None = None) -> nn.Module:
         content = torch.load(path, map_location="cpu", weights_only=True)
         if name not in (None, content["workload"]):
             raise InputError(f"{path} is of workload {content['workload']!r}, not {name!r}")
-        found = given or find_workload(content["workload"], _classes(path.parent))
+        known = _classes(path.parent)
+        if given is None and known.get(content["workload"], "") is None:
+            raise InputError(
+                f"{path}: its workload {content['workload']} {WAS_OBJECT}: give it again: "
+                f"tuner.load_best({str(folder)!r}, workload=…)"
+            )
+        found = given or find_workload(content["workload"], known)
         model = found.restore_model(content["config"], content["weights"])
+    except InputError:  # it is a ValueError, too
+        raise
     except FileNotFoundError as error:
         raise InputError(f"{path} is not there: give the folder of a study with a completed trial") from error
     except pickle.UnpicklingError as error:  # its text tells how to load the file unsafely

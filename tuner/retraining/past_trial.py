@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError
 from tuner.records.journal import read_attempts
@@ -15,11 +15,15 @@ from tuner.records.noise import best_by_mean
 from tuner.records.rows import BEFORE_METRICS, Row, columns
 from tuner.records.study_file import STUDY, classes, read_study, workloads
 from tuner.records.study_folder import ATTEMPTS
+from tuner.study.given_again import CALL
 from tuner.study.resume import fingerprint
 from tuner.study.selection import DEFAULT_DATA, chosen_before, source_of
 from tuner.trial import ACCUMULATION
-from tuner.workloads import find_workload
+from tuner.workloads import WAS_OBJECT, find_workload
 from tuner.workloads.base import Config, Workload
+
+if TYPE_CHECKING:
+    from tuner.workloads import Wanted
 
 Values = Mapping[str, float]  # of each trial's metric, by its id
 BEST_TRIAL = "best"
@@ -37,6 +41,7 @@ class PastTrial:
         chosen: which it is and why, in words, where it was chosen among several; else empty.
         accumulations: into how many micro-batches each of the trial's attempts has divided its batches.
         notes: what could not be read of the study, a line each.
+        given: its workload, where the user gave that.
     """
 
     folder: Path
@@ -45,11 +50,12 @@ class PastTrial:
     chosen: str = ""
     accumulations: tuple[int, ...] = (1,)
     notes: Sequence[str] = ()
+    given: Workload | None = None
 
     @property
     def workload(self) -> Workload:
         """What it trained."""
-        return find_workload(self.row["workload"], classes(self.study))
+        return self.given or find_workload(self.row["workload"], classes(self.study))
 
     @property
     def config(self) -> Config:
@@ -114,10 +120,10 @@ class PastTrial:
         skip_bad = bool(options.get("skip_bad")) and self.workload.skips_bad_files
         split_seed = self.study.get("split_seed", self.study["seed"])
         entry = {**config, "name": self.row["name"]}
-        return chosen_before([entry], [name], source, split_seed, skip_bad, classes(self.study))
+        return chosen_before([entry], [name], source, split_seed, skip_bad, classes(self.study), [self.workload])
 
 
-def find_trial(folder: Path, wanted: str, workload: str | None, seed: int | None) -> PastTrial:
+def find_trial(folder: Path, wanted: str, workload: Wanted | None, seed: int | None) -> PastTrial:
     """The trial of a study that is meant.
 
     Of a configuration that was trained with several seeds it is the best completed one, unless ``seed`` is one of
@@ -127,7 +133,7 @@ def find_trial(folder: Path, wanted: str, workload: str | None, seed: int | None
         folder: the study's.
         wanted: "best" for the configuration with the smallest mean over its seeds, a trial's id, or the name of a
             configuration.
-        workload: whose trials; None for those of all.
+        workload: whose trials; None for those of all. By its name, or as it was given to the study.
         seed: which of a configuration's trials, if it has one with this seed.
 
     Raises:
@@ -135,22 +141,23 @@ def find_trial(folder: Path, wanted: str, workload: str | None, seed: int | None
     """
     study = read_study(folder, "--from")
     if not isinstance(study.get("options"), Mapping):
+        what = "options that were not kept" if study.get("command") == CALL else "data that are not at hand here"
         raise InputError(
-            f"--from {folder}: it was started by {study.get('command', 'a Python program')}, with data that are not "
-            f"at hand here: tuner.load_best({str(folder)!r}) gives its best model"
+            f"--from {folder}: it was started by {study.get('command', 'a Python program')}, with {what}: "
+            f"tuner.load_best({str(folder)!r}) gives its best model"
         )
     if missing := [key for key in NEEDED if key not in study]:
         raise InputError(f"--from {folder}: its {STUDY} has no {missing[0]!r}: it is of another version of tuner")
     names = workloads(study)
-    workload = next((name for name, spec in classes(study).items() if spec == workload), workload)
-    if workload is not None and workload not in names:
-        raise InputError(f"--workload {workload}: the study in {folder} is of {', '.join(names)}")
+    name, given = _named_workload(study, workload)
+    if name is not None and name not in names:
+        raise InputError(f"--workload {name}: the study in {folder} is of {', '.join(names)}")
     lines, notes = read_attempts(folder / ATTEMPTS, some=True)
-    attempts = [row for row in lines if workload in (None, row["workload"])]
+    attempts = [row for row in lines if name in (None, row["workload"])]
     rows = sorted({row["trial_id"]: row for row in attempts}.values(), key=lambda row: str(row["trial_id"]))
     if not rows:
         raise InputError(f"--from {folder}: no trial has ended there yet; go on by tune --resume {folder}")
-    metrics = {row["workload"]: find_workload(row["workload"], classes(study)).metric for row in rows}
+    metrics = {each: _metric(folder, study, each, given) for each in dict.fromkeys(row["workload"] for row in rows)}
     values = {row["trial_id"]: _value(row, metrics) for row in rows}
     if wanted == BEST_TRIAL:
         row, chosen = _best(folder, rows, seed, metrics, values)
@@ -158,7 +165,25 @@ def find_trial(folder: Path, wanted: str, workload: str | None, seed: int | None
         row, chosen = _named(folder, rows, wanted, seed, values)
     mine = [each for each in attempts if each["trial_id"] == row["trial_id"]]
     accumulations = tuple(each.get(f"config/{ACCUMULATION}", 1) for each in mine)
-    return PastTrial(folder, study, row, chosen, accumulations, notes)
+    return PastTrial(folder, study, row, chosen, accumulations, notes, given)
+
+
+def _named_workload(study: Mapping[str, Any], wanted: Wanted | None) -> tuple[str | None, Workload | None]:
+    """The name of the workload that is meant, and itself, where it is given and not only named."""
+    wanted = next((name for name, spec in classes(study).items() if spec == wanted is not None), wanted)
+    if wanted is None or (isinstance(wanted, str) and ":" not in wanted):
+        return wanted, None
+    found = find_workload(wanted)
+    return found.name, found
+
+
+def _metric(folder: Path, study: Mapping[str, Any], name: str, given: Workload | None) -> str:
+    if given is None and classes(study).get(name, "") is None:
+        raise InputError(
+            f"--from {folder}: its workload {name} {WAS_OBJECT}: give it again, from Python: "
+            f"tuner.train({str(folder)!r}, workload=…)"
+        )
+    return (given or find_workload(name, classes(study))).metric
 
 
 def _best(

@@ -1,13 +1,48 @@
-"""Spaces of Ray Tune as the plain mappings that a file would hold, which ``study.json`` can keep."""
+"""What Python gives as a space or as configurations, as the plain values of a file, which ``study.json`` can keep."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from tuner.errors import InputError
+from tuner.space import Configs
 
 KNOWN = "tune.choice, uniform, loguniform, randint, lograndint or grid_search"
+
+
+def plain_configs(config: Configs) -> Configs:
+    """The same configurations in mappings, lists, texts and numbers; a file as its path.
+
+    Raises:
+        InputError: it is neither a path nor a list of mappings nor a mapping, or something in it is no plain value.
+    """
+    if isinstance(config, (str, Path)):
+        return str(config)
+    if isinstance(config, Mapping):
+        return {
+            str(key): plain_space(each) if key == "space" else _value(each, "config") for key, each in config.items()
+        }
+    if not isinstance(config, Sequence) or not all(isinstance(each, Mapping) for each in config):
+        raise InputError(
+            "config: expected a file's path, a list of mappings, or a mapping as a file holds one, not "
+            f"{config!r:.60}"
+        )
+    return [_value(each, "config") for each in config]
+
+
+def _value(value: Any, source: str) -> Any:
+    """A value as JSON has it; numbers of numpy become Python's."""
+    if isinstance(value, Mapping):
+        return {str(key): _value(each, source) for key, each in value.items()}
+    if isinstance(value, (list, tuple, range)):
+        return [_value(each, source) for each in value]
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if hasattr(value, "tolist"):
+        return _value(value.tolist(), source)
+    raise InputError(f"{source}: {value!r:.60}: give numbers and texts")
 
 
 def plain_space(space: Mapping[str, Any]) -> dict[str, Any]:
@@ -25,7 +60,7 @@ def _plain(key: str, value: Any) -> Any:
     if isinstance(value, Mapping) and set(value) == {"grid_search"}:
         return {"choice": list(value["grid_search"])}
     if not type(value).__module__.startswith("ray.tune"):
-        return value
+        return _value(value, f"space: {key}")
     sampler = type(value.get_sampler()).__name__.strip("_")
     if type(value).__name__ == "Categorical" and sampler == "Uniform":
         return {"choice": list(value.categories)}

@@ -10,7 +10,7 @@ from typing import Any
 from tuner.editing.edit import held
 from tuner.errors import InputError
 from tuner.sizing.choices import Chosen, Number
-from tuner.space import name_of, read_file
+from tuner.space import name_of, read_configs
 from tuner.trial import ACCUMULATION
 
 LISTED, DEFAULTS = "configurations", "defaults"
@@ -115,7 +115,7 @@ def in_one_step(chosen: Chosen) -> int:
 
 def _read(path: Path, batch: str, sized: Sequence[Sized]) -> _File | None:
     try:
-        listed, defaults = read_file(path)
+        listed, defaults = read_configs(path)
     except InputError:
         return None  # another kind of file
     if not held(path, [LISTED]) or not isinstance(listed, list) or not all(isinstance(e, Mapping) for e in listed):

@@ -15,6 +15,7 @@ from tuner.records.rows import Row
 from tuner.records.study_folder import RESULTS
 from tuner.study.advice import Figures, advise
 from tuner.study.again import program
+from tuner.study.given_again import needs_objects
 from tuner.study.planning import calibration_key
 from tuner.study.result import StudyResult
 from tuner.study.settings import Settings
@@ -112,9 +113,13 @@ def _print_tables(console: Console, rows: Sequence[Row], metric: str) -> None:
         console.print(f"{len(others) - len(ran)} of {len(rows)} trials never started")
 
 
-def how_to_go_on(folder: Path, options: Mapping[str, Any] | None) -> str:
-    """The command, or the call, that goes on with a study that was ended early."""
-    call = (
-        f"{program()} --resume {shlex.quote(str(folder))}" if options else f"the same call and resume={str(folder)!r}"
-    )
-    return f"go on with: {call}"
+def how_to_go_on(folder: Path, study: Mapping[str, Any]) -> str:
+    """The command, or the call, that goes on with a study that was ended early.
+
+    Args:
+        folder: the study's.
+        study: the content of its ``study.json``.
+    """
+    if study.get("options") and not needs_objects(study):
+        return f"go on with: {program()} --resume {shlex.quote(str(folder))}"
+    return f"go on with: the same call and resume={str(folder)!r}"

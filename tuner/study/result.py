@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from tuner.errors import InputError
 from tuner.placement import Plan
 from tuner.records.rows import Row
 from tuner.trial import SUCCESSFUL, MemoryEstimate
 
 if TYPE_CHECKING:
     import pandas as pd
+    from torch import nn
+
+    from tuner.views.frame import StudyFrame
+    from tuner.workloads.base import Workload
 
 
 @dataclass(frozen=True)
@@ -24,22 +30,70 @@ class StudyResult:
         estimates: each trial's estimate before calibration, by trial id.
         rows: one for each trial, each workload's best first, with the CSV's names; empty after a dry run.
         folder: where the results are; None after a dry run.
+        workloads: what was trained, by name.
     """
 
     plan: Plan
     estimates: Mapping[str, MemoryEstimate]
     rows: list[Row] = field(default_factory=list)
     folder: Path | None = None
+    workloads: Mapping[str, Workload] = field(default_factory=dict)
 
     @property
     def exit_code(self) -> int:
         """0 if every trial was completed or pruned on purpose, else 1."""
         return 0 if all(row["status"] in SUCCESSFUL for row in self.rows) else 1
 
-    def to_frame(self) -> pd.DataFrame:
-        """The rows as a DataFrame with the CSV's columns."""
+    @property
+    def best(self) -> pd.Series[Any]:
+        """The row of the best trial, as ``StudyFrame.best``.
+
+        Raises:
+            InputError: no trial is completed, it was a dry run, or the study is of several workloads.
+        """
+        self._only_workload("best")
+        return self.to_frame().best
+
+    def best_model(self) -> nn.Module:
+        """The model whose weights the study has kept: of its trial with the smallest metric, in evaluation mode.
+
+        Raises:
+            InputError: as ``tuner.load_best``, it was a dry run, or the study is of several workloads.
+        """
+        from tuner.records.weights import load_best
+
+        workload = self._only_workload("best_model")
+        assert self.folder is not None
+        return load_best(self.folder, workload)
+
+    def to_frame(self) -> StudyFrame:
+        """The rows as a DataFrame with the CSV's columns; of one workload it knows its best, and plots."""
         import pandas as pd
 
         from tuner.records.rows import columns
+        from tuner.views.frame import StudyFrame, study_frame
 
-        return pd.DataFrame(self.rows, columns=columns(self.rows))
+        table = pd.DataFrame(self.rows, columns=columns(self.rows))
+        if len(self.workloads) != 1:
+            return StudyFrame(table)
+        (workload,) = self.workloads.values()
+        return study_frame(table, str(self.folder), workload.metric)
+
+    def __repr__(self) -> str:
+        """The study in a line."""
+        if self.folder is None:
+            return f"StudyResult(dry run of {len(self.estimates)} trials)"
+        counts = ", ".join(f"{number} {status}" for status, number in Counter(r["status"] for r in self.rows).items())
+        return f"StudyResult({str(self.folder)!r}: {counts})"
+
+    def _repr_html_(self) -> str | None:
+        """The trials as a table in a notebook."""
+        return self.to_frame()._repr_html_() if self.rows else None
+
+    def _only_workload(self, asked: str) -> Workload:
+        if self.folder is None:
+            raise InputError(f"{asked}: a dry run has no results")
+        if len(self.workloads) != 1:
+            named = " and ".join(self.workloads)
+            raise InputError(f"{asked}: the study is of {named}: use to_frame(), or tuner.load_best(folder, name)")
+        return next(iter(self.workloads.values()))

@@ -175,7 +175,19 @@ def check_same(study: Study, described: Mapping[str, Any], folder: str) -> None:
     if study.get("fingerprint") != described["fingerprint"]:
         raise InputError(f"--resume {folder}: the data are others than its own; give it those by --data")
     if study.get("configurations") != described["configurations"]:
-        raise InputError(f"--resume {folder}: its configurations are others; start a new study for these")
+        differ = _differing(study.get("configurations", []), described["configurations"])
+        raise InputError(f"--resume {folder}: its configurations are others{differ}; start a new study for these")
+
+
+def _differing(own: Sequence[Row], asked: Sequence[Row]) -> str:
+    """In a few words how lists of configurations differ."""
+    if len(own) != len(asked):
+        return f" (it has {len(own)}, not {len(asked)})"
+    before, now = next((before, now) for before, now in zip(own, asked, strict=True) if before != now)
+    if before["name"] != now["name"]:
+        return f" (it has {before['name']}, not {now['name']})"
+    key = next(key for key in {**before, **now} if before.get(key, ...) != now.get(key, ...))
+    return f" (in {before['name']} {key} is {before.get(key)!r}, not {now.get(key)!r})"
 
 
 def _check_seeds(study: Study, described: Mapping[str, Any], folder: str) -> None:

@@ -6,7 +6,8 @@ trial whenever a device has room, by what came of those before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,9 +17,9 @@ from tuner.errors import InputError
 from tuner.search.domains import Space, grid, parse_space
 from tuner.search.sampling import draw
 from tuner.search.searchers import to_searcher
-from tuner.space import configurations, mode_file, name_of, read_space
+from tuner.space import configurations, mode_file, name_of, read_space, source_name
 from tuner.study.live_search import LiveSearch, to_configuration
-from tuner.study.selection import choose, parse_override
+from tuner.study.selection import choose, label_of, parse_override
 from tuner.study.settings import Settings
 from tuner.trial import AUTO, Configuration, is_auto
 from tuner.workloads import DEFAULT_WORKLOAD, Finder, is_built_in
@@ -50,16 +51,14 @@ def choose_searched(
     _check(options, search)
     asked = {name: options[name] for name in (*SELECTION, "data", "skip_bad")} | {"workload": wanted}
     seed, split_seed = options["seed"], Settings.from_options(options).data_seed
-    label = Path(options["config"]).stem if options["config"] else "space" if options["space"] else options["mode"]
+    label = label_of(options["config"]) or ("space" if options["space"] else options["mode"])
     if isinstance(search, str) and search in UP_FRONT:
         listing = partial(_listing, options, search)
         choices, _ = choose(**asked, seed=split_seed, listing=listing)
         return choices, f"{search}-{label}", None
     workload, space, fixed = _one_space(options, wanted, search)
-    before, stored = study.get("configurations", []), study.get("options")
-    if isinstance(stored, Mapping) and any(
-        options[key] != stored.get(key) for key in (*SELECTION, "search", "space")
-    ):
+    before = study.get("configurations", [])
+    if study.get("options") and not same_selection(study, options, (*SELECTION, "search", "space")):
         raise InputError(f"--resume {options['resume']}: it searches another space: start a new study for this one")
     # Anew, a sampler with the same seed would begin with the same suggestions.
     searcher = to_searcher(search, space, workload.metric, seed + 1_000_003 * len(before))
@@ -71,8 +70,17 @@ def choose_searched(
     return choices, f"{options['search']}-{label}", live
 
 
+def same_selection(study: Mapping[str, Any], options: Mapping[str, Any], names: Collection[str]) -> bool:
+    """Whether these options are a study's own, as ``study.json`` has them."""
+    stored = study.get("options")
+    asked = json.loads(json.dumps({name: options[name] for name in names}))
+    return isinstance(stored, Mapping) and all(asked[name] == stored.get(name) for name in names)
+
+
 def _check(options: Mapping[str, Any], search: Any) -> None:
     """Refuses options that do not go with a search, or with this one."""
+    if isinstance(search, type):
+        raise InputError(f"search={search.__name__}: it is a class: give an object, such as {search.__name__}()")
     if isinstance(search, str) and search not in BUILT_IN:
         raise InputError(f"--search {search}: choose one of {', '.join(BUILT_IN)}")
     number = options["num_samples"]
@@ -137,12 +145,13 @@ def _spaces(
     options: Mapping[str, Any], names: Sequence[str], find: Finder
 ) -> list[tuple[Workload, Space, Mapping[str, Any], str]]:
     """Of each workload itself, its space, the values of all configurations, and what messages call that."""
-    if options["space"] is not None and options["config"]:
+    config = options["config"]
+    if options["space"] is not None and config is not None:
         raise InputError("space and config were both given: leave one of them out")
     if options["space"] is not None:
         given: list[tuple[object, Mapping[str, Any], str]] = [(options["space"], {}, "space")] * max(1, len(names))
-    elif options["config"]:
-        given = [(*read_space(Path(options["config"])), str(options["config"]))] * max(1, len(names))
+    elif config is not None:
+        given = [(*read_space(config), source_name(config))] * max(1, len(names))
     else:
         files = [_mode_file(find(name), options["mode"]) for name in names or [DEFAULT_WORKLOAD]]
         given = [(*read_space(file), str(file)) for file in files]
@@ -163,7 +172,9 @@ def _spaces(
 
 def _mode_file(workload: Workload, mode: str) -> Path:
     if not is_built_in(workload):
-        raise InputError(f"--search: workload {workload.name} has no modes: give it a space by --config FILE")
+        raise InputError(
+            f"--search: workload {workload.name} has no modes: give it a space by --config FILE or space={{...}}"
+        )
     return mode_file(workload.name, mode)
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError
-from tuner.space import Schema, configurations, mode_file, read_file, select
+from tuner.search.plain import plain_configs
+from tuner.space import Configs, Schema, configurations, mode_file, read_configs, select, source_name
 from tuner.trial import Configuration
 from tuner.workloads import BUILT_IN, DEFAULT_WORKLOAD, NO_CLASSES, Classes, Finder, is_built_in
 from tuner.workloads import listed as as_list
@@ -27,7 +28,7 @@ def choose(
     *,
     workload: Workloads,
     mode: str,
-    config: str | None,
+    config: Configs | None,
     data: str | Mapping[str, str],
     only: str | None,
     limit: int | None,
@@ -43,7 +44,8 @@ def choose(
             else for the default one.
         mode: a mode of each workload, where ``config`` is None. One that is not built in has no modes, and without a
             file one configuration of its defaults.
-        config: a file of the user's own. An entry without the key ``workload`` is for every workload asked for.
+        config: a file of the user's own, or its content. An entry without the key ``workload`` is for every workload
+            asked for.
         data: where the data of all workloads are, or where those of each are; the default for those it leaves out.
         only: just the configurations of this name.
         limit: just the first so many of each workload.
@@ -57,18 +59,24 @@ def choose(
     """
     find = Finder()
     names = list(dict.fromkeys(find(wanted).name for wanted in as_list(workload)))
-    if config is not None and not isinstance(config, (str, Path)):
-        raise InputError(f"config: expected the path of a file, not a {type(config).__name__}")
+    config = None if config is None else plain_configs(config)
     if config is not None and mode != DEFAULT_MODE:
         raise InputError("--config and --mode were both given: leave one of them out")
     if listing:
         found = listing(names, find)
+    elif config is not None:
+        found = _of_configs(config, names, find)
     else:
-        found = _of_file(Path(config), names, find) if config else _of_mode(mode, names or [DEFAULT_WORKLOAD], find)
+        found = _of_mode(mode, names or [DEFAULT_WORKLOAD], find)
     sources = _sources(data, found, find)
     selected = _overridden(select(found, only=only, limit=limit), overrides, find)
-    label = Path(config).stem if config else mode if any(is_built_in(find(name)) for name in found) else "default"
+    label = label_of(config) or (mode if any(is_built_in(find(name)) for name in found) else "default")
     return _choices(selected, sources, seed, skip_bad, find), label
+
+
+def label_of(config: Configs | None) -> str:
+    """What a study's folder calls its configurations; empty without any."""
+    return "" if config is None else Path(source_name(config)).stem
 
 
 def chosen_before(
@@ -78,6 +86,7 @@ def chosen_before(
     seed: int,
     skip_bad: bool = False,
     classes: Classes = NO_CLASSES,
+    given: Workloads = (),
 ) -> list[Choice]:
     """What a study has tried of each workload, as its ``study.json`` lists it.
 
@@ -88,11 +97,14 @@ def chosen_before(
         seed: drives the data's validation split.
         skip_bad: leave out data files that cannot be used.
         classes: where the user's own workloads are found, by name.
+        given: workloads that the user gave again, in the place of those of their names.
 
     Raises:
         InputError: this version knows a workload or a hyperparameter no more.
     """
     find = Finder(classes)
+    for each in as_list(given):
+        find(each)
     found = _by_workload(listed, names, {}, find, source="study.json")
     if isinstance(data, Mapping):  # of it, what no trial needs was left out when the study was begun, too
         data = {name: source for name, source in data.items() if {name} & {*found, *map(classes.get, found)}}
@@ -117,13 +129,14 @@ def parse_data(texts: Sequence[str]) -> str | dict[str, str]:
     Raises:
         InputError: there is more than one source for a workload.
     """
-    named = dict(text.split("=", 1) for text in texts if "=" in text and _is_workload(text.partition("=")[0]))
+    named = dict(text.split("=", 1) for text in texts if "=" in text and is_workload(text.partition("=")[0]))
     if len(named) < len(texts) and len(texts) > 1:
         raise InputError(f"--data {' --data '.join(texts)}: give one for all, or one WORKLOAD=NAME|DIR for each")
     return named or (texts[0] if texts else DEFAULT_DATA)
 
 
-def _is_workload(text: str) -> bool:
+def is_workload(text: str) -> bool:
+    """Whether a text names a workload: a built-in one, or ``module:Class``."""
     return text in BUILT_IN or SPEC.fullmatch(text) is not None
 
 
@@ -137,16 +150,16 @@ def _of_mode(mode: str, names: Sequence[str], find: Finder) -> dict[str, list[Co
             found[name] = configurations([{}], workload.schema, finish=workload.finish)
             continue
         path = mode_file(name, mode)
-        listed, defaults = read_file(path)
+        listed, defaults = read_configs(path)
         found[name] = configurations(
             listed, workload.schema, defaults=defaults, source=str(path), finish=workload.finish
         )
     return found
 
 
-def _of_file(path: Path, names: Sequence[str], find: Finder) -> dict[str, list[Configuration]]:
-    listed, defaults = read_file(path)
-    return _by_workload(listed, names, defaults, find, source=str(path))
+def _of_configs(config: Configs, names: Sequence[str], find: Finder) -> dict[str, list[Configuration]]:
+    listed, defaults = read_configs(config)
+    return _by_workload(listed, names, defaults, find, source=source_name(config))
 
 
 def _by_workload(

@@ -110,7 +110,13 @@ def run_study(
             running = Running(jobs, requests, misfits, sized.estimates, plan, folder, settings, tried, live, study)
             broken = run_to_the_end(running, executor, console, interrupt, trackers)
             attempts = folder.attempts()
-        result = StudyResult(plan, sized.estimates.raw, best_first(folder.rows(), metrics_of(jobs)), folder.path)
+        result = StudyResult(
+            plan,
+            sized.estimates.raw,
+            best_first(folder.rows(), metrics_of(jobs)),
+            folder.path,
+            {name: job.workload for name, job in jobs.items()},
+        )
         if settings.auto_memory and settings.calibration:
             learn_from(result, settings, console)
         page = write_report(console, result, metrics_of(jobs), again) if settings.report else None
@@ -121,7 +127,7 @@ def run_study(
             if live and not broken and (early := live.ended_early()):
                 console.print(early, markup=False, soft_wrap=True)
             if broken:
-                console.print(how_to_go_on(folder.path, options), markup=False, soft_wrap=True)
+                console.print(how_to_go_on(folder.path, study), markup=False, soft_wrap=True)
         if isinstance(broken, KeyboardInterrupt):
             raise broken
     return result

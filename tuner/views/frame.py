@@ -1,4 +1,4 @@
-"""What ``tune_hyperparameters_parallel`` returns: a DataFrame of trials that a notebook shows as a table."""
+"""A study's trials as Python returns them: a DataFrame that a notebook shows as a table."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class StudyFrame(pd.DataFrame):
     def _about(self, key: str) -> str:
         if key not in self.attrs:
             raise InputError(
-                f"this table does not say its study's {key}: use the one that tune_hyperparameters_parallel returned"
+                f"this table does not say its study's {key}: use the one that was returned, of one workload"
             )
         return str(self.attrs[key])
 

@@ -23,6 +23,7 @@ BUILT_IN = {
 }
 Classes = Mapping[str, str | None]
 NO_CLASSES: Classes = MappingProxyType({})
+WAS_OBJECT = "was given as an object, of a class that is in no module or with attributes of its own"
 
 
 def find_workload(wanted: Wanted, classes: Classes = NO_CLASSES) -> Workload:
@@ -64,13 +65,29 @@ def listed(wanted: Workloads) -> list[Wanted]:
 
 
 def specs_of(wanted: Workloads) -> Sequence[str] | str | None:
-    """The same as texts, which a file can hold; None if one of them cannot be found again by a text."""
+    """The same as texts, which a file can hold; None if one of them cannot be found again by a text.
+
+    Raises:
+        InputError: as ``find_workload``, of what is no text.
+    """
     if all(isinstance(each, str) for each in listed(wanted)):
         return wanted  # type: ignore[return-value]
     from tuner.workloads.own import spec_of
 
-    texts = [each if isinstance(each, str) else spec_of(each) for each in listed(wanted)]
+    texts = [each if isinstance(each, str) else find_workload(each) and spec_of(each) for each in listed(wanted)]
     return None if None in texts else [str(each) for each in texts]
+
+
+def texts_of(wanted: Workloads) -> Sequence[str] | str:
+    """The same as texts, with the name of what cannot be found again by a text.
+
+    Raises:
+        InputError: as ``find_workload``.
+    """
+    texts = specs_of(wanted)
+    if texts is not None:
+        return texts
+    return [(specs_of([each]) or [find_workload(each).name])[0] for each in listed(wanted)]
 
 
 def is_built_in(workload: Workload) -> bool:
@@ -121,10 +138,7 @@ def _by_class(wanted: str, classes: Classes) -> Workload:
 
     spec = classes.get(wanted, wanted)
     if not isinstance(spec, str):
-        raise InputError(
-            f"workload {wanted}: the study was given an object of a class that is in no module: give it that again, "
-            "from Python"
-        )
+        raise InputError(f"workload {wanted} {WAS_OBJECT}: give it again, from Python")
     found = own.make(own.load_class(spec))
     if wanted in classes and found.name != wanted:
         raise InputError(f"workload {wanted}: {spec} is now called {found.name!r}: give it its old name")
