@@ -47,6 +47,7 @@ class LiveSearch:
     settings: Settings
     trials: list[Trial] = field(default_factory=list)
     fault: str = ""
+    refused: dict[Any, str] = field(default_factory=dict)  # why no footprint could be estimated, by ``memory_key``
 
     @property
     def left(self) -> int:
@@ -187,10 +188,13 @@ def suggested(live: LiveSearch, estimates: Estimates, jobs: Jobs, devices: Seque
         trial = live.next(jobs[live.workload.name].data)
         if trial is None:
             return None
-        try:
-            return estimated(trial, estimates, jobs, devices, live.settings)
-        except InputError as error:
-            live.refuse(trial, str(error))
+        key = memory_key(trial.config)
+        if key not in live.refused:
+            try:
+                return estimated(trial, estimates, jobs, devices, live.settings)
+            except InputError as error:
+                live.refused[key] = str(error)
+        live.refuse(trial, live.refused[key])
     return None
 
 
