@@ -265,6 +265,24 @@ def test_random_samples_are_configurations_with_defaults_and_overrides(space_fil
     assert [each.name for each in grid.configurations] == ["hidden_dim=8", "hidden_dim=16"]
 
 
+def test_samples_are_added_to_a_random_study(tmp_path: Path) -> None:
+    common: dict[str, Any] = {"device": "cpu", "gpu_memory_buffer_gb": 0, "model_memory_gb": 0.1, "report": False}
+
+    def sampled(number: int, **folder: str) -> list[str]:
+        listed = [{"name": f"sample-{index}", "lr": index / 10, "epochs": 1} for index in range(1, number + 1)]
+        own = Settings(**common, **folder, search="random", num_samples=number)
+        choices = [Choice(Toy(), lambda: None, configurations(listed, Toy.hyperparameters))]
+        result = run_study(choices, own, label="", command="", options={}, executor=InProcessExecutor())
+        return sorted(row["trial_id"] for row in result.rows)
+
+    assert sampled(2, output=str(tmp_path / "out")) == ["t001", "t002"]
+    assert sampled(3, resume=str(tmp_path / "out")) == ["t001", "t002", "t003"]
+    assert len((tmp_path / "out" / "attempts.jsonl").read_text().splitlines()) == 3
+    assert json.loads((tmp_path / "out" / "study.json").read_text())["options"] == {"num_samples": 3}
+    with pytest.raises(InputError, match=r"its configurations are others \(it has 3, not 2\)"):
+        sampled(2, resume=str(tmp_path / "out"))
+
+
 def test_a_mode_that_is_a_grid_is_a_space() -> None:
     (choice,), _, _ = chosen(mode="full", num_samples=5)
     assert len({tuple(each.values.items()) for each in choice.configurations}) == 5

@@ -161,7 +161,7 @@ def describe_study(
     configurations = {"configurations": listed(tried, several=len(jobs) > 1)}
     if not settings.resume:
         about = {**described, **configurations, **_of_new(sized, plan, jobs, settings), **called}
-    elif live:
+    elif live or len(configurations["configurations"]) > len(study.get("configurations", [])):
         about = with_more_samples({**study, **configurations}, settings.num_samples)
     elif settings.seeds > study.get("seeds", 1):
         about = with_more_seeds(study, tried, settings.seeds)

@@ -174,9 +174,18 @@ def check_same(study: Study, described: Mapping[str, Any], folder: str) -> None:
     _check_seeds(study, described, folder)
     if study.get("fingerprint") != described["fingerprint"]:
         raise InputError(f"--resume {folder}: the data are others than its own; give it those by --data")
-    if study.get("configurations") != described["configurations"]:
+    if study.get("configurations") != described["configurations"] and not _more_samples(study, described):
         differ = _differing(study.get("configurations", []), described["configurations"])
         raise InputError(f"--resume {folder}: its configurations are others{differ}; start a new study for these")
+
+
+def _more_samples(study: Study, described: Mapping[str, Any]) -> bool:
+    """Whether it is a random search of one workload and seed, to which samples are added: their trials come last."""
+    own, asked = study.get("configurations", []), described["configurations"]
+    alone = isinstance(described["workload"], str) and described["seeds"] == 1 and not study.get(AUTO_BATCH)
+    same_ids = len(str(len(asked))) <= max(3, len(str(len(own))))
+    random = study.get("settings", {}).get("search") == "random"
+    return random and alone and same_ids and bool(asked[: len(own)] == own)
 
 
 def _differing(own: Sequence[Row], asked: Sequence[Row]) -> str:

@@ -116,10 +116,8 @@ def _listing(
         else:
             usable = partial(_unusable, workload, fixed)
             values = draw(space, options["num_samples"], options["seed"], source, usable)
-            width = len(str(len(values)))
-            entries = [
-                {**fixed, **each, "name": f"sample-{number:0{width}d}"} for number, each in enumerate(values, 1)
-            ]
+            # Not padded: with more samples the first are called as before.
+            entries = [{**fixed, **each, "name": f"sample-{number}"} for number, each in enumerate(values, 1)]
         found[workload.name] = configurations(entries, workload.schema, source=source, finish=workload.finish)
     return found
 
