@@ -158,7 +158,8 @@ def test_a_suggestion_that_fits_no_device_is_told_and_not_run(tmp_path: Path) ->
     assert not (tmp_path / "no").exists()
 
 
-def test_asha_prunes_what_is_worse_and_keeps_its_best_epoch(tmp_path: Path) -> None:
+def test_asha_prunes_what_is_worse_and_keeps_its_best_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuner.training.checkpoints.Checkpoint.faults", ("checkpoint not written: it is full",))
     listed = [{"name": f"{lr}", "lr": lr, "epochs": 40} for lr in (0.3, 0.0001, 0.0002, 0.3003)]
     result = run_study(
         [Choice(Toy(), lambda: None, configurations(listed, Toy.hyperparameters))],
@@ -179,7 +180,7 @@ def test_asha_prunes_what_is_worse_and_keeps_its_best_epoch(tmp_path: Path) -> N
     assert (rows["0.3"]["status"], rows["0.3"]["epochs"]) == ("completed", 40)
     for name in ("0.0001", "0.0002"):
         assert (rows[name]["status"], rows[name]["epochs"], rows[name]["best_epoch"]) == ("pruned", 1, 1)
-        assert rows[name]["error"] == "asha ended it after 1 of 40 epochs"
+        assert rows[name]["error"] == "asha ended it after 1 of 40 epochs; checkpoint not written: it is full"
         assert rows[name]["val_loss"] > 0 and rows[name]["peak_memory_gb"] > 0 and rows[name].get("test_loss") is None
     assert result.exit_code == 0
     assert not list((tmp_path / "out" / "checkpoints").iterdir())
