@@ -219,6 +219,21 @@ def test_a_search_that_ends_early_says_so(tmp_path: Path, capsys: pytest.Capture
     assert "search: ended after 3 of 10 trials, as it suggests none that can be used\n" in capsys.readouterr().out
 
 
+def test_a_search_that_ends_early_blames_no_suggestion_before_one_that_was_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Tired(Spy):
+        batches = iter((9, 8))
+
+        def ask(self, trial_id: str) -> Mapping[str, Any] | None:
+            batch = next(self.batches, None)
+            return batch and {**(super().ask(trial_id) or {}), "batch_size": batch}
+
+    result, _ = searched(tmp_path / "out", {"accumulation": {"choice": [2]}}, workload=Batched(), searcher=Tired)
+    assert [row["config/batch_size"] for row in result.rows] == [8]
+    assert "search: ended after 1 of 10 trials, as it suggests none that can be used\n" in capsys.readouterr().out
+
+
 def test_values_that_do_not_go_together_are_no_trial(tmp_path: Path) -> None:
     space = {"batch_size": {"choice": [8, 9]}, "accumulation": {"choice": [2]}, "epochs": 1}
     result, _ = searched(tmp_path / "out", space, workload=Batched(), number=5)
