@@ -126,6 +126,11 @@ def test_a_name_that_is_taken_is_refused_and_nothing_changed(tmp_path: Path, url
         ("sqlite:///no/x.db", "--optuna sqlite:///no/x.db: there is no folder no; make it"),
         ("sqlite:////tmp", "--optuna sqlite:////tmp: is a folder"),
         ("foo://me:secret@x/y", r"--optuna foo://me:\*\*\*@x/y: cannot be used: Can't load plugin"),
+        (
+            "foo://me:secret@x/y?password=secret",
+            r"--optuna foo://me:\*\*\*@x/y\?…: cannot be used: Can't load plugin",
+        ),
+        ("mysql://me:secret@x:port/y", r"--optuna mysql://…: cannot be used: invalid literal for int"),
         (f"sqlite:///{ROOT / 'pyproject.toml'}", "--optuna .*: cannot be used: file is not a database"),
     ],
 )

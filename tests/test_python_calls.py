@@ -64,6 +64,18 @@ def test_a_study_of_an_object_keeps_its_options_and_needs_the_object_alone(
         tuner.run(Sized(), resume="out", seeds=2, config=[*LISTED], limit=2)
 
 
+def test_of_several_workloads_only_the_object_is_given_again() -> None:
+    listed = [{"workload": "sized", "lr": 0.1}, {"workload": "toy", "lr": 0.1}]
+    tuner.run([Sized(), "tests.toy:Toy"], config=listed, output="out", **HERE)
+    again = tuner.run(Sized(), resume="out", seeds=2)
+    assert [(row["workload"], row["status"]) for row in again.rows] == [
+        *[("sized", "completed")] * 2,
+        *[("toy", "completed")] * 2,
+    ]
+    with pytest.raises(InputError, match=OF_AN_OBJECT):
+        tuner.run("tests.toy:Toy", resume="out")
+
+
 def test_a_trial_of_an_object_is_trained_again_with_the_object_or_its_class() -> None:
     tuner.run(Sized(), config=LISTED, output="out", threads=1, **HERE)
     with pytest.raises(InputError, match=rf"--from out: {OF_AN_OBJECT}: .*tuner.train\('out', workload=…\)"):

@@ -158,7 +158,8 @@ def test_a_suggestion_that_fits_no_device_is_told_and_not_run(tmp_path: Path) ->
     assert not (tmp_path / "no").exists()
 
 
-def test_asha_prunes_what_is_worse_and_keeps_its_best_epoch(tmp_path: Path) -> None:
+def test_asha_prunes_what_is_worse_and_keeps_its_best_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuner.training.checkpoints.Checkpoint.faults", ("checkpoint not written: it is full",))
     listed = [{"name": f"{lr}", "lr": lr, "epochs": 40} for lr in (0.3, 0.0001, 0.0002, 0.3003)]
     result = run_study(
         [Choice(Toy(), lambda: None, configurations(listed, Toy.hyperparameters))],
@@ -179,7 +180,7 @@ def test_asha_prunes_what_is_worse_and_keeps_its_best_epoch(tmp_path: Path) -> N
     assert (rows["0.3"]["status"], rows["0.3"]["epochs"]) == ("completed", 40)
     for name in ("0.0001", "0.0002"):
         assert (rows[name]["status"], rows[name]["epochs"], rows[name]["best_epoch"]) == ("pruned", 1, 1)
-        assert rows[name]["error"] == "asha ended it after 1 of 40 epochs"
+        assert rows[name]["error"] == "asha ended it after 1 of 40 epochs; checkpoint not written: it is full"
         assert rows[name]["val_loss"] > 0 and rows[name]["peak_memory_gb"] > 0 and rows[name].get("test_loss") is None
     assert result.exit_code == 0
     assert not list((tmp_path / "out" / "checkpoints").iterdir())
@@ -216,6 +217,21 @@ def test_a_search_that_ends_early_says_so(tmp_path: Path, capsys: pytest.Capture
     result, _ = searched(tmp_path / "out", {"lr": {"uniform": [0.01, 0.1]}}, searcher=Tired)
     assert [row["status"] for row in result.rows] == ["completed"] * 3
     assert "search: ended after 3 of 10 trials, as it suggests none that can be used\n" in capsys.readouterr().out
+
+
+def test_a_search_that_ends_early_blames_no_suggestion_before_one_that_was_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Tired(Spy):
+        batches = iter((9, 8))
+
+        def ask(self, trial_id: str) -> Mapping[str, Any] | None:
+            batch = next(self.batches, None)
+            return batch and {**(super().ask(trial_id) or {}), "batch_size": batch}
+
+    result, _ = searched(tmp_path / "out", {"accumulation": {"choice": [2]}}, workload=Batched(), searcher=Tired)
+    assert [row["config/batch_size"] for row in result.rows] == [8]
+    assert "search: ended after 1 of 10 trials, as it suggests none that can be used\n" in capsys.readouterr().out
 
 
 def test_values_that_do_not_go_together_are_no_trial(tmp_path: Path) -> None:

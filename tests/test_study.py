@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from tuner.space import configurations
 from tuner.study.result import StudyResult
 from tuner.study.settings import Settings
 from tuner.study.study import run_study
-from tuner.trial import EpochReport, Outcome
+from tuner.trial import Device, EpochReport, Outcome
 from tuner.workloads.base import Choice, Config, Jobs, Workload
 
 
@@ -192,6 +193,22 @@ def test_an_interrupt_while_the_study_is_planned_ends_it_at_once(
     with pytest.raises(KeyboardInterrupt):
         study(tmp_path / "out", {"name": "a"}, workload=Stuck(), auto_memory=True)
     assert (len(closed), list(tmp_path.iterdir())) == (1, [])
+
+
+def test_an_interrupt_while_ray_begins_to_start_waits_until_it_can_be_closed(tmp_path: Path) -> None:
+    done: list[str] = []
+
+    class Starting(InProcessExecutor):
+        def prepare(self, devices: Sequence[Device]) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            done.append("prepared")
+
+        def close(self) -> None:
+            done.append("closed")
+
+    with pytest.raises(KeyboardInterrupt):
+        study(tmp_path / "out", {"name": "a"}, executor=Starting, auto_memory=True)
+    assert (done, list(tmp_path.iterdir())) == (["prepared", "closed"], [])
 
 
 def test_weights_that_are_lost_do_not_lose_the_result(tmp_path: Path) -> None:

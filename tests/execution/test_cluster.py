@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 from tests.ray_trials import Slow, placements
 from tuner.errors import InputError
 from tuner.execution import joining
+from tuner.execution.cluster import Session
 from tuner.execution.joining import find_address, joined_session
 from tuner.execution.mapped import put
 from tuner.execution.nodes import on_one_machine, oom_kills, within
@@ -120,6 +121,25 @@ def test_an_address_at_which_something_else_listens_is_told_soon(monkeypatch: py
         with pytest.raises(InputError, match=f"--address {address}: what listens there does not answer like a Ray"):
             joined_session(address)
     assert time.monotonic() - began < 15
+
+
+def test_joining_that_is_broken_off_leaves_no_connection_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    connected: list[bool] = []
+
+    @contextmanager
+    def joined(address: str) -> Iterator[bool]:
+        connected.append(True)
+        yield True
+        connected.append(False)
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(joining, "_joined", joined)
+    monkeypatch.setattr(Session, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        joined_session("127.0.0.1:6379")
+    assert connected == [True, False]
 
 
 def test_auto_means_the_environment_and_then_the_last_ray_started(

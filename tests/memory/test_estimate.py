@@ -151,6 +151,16 @@ def test_what_a_real_step_fails_of_is_told_alone_and_for_which_configuration() -
         estimate_all(Unmeasurable(), listed, None, CPU)
 
 
+def test_where_no_real_step_could_be_taken_it_is_told_beside_what_was_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    def dies(*_: Any) -> None:
+        raise ExecutionError("out of memory")
+
+    monkeypatch.setattr("tuner.memory.measure.measure", dies)
+    faulty = complete({"fault": 1}, Toy.hyperparameters)
+    with pytest.raises(InputError, match=r"not traced: .*loss failed while traced.*; not measured: out of memory"):
+        estimate(Toy(), faulty, None, CPU, "auto")
+
+
 def test_configurations_that_take_the_same_memory_are_estimated_once(
     ratings: RatingData, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -125,6 +125,7 @@ def test_a_tracker_that_is_not_installed_says_which_extra_is(package: str, monke
         ({"mlflow": ""}, "--mlflow '': give a server"),
         ({"mlflow": 3}, "--mlflow 3: give a server"),
         ({"mlflow": "postgresql://me:secret@db/x"}, "--mlflow: the URI holds a password"),
+        ({"mlflow": "postgresql://me@db/x?Password=secret"}, "--mlflow: the URI holds a password"),
         (
             {"mlflow": "sqlite:///nowhere/m.db"},
             "--mlflow sqlite:///nowhere/m.db: there is no folder nowhere; make it or",

@@ -117,14 +117,16 @@ def _check_url(url: str | None) -> str:
 
 
 def _shown(url: str) -> str:
-    """A URL without its password; of one that cannot be read no more than its kind."""
+    """A URL without its password and its query, which may hold one; of one that cannot be read only its kind."""
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
 
     try:
-        return str(make_url(url).render_as_string(hide_password=True))
-    except ArgumentError:
+        known = make_url(url)
+    except (ArgumentError, ValueError):  # the latter is of a port that is no number
         return f"{url.partition('://')[0]}://…"
+    shown = str(known.set(query={}).render_as_string(hide_password=True))
+    return f"{shown}?…" if known.query else shown
 
 
 @contextmanager

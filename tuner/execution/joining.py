@@ -30,9 +30,14 @@ def joined_session(address: str) -> Session:
         InputError: no Ray answers there within 15 s, it does not let this process in, or the process is connected to
             another one.
         ExecutionError: joining takes more than a minute.
+        KeyboardInterrupt: the user broke it off; the process is not connected then.
     """
     session = Session(_joined(find_address(address)))
-    session.wait(PORT_SECONDS + ANSWER_SECONDS + JOIN_SECONDS)
+    try:
+        session.wait(PORT_SECONDS + ANSWER_SECONDS + JOIN_SECONDS)
+    except KeyboardInterrupt:  # nobody else knows of it yet
+        session.stop()
+        raise
     return session
 
 

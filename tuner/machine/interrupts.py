@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import _thread
 import math
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from types import FrameType
 from typing import Any
 
 # Ctrl-C; a batch system's time limit; a terminal that is closed.
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
+IMPORT_SECONDS = 0.05  # how often is looked whether a module that was being imported as a signal came is there
 INSISTED = 3  # so many signals end a study that hangs in something of which it cannot be asked to stop
 
 
@@ -70,29 +74,64 @@ class Interrupt:
 
 
 class Immediate(Interrupt):
-    """Does not wait for an end where something can be broken off at any moment."""
+    """Does not wait for an end where something can be broken off at any moment.
+
+    Modules are imported to their end first: many, torch among them, could not be imported again in this process,
+    which may be a notebook's.
+    """
 
     def __init__(self, time_limit_seconds: float | None = None) -> None:
         """Begins to count, as ``Interrupt``."""
         super().__init__(time_limit_seconds)
         self._armed = False
+        self._imports = 0  # that are under way around what can be broken off
+        self._reminded = False
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
         """In this block a signal raises KeyboardInterrupt where it comes; one that has come before, as it begins."""
         self.check_signals()
+        self._imports = _imports(sys._getframe())
         self._armed = True
         try:
             yield
         finally:
             self._armed = False
 
-    def remember(self, *_: Any) -> None:
+    def remember(self, *called: Any) -> None:
         """A handler of signals."""
-        super().remember()
+        if self._reminded:
+            self._reminded = False
+        else:
+            super().remember()
+        if not self._armed:
+            return
+        number, frame = called
+        if _imports(frame) > self._imports:
+            timer = threading.Timer(IMPORT_SECONDS, self._remind, [number])
+            timer.daemon = True
+            timer.start()
+            return
+        self._armed = False  # a second one must not break off what the first one began
+        raise KeyboardInterrupt
+
+    def _remind(self, number: int) -> None:
         if self._armed:
-            self._armed = False  # a second one must not break off what the first one began
-            raise KeyboardInterrupt
+            self._reminded = True
+            ident = threading.main_thread().ident
+            if ident is not None and hasattr(signal, "pthread_kill"):
+                signal.pthread_kill(ident, number)  # wakes it, too
+            else:
+                _thread.interrupt_main(signal.Signals(number))
+
+
+def _imports(frame: FrameType | None) -> int:
+    """How many frames from this one on are of Python's own import of modules."""
+    number = 0
+    while frame:
+        number += frame.f_code.co_filename.startswith("<frozen importlib._bootstrap")
+        frame = frame.f_back
+    return number
 
 
 @contextmanager

@@ -92,18 +92,18 @@ def estimate(
     }
     first = "traced" if method == "auto" else method
     reasons: list[str] = []
-    causes: list[TunerError] = []
+    causes: dict[str, TunerError] = {}
     for way in dict.fromkeys([first, *ways]):
         try:
             found = replace(ways[way](), note="; ".join(reasons))
             return calibration.with_headroom(found) if device.kind == "cpu" else found
         except TunerError as error:
             reasons.append(f"not {way}: {error}")
-            causes.append(error)
-    for cause in reversed(causes):  # a step that was measured was a real one
-        if isinstance(cause, WorkloadError):
-            raise cause
-    raise InputError(f"the footprint cannot be estimated: {'; '.join(reasons)}") from causes[0]
+            causes[way] = error
+    # A step that was measured was a real one; one that was traced may have failed because it was traced.
+    if isinstance(causes["measured"], WorkloadError):
+        raise causes["measured"]
+    raise InputError(f"the footprint cannot be estimated: {'; '.join(reasons)}") from causes[first]
 
 
 def calibrated(

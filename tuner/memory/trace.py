@@ -89,7 +89,7 @@ def trace_workload(
     device_kind: DeviceKind = "cpu",
     cublas_workspace_bytes: int = 0,
 ) -> Trace:
-    """Trace a workload's model, its first two training steps and its evaluations, as in ``training.rehearse``.
+    """Trace a workload's model, its first two training steps and its evaluations, as in ``training.loop.rehearse``.
 
     On a GPU, what the host does (building the model, drawing batches) takes no memory there, but the model and each
     batch do.

@@ -46,7 +46,8 @@ def gone_on_with(
 ) -> dict[str, Any]:
     """The options of a study, but for those that were given; as ``study.json`` keeps them.
 
-    A workload that is the study's own is no change, whether it is given as an object, a class or a text.
+    A workload that is the study's own is no change, whether it is given as an object, a class or a text; nor is it
+    that of several only those are given which must be given again.
 
     Args:
         study: the content of ``study.json``.
@@ -66,7 +67,8 @@ def gone_on_with(
     if "workload" in given:
         names = {find_workload(each, classes(study)).name for each in listed(wanted)}
         stored = study["options"].get("workload", options["workload"])
-        merged["workload"] = stored if names == set(workloads(study)) else options["workload"]
+        own = {name for name, spec in classes(study).items() if spec is None}
+        merged["workload"] = stored if names in (set(workloads(study)), own) else options["workload"]
     return merged
 
 

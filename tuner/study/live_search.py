@@ -38,7 +38,7 @@ class LiveSearch:
         fixed: values of all of them.
         settings: the study's.
         trials: those suggested so far, in the order of their ids.
-        fault: why the last suggestion could not be used.
+        fault: why the last suggestion could not be used; empty if it could.
     """
 
     workload: Workload
@@ -78,6 +78,7 @@ class LiveSearch:
                 self.searcher.tell(trial_id, "unfit", None)
                 continue
             self.trials.append(replace(trial, trial_id=trial_id))
+            self.fault = ""
             return self.trials[-1]
         return None
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from tuner.errors import ExecutionError, InputError
 from tuner.execution.loop import Executor
+from tuner.records.rows import Row
 from tuner.records.study_file import STUDY
 from tuner.records.study_folder import BEST
 from tuner.study.result import StudyResult
@@ -100,17 +101,25 @@ class _Study:
         if row["status"] != "completed":
             reason = f"{row['status']}: {row['error']}"
             raise ExecutionError(
-                f"{self.wanted.name} could not be trained: {reason}: {self._remedy(str(folder), output)}"
+                f"{self.wanted.name} could not be trained: {reason}: {self._remedy(str(folder), output, row)}"
             )
         _say(f"{self.wanted.name}: {folder / BEST}\n")
         return str((folder / BEST).resolve())
 
-    def _remedy(self, folder: str, output: str | None) -> str:
+    def _remedy(self, folder: str, output: str | None, row: Row | None = None) -> str:
+        status, again = (row["status"], row["attempts"]) if row else ("interrupted", 0)
+        if status == "diverged":  # it never runs again, and would end as before
+            return f"change what it is trained with, and remove {folder} or give another --output"
+        more = {
+            "failed": f" and --max-failures {again}",
+            "out_of_memory": f" and --max-attempts {again + 1}, or with more memory",
+        }.get(status, "")
         if output is not None:
-            return "the same command goes on with it"
+            return f"the same command{more} goes on with it"
         known = [*self.trained, (self.wanted, f"{folder}/{BEST}")]
         said = " and ".join(text for wanted, path in known if (text := self._given(wanted, path)))
-        return f"tune --resume {folder} goes on with it; then call the same command again, and {said}"
+        resumed = f"tune --resume {folder}{more.removeprefix(' and')}"
+        return f"{resumed} goes on with it; then call the same command again, and {said}"
 
     def _given(self, wanted: Configuration, path: str) -> str:
         """How a path is given to who needs it: --set is for all configurations, of which some may refuse it."""

@@ -79,7 +79,7 @@ class Recorder:
             return
         if outcome.status == "pruned" and trial_id in self._reports:
             said = f"{self._scheduler} ended it after {outcome.epochs} of {self._reports[trial_id].epochs} epochs"
-            outcome = replace(outcome, error=said)
+            outcome = replace(outcome, error="; ".join(filter(None, [said, outcome.error])))
         request = self._unfinished.pop(trial_id)
         times = self._times(trial_id)
         self._placements.pop(trial_id, None)

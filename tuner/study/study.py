@@ -90,8 +90,11 @@ def run_study(
     with orderly(interrupt), closing(executor):
         with interrupt.at_once():  # nothing is written yet, and the user's own code may be stuck
             devices = usable(executor.devices(settings.device), settings)
-            if settings.auto_memory and not settings.dry_run:
-                executor.prepare(devices)  # starting Ray and estimating take seconds, so they overlap
+        if settings.auto_memory and not settings.dry_run:
+            # Starting Ray and estimating take seconds, so they overlap. Broken off, it would leave a Ray that nobody
+            # closes.
+            executor.prepare(devices)
+        with interrupt.at_once():
             sized = size_batches(jobs, trials, devices, settings)
             plan, requests, misfits = plan_left(jobs, sized.estimates, trials, attempts, devices, settings, live)
             tried = live.trials if live else sized.trials

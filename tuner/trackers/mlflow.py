@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from tuner.errors import InputError
 from tuner.machine.caps import environment
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 KEY = "tuner.run"  # the tag by which a trial's run is found again
 CONNECT_SECONDS = 3.0
 SQLITE = "sqlite:///"
+SECRETS = ("password", "passwd", "pwd", "passcode", "token")  # of a query, as drivers of databases have them
 PORTS = {"http": 80, "https": 443}
 # For the first question alone; MLflow's own is up to 16 minutes.
 PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
@@ -181,7 +182,8 @@ def check_uri(uri: object) -> str:
     """
     if not isinstance(uri, str) or not uri.strip():
         raise InputError(f"--mlflow {uri!r}: give a server such as http://127.0.0.1:5000, or sqlite:///mlflow.db")
-    if urlsplit(uri).password is not None:
+    parts = urlsplit(uri)
+    if parts.password is not None or any(key.lower() in SECRETS for key, _ in parse_qsl(parts.query)):
         raise InputError(
             "--mlflow: the URI holds a password, which study.json would keep: leave it out and set "
             "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or what the database reads, such as PGPASSWORD"
