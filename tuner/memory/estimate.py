@@ -72,7 +72,7 @@ def estimate_all(
                 found[key] = estimate(workload, configuration.values, data, device, method, expandable_segments)
             except InputError as error:
                 named = "" if configuration.name == UNNAMED else f"{configuration.name}: "
-                raise InputError(f"{named}{error}") from error
+                raise type(error)(f"{named}{error}") from error
     return [found[memory_key(configuration.values)] for configuration in configurations]
 
 
