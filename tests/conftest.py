@@ -17,9 +17,12 @@ from tuner.datasets.synthetic import synthetic_ratings
 from tuner.datasets.synthetic_can import synthetic_can
 from tuner.datasets.synthetic_trees import synthetic_trees
 from tuner.datasets.trees import TreeData, build, split
+from tuner.machine.caps import environment
 from tuner.trial import GB, Device
 
 SHARED = "shared by tests"
+# A study on a Ray that was there before has workers with variables of its own, and could not use what Ray keeps ready.
+NO_SPARE_WORKERS = {"RAY_prestart_worker_first_driver": "0"}
 
 
 @pytest.fixture(autouse=True)
@@ -102,9 +105,15 @@ def shared_ray() -> None:
 
     It goes on after a test; ``pytest_runtest_setup`` ends it before a test that starts a Ray of its own.
     """
+    share_ray()
+
+
+def share_ray() -> None:
+    """What ``shared_ray`` does, for fixtures of a wider scope; their tests ask for ``shared_ray`` as well."""
     if not ray.is_initialized():
         quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
-        ray.init("local", num_cpus=2, object_store_memory=2**27, namespace=SHARED, **quiet)
+        with environment(NO_SPARE_WORKERS):
+            ray.init("local", num_cpus=2, object_store_memory=2**27, namespace=SHARED, **quiet)
 
 
 def shares_ray(item: pytest.Item) -> bool:
