@@ -50,6 +50,7 @@ def study(
             gpu_memory_buffer_gb=0,
             max_workers=1,
             on_oom="fail",
+            max_attempts=1,
             report=False,
             scheduler=scheduler,
         ),

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from tests.toy import Toy
@@ -24,6 +26,14 @@ def test_a_step_is_measured_in_a_process_of_its_own(ratings: RatingData) -> None
     assert found.to_estimate().total_bytes == pytest.approx(found.peak_bytes, rel=0.1)
 
 
-def test_a_step_that_fails_says_why() -> None:
+class Here(ThreadPoolExecutor):
+    """In place of a process: that what fails comes out of one, ``test_estimate.py`` shows."""
+
+    def __init__(self, workers: int, mp_context: object) -> None:
+        super().__init__(workers)
+
+
+def test_a_step_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuner.memory.measure.ProcessPoolExecutor", Here)
     with pytest.raises(WorkloadError, match=r"workload toy: loss failed: ValueError: no such thing \(toy.py, line "):
         measure(Toy(), complete({"fault": 1}, Toy.hyperparameters), None, ram_device())
