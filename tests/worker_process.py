@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
+
+import pytest
 
 from tuner.execution.worker import Event, TrialOptions, run_trial
 from tuner.machine.caps import environment, worker_environment
@@ -23,6 +25,15 @@ def worker() -> Iterator[Callable[..., Any]]:
     context = multiprocessing.get_context("spawn")
     with environment(worker_environment(ram_device())), ProcessPoolExecutor(1, mp_context=context) as pool:
         yield lambda function, *args: pool.submit(function, *args).result()
+
+
+def measure_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has steps measured in a thread of this process, for tests of what is done with the outcome."""
+
+    def thread(workers: int, mp_context: object) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(workers)
+
+    monkeypatch.setattr("tuner.memory.measure.ProcessPoolExecutor", thread)
 
 
 def place(workload: Workload, config: dict[str, Any], limit_bytes: int = 0) -> Placement:
