@@ -19,7 +19,7 @@ from tuner.machine.caps import environment
 from tuner.trial import GB, Device
 
 SHARED = "shared by tests"
-# A study on a Ray that was there before has workers with variables of its own, and could not use what Ray keeps ready.
+# On a Ray that was there before, a study's workers have variables of its own: those that Ray keeps ready are no use.
 NO_SPARE_WORKERS = {"RAY_prestart_worker_first_driver": "0"}
 
 

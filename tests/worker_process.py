@@ -19,6 +19,7 @@ from tuner.training.loop import warm_up
 from tuner.trial import MemoryEstimate, Outcome, Placement, Trial
 from tuner.workloads.base import Job, Workload
 
+
 @contextmanager
 def worker() -> Iterator[Callable[..., Any]]:
     """A new process that is set up as a CPU worker: what it gives calls a function of a module there."""
