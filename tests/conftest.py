@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import ray
-import torch
 
 from tuner.datasets.can import CanData
 from tuner.datasets.can import build as build_can
@@ -17,14 +15,19 @@ from tuner.datasets.synthetic import synthetic_ratings
 from tuner.datasets.synthetic_can import synthetic_can
 from tuner.datasets.synthetic_trees import synthetic_trees
 from tuner.datasets.trees import TreeData, build, split
+from tuner.machine.caps import environment
 from tuner.trial import GB, Device
 
 SHARED = "shared by tests"
+# On a Ray that was there before, a study's workers have variables of its own: those that Ray keeps ready are no use.
+NO_SPARE_WORKERS = {"RAY_prestart_worker_first_driver": "0"}
 
 
 @pytest.fixture(autouse=True)
 def _one_torch_thread() -> Iterator[None]:
     """Trials in this process set torch's threads; every test starts from the same."""
+    import torch  # not above: pytest's controlling process, which runs no test, would load it, and Ray, as well
+
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -102,9 +105,17 @@ def shared_ray() -> None:
 
     It goes on after a test; ``pytest_runtest_setup`` ends it before a test that starts a Ray of its own.
     """
+    share_ray()
+
+
+def share_ray() -> None:
+    """What ``shared_ray`` does, for fixtures of a wider scope; their tests ask for ``shared_ray`` as well."""
+    import ray
+
     if not ray.is_initialized():
         quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
-        ray.init("local", num_cpus=2, object_store_memory=2**27, namespace=SHARED, **quiet)
+        with environment(NO_SPARE_WORKERS):
+            ray.init("local", num_cpus=2, object_store_memory=2**27, namespace=SHARED, **quiet)
 
 
 def shares_ray(item: pytest.Item) -> bool:
@@ -113,8 +124,11 @@ def shares_ray(item: pytest.Item) -> bool:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Where a test starts a Ray of its own, none is left of other tests."""
-    starts_ray = item.get_closest_marker("ray") and not shares_ray(item)
-    if starts_ray and ray.is_initialized() and ray.get_runtime_context().namespace == SHARED:
+    if shares_ray(item) or not item.get_closest_marker("ray"):
+        return
+    import ray
+
+    if ray.is_initialized() and ray.get_runtime_context().namespace == SHARED:
         ray.shutdown()
 
 

@@ -40,6 +40,7 @@ def test_a_notebook_gets_a_frame_and_its_best_model(tmp_path: Path, capfd: pytes
     frame = tuner.tune_hyperparameters_parallel(
         table(0, 200), table(1, 50), USERS, ITEMS, CONFIGURATIONS, 0.5, 0.5, max_workers=2, output=str(out)
     )
+    assert not ray.is_initialized(), "no Ray is left"
     assert frame.status.tolist() == ["completed"] * 2
     assert frame.val_rmse.is_monotonic_increasing
     written = pd.read_csv(out / "results.csv", keep_default_na=False).set_index("trial_id")

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tests.worker_process import in_worker
+from tests.worker_process import worker
 from tuner.machine.caps import capped, caps_available, is_out_of_memory, worker_environment
 from tuner.machine.devices import ram_device
 from tuner.machine.peak import PeakMeter
@@ -31,8 +31,9 @@ def allocate(*sizes_mb: int) -> list[str]:
     return found
 
 
-def test_an_allocation_beyond_the_cap_fails_and_only_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    within, beyond, again, last = in_worker(monkeypatch, allocate, 150, 300, 150, 300)
+def test_an_allocation_beyond_the_cap_fails_and_only_that() -> None:
+    with worker() as call:
+        within, beyond, again, last = call(allocate, 150, 300, 150, 300)
     assert within == again == ""
     assert "DefaultCPUAllocator: can't allocate memory" in beyond
     assert "DefaultCPUAllocator: can't allocate memory" in last

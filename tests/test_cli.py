@@ -56,7 +56,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     config, data = own_file(folder, SMALL), str(write_ratings(folder / "ml-small"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-        run = tune("--config", config, "--data", data, "--auto-memory", "--output", "out", cwd=folder)
+        run = tune(
+            "--config", config, "--data", data, "--auto-memory", "--max-workers", "1", "--output", "out", cwd=folder
+        )
     assert (run.returncode, run.stderr) == (0, "")
     return folder, run.stdout
 

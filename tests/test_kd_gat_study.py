@@ -33,7 +33,8 @@ def test_a_teacher_is_trained_first_and_the_study_can_be_carried_on_with(
     write_recordings(tmp_path / "drives", synthetic_can(2000))
     (tmp_path / "own.yaml").write_text(OWN)
     study = ["--workload", "kd-gat", "--config", "own.yaml", "--data", "drives", "--device", "cpu", "--output", "out"]
-    assert said(capsys, *study).count("classifier-teacher is trained first, once, for taught") == 1
+    printed = said(capsys, *study, "--max-workers", "1")
+    assert printed.count("classifier-teacher is trained first, once, for taught") == 1
     teacher = tmp_path / "out-classifier-teacher" / "best.pt"
     rows = pd.read_csv(tmp_path / "out" / "results.csv", keep_default_na=False).set_index("name")
     assert rows.status.to_dict() == {"alone": "completed", "taught": "completed"}

@@ -90,12 +90,17 @@ def test_the_example_is_short_and_is_estimated_by_the_tracer(here: Path) -> None
 
 
 @pytest.mark.ray
-def test_it_is_tuned_retried_resumed_trained_again_and_loaded(here: Path, shared_ray: None) -> None:
+def test_it_is_tuned_retried_resumed_trained_again_and_loaded(
+    here: Path, monkeypatch: pytest.MonkeyPatch, shared_ray: None
+) -> None:
     common: dict[str, Any] = {"device": "cpu", "gpu_memory_buffer_gb": 0.5, "threads": 1, "report": False}
     config = {"config": "digits.yaml", "overrides": ["epochs=1"]}
     rows = tuner.run("digits:Digits", **config, auto_memory=True, output="study", limit=1, **common).rows
     assert [(row["workload"], row["status"], row["attempts"]) for row in rows] == [("digits", "completed", 1)]
-    assert [row["status"] for row in tuner.run(resume="study", seeds=2, threads=1).rows] == ["completed"] * 2
+    with monkeypatch.context() as patch:
+        patch.setattr("tuner.study.study.ray_executor", lambda _: InProcessExecutor())  # workers have had the class
+        resumed = tuner.run(resume="study", seeds=2, threads=1)
+    assert [row["status"] for row in resumed.rows] == ["completed"] * 2
     notebook: dict[str, Any] = {"__name__": "__main__"}
     exec(CODE, notebook)
     Digits = notebook["Digits"]  # it cannot be imported anywhere

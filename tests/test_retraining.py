@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 
 import tuner
 from tests.conftest import write_ratings
+from tuner.cli.main import main
 from tuner.datasets.ratings import RatingData
 from tuner.datasets.trees import TreeData
 from tuner.errors import InputError
@@ -401,11 +401,15 @@ def test_training_that_fails_leaves_nothing(small: Path, monkeypatch: pytest.Mon
     assert not Path("again").exists()
 
 
-def test_the_command_ends_with_the_exit_code_of_what_happened(small: Path) -> None:
+def test_the_command_ends_with_the_exit_code_of_what_happened(
+    small: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     changed_journal(small, lambda row: row.update(val_rmse=0.5))
-    command = [sys.executable, "-m", "tuner", "train", "--from", "study", "--exact", "--output", "again"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert run.returncode == 1
-    (line,) = run.stderr.splitlines()
+    monkeypatch.setattr(sys, "argv", ["tune", "train", "--from", "study", "--exact", "--output", "again"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    printed = capfd.readouterr()
+    assert ended.value.code == 1
+    (line,) = printed.err.splitlines()
     assert line.startswith("error: --exact: not the study's figures: val_rmse 0.5 there and ")
-    assert "saved: again/best.pt; tuner.load_best('again') gives the model" in run.stdout
+    assert "saved: again/best.pt; tuner.load_best('again') gives the model" in printed.out

@@ -11,6 +11,7 @@ import pytest
 
 import tuner
 from tests.toy import Batched, Picky, Toy
+from tests.worker_process import measure_here
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
 from tuner.search.domains import parse_space
@@ -243,7 +244,10 @@ def test_values_that_do_not_go_together_are_no_trial(tmp_path: Path) -> None:
         searched(tmp_path / "no", {**space, "batch_size": {"choice": [9]}}, workload=Batched())
 
 
-def test_a_suggestion_that_cannot_be_estimated_is_no_trial_and_ends_none(tmp_path: Path) -> None:
+def test_a_suggestion_that_cannot_be_estimated_is_no_trial_and_ends_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure_here(monkeypatch)
     space = {"batch_size": 8, "weight_decay": {"choice": [0.0, 0.1]}, "epochs": 1}
     options: dict[str, Any] = {"workload": Picky(), "auto_memory": True, "calibration": False}
     options["memory_estimation"] = "traced"

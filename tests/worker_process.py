@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
 from tuner.execution.worker import Event, TrialOptions, run_trial
-from tuner.machine.caps import worker_environment
+from tuner.machine.caps import environment, worker_environment
 from tuner.machine.devices import ram_device
 from tuner.machine.peak import PeakMeter
 from tuner.training.loop import warm_up
 from tuner.trial import MemoryEstimate, Outcome, Placement, Trial
 from tuner.workloads.base import Job, Workload
 
-T = TypeVar("T")
+
+@contextmanager
+def worker() -> Iterator[Callable[..., Any]]:
+    """A new process that is set up as a CPU worker: what it gives calls a function of a module there."""
+    context = multiprocessing.get_context("spawn")
+    with environment(worker_environment(ram_device())), ProcessPoolExecutor(1, mp_context=context) as pool:
+        yield lambda function, *args: pool.submit(function, *args).result()
 
 
-def in_worker(monkeypatch: pytest.MonkeyPatch, function: Callable[..., T], *args: Any) -> T:
-    """Calls a function of a module in a new process that is set up as a CPU worker."""
-    for name, value in worker_environment(ram_device()).items():
-        monkeypatch.setenv(name, value)
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(function, *args).result()
+def measure_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has steps measured in a thread of this process, for tests of what is done with the outcome."""
+
+    def thread(workers: int, mp_context: object) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(workers)
+
+    monkeypatch.setattr("tuner.memory.measure.ProcessPoolExecutor", thread)
 
 
 def place(workload: Workload, config: dict[str, Any], limit_bytes: int = 0) -> Placement:

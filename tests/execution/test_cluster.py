@@ -26,69 +26,75 @@ from tuner.workloads.base import Job
 
 
 @pytest.fixture(scope="module")
-def three_nodes() -> Iterator[Any]:
-    """A head and two more nodes, all on this machine, that notice within two seconds that one of them has died."""
+def two_nodes() -> Iterator[Any]:
+    """A head and one more node, both on this machine, that notice within two seconds that one of them has died."""
     from ray.cluster_utils import Cluster
 
     node = {"num_cpus": 1, "memory": GB, "object_store_memory": 80 * MB}
     quick = {"health_check_period_ms": 500, "health_check_failure_threshold": 3}
     made = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False, "_system_config": quick})
-    for _ in range(2):
-        made.add_node(**node)
+    made.add_node(**node)
     made.wait_for_nodes()
     yield made
     made.shutdown()
 
 
-@pytest.mark.ray
-def test_every_node_tells_what_it_has_within_what_ray_may_give_away(three_nodes: Any) -> None:
-    with closing(RayExecutor(address=three_nodes.address)) as executor:
-        devices = executor.devices("cpu")
-        assert len({device.node_id for device in devices}) == len({device.label for device in devices}) == 3
-        assert all(device.total_bytes == GB and device.cores == 1 for device in devices)
-        with pytest.raises(InputError, match="--device cuda: none of the cluster's 3 nodes has a GPU"):
-            executor.devices("cuda")
+@pytest.fixture(scope="module")
+def joined(two_nodes: Any) -> Iterator[RayExecutor]:
+    """An executor that has joined them: for each that does, Ray starts new processes on every node."""
+    with closing(RayExecutor(address=two_nodes.address)) as executor:
+        executor.devices("cpu")
+        yield executor
 
 
 @pytest.mark.ray
-def test_mapped_arrays_go_to_other_machines_by_content_and_on_one_by_name(three_nodes: Any, tmp_path: Path) -> None:
+def test_every_node_tells_what_it_has_within_what_ray_may_give_away(joined: RayExecutor) -> None:
+    devices = joined.devices("cpu")
+    assert len({device.node_id for device in devices}) == len({device.label for device in devices}) == 2
+    assert all(device.total_bytes == GB and device.cores == 1 for device in devices)
+    with pytest.raises(InputError, match="--device cuda: none of the cluster's 2 nodes has a GPU"):
+        joined.devices("cuda")
+
+
+@pytest.mark.ray
+def test_mapped_arrays_go_to_other_machines_by_content_and_on_one_by_name(
+    joined: RayExecutor, tmp_path: Path
+) -> None:
     import ray
 
     np.save(tmp_path / "a.npy", np.arange(100_000))
     array = np.load(tmp_path / "a.npy", mmap_mode="r")
-    with closing(RayExecutor(address=three_nodes.address)) as executor:
-        executor.devices("cpu")
-        assert on_one_machine(ray.nodes(), {node["NodeID"] for node in ray.nodes()})
-        named, whole = (put({"array": array}, one_machine=one) for one in (True, False))
-        assert ray.get(named)["array"].filename == str(tmp_path / "a.npy")
-        (tmp_path / "a.npy").unlink()
-        content = ray.get(whole)["array"]
-        with pytest.raises(ray.exceptions.RaySystemError, match=r"DataError: .*a\.npy has been removed or replaced"):
-            ray.get(named)
+    assert on_one_machine(ray.nodes(), {node["NodeID"] for node in ray.nodes()})
+    named, whole = (put({"array": array}, one_machine=one) for one in (True, False))
+    assert ray.get(named)["array"].filename == str(tmp_path / "a.npy")
+    (tmp_path / "a.npy").unlink()
+    content = ray.get(whole)["array"]
+    with pytest.raises(ray.exceptions.RaySystemError, match=r"DataError: .*a\.npy has been removed or replaced"):
+        ray.get(named)
     assert (type(content), content.flags.owndata, content.sum()) == (np.ndarray, False, array.sum())
 
 
 @pytest.mark.ray
-def test_a_node_that_dies_takes_its_trials_and_its_devices_and_nothing_else(three_nodes: Any) -> None:
+def test_a_node_that_dies_takes_its_trials_and_its_devices_and_nothing_else(
+    two_nodes: Any, joined: RayExecutor
+) -> None:
     events: list[Any] = []
-    with closing(RayExecutor(address=three_nodes.address)) as executor:
-        devices = executor.devices("cpu")
-        plan = make_plan(devices, [GB // 2] * 3, packing="uniform", buffer_bytes=0, threads=1)
-        executor.open({"toy": Job(Slow(), None)}, plan, None)
-        placed = placements(plan, 3, epochs=30)
-        for placement in placed:
-            executor.submit(placement)
-        collect(executor, events, lambda: sum(isinstance(event, EpochReport) for event in events) >= 3)
-        dying = three_nodes.list_all_nodes()[-1]
-        lost = next(placement for placement in placed if placement.device.node_id == dying.node_id)
-        three_nodes.remove_node(dying, allow_graceful=False)
-        collect(executor, events, lambda: len(ended(events)) == 3)
-        executor.submit(lost)
-        (late,) = ended([event for event, _ in executor.poll(1)]).values()
+    plan = make_plan(joined.devices("cpu"), [GB // 2] * 2, packing="uniform", buffer_bytes=0, threads=1)
+    joined.open({"toy": Job(Slow(), None)}, plan, None)
+    placed = placements(plan, 2, epochs=30)
+    for placement in placed:
+        joined.submit(placement)
+    collect(joined, events, lambda: len({each.trial_id for each in events if isinstance(each, EpochReport)}) == 2)
+    dying = two_nodes.list_all_nodes()[-1]
+    lost = next(placement for placement in placed if placement.device.node_id == dying.node_id)
+    two_nodes.remove_node(dying, allow_graceful=False)
+    collect(joined, events, lambda: len(ended(events)) == 2)
+    joined.submit(lost)
+    (late,) = ended([event for event, _ in joined.poll(1)]).values()
     assert [event.device for event in events if isinstance(event, DeviceLost)] == [lost.device]
     outcomes = ended(events)
     assert (outcomes[lost.trial.trial_id].status, outcomes[lost.trial.trial_id].lost) == ("failed", "node")
-    assert sorted(outcome.status for outcome in outcomes.values()) == ["completed", "completed", "failed"]
+    assert sorted(outcome.status for outcome in outcomes.values()) == ["completed", "failed"]
     assert (late.lost, late.error) == ("node", "its node died")
 
 
@@ -104,7 +110,13 @@ def ended(events: list[Any]) -> dict[str, Outcome]:
     return {event.trial.trial_id: event for event in events if isinstance(event, Outcome)}
 
 
-def test_an_address_at_which_nothing_listens_is_told_at_once() -> None:
+@pytest.fixture
+def not_connected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process counts as one that is connected to no Ray, whichever other tests share."""
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+
+
+def test_an_address_at_which_nothing_listens_is_told_at_once(not_connected: None) -> None:
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{reserved.getsockname()[1]}"
@@ -112,7 +124,9 @@ def test_an_address_at_which_nothing_listens_is_told_at_once() -> None:
             joined_session(address)
 
 
-def test_an_address_at_which_something_else_listens_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_at_which_something_else_listens_is_told_soon(
+    not_connected: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert joining.PORT_SECONDS + joining.ANSWER_SECONDS < 15
     monkeypatch.setattr(joining, "ANSWER_SECONDS", 2)
     with socket.create_server(("127.0.0.1", 0)) as silent:

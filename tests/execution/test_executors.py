@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from torch import nn
 
+from tests.conftest import share_ray
 from tests.ray_trials import stop_and_go_on
 from tests.toy import Fatal, Sharing, Toy, Wide
 from tuner.execution.in_process import InProcessExecutor
@@ -50,6 +50,7 @@ def study(
             gpu_memory_buffer_gb=0,
             max_workers=1,
             on_oom="fail",
+            max_attempts=1,
             report=False,
             scheduler=scheduler,
         ),
@@ -73,7 +74,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def on_ray(tmp_path_factory: pytest.TempPathFactory, data: dict[str, Any]) -> StudyResult:
-    """All that is asked of Ray in one study: to start it takes seconds."""
+    """All that is asked of Ray in one study, on the Ray that tests share: to start one takes seconds."""
+    share_ray()
     fatal, sharing = (Fatal(), [{"fault": fault} for fault in (1, 0, 2, 0)]), (Sharing(), [{}, {}])
     return study(
         tmp_path_factory.mktemp("ray"), RayExecutor(), TOYS, fatal, sharing, WIDES, data=data, scheduler="asha"
@@ -84,9 +86,16 @@ def rows_of(result: StudyResult, workload: str) -> list[Row]:
     return sorted((row for row in result.rows if row["workload"] == workload), key=lambda row: str(row["name"]))
 
 
-@pytest.mark.parametrize("executed", ["in_process", pytest.param("on_ray", marks=pytest.mark.ray)])
-def test_trials_end_with_their_status_metrics_and_weights(executed: str, request: pytest.FixtureRequest) -> None:
-    result = request.getfixturevalue(executed)
+def test_trials_end_with_their_status_metrics_and_weights_in_this_process(in_process: StudyResult) -> None:
+    check_toys(in_process)
+
+
+@pytest.mark.ray
+def test_trials_end_with_their_status_metrics_and_weights_on_ray(on_ray: StudyResult, shared_ray: None) -> None:
+    check_toys(on_ray)
+
+
+def check_toys(result: StudyResult) -> None:
     *rows, slow = rows_of(result, "toy")
     assert [row["status"] for row in rows] == ["completed", "failed", "out_of_memory", "diverged", "completed"]
     assert rows[0]["val_loss"] == rows[4]["val_loss"], "a worker's past has no influence"
@@ -102,7 +111,7 @@ def test_trials_end_with_their_status_metrics_and_weights(executed: str, request
 
 
 @pytest.mark.ray
-def test_a_worker_that_dies_or_breaks_fails_its_trial_alone(on_ray: StudyResult) -> None:
+def test_a_worker_that_dies_or_breaks_fails_its_trial_alone(on_ray: StudyResult, shared_ray: None) -> None:
     rows = rows_of(on_ray, "fatal")
     assert [row["status"] for row in rows] == ["failed", "completed", "failed", "completed"]
     for row in (rows[0], rows[2]):
@@ -111,7 +120,9 @@ def test_a_worker_that_dies_or_breaks_fails_its_trial_alone(on_ray: StudyResult)
 
 
 @pytest.mark.ray
-def test_workers_see_the_drivers_data_without_a_copy(on_ray: StudyResult, data: dict[str, Any]) -> None:
+def test_workers_see_the_drivers_data_without_a_copy(
+    on_ray: StudyResult, data: dict[str, Any], shared_ray: None
+) -> None:
     assert Sharing().evaluate(nn.Identity(), data, "test") == {"loss": 1.0}
     shared = [(row["status"], row["val_loss"]) for row in rows_of(on_ray, "sharing")]
     assert shared == [("completed", 0.0)] * 2
@@ -123,11 +134,3 @@ def test_a_trial_that_is_stopped_goes_on_at_the_epoch_that_it_had_reached(tmp_pa
         executor.open({"toy": Job(Toy(), None)}, plan, tmp_path)
         stop_and_go_on(executor, plan, tmp_path)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.fixture(autouse=True)
-def _no_ray_is_left() -> Iterator[Any]:
-    import ray
-
-    yield
-    assert not ray.is_initialized()

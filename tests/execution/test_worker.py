@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from tests.hungry import Hungry
 from tests.toy import Toy
-from tests.worker_process import in_worker, place, run_capped
+from tests.worker_process import place, run_capped, worker
 from tuner.execution.worker import TrialOptions, run_trial
 from tuner.machine.devices import ram_device
 from tuner.machine.peak import PeakMeter
@@ -73,10 +74,17 @@ def hungry(*sizes: int) -> list[dict[str, Any]]:
     return [complete({"mb": size}, Hungry.hyperparameters) for size in sizes]
 
 
+@pytest.fixture(scope="module")
+def in_worker() -> Iterator[Callable[..., Any]]:
+    """Calls a function in one process that is set up as a worker: to load torch for each takes two seconds."""
+    with worker() as call:
+        yield call
+
+
 def test_a_trial_that_outgrows_its_cap_runs_out_of_memory_and_its_worker_is_done(
-    monkeypatch: pytest.MonkeyPatch,
+    in_worker: Callable[..., Any],
 ) -> None:
-    good, bad = in_worker(monkeypatch, run_capped, Hungry(), hungry(100, 400), 200 * MB, NO_KILLS)
+    good, bad = in_worker(run_capped, Hungry(), hungry(100, 400), 200 * MB, NO_KILLS)
     assert (good.status, good.phase, good.reusable) == ("completed", "", True)
     assert (bad.status, bad.phase, bad.reusable) == ("out_of_memory", "first step", False)
     assert "DefaultCPUAllocator" in bad.error
@@ -86,8 +94,8 @@ def test_a_trial_that_outgrows_its_cap_runs_out_of_memory_and_its_worker_is_done
         assert outcome.peak_bytes < outcome.placement.limit_bytes
 
 
-def test_a_worker_that_a_trial_has_left_memory_in_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    outcomes = in_worker(monkeypatch, run_capped, Leaking(), hungry(1, 100), 400 * MB, NO_KILLS)
+def test_a_worker_that_a_trial_has_left_memory_in_is_not_used_again(in_worker: Callable[..., Any]) -> None:
+    outcomes = in_worker(run_capped, Leaking(), hungry(1, 100), 400 * MB, NO_KILLS)
     assert [(each.status, each.reusable) for each in outcomes] == [("completed", True), ("completed", False)]
 
 

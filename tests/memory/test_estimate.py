@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.toy import Toy
+from tests.worker_process import measure_here
 from tuner.datasets.ratings import RatingData
 from tuner.errors import ExecutionError, InputError
 from tuner.memory.estimate import METHODS, Method, estimate, estimate_all
@@ -120,7 +121,8 @@ def test_on_cuda_what_the_allocator_reserves_is_counted(ratings: RatingData, gpu
     assert found.context_bytes == 500 * MB
 
 
-def test_a_step_that_cannot_be_followed_is_measured_and_the_operation_named(ratings: RatingData) -> None:
+def test_a_step_that_cannot_be_followed_is_measured_and_the_operation_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    measure_here(monkeypatch)
     found = estimate(Branching(), complete({}, Toy.hyperparameters), None, CPU, "auto")
     assert found.method == "measured"
     assert found.note.startswith("not traced: ")

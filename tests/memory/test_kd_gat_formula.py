@@ -41,8 +41,8 @@ def config(**values: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def short() -> CanData:
-    """Thirty generated graphs: each is evaluated, and what evaluates is traced too."""
-    return build_can(synthetic_can(1000).items(), 100, "30 graphs")
+    """Fifteen generated graphs: each is evaluated, and what evaluates is traced too."""
+    return build_can(synthetic_can(500).items(), 100, "15 graphs")
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.toy import Toy
+from tests.worker_process import measure_here
 from tuner.datasets.ratings import RatingData
 from tuner.errors import WorkloadError
 from tuner.machine.devices import ram_device
@@ -24,6 +25,7 @@ def test_a_step_is_measured_in_a_process_of_its_own(ratings: RatingData) -> None
     assert found.to_estimate().total_bytes == pytest.approx(found.peak_bytes, rel=0.1)
 
 
-def test_a_step_that_fails_says_why() -> None:
+def test_a_step_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    measure_here(monkeypatch)  # that what fails comes out of a process, test_estimate.py shows
     with pytest.raises(WorkloadError, match=r"workload toy: loss failed: ValueError: no such thing \(toy.py, line "):
         measure(Toy(), complete({"fault": 1}, Toy.hyperparameters), None, ram_device())
