@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,24 @@ def test_a_study_without_finished_trials_tells_no_time(tmp_path: Path) -> None:
     (tmp_path / "study.json").write_text('{"workload": "graphsage"}')
     with pytest.raises(InputError, match="none of its trials is completed yet"):
         forecast(like=str(tmp_path))
+
+
+def test_the_time_of_a_trial_is_that_of_all_its_attempts(tmp_path: Path) -> None:
+    (tmp_path / "study.json").write_text('{"workload": "graphsage"}')
+    line = {
+        "trial_id": "t001",
+        "workload": "graphsage",
+        "name": "a",
+        "seed": 0,
+        "estimated_memory_gb": 1.5,
+        "config/epochs": 6,
+    }
+    attempts = [
+        {**line, "status": "interrupted", "attempts": 1, "epochs": 4, "duration_s": 10.0},
+        {**line, "status": "completed", "attempts": 2, "epochs": 6, "duration_s": 5.0},
+    ]
+    (tmp_path / "attempts.jsonl").write_text("".join(json.dumps(each) + "\n" for each in attempts))
+    assert forecast(like=str(tmp_path), limit=1, epochs=6).one_by_one == pytest.approx(15.0)
 
 
 def test_durations_are_told_in_two_units() -> None:

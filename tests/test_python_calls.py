@@ -169,6 +169,21 @@ def test_the_first_argument_of_every_function_may_be_the_workload() -> None:
         tuner.estimate("graphsage")
 
 
+def test_a_result_does_where_a_folder_is_expected() -> None:
+    result = tuner.run(Sized(), config=LISTED, limit=1, epochs=1, output="out", **HERE)
+    assert tuner.results(result).name.tolist() == ["slow"]
+    assert [row["status"] for row in tuner.run(Sized(), resume=result, seeds=2).rows] == ["completed"] * 2  # type: ignore[arg-type]
+    dry = tuner.run(Sized(), config=LISTED, dry_run=True, **HERE)
+    with pytest.raises(InputError, match=r"^a dry run has no folder$"):
+        tuner.results(dry)
+
+
+def test_a_result_without_a_completed_trial_says_so() -> None:
+    result = tuner.run(Toy(), config=[{"fault": 2}], output="out", **HERE)
+    with pytest.raises(InputError, match=r"^best: no trial of this table is completed; its column error says why$"):
+        result.best  # noqa: B018
+
+
 def test_a_result_is_shown_in_a_line_and_as_a_table() -> None:
     result = tuner.run(Toy, config=LISTED, overrides=["epochs=1"], output="out", **HERE)
     assert repr(result) == "StudyResult('out': 2 completed)"

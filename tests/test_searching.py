@@ -285,6 +285,13 @@ def test_random_samples_are_configurations_with_defaults_and_overrides(space_fil
     assert [each.name for each in grid.configurations] == ["hidden_dim=8", "hidden_dim=16"]
 
 
+def test_a_live_search_has_no_fewer_samples_than_before() -> None:
+    space = {"lr": {"uniform": [0.1, 0.2]}}
+    every = {**OPTIONS, "space": space, "search": "optuna", "resume": "DIR", "num_samples": 1}
+    with pytest.raises(InputError, match=r"^--num-samples 1: DIR has 2 already: give no fewer$"):
+        choose_searched(every, {"configurations": [{"name": "a"}, {"name": "b"}]}, Toy(), "optuna")
+
+
 def test_samples_are_added_to_a_random_study(tmp_path: Path) -> None:
     common: dict[str, Any] = {"device": "cpu", "gpu_memory_buffer_gb": 0, "model_memory_gb": 0.1, "report": False}
 

@@ -44,6 +44,7 @@ WRONG: list[tuple[str, Callable[..., Any], str]] = [
     ("evaluate", lambda *_: {}, "evaluate returned an empty dict, not 'loss', which metric 'val_loss' compares by"),
     ("evaluate", lambda *_: {"error": 1}, "evaluate returned error, not 'loss', which metric"),
     ("evaluate", lambda *_: {"loss": "good"}, "evaluate returned a str as 'loss': expected numbers"),
+    ("evaluate", lambda *_: {"loss": "0.5"}, "evaluate returned a str as 'loss': expected numbers"),
     ("evaluate", lambda *_: {"loss": X}, r"evaluate returned a tensor of shape \(8, 1\) as 'loss': expected"),
 ]
 

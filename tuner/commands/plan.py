@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -326,7 +327,14 @@ def _finished_rows(folder: str, names: Sequence[str]) -> list[Row]:
     study = read_study(Path(folder), "--like")
     its = workloads(study)
     rows, _ = read_attempts(Path(folder) / ATTEMPTS)
-    finished = [row for row in rows if row["status"] == "completed" and row["duration_s"] and row["epochs"]]
+    took = Counter[str]()  # of all attempts: the last one's epochs may have begun in those before it
+    for row in rows:
+        took[row["trial_id"]] += row["duration_s"] or 0
+    finished = [
+        {**row, "duration_s": took[row["trial_id"]]}
+        for row in rows
+        if row["status"] == "completed" and row["duration_s"] and row["epochs"]
+    ]
     for name in names:
         if name not in its:
             raise InputError(f"--like {folder}: its workload is {study['workload']!r}, not {name!r}")

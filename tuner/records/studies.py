@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -155,9 +156,10 @@ def _listed_paths(paths: Any) -> list[Path]:
     Raises:
         InputError: something is no path.
     """
-    listed = [paths] if isinstance(paths, (str, Path)) else list(paths) if isinstance(paths, Iterable) else [paths]
+    one = isinstance(paths, (str, os.PathLike)) or not isinstance(paths, Iterable)
+    listed = [paths] if one else list(paths)
     for each in listed:
-        if not isinstance(each, (str, Path)):
+        if not isinstance(each, (str, os.PathLike)):
             raise InputError(f"{each!r}: is no path; give the folder of a study or a {RESULTS}, or a list of these")
     return [Path(each) for each in listed]
 

@@ -122,4 +122,4 @@ def how_to_go_on(folder: Path, study: Mapping[str, Any]) -> str:
     """
     if study.get("options") and not needs_objects(study):
         return f"go on with: {program()} --resume {shlex.quote(str(folder))}"
-    return f"go on with: the same call and resume={str(folder)!r}"
+    return f"go on with: the same call, with resume={str(folder)!r} in place of output"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError
@@ -116,4 +116,4 @@ def _plain(value: Any) -> Any:
     """A path as text, which ``study.json`` can hold; in a mapping, too."""
     if isinstance(value, Mapping):
         return {key: _plain(each) for key, each in value.items()}
-    return str(value) if isinstance(value, Path) else value
+    return os.fspath(value) if isinstance(value, os.PathLike) else value

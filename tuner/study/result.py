@@ -44,6 +44,16 @@ class StudyResult:
         """0 if every trial was completed or pruned on purpose, else 1."""
         return 0 if all(row["status"] in SUCCESSFUL for row in self.rows) else 1
 
+    def __fspath__(self) -> str:
+        """Its folder: wherever the folder of a study is expected, the result does as well.
+
+        Raises:
+            InputError: it was a dry run, which has none.
+        """
+        if self.folder is None:
+            raise InputError("a dry run has no folder")
+        return str(self.folder)
+
     @property
     def best(self) -> pd.Series[Any]:
         """The row of the best trial, as ``StudyFrame.best``.

@@ -60,6 +60,10 @@ def choose_searched(
     before = study.get("configurations", [])
     if study.get("options") and not same_selection(study, options, (*SELECTION, "search", "space")):
         raise InputError(f"--resume {options['resume']}: it searches another space: start a new study for this one")
+    if options["num_samples"] < len(before):
+        raise InputError(
+            f"--num-samples {options['num_samples']}: {options['resume']} has {len(before)} already: give no fewer"
+        )
     # Anew, a sampler with the same seed would begin with the same suggestions.
     searcher = to_searcher(search, space, workload.metric, seed + 1_000_003 * len(before))
     live = LiveSearch(workload, searcher, fixed, Settings.from_options(options))

@@ -49,6 +49,8 @@ class StudyFrame(pd.DataFrame):
             InputError: no trial of this table is completed, or it is not known what trials are compared by.
         """
         metric = self._about(METRIC)
+        if "status" in self and not (self["status"] == "completed").any():
+            raise InputError("best: no trial of this table is completed; its column error says why")
         if missing := [name for name in ("name", "seed", "status", metric) if name not in self]:
             raise InputError(f"best: this table has no column {missing[0]!r}: take it of the table with all columns")
         best = _best_place(_to_rows(self), metric)

@@ -181,6 +181,8 @@ def figures(workload: Workload, found: Any, split: str) -> dict[str, float]:
     for name, value in found.items():
         if isinstance(value, Tensor) and value.numel() != 1:
             _refuse(workload, f"evaluate returned a tensor of shape {tuple(value.shape)} as {name!r}: {such}")
+        if isinstance(value, (str, bytes)):  # float() would read it
+            _refuse(workload, f"evaluate returned {_kind(value)} as {name!r}: {such}")
         try:
             numbers[name] = float(value)
         except (TypeError, ValueError):
