@@ -77,14 +77,8 @@ def test_a_study_without_finished_trials_tells_no_time(tmp_path: Path) -> None:
 
 def test_the_time_of_a_trial_is_that_of_all_its_attempts(tmp_path: Path) -> None:
     (tmp_path / "study.json").write_text('{"workload": "graphsage"}')
-    line = {
-        "trial_id": "t001",
-        "workload": "graphsage",
-        "name": "a",
-        "seed": 0,
-        "estimated_memory_gb": 1.5,
-        "config/epochs": 6,
-    }
+    line = {"trial_id": "t001", "workload": "graphsage", "name": "a", "peak_memory_gb": 1.5}
+    line |= {"estimated_memory_gb": 1.4, "config/epochs": 6}
     attempts = [
         {**line, "status": "interrupted", "attempts": 1, "epochs": 4, "duration_s": 10.0},
         {**line, "status": "completed", "attempts": 2, "epochs": 6, "duration_s": 5.0},
