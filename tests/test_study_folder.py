@@ -20,7 +20,7 @@ from tuner.records import journal
 from tuner.records.journal import read_attempts
 from tuner.records.rows import to_row
 from tuner.records.study_file import read_study
-from tuner.records.study_folder import StudyFolder
+from tuner.records.study_folder import StudyFolder, check_empty
 from tuner.trial import GB, Device, MemoryEstimate, Outcome, Placement, Status, Trial
 
 ESTIMATE = MemoryEstimate("given", context_bytes=3 * GB // 2)
@@ -113,6 +113,12 @@ def test_text_that_is_no_unicode_costs_no_result(study: StudyFolder, gpu_16gb: D
     with closing(resumed(study)) as again:
         assert [row["trial_id"] for row in again.rows()] == ["001"]
     assert "file ?" in (study.path / "results.csv").read_text()
+
+
+def test_a_folder_with_a_study_is_refused_with_the_way_on(tmp_path: Path) -> None:
+    (tmp_path / "study.json").write_text("{}")
+    with pytest.raises(InputError, match=rf"give a new one, or go on with its study by --resume {tmp_path}$"):
+        check_empty(tmp_path)
 
 
 def test_a_folder_with_files_or_under_a_file_is_refused(tmp_path: Path) -> None:

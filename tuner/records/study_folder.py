@@ -282,10 +282,11 @@ def best_name(workload: str) -> str:
 
 def check_empty(path: Path) -> None:
     """Refuses a folder with anything in it but what a kill leaves of a study that had hardly begun."""
+    again = f", or go on with its study by --resume {path}" if (path / STUDY).is_file() else ""
     for found in path.iterdir():
         if found.name == f"{STUDY}{PARTIAL}" or (found.name == ATTEMPTS and found.stat().st_size == 0):
             continue
-        raise InputError(f"--output {path}: the folder is not empty; give a new one")
+        raise InputError(f"--output {path}: the folder is not empty; give a new one{again}")
 
 
 def check_unused(path: Path) -> None:
