@@ -16,7 +16,7 @@ from nbclient import NotebookClient
 import tuner
 from tuner.trial import GB, Device, EpochReport, MemoryEstimate, Outcome, Placement, Trial
 from tuner.views.notebook import NotebookProgress, in_notebook
-from tuner.views.tables import make_console
+from tuner.views.tables import WIDE, make_console
 
 EXAMPLE = Path(__file__).parents[1] / "docs" / "example.ipynb"
 CPU = Device("", "cpu", 0, "a CPU", GB, GB, cores=1)
@@ -90,6 +90,13 @@ def test_bad_input_in_a_notebook_is_one_line(outputs: Outputs) -> None:
 def test_the_example_is_stored_without_outputs() -> None:
     cells = nbformat.read(EXAMPLE, as_version=4).cells
     assert all(not cell.outputs and cell.execution_count is None for cell in cells if cell.cell_type == "code")
+
+
+def test_tables_in_a_notebook_are_not_cut_though_it_asks_for_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as a kernel does
+    assert make_console().is_terminal
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=1)))
+    assert (make_console().is_terminal, make_console().width) == (False, WIDE)
 
 
 def test_a_script_is_no_notebook_nor_is_ipython_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

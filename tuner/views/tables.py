@@ -97,7 +97,10 @@ def make_console() -> Console:
     """Where a study writes: the terminal, or plain lines of any length."""
     from rich.console import Console
 
-    console = Console(highlight=False, force_jupyter=False)  # a notebook is given plain lines, too
+    from tuner.views.notebook import in_notebook
+
+    # A notebook is given plain lines, too, though it sets FORCE_COLOR, which rich takes for a terminal of 80 columns.
+    console = Console(highlight=False, force_jupyter=False, force_terminal=False if in_notebook() else None)
     if not console.is_terminal:
         console.width = WIDE
     return console
