@@ -35,8 +35,8 @@ from tuner.placement import Packer, Plan, make_plan, shortest_possible
 from tuner.records.study_folder import StudyFolder
 from tuner.study.recorder import Recorder
 from tuner.trial import GB, MB, Device, EpochReport, Hyperparameter, MemoryEstimate, Request, Trial
+from tuner.views.console import make_console
 from tuner.views.progress import Progress
-from tuner.views.tables import make_console
 from tuner.workloads.base import Batch, Config, Job, Split, Workload
 
 

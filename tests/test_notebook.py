@@ -15,8 +15,8 @@ from nbclient import NotebookClient
 
 import tuner
 from tuner.trial import GB, Device, EpochReport, MemoryEstimate, Outcome, Placement, Trial
-from tuner.views.notebook import NotebookProgress, in_notebook
-from tuner.views.tables import WIDE, make_console
+from tuner.views.console import WIDE, in_notebook, make_console
+from tuner.views.notebook import NotebookProgress
 
 EXAMPLE = Path(__file__).parents[1] / "docs" / "example.ipynb"
 CPU = Device("", "cpu", 0, "a CPU", GB, GB, cores=1)

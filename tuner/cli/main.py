@@ -243,7 +243,7 @@ def results(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
         click.echo(write_rows(found.records(), found.names), nl=False)
     else:
         from tuner.cli.print_results import print_results
-        from tuner.views.tables import make_console
+        from tuner.views.console import make_console
 
         print_results(make_console(), found)
 

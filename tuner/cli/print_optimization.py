@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tuner.trial import GB
-from tuner.views.tables import WIDE
+from tuner.views.console import WIDE
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -25,7 +25,7 @@ from tuner.retraining.run import Run, check_room, choose_device, estimate_memory
 from tuner.study.again import arguments, load_again, program
 from tuner.study.settings import Settings
 from tuner.trial import GB, Device, MemoryEstimate
-from tuner.views.tables import make_console
+from tuner.views.console import make_console
 from tuner.views.training import figures_table, say
 from tuner.workloads import classes_of, texts_of
 from tuner.workloads.base import Job, Workload

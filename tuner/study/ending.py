@@ -20,8 +20,9 @@ from tuner.study.planning import calibration_key
 from tuner.study.result import StudyResult
 from tuner.study.settings import Settings
 from tuner.trial import ACCUMULATION, GB, title
+from tuner.views.console import print_table
 from tuner.views.seeds import has_seeds, print_averages
-from tuner.views.tables import estimate_accuracy, print_table, results_table
+from tuner.views.tables import estimate_accuracy, results_table
 
 if TYPE_CHECKING:
     from rich.console import Console

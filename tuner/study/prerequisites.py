@@ -19,8 +19,11 @@ from tuner.study.result import StudyResult
 from tuner.study.settings import Settings
 from tuner.study.study import run_study
 from tuner.trial import Configuration
-from tuner.views.tables import make_console
+from tuner.views.console import make_console
 from tuner.workloads.base import Choice
+
+# Options of such a study, whatever those of the others are: it is one trial, needed to its end.
+ALONE: Mapping[str, Any] = {"seeds": 1, "epochs": None, "search": None, "num_samples": None, "scheduler": "fifo"}
 
 
 def train_prerequisites(
@@ -177,15 +180,13 @@ def _filled(choice: Choice, paths: Sequence[tuple[Configuration, str]]) -> Choic
 def _own_settings(settings: Settings, name: str, began: float) -> Settings:
     output = None if settings.output is None else f"{settings.output.rstrip('/')}-{name}"
     begun = output if output and (Path(output) / STUDY).exists() else None
-    own = replace(settings, output=None if begun else output, resume=begun, seeds=1, epochs=None)
-    own = replace(own, time_limit=_time_left(settings, began))
-    return replace(own, search=None, num_samples=None, scheduler="fifo")  # it is one trial, needed to its end
+    alone = replace(settings, **ALONE, time_limit=_time_left(settings, began))
+    return replace(alone, output=None if begun else output, resume=begun)
 
 
 def _own_options(options: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     """The study's options as this small study has them, so that it can be gone on with."""
-    names = ("output", "resume", "seeds", "epochs", "search", "num_samples", "scheduler")
-    return {**options, **{name: getattr(settings, name) for name in names}, "space": None}
+    return {**options, **ALONE, "output": settings.output, "resume": settings.resume, "space": None}
 
 
 def _time_left(settings: Settings, began: float) -> str | float | None:

@@ -25,7 +25,8 @@ from tuner.study.settings import Settings
 from tuner.study.steering import Pruning, Steering
 from tuner.trackers.feeds import Trackers
 from tuner.trial import ACCUMULATION, EpochReport, Outcome, Request, Trial
-from tuner.views.notebook import NotebookProgress, in_notebook
+from tuner.views.console import in_notebook
+from tuner.views.notebook import NotebookProgress
 from tuner.views.progress import Progress
 from tuner.workloads.base import Jobs, accumulated, metrics_of
 

@@ -32,8 +32,8 @@ from tuner.study.running import Running, ray_executor, run_to_the_end
 from tuner.study.settings import Settings
 from tuner.trackers.choosing import choose_trackers
 from tuner.trial import is_auto
-from tuner.views.notebook import import_quietly, in_notebook
-from tuner.views.tables import make_console
+from tuner.views.console import in_notebook, make_console
+from tuner.views.notebook import import_quietly
 from tuner.workloads.base import Choice, load_jobs, metrics_of
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 import time
 import warnings
 from contextlib import suppress
@@ -17,13 +16,6 @@ if TYPE_CHECKING:
     from tuner.retry import Retry
 
 REFRESH_SECONDS = 0.25
-
-
-def in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook, which shows HTML."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython else None
-    return hasattr(shell, "kernel")  # a terminal's IPython has none
 
 
 def import_quietly() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tuner.records.browse import metric_columns
 from tuner.records.noise import Interval, averages, summary
 from tuner.records.rows import Row
-from tuner.views.tables import print_table
+from tuner.views.console import print_table
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -12,9 +12,9 @@ from tuner.placement import low_bytes, need_bytes
 from tuner.records.browse import is_metric, metric_columns
 from tuner.records.rows import Row
 from tuner.trial import GB, MemoryEstimate, Request, title
+from tuner.views.console import WIDE
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
 
     from tuner.placement import Plan
@@ -90,30 +90,6 @@ def estimate_accuracy(rows: Sequence[Row]) -> str:
 
 DIGITS = {"duration_s": 1, "gpu_fraction": 3, "estimated_memory_gb": 2, "peak_memory_gb": 2}
 SHOWN = 8  # so many devices of a plan are shown
-WIDE = 250  # a file or a pipe has no width that a line should be broken at
-
-
-def make_console() -> Console:
-    """Where a study writes: the terminal, or plain lines of any length."""
-    from rich.console import Console
-
-    from tuner.views.notebook import in_notebook
-
-    # A notebook is given plain lines, too, though it sets FORCE_COLOR, which rich takes for a terminal of 80 columns.
-    console = Console(highlight=False, force_jupyter=False, force_terminal=False if in_notebook() else None)
-    if not console.is_terminal:
-        console.width = WIDE
-    return console
-
-
-def print_table(console: Console, table: Table) -> None:
-    """Prints a table; in a pipe or a file its lines end with their last word, as all others do there."""
-    if console.is_terminal:
-        console.print(table)
-        return
-    with console.capture() as printed:
-        console.print(table)
-    console.out("\n".join(line.rstrip() for line in printed.get().splitlines()), highlight=False)
 
 
 def plan_text(plan: Plan, requests: Sequence[Request], data: str, batches: str = "") -> str:

@@ -1,0 +1,40 @@
+"""Where a study writes: a terminal, a notebook, a pipe or a file."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+WIDE = 250  # a file or a pipe has no width that a line should be broken at
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook, which shows HTML."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    return hasattr(shell, "kernel")  # a terminal's IPython has none
+
+
+def make_console() -> Console:
+    """Where a study writes: the terminal, or plain lines of any length."""
+    from rich.console import Console
+
+    # A notebook is given plain lines, too, though it sets FORCE_COLOR, which rich takes for a terminal of 80 columns.
+    console = Console(highlight=False, force_jupyter=False, force_terminal=False if in_notebook() else None)
+    if not console.is_terminal:
+        console.width = WIDE
+    return console
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Prints a table; in a pipe or a file its lines end with their last word, as all others do there."""
+    if console.is_terminal:
+        console.print(table)
+        return
+    with console.capture() as printed:
+        console.print(table)
+    console.out("\n".join(line.rstrip() for line in printed.get().splitlines()), highlight=False)
