@@ -23,18 +23,18 @@ from typing import Any
 import click
 import numpy as np
 
-from tuner.commands.estimate import calibrate
+from tuner.api.estimate import calibrate
 from tuner.datasets.synthetic import synthetic_ratings
 from tuner.datasets.synthetic_trees import synthetic_trees
 from tuner.datasets.trees import TreeData, build
 from tuner.machine.devices import ram_device
 from tuner.records.rows import Row
+from tuner.search.configurations import complete
 from tuner.sizing.choices import Chosen, Goal
 from tuner.sizing.configuration import Estimator, size_configuration
 from tuner.sizing.profile import profiled
 from tuner.sizing.workload import batch_key
-from tuner.space import complete
-from tuner.study.settings import Settings
+from tuner.spec.settings import Settings
 from tuner.study.study import run_study
 from tuner.trial import GB, Configuration
 from tuner.workloads import find_workload

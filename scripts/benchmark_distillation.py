@@ -32,19 +32,19 @@ from torch import Tensor
 
 from tuner.datasets.can import CanData, build, load_can
 from tuner.datasets.synthetic_can import synthetic_can
+from tuner.estimation.measure import measure, tensor_changes
+from tuner.estimation.trace import trace_workload
 from tuner.machine.devices import cuda_devices, torch_has_cuda
-from tuner.memory.measure import measure, tensor_changes
-from tuner.memory.trace import trace_workload
-from tuner.space import complete
+from tuner.search.configurations import complete
 from tuner.training.loop import build_optimizer, place, train_epoch, train_step
 from tuner.training.offload import offload
 from tuner.trial import MB, OFFLOADING
-from tuner.workloads.can_batches import collate
-from tuner.workloads.can_models import VGAE
-from tuner.workloads.distillation import difficulty, score
-from tuner.workloads.kd_gat import KDGAT, STAGES
-from tuner.workloads.kd_gat_evaluation import chunks
-from tuner.workloads.kd_gat_model import Distilled, student
+from tuner.workloads.kd_gat.batches import collate
+from tuner.workloads.kd_gat.distillation import difficulty, score
+from tuner.workloads.kd_gat.evaluation import chunks
+from tuner.workloads.kd_gat.model import Distilled, student
+from tuner.workloads.kd_gat.networks import VGAE
+from tuner.workloads.kd_gat.workload import KDGAT, STAGES
 
 WORKLOAD = KDGAT()
 WAYS: Mapping[str, Mapping[str, int]] = {

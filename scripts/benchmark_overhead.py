@@ -31,12 +31,12 @@ from tuner.execution.ray_executor import RayExecutor, Worker
 from tuner.machine.devices import ram_device
 from tuner.machine.interrupts import Interrupt
 from tuner.machine.peak import PeakMeter
-from tuner.placement import Packer, Plan, make_plan, shortest_possible
+from tuner.placement.packing import Packer, Plan, make_plan, shortest_possible
 from tuner.records.study_folder import StudyFolder
+from tuner.reporting.console import make_console
+from tuner.reporting.progress import Progress
 from tuner.study.recorder import Recorder
 from tuner.trial import GB, MB, Device, EpochReport, Hyperparameter, MemoryEstimate, Request, Trial
-from tuner.views.console import make_console
-from tuner.views.progress import Progress
 from tuner.workloads.base import Batch, Config, Job, Split, Workload
 
 

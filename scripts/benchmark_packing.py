@@ -1,7 +1,8 @@
 """Studies of 200 trials on simulated devices: per-trial packing against ⌊budget / largest footprint⌋ at once.
 
-The decisions are those of a real study (``tuner.placement``); only time is simulated. Prints, for each distribution
-of footprints and each device, how many times faster per-trial packing ends (median and worst of the seeds), and how
+The decisions are those of a real study (``tuner.placement.packing``); only time is simulated. Prints, for each
+distribution of footprints and each device, how many times faster per-trial packing ends (median and worst of the
+seeds), and how
 much longer it takes than a time that no schedule can beat (all memory · time, or the longest trial). Exits with 1 if
 a bar is missed: 1.5 times at the median, never slower, within 10 % of the bound at the median.
 """
@@ -15,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from tuner.placement import Packing, Plan, make_plan, shortest_possible, simulate
+from tuner.placement.packing import Packing, Plan, make_plan, shortest_possible, simulate
 from tuner.trial import GB, Device, MemoryEstimate, Request, Trial
 
 TRIALS = 200

@@ -23,7 +23,7 @@ import click
 import tuner
 from tuner.records.epochs import EPOCHS, read_epochs
 from tuner.records.rows import Row
-from tuner.records.study_file import STUDY
+from tuner.records.study_json import STUDY
 
 GRID: Mapping[str, Any] = {
     "hidden_dim": [16, 32, 64],

@@ -31,8 +31,8 @@ import torch
 from tuner.datasets.synthetic import synthetic_ratings
 from tuner.execution.in_process import InProcessExecutor
 from tuner.records import journal, study_folder
-from tuner.space import configurations
-from tuner.study.settings import Settings
+from tuner.search.configurations import configurations
+from tuner.spec.settings import Settings
 from tuner.study.study import run_study
 from tuner.workloads import find_workload
 from tuner.workloads.base import Choice

@@ -38,11 +38,11 @@ from sklearn.preprocessing import StandardScaler
 
 from tuner.datasets.can import CanData, load_can
 from tuner.execution.worker import to_bytes
-from tuner.space import configurations
+from tuner.search.configurations import configurations
 from tuner.training.loop import Fit, evaluate, fit
 from tuner.trial import Trial
-from tuner.workloads.kd_gat import KDGAT
-from tuner.workloads.kd_gat_data import tested, usable
+from tuner.workloads.kd_gat.data import tested, usable
+from tuner.workloads.kd_gat.workload import KDGAT
 
 POINTS = 0.02
 MODELS = ("teacher", "student", "taught student")

@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from tuner.datasets.paths import random_spanning_tree, third_order_paths
 from tuner.datasets.swc import Tree, preorder
 from tuner.datasets.trees import TreeData, build
-from tuner.memory.trace import trace_step
-from tuner.space import complete
+from tuner.estimation.trace import trace_step
+from tuner.search.configurations import complete
 from tuner.training.loop import build_optimizer
 from tuner.trial import MB
-from tuner.workloads.gt_ssl import GTSSL
-from tuner.workloads.gt_ssl_model import GtSsl, TreeBatch
+from tuner.workloads.gt_ssl.model import GtSsl, TreeBatch
+from tuner.workloads.gt_ssl.workload import GTSSL
 
 NODES, PATHS, EDGES = 100, 10_000, 345
 # MB for batches of 4 and 16 graphs.

@@ -25,9 +25,9 @@ from tuner.datasets.synthetic_can import synthetic_can
 from tuner.datasets.synthetic_trees import synthetic_trees
 from tuner.datasets.trees import build as build_trees
 from tuner.datasets.trees import split
+from tuner.search.configurations import complete
 from tuner.sizing.transformers.formula import TransformerConfig
 from tuner.sizing.transformers.gpt import build as build_gpt
-from tuner.space import complete
 from tuner.training.loop import build_optimizer, place, rehearse, representative_batches, to_device
 from tuner.workloads import find_workload
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tuner.datasets.can import CanData
     from tuner.datasets.ratings import RatingData
     from tuner.datasets.trees import TreeData
-    from tuner.memory.trace import Trace
+    from tuner.estimation.trace import Trace
     from tuner.workloads.base import Config, Workload
 
 STEPS_FILE = Path(__file__).with_name("memory_steps.csv")
@@ -104,7 +104,7 @@ def _run_workload(workload: Workload, config: Config, data: Any, device: str) ->
 
 def trace(step: Step, device_kind: Literal["cpu", "cuda"], cublas_workspace_bytes: int = 0) -> Trace:
     """The same step as the estimator sees it."""
-    from tuner.memory.trace import trace_step, trace_workload
+    from tuner.estimation.trace import trace_step, trace_workload
 
     options: dict[str, Any] = {"device_kind": device_kind, "cublas_workspace_bytes": cublas_workspace_bytes}
     if step.model in WORKLOADS:

@@ -23,13 +23,13 @@ from torch import Tensor
 
 from tuner.datasets.trees import TreeData, load_trees
 from tuner.records.journal import read_attempts
-from tuner.records.study_file import read_study
+from tuner.records.study_json import read_study
 from tuner.training.loop import Fit, fit
 from tuner.trial import Trial
-from tuner.workloads.gt_ssl import EVALUATION_TREES, GTSSL
-from tuner.workloads.gt_ssl_model import GtSsl
-from tuner.workloads.probe import probe_accuracy
-from tuner.workloads.tree_evaluation import Readout, embed
+from tuner.workloads.gt_ssl.evaluation import Readout, embed
+from tuner.workloads.gt_ssl.model import GtSsl
+from tuner.workloads.gt_ssl.probe import probe_accuracy
+from tuner.workloads.gt_ssl.workload import EVALUATION_TREES, GTSSL
 
 PARTITIONS = 10
 # Student's t at 97.5 % for 2 to 10 seeds (1 to 9 degrees of freedom).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tuner.workloads.can_batches import CanBatch
+from tuner.workloads.kd_gat.batches import CanBatch
 
 NUM_IDS = 9
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from tuner.datasets.can import CanData
-from tuner.space import complete
-from tuner.workloads.kd_gat import KDGAT
-from tuner.workloads.kd_gat_model import Distilled
+from tuner.search.configurations import complete
+from tuner.workloads.kd_gat.model import Distilled
+from tuner.workloads.kd_gat.workload import KDGAT
 
 SMALL = {
     "classifier": {"hidden_channels": 4, "num_layers": 2, "heads": 2},

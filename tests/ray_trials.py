@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from tests.toy import Toy
-from tuner.execution.end_requests import EndRequests
 from tuner.execution.loop import Executor
-from tuner.placement import Packer, Plan
+from tuner.execution.stop_requests import EndRequests
+from tuner.placement.packing import Packer, Plan
 from tuner.trial import GB, EpochReport, MemoryEstimate, Outcome, Placement, Request, Trial
 from tuner.workloads.base import Batch
 

@@ -9,25 +9,25 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tuner.api.compare import compare
+    from tuner.api.estimate import calibrate, estimate
+    from tuner.api.export import export
+    from tuner.api.new_workload import new_workload
+    from tuner.api.optimize import optimize
+    from tuner.api.plan import plan
+    from tuner.api.report import report
+    from tuner.api.results import results
+    from tuner.api.run import run
+    from tuner.api.train import train
+    from tuner.api.tune_hyperparameters import tune_hyperparameters_parallel
     from tuner.cli.completion import completion
-    from tuner.commands.compare import compare
-    from tuner.commands.estimate import calibrate, estimate
-    from tuner.commands.export import export
-    from tuner.commands.new_workload import new_workload
-    from tuner.commands.optimize import optimize
-    from tuner.commands.plan import plan
-    from tuner.commands.ratings import tune_hyperparameters_parallel
-    from tuner.commands.report import report
-    from tuner.commands.results import results
-    from tuner.commands.run import run
-    from tuner.commands.train import train
     from tuner.errors import DataError, ExecutionError, InputError, TunerError
+    from tuner.estimation.static import auto_estimate_memory_from_configs, estimate_model_memory
     from tuner.health.doctor import doctor
-    from tuner.memory.static import auto_estimate_memory_from_configs, estimate_model_memory
-    from tuner.ray_tune.wrap import memory_aware
+    from tuner.integrations.ray_tune.wrap import memory_aware
     from tuner.records.weights import load_best
-    from tuner.sizing.any_model.batch_size import compute_batch_size
-    from tuner.sizing.any_model.budget import MemoryBudget
+    from tuner.sizing.batch_size_finder.batch_size import compute_batch_size
+    from tuner.sizing.batch_size_finder.budget import MemoryBudget
     from tuner.sizing.footprints.fitting import fit_footprint
     from tuner.sizing.memory_state import log_memory_state
     from tuner.sizing.transformers.gpu_memory import estimate_gpu_memory_requirements
@@ -68,27 +68,27 @@ __all__ = [
 ]
 
 _MODULES = {
-    "tuner.commands.ratings": ("tune_hyperparameters_parallel",),
-    "tuner.commands.run": ("run",),
-    "tuner.commands.compare": ("compare",),
-    "tuner.commands.results": ("results",),
+    "tuner.api.tune_hyperparameters": ("tune_hyperparameters_parallel",),
+    "tuner.api.run": ("run",),
+    "tuner.api.compare": ("compare",),
+    "tuner.api.results": ("results",),
     "tuner.errors": ("DataError", "ExecutionError", "InputError", "TunerError"),
-    "tuner.commands.estimate": ("calibrate", "estimate"),
-    "tuner.commands.plan": ("plan",),
+    "tuner.api.estimate": ("calibrate", "estimate"),
+    "tuner.api.plan": ("plan",),
     "tuner.health.doctor": ("doctor",),
-    "tuner.commands.report": ("report",),
-    "tuner.ray_tune.wrap": ("memory_aware",),
-    "tuner.memory.static": ("auto_estimate_memory_from_configs", "estimate_model_memory"),
-    "tuner.commands.optimize": ("optimize",),
-    "tuner.commands.export": ("export",),
-    "tuner.commands.train": ("train",),
+    "tuner.api.report": ("report",),
+    "tuner.integrations.ray_tune.wrap": ("memory_aware",),
+    "tuner.estimation.static": ("auto_estimate_memory_from_configs", "estimate_model_memory"),
+    "tuner.api.optimize": ("optimize",),
+    "tuner.api.export": ("export",),
+    "tuner.api.train": ("train",),
     "tuner.cli.completion": ("completion",),
     "tuner.sizing.footprints.fitting": ("fit_footprint",),
     "tuner.sizing.transformers.gpu_memory": ("estimate_gpu_memory_requirements",),
-    "tuner.sizing.any_model.batch_size": ("compute_batch_size",),
-    "tuner.sizing.any_model.budget": ("MemoryBudget",),
+    "tuner.sizing.batch_size_finder.batch_size": ("compute_batch_size",),
+    "tuner.sizing.batch_size_finder.budget": ("MemoryBudget",),
     "tuner.sizing.memory_state": ("log_memory_state",),
-    "tuner.commands.new_workload": ("new_workload",),
+    "tuner.api.new_workload": ("new_workload",),
     "tuner.trial": ("Hyperparameter", "TextHyperparameter"),
     "tuner.records.weights": ("load_best",),
     "tuner.workloads.base": ("Workload",),

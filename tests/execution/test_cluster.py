@@ -14,13 +14,13 @@ import pytest
 
 from tests.ray_trials import Slow, placements
 from tuner.errors import InputError
-from tuner.execution import joining
+from tuner.execution import cluster_discovery as joining
 from tuner.execution.cluster import Session
-from tuner.execution.joining import find_address, joined_session
-from tuner.execution.mapped import put
+from tuner.execution.cluster_discovery import find_address, joined_session
+from tuner.execution.mapped_arrays import put
 from tuner.execution.nodes import on_one_machine, oom_kills, within
 from tuner.execution.ray_executor import RayExecutor
-from tuner.placement import make_plan
+from tuner.placement.packing import make_plan
 from tuner.trial import GB, MB, Device, DeviceLost, EpochReport, Outcome
 from tuner.workloads.base import Job
 

@@ -17,12 +17,12 @@ from tuner.execution.in_process import InProcessExecutor
 from tuner.execution.loop import Executor
 from tuner.execution.ray_executor import RayExecutor
 from tuner.machine.devices import ram_device
-from tuner.placement import make_plan
+from tuner.placement.packing import make_plan
 from tuner.records.rows import Row
 from tuner.records.study_folder import best_name
-from tuner.space import configurations
+from tuner.search.configurations import configurations
+from tuner.spec.settings import Settings
 from tuner.study.result import StudyResult
-from tuner.study.settings import Settings
 from tuner.study.study import run_study
 from tuner.trial import GB
 from tuner.workloads.base import Choice, Job, Workload

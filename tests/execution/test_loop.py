@@ -14,8 +14,8 @@ from tuner.errors import ExecutionError
 from tuner.execution.loop import Decisions, Weights, run_trials
 from tuner.machine.devices import DeviceChoice
 from tuner.machine.interrupts import Interrupt
-from tuner.placement import Packer, Plan, make_plan
-from tuner.retry import Retry, RetryPolicy, next_attempt
+from tuner.placement.packing import Packer, Plan, make_plan
+from tuner.placement.retry import Retry, RetryPolicy, next_attempt
 from tuner.trial import GB, Device, DeviceLost, EpochReport, MemoryEstimate, Outcome, Placement, Request, Trial
 from tuner.workloads.base import Workload
 

@@ -14,12 +14,12 @@ import pytest
 
 from tests.ray_trials import Slow, Unpackable, placements, stop_and_go_on, until
 from tests.toy import Toy
-from tuner.execution import losses
+from tuner.execution import ray_errors as losses
 from tuner.execution.pool import Pool, make_pools
 from tuner.execution.ray_executor import RayExecutor
 from tuner.machine.devices import ram_device
 from tuner.machine.interrupts import Interrupt, orderly
-from tuner.placement import Plan, make_plan
+from tuner.placement.packing import Plan, make_plan
 from tuner.trial import GB, Device, EpochReport, Outcome
 from tuner.workloads.base import Job
 

@@ -15,7 +15,7 @@ from tests.worker_process import place, run_capped, worker
 from tuner.execution.worker import TrialOptions, run_trial
 from tuner.machine.devices import ram_device
 from tuner.machine.peak import PeakMeter
-from tuner.space import complete
+from tuner.search.configurations import complete
 from tuner.trial import MB, EpochReport, Outcome, Phase
 from tuner.workloads.base import Batch, Job, Split
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from tuner.sizing.any_model.measuring import Line, measure_line
+from tuner.sizing.batch_size_finder.measuring import Line, measure_line
 
 
 def measured(peak: Callable[[int], int], **options: int) -> tuple[Line, list[int]]:

@@ -7,7 +7,7 @@ import torch
 from torch_geometric.data import Batch, Data, HeteroData
 
 from tuner.errors import InputError
-from tuner.sizing.any_model.samples import samples_of, tensors_of
+from tuner.sizing.batch_size_finder.samples import samples_of, tensors_of
 
 
 def graph(nodes: int) -> Data:

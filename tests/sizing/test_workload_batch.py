@@ -8,12 +8,12 @@ from tests.toy import Toy
 from tuner.datasets.ratings import RatingData
 from tuner.datasets.synthetic import synthetic_ratings
 from tuner.errors import InputError
+from tuner.search.configurations import complete
 from tuner.sizing.workload import batch_bound, largest_batch_of
-from tuner.space import complete
 from tuner.trial import GB, MB, Device, MemoryEstimate
 from tuner.workloads import find_workload
 from tuner.workloads.base import Job
-from tuner.workloads.graphsage import GraphSAGE
+from tuner.workloads.graphsage.workload import GraphSAGE
 
 GPU = Device("", "cuda", 0, "a GPU", GB, GB, cores=0)
 

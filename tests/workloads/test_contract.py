@@ -13,8 +13,8 @@ from torch import nn
 
 from tests.toy import Toy
 from tuner.errors import WorkloadError
-from tuner.memory.trace import trace_workload
-from tuner.space import complete
+from tuner.estimation.trace import trace_workload
+from tuner.search.configurations import complete
 from tuner.training.loop import Diverged, fit, representative_batches
 from tuner.trial import Trial
 from tuner.workloads.contract import said

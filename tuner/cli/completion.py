@@ -46,7 +46,7 @@ def complete_workloads(ctx: click.Context, parameter: click.Parameter, incomplet
 
 def complete_modes(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Modes that begin so, of the workloads that were named before."""
-    from tuner.space import modes
+    from tuner.search.configurations import modes
     from tuner.workloads import DEFAULT_WORKLOAD
 
     workloads = ctx.params.get("workload") or (DEFAULT_WORKLOAD,)
@@ -56,8 +56,8 @@ def complete_modes(ctx: click.Context, parameter: click.Parameter, incomplete: s
 
 def complete_studies(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """Studies' folders under ``results/`` that begin so, newest first, or any other folder."""
-    from tuner.records.studies import RESULTS_FOLDER
-    from tuner.records.study_file import STUDY
+    from tuner.records.read_studies import RESULTS_FOLDER
+    from tuner.records.study_json import STUDY
 
     found = sorted(RESULTS_FOLDER.glob(f"*/{STUDY}"), reverse=True)
     studies = [str(path.parent) for path in found]

@@ -73,7 +73,7 @@ def run(ctx: click.Context, /, debug: bool, **chosen: Any) -> None:
     As many trials run side by side as each device's memory has room for; the plan says how many, and why.
     A trial that runs out of memory is tried again with more.
     """
-    from tuner.commands import run
+    from tuner.api import run
 
     given = {name for name in chosen if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
     ctx.exit(run.run_given(chosen, given).exit_code)
@@ -93,7 +93,7 @@ def estimate(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
     a GPU, which need not be there.
     """
     _check_formats(as_json, as_csv)
-    from tuner.commands import estimate
+    from tuner.api import estimate
 
     found = estimate.estimate(**chosen)
     if as_json:
@@ -103,7 +103,7 @@ def estimate(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
 
         click.echo(write_rows([estimate.to_record(*each) for each in found]), nl=False)
     else:
-        from tuner.views.tables import estimates_text
+        from tuner.reporting.tables import estimates_text
 
         click.echo(estimates_text(found))
         if config := estimate.transformer(**chosen):
@@ -125,9 +125,9 @@ def plan(debug: bool, as_json: bool, **chosen: Any) -> None:
 
     On this machine's devices, on GPUs that need not be there (--gpus), or on single cards of several sizes (--gpu).
     """
+    from tuner.api import capacity, plan
     from tuner.cli.print_capacity import capacity_text
     from tuner.cli.print_plan import forecast_text
-    from tuner.commands import capacity, plan
 
     found = plan.plan(**chosen)
     if isinstance(found, capacity.Capacity):
@@ -143,7 +143,7 @@ def plan(debug: bool, as_json: bool, **chosen: Any) -> None:
 @options("device", "memory_estimation", "calibration", "expandable_segments", "as_json", "debug")
 def optimize(debug: bool, as_json: bool, **chosen: Any) -> None:
     """Find the largest batch that fits a device, and write it into configuration files."""
-    from tuner.commands import optimize
+    from tuner.api import optimize
 
     found = optimize.optimize(**chosen)
     if as_json:
@@ -174,7 +174,7 @@ def calibrate(ctx: click.Context, /, debug: bool, **chosen: Any) -> None:
 
     Prints peak and estimate of each, before and after the correction.
     """
-    from tuner.commands import estimate
+    from tuner.api import estimate
 
     table = estimate.calibrate(**chosen)
     click.echo(table.to_string(index=False))
@@ -189,7 +189,7 @@ def train(debug: bool, **chosen: Any) -> None:
 
     In one process, without Ray. What it will take is estimated first, and refused if it is not free.
     """
-    from tuner.commands.train import train as train_again
+    from tuner.api.train import train as train_again
 
     train_again(**chosen)
 
@@ -202,7 +202,7 @@ def new_workload(debug: bool, **chosen: Any) -> None:
 
     It is written into the current folder and never over a file that is there.
     """
-    from tuner.commands import new_workload
+    from tuner.api import new_workload
 
     click.echo(new_workload.commands(new_workload.new_workload(**chosen)))
 
@@ -230,7 +230,7 @@ def results(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
     begun last.
     """
     _check_formats(as_json, as_csv)
-    from tuner.commands import results
+    from tuner.api import results
 
     found = results.side_by_side(**chosen)
     for note in found.notes:
@@ -243,7 +243,7 @@ def results(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
         click.echo(write_rows(found.records(), found.names), nl=False)
     else:
         from tuner.cli.print_results import print_results
-        from tuner.views.console import make_console
+        from tuner.reporting.console import make_console
 
         print_results(make_console(), found)
 
@@ -259,7 +259,7 @@ def report(debug: bool, **chosen: Any) -> None:
 
     DIR is the study's folder; by default the newest one under results/.
     """
-    from tuner.commands import report
+    from tuner.api import report
 
     file, notes = report.write_report(**chosen)
     for note in notes:
@@ -275,7 +275,7 @@ def export(debug: bool, **chosen: Any) -> None:
 
     DIR is the study's folder; by default the newest one under results/.
     """
-    from tuner.commands import export
+    from tuner.api import export
 
     for made in export.export(**chosen):
         click.echo(made.text())

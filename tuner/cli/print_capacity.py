@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tuner.trial import GB
 
 if TYPE_CHECKING:
-    from tuner.commands.capacity import Capacity, Card, Misfit
+    from tuner.api.capacity import Capacity, Card, Misfit
 
 
 def capacity_text(found: Capacity) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tuner.reporting.console import WIDE
 from tuner.trial import GB
-from tuner.views.console import WIDE
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from tuner.commands.optimize import Optimization
+    from tuner.api.optimize import Optimization
     from tuner.sizing.choices import Chosen
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tuner.reporting.tables import SHOWN, duration, plan_text
 from tuner.trial import GB, Device
-from tuner.views.tables import SHOWN, duration, plan_text
 
 if TYPE_CHECKING:
-    from tuner.commands.plan import Forecast
+    from tuner.api.plan import Forecast
 
 FIRST = 5  # so many of the trials that start together on a device are named
 

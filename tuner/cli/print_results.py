@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tuner.commands.results import Comparison, again
-from tuner.records.browse import CONFIG, default_columns, head
+from tuner.api.results import Comparison, again
+from tuner.records.row_queries import CONFIG, default_columns, head
 from tuner.records.rows import Row
+from tuner.reporting.seeds import has_seeds, print_averages
+from tuner.reporting.tables import value_text
 from tuner.trial import title
-from tuner.views.seeds import has_seeds, print_averages
-from tuner.views.tables import value_text
 
 if TYPE_CHECKING:
     from rich.console import Console

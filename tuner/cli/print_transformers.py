@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tuner.reporting.tables import WATCH_GPU, WATCH_MEMORY
 from tuner.sizing.transformers.formula import Precision, TransformerConfig, parameter_count
 from tuner.sizing.transformers.gpu_memory import CARD_SHARE, largest_batches, precision_of
 from tuner.trial import GB, Device, MemoryEstimate
-from tuner.views.tables import WATCH_GPU, WATCH_MEMORY
 
 # Advice by the GB of tensors, as the GPU memory estimation guide has it: up to so many, and in words.
 BANDS = (

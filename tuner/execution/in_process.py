@@ -7,12 +7,12 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tuner.execution.end_requests import EndRequests
 from tuner.execution.loop import Weights
+from tuner.execution.stop_requests import EndRequests
 from tuner.execution.worker import Event, TrialOptions, run_trial
 from tuner.machine.devices import DeviceChoice, detect_devices
 from tuner.machine.peak import PeakMeter
-from tuner.placement import Plan
+from tuner.placement.packing import Plan
 from tuner.trial import Device, DeviceLost, EpochReport, Outcome, Placement
 from tuner.workloads.base import Jobs
 

@@ -13,8 +13,8 @@ from typing import Protocol
 from tuner.errors import ExecutionError
 from tuner.machine.devices import DeviceChoice
 from tuner.machine.interrupts import Interrupt, TimeLimitReached
-from tuner.placement import Packer, Plan
-from tuner.retry import Retry
+from tuner.placement.packing import Packer, Plan
+from tuner.placement.retry import Retry
 from tuner.trial import Device, DeviceLost, EpochReport, Outcome, Placement, Request
 from tuner.workloads.base import Jobs
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import InputError
-from tuner.execution.joining import PORT_SECONDS, port_answers
-from tuner.execution.losses import last_line
+from tuner.execution.cluster_discovery import PORT_SECONDS, port_answers
+from tuner.execution.ray_errors import last_line
 from tuner.machine.devices import DeviceChoice, detect_devices
 from tuner.trial import Device
 

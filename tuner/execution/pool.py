@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tuner.errors import ExecutionError
-from tuner.placement import Plan
+from tuner.placement.packing import Plan
 from tuner.trial import Device, Placement
 
 READY_SECONDS = 60

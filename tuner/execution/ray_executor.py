@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tuner.errors import ExecutionError
-from tuner.execution import losses
+from tuner.execution import ray_errors as losses
 from tuner.execution.actor import Worker as Worker
 from tuner.execution.cluster import Session, local_session
-from tuner.execution.end_requests import EndRequests
-from tuner.execution.inquest import Inquests, Run
-from tuner.execution.joining import joined_session
+from tuner.execution.cluster_discovery import joined_session
 from tuner.execution.loop import Weights
-from tuner.execution.mapped import put
+from tuner.execution.mapped_arrays import put
 from tuner.execution.nodes import NodeWatch, cluster_devices, on_one_machine
 from tuner.execution.pool import Pool, make_pools, reserve
+from tuner.execution.stop_requests import EndRequests
 from tuner.execution.worker import TrialOptions
+from tuner.execution.worker_failures import Inquests, Run
 from tuner.machine.caps import worker_environment
 from tuner.machine.devices import DeviceChoice, allocator_environment, detect_devices
-from tuner.placement import Plan
+from tuner.placement.packing import Plan
 from tuner.trial import Device, DeviceLost, EpochReport, Outcome, Placement
 from tuner.workloads import is_built_in
 from tuner.workloads.base import Jobs

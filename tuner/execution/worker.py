@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.errors import TunerError
-from tuner.execution.end_requests import EndRequests
+from tuner.execution.stop_requests import EndRequests
 from tuner.machine.caps import MMAP_THRESHOLD_BYTES, capped, is_out_of_memory
 from tuner.machine.peak import PeakMeter
 from tuner.trial import GB, MB, Device, EpochReport, Outcome, Phase, Placement, Status, Trial
@@ -32,8 +32,8 @@ Event = EpochReport | Outcome | bytes
 ENFORCE = re.compile(r"^\[enforce fail at [^\]]*\] \S+ == \S+\. ")
 
 # A worker with more than this left of its trials is not used again: what is left is taken from the next trial's cap,
-# and so much every need has to spare (``tuner.memory.calibration.HEADROOM_BYTES``). After 56 trials of GraphSAGEs of
-# 14 to 670 MiB and an MLP, in 8 workers, it was 5 MiB or less, but for 3 times 13 to 23 and 4 times 32 to 56.
+# and so much every need has to spare (``tuner.estimation.calibration.HEADROOM_BYTES``). After 56 trials of GraphSAGEs
+# of 14 to 670 MiB and an MLP, in 8 workers, it was 5 MiB or less, but for 3 times 13 to 23 and 4 times 32 to 56.
 LEFT_BYTES = 32 * MB
 
 

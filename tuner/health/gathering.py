@@ -11,7 +11,7 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
-from tuner.execution.joining import port_answers
+from tuner.execution.cluster_discovery import port_answers
 from tuner.health.facts import Command, Disk, Facts, Gpu, Holder, Sessions, Torch
 from tuner.machine.devices import ALLOCATOR_VARIABLE, available_cores, cgroup_memory
 

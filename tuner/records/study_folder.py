@@ -26,7 +26,7 @@ from tuner.errors import ExecutionError, InputError
 from tuner.records import journal
 from tuner.records.journal import PARTIAL, Journal
 from tuner.records.rows import NOT_KEPT, Row, Times, to_csv, to_row
-from tuner.records.study_file import STUDY, read_study
+from tuner.records.study_json import STUDY, read_study
 from tuner.trial import MemoryEstimate, Outcome, Status
 
 ATTEMPTS = "attempts.jsonl"
@@ -34,7 +34,7 @@ RESULTS = "results.csv"
 BEST = "best.pt"
 TRAIN = "train.json"  # in the place of study.json, in the folder of a model that ``tune train`` has left
 CHECKPOINTS = "checkpoints"
-PRUNE = ".prune"  # a file there that asks a running trial to end, see ``tuner.execution.end_requests``
+PRUNE = ".prune"  # a file there that asks a running trial to end, see ``tuner.execution.stop_requests``
 TRACEBACKS = "tracebacks.log"
 
 ENDED: tuple[Status, ...] = ("completed", "pruned", "diverged")  # such a trial never runs again

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.errors import InputError
-from tuner.records.study_file import STUDY, classes
 from tuner.records.study_folder import BEST, TRAIN, best_name
+from tuner.records.study_json import STUDY, classes
 from tuner.workloads import WAS_OBJECT, Classes, find_workload
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from random import Random
 from typing import Any, Literal, get_args
 
 from tuner.errors import InputError
-from tuner.space import Schema, faults
+from tuner.search.configurations import Schema, faults
 from tuner.trial import AUTO
 
 Kind = Literal["choice", "uniform", "loguniform", "int", "logint"]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import InputError
-from tuner.space import Configs
+from tuner.search.configurations import Configs
 
 KNOWN = "tune.choice, uniform, loguniform, randint, lograndint or grid_search"
 

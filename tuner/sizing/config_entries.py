@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tuner.editing.edit import held
 from tuner.errors import InputError
+from tuner.search.configurations import name_of, read_configs
 from tuner.sizing.choices import Chosen, Number
-from tuner.space import name_of, read_configs
+from tuner.sizing.config_edits.edit import held
 from tuner.trial import ACCUMULATION
 
 LISTED, DEFAULTS = "configurations", "defaults"

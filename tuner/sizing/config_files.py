@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuner.editing.edit import Edit, edit, held
 from tuner.errors import InputError
 from tuner.sizing.choices import Chosen, Number
+from tuner.sizing.config_edits.edit import Edit, edit, held
 from tuner.sizing.config_entries import Sized, entry_values, in_one_step
 from tuner.sizing.config_folders import ConfigFile
 from tuner.sizing.footprints.footprint import stage_numbers

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from tuner.editing.edit import BACKUP
 from tuner.errors import InputError
+from tuner.sizing.config_edits.edit import BACKUP
 
 SUFFIXES = (".yaml", ".yml", ".toml")
 

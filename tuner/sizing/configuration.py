@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tuner.memory.estimate import Method, calibrated, estimate
+from tuner.estimation.estimate import Method, calibrated, estimate
 from tuner.sizing.choices import PAIRS, Chosen, Goal, accumulation_for, lowered
 from tuner.sizing.search import DoesNotFit, LargestBatch
 from tuner.sizing.workload import batch_bound, batch_key, in_batches, largest_batch_of

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tuner.errors import InputError
-from tuner.memory.estimate import RAY_BYTES
-from tuner.memory.measure import measure
+from tuner.estimation.estimate import RAY_BYTES
+from tuner.estimation.measure import measure
 from tuner.sizing.choices import Chosen, Goal
 from tuner.sizing.configuration import Estimator, size_configuration, with_fewer_pairs
 from tuner.sizing.workload import batch_key, in_batches

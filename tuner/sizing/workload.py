@@ -7,7 +7,7 @@ from functools import cache
 from types import MappingProxyType
 
 from tuner.errors import InputError
-from tuner.memory.estimate import Method, calibrated, estimate
+from tuner.estimation.estimate import Method, calibrated, estimate
 from tuner.sizing.search import TRAINING_SET, LargestBatch, check_least, largest_batch
 from tuner.trial import ACCUMULATION, MAX_BATCH, Device, MemoryEstimate
 from tuner.workloads.base import Config, Job

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuner.errors import InputError
-from tuner.placement import Packing, Plan, make_plan
-from tuner.records.noise import Average, averages, seeds_needed
-from tuner.study.settings import Settings
+from tuner.placement.packing import Packing, Plan, make_plan
+from tuner.records.seed_statistics import Average, averages, seeds_needed
+from tuner.spec.settings import Settings
 from tuner.trial import GB
 
 Row = Mapping[str, Any]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.records.rows import Row
-from tuner.records.study_file import AUTO_BATCH, classes, workloads
+from tuner.records.study_json import AUTO_BATCH, classes, workloads
 from tuner.study.selection import source_of
 from tuner.workloads import Classes, find_workload
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tuner.errors import InputError
-from tuner.memory.estimate import WITHOUT_MEMORY
-from tuner.placement import Bound, budget_bytes, need_bytes
+from tuner.estimation.estimate import WITHOUT_MEMORY
+from tuner.placement.packing import Bound, budget_bytes, need_bytes
 from tuner.sizing.search import TRAINING_SET, DoesNotFit, LargestBatch
 from tuner.sizing.workload import batch_bound, batch_key, largest_batch_of
+from tuner.spec.settings import Settings
 from tuner.study.planning import Estimates, estimate_requests
-from tuner.study.settings import Settings
 from tuner.trial import ACCUMULATION, AUTO, GB, MAX_BATCH, Device, Trial, is_auto, title, with_batch
 from tuner.workloads.base import Choice, Job, Jobs
 

@@ -14,19 +14,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError
-from tuner.placement import Plan
+from tuner.placement.packing import Plan
 from tuner.records.epochs import EPOCHS, read_epochs
 from tuner.records.journal import read_attempts
 from tuner.records.rows import Row
-from tuner.records.study_file import AUTO_BATCH
 from tuner.records.study_folder import ATTEMPTS, StudyFolder
+from tuner.records.study_json import AUTO_BATCH
+from tuner.reporting.tables import estimates_text, monitoring_text, plan_text
+from tuner.spec.settings import Settings
 from tuner.study.auto_batch import Sized
 from tuner.study.live_search import LiveSearch, first_suggestions, fitting
 from tuner.study.planning import Estimates, plan_requests, whole_bytes
 from tuner.study.resume import check_same, ended, listed, remaining, with_more_samples, with_more_seeds
-from tuner.study.settings import Settings
 from tuner.trial import Device, Request, Trial, title
-from tuner.views.tables import estimates_text, monitoring_text, plan_text
 from tuner.workloads import classes_of
 from tuner.workloads.base import Jobs, accumulated, describe, metrics_of
 

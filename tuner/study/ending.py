@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import TunerError
-from tuner.memory import calibration
-from tuner.placement import Plan
+from tuner.estimation import calibration
+from tuner.placement.packing import Plan
 from tuner.records.rows import Row
 from tuner.records.study_folder import RESULTS
+from tuner.reporting.console import print_table
+from tuner.reporting.seeds import has_seeds, print_averages
+from tuner.reporting.tables import estimate_accuracy, results_table
+from tuner.spec.settings import Settings
 from tuner.study.advice import Figures, advise
 from tuner.study.again import program
 from tuner.study.given_again import needs_objects
 from tuner.study.planning import calibration_key
 from tuner.study.result import StudyResult
-from tuner.study.settings import Settings
 from tuner.trial import ACCUMULATION, GB, title
-from tuner.views.console import print_table
-from tuner.views.seeds import has_seeds, print_averages
-from tuner.views.tables import estimate_accuracy, results_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -55,8 +55,8 @@ def write_report(
     folder = result.folder
     assert folder is not None
     try:
-        from tuner.views.page.files import REPORT, write_page
-        from tuner.views.page.study import read_page_study
+        from tuner.reporting.page.files import REPORT, write_page
+        from tuner.reporting.page.study import read_page_study
 
         study = read_page_study(folder, metrics, lambda row: again(row, folder, result.plan) if again else "")
         write_page(study, folder / REPORT)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError
-from tuner.records.study_file import classes, workloads
+from tuner.records.study_json import classes, workloads
 from tuner.search.plain import plain_configs, plain_space
 from tuner.study.resume import merged_options
 from tuner.study.searching import BUILT_IN

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tuner.errors import InputError
-from tuner.memory.estimate import memory_key
+from tuner.estimation.estimate import memory_key
 from tuner.records.epochs import Line
 from tuner.records.rows import Row
+from tuner.search.configurations import configurations
 from tuner.search.sampling import PATIENCE
 from tuner.search.searchers import Searcher, State
-from tuner.space import configurations
+from tuner.spec.settings import Settings
 from tuner.study.planning import Estimates, estimate_requests, to_trials, within
-from tuner.study.settings import Settings
 from tuner.trial import GB, Configuration, Device, Request, Status, Trial
 from tuner.workloads.base import Choice, Jobs, Workload
 

@@ -8,10 +8,10 @@ from itertools import cycle, islice
 from typing import Any
 
 from tuner.errors import InputError
-from tuner.memory import calibration
-from tuner.memory.estimate import calibrated, estimate_all
-from tuner.placement import Plan, budget_bytes, limited, make_plan, need_bytes
-from tuner.study.settings import Settings
+from tuner.estimation import calibration
+from tuner.estimation.estimate import calibrated, estimate_all
+from tuner.placement.packing import Plan, budget_bytes, limited, make_plan, need_bytes
+from tuner.spec.settings import Settings
 from tuner.trial import GB, Configuration, Device, MemoryEstimate, Request, Trial, title
 from tuner.workloads.base import Choice, Job, Jobs, Workload, accumulated
 

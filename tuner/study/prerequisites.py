@@ -13,13 +13,13 @@ from typing import Any
 from tuner.errors import ExecutionError, InputError
 from tuner.execution.loop import Executor
 from tuner.records.rows import Row
-from tuner.records.study_file import STUDY
 from tuner.records.study_folder import BEST
+from tuner.records.study_json import STUDY
+from tuner.reporting.console import make_console
+from tuner.spec.settings import Settings
 from tuner.study.result import StudyResult
-from tuner.study.settings import Settings
 from tuner.study.study import run_study
 from tuner.trial import Configuration
-from tuner.views.console import make_console
 from tuner.workloads.base import Choice
 
 # Options of such a study, whatever those of the others are: it is one trial, needed to its end.

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tuner.execution.loop import Weights
+from tuner.integrations.trackers.threads import Trackers
+from tuner.placement.retry import Retry
 from tuner.records.epochs import EPOCHS, EpochLog
 from tuner.records.rows import Times
 from tuner.records.study_folder import StudyFolder
-from tuner.retry import Retry
-from tuner.trackers.feeds import Trackers
+from tuner.reporting.progress import Progress
 from tuner.trial import DeviceLost, EpochReport, Outcome, Placement, Request
-from tuner.views.progress import Progress
 
 
 class Recorder:

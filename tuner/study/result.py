@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError
-from tuner.placement import Plan
+from tuner.placement.packing import Plan
 from tuner.records.rows import Row
 from tuner.trial import SUCCESSFUL, MemoryEstimate
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import nn
 
-    from tuner.views.frame import StudyFrame
+    from tuner.reporting.frame import StudyFrame
     from tuner.workloads.base import Workload
 
 
@@ -81,7 +81,7 @@ class StudyResult:
         import pandas as pd
 
         from tuner.records.rows import columns
-        from tuner.views.frame import StudyFrame, study_frame
+        from tuner.reporting.frame import StudyFrame, study_frame
 
         table = pd.DataFrame(self.rows, columns=columns(self.rows))
         if len(self.workloads) != 1:

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import InputError
+from tuner.placement.retry import Accumulated, Retry, RetryPolicy, next_attempt
 from tuner.records.rows import Row
-from tuner.records.study_file import AUTO_BATCH
-from tuner.retry import Accumulated, Retry, RetryPolicy, next_attempt
+from tuner.records.study_json import AUTO_BATCH
 from tuner.trial import ACCUMULATION, GB, Ending, Request, Trial, is_auto, with_batch
 from tuner.workloads.base import Jobs
 

@@ -10,24 +10,24 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import TunerError
+from tuner.estimation.feedback import StudyFeedback
 from tuner.execution.loop import Correction, Decisions, Executor, run_trials
+from tuner.integrations.trackers.threads import Trackers
 from tuner.machine.interrupts import Interrupt, TimeLimitReached
-from tuner.memory.feedback import StudyFeedback
-from tuner.placement import Packer, Plan, need_bytes
+from tuner.placement.packing import Packer, Plan, need_bytes
+from tuner.placement.retry import Retry, next_attempt
 from tuner.records.epochs import EPOCHS, read_epochs
 from tuner.records.study_folder import StudyFolder
-from tuner.retry import Retry, next_attempt
+from tuner.reporting.console import in_notebook
+from tuner.reporting.notebook import NotebookProgress
+from tuner.reporting.progress import Progress
+from tuner.spec.settings import Settings
 from tuner.study.live_search import LiveSearch
 from tuner.study.planning import Estimates, whole_bytes
 from tuner.study.recorder import Recorder
 from tuner.study.resume import to_ending
-from tuner.study.settings import Settings
 from tuner.study.steering import Pruning, Steering
-from tuner.trackers.feeds import Trackers
 from tuner.trial import ACCUMULATION, EpochReport, Outcome, Request, Trial
-from tuner.views.console import in_notebook
-from tuner.views.notebook import NotebookProgress
-from tuner.views.progress import Progress
 from tuner.workloads.base import Jobs, accumulated, metrics_of
 
 if TYPE_CHECKING:

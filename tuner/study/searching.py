@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError
+from tuner.search.configurations import configurations, mode_file, name_of, read_space, source_name
 from tuner.search.domains import Space, grid, parse_space
 from tuner.search.sampling import draw
 from tuner.search.searchers import to_searcher
-from tuner.space import configurations, mode_file, name_of, read_space, source_name
+from tuner.spec.settings import Settings
 from tuner.study.live_search import LiveSearch, to_configuration
 from tuner.study.selection import choose, label_of, parse_override
-from tuner.study.settings import Settings
 from tuner.trial import AUTO, Configuration, is_auto
 from tuner.workloads import DEFAULT_WORKLOAD, Finder, is_built_in
 from tuner.workloads import listed as as_list

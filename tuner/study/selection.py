@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError
+from tuner.search.configurations import Configs, Schema, configurations, mode_file, read_configs, select, source_name
 from tuner.search.plain import plain_configs
-from tuner.space import Configs, Schema, configurations, mode_file, read_configs, select, source_name
 from tuner.trial import Configuration
 from tuner.workloads import BUILT_IN, DEFAULT_WORKLOAD, NO_CLASSES, Classes, Finder, is_built_in
 from tuner.workloads import listed as as_list

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tuner.memory.feedback import StudyFeedback
+from tuner.estimation.feedback import StudyFeedback
 from tuner.records.epochs import Line
 from tuner.records.study_folder import StudyFolder
 from tuner.search.schedulers import Scheduler, make_scheduler

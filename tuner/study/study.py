@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from tuner.execution.loop import Executor
+from tuner.integrations.trackers.selection import choose_trackers
 from tuner.machine.interrupts import Immediate, orderly
-from tuner.records.browse import best_first
-from tuner.records.study_file import AUTO_BATCH, read_study
+from tuner.records.row_queries import best_first
 from tuner.records.study_folder import check_unused
+from tuner.records.study_json import AUTO_BATCH, read_study
+from tuner.reporting.console import in_notebook, make_console
+from tuner.reporting.notebook import import_quietly
+from tuner.spec.settings import Settings
 from tuner.study.advice import Figures
 from tuner.study.auto_batch import packed_uniformly, size_batches
 from tuner.study.beginning import (
@@ -29,11 +33,7 @@ from tuner.study.planning import to_trials, usable
 from tuner.study.result import StudyResult
 from tuner.study.resume import description, with_batches_of
 from tuner.study.running import Running, ray_executor, run_to_the_end
-from tuner.study.settings import Settings
-from tuner.trackers.choosing import choose_trackers
 from tuner.trial import is_auto
-from tuner.views.console import in_notebook, make_console
-from tuner.views.notebook import import_quietly
 from tuner.workloads.base import Choice, load_jobs, metrics_of
 
 

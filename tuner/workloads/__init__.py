@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 DEFAULT_WORKLOAD = "graphsage"
 BUILT_IN = {
-    "graphsage": "tuner.workloads.graphsage:GraphSAGE",
-    "gt-ssl": "tuner.workloads.gt_ssl:GTSSL",
-    "kd-gat": "tuner.workloads.kd_gat:KDGAT",
+    "graphsage": "tuner.workloads.graphsage.workload:GraphSAGE",
+    "gt-ssl": "tuner.workloads.gt_ssl.workload:GTSSL",
+    "kd-gat": "tuner.workloads.kd_gat.workload:KDGAT",
 }
 Classes = Mapping[str, str | None]
 NO_CLASSES: Classes = MappingProxyType({})

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import InputError
-from tuner.space import CONFIG_FOLDERS
+from tuner.search.configurations import CONFIG_FOLDERS
 from tuner.trial import ACCUMULATION, GB
 
 Values = Mapping[str, int | float]

@@ -1,0 +1,335 @@
+"""The largest batch for a workload or a footprint on one device."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import tuner
+from tests.toy import Batched
+from tuner.api.optimize import to_record
+from tuner.cli.print_optimization import optimization_text
+from tuner.errors import InputError
+from tuner.estimation.estimate import estimate
+from tuner.estimation.measure import Measurement
+from tuner.search.configurations import complete
+from tuner.sizing import profile, target
+from tuner.sizing.choices import Goal, explanations
+from tuner.sizing.configuration import Estimator, limited_by, size_configuration
+from tuner.sizing.search import DoesNotFit
+from tuner.trial import GB, Device
+from tuner.workloads import find_workload
+from tuner.workloads.base import Job
+from tuner.workloads.graphsage.workload import GraphSAGE
+
+ENCODER = "configs/footprints/contrastive_encoder.toml"
+TINY = {"hidden_channels": 16, "num_interactions": 1}
+GPU = Device("", "cuda", 0, "a GPU", 8 * GB, 8 * GB, cores=1)
+
+
+def optimize(**options):
+    return tuner.optimize(**{"gpu_memory": 24, "footprint": ENCODER, **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"gpu_memory": None}, "--auto and --gpu-memory were not given: give one of them"),
+        ({"auto": True}, "--auto and --gpu-memory were both given: give one of them"),
+        ({"gpu_memory": 0}, "--gpu-memory 0: must be more than 0 GB"),
+        ({"gpu_memory": -1}, "--gpu-memory -1: must be more than 0 GB"),
+        ({"gpu_memory": float("nan")}, "--gpu-memory nan: must be a finite number"),
+        ({"gpu_memory": "24"}, "--gpu-memory '24': must be a number"),
+        ({"gpu_memory": 1e300}, r"--gpu-memory 1e\+300: must be at most 1,000,000 GB"),
+        ({"safety_margin": 0}, "--safety-margin 0: must be more than 0 and at most 1"),
+        ({"safety_margin": 1.1}, "--safety-margin 1.1: must be more than 0 and at most 1"),
+        ({"devices": 0}, "--devices 0: must be a whole number of at least 1"),
+        ({"target_effective_batch": 0}, "--target-effective-batch 0: must be a whole number of at least 1"),
+        ({"min_batch_size": 9, "max_batch_size": 8}, "--min-batch-size 9 is more than --max-batch-size 8"),
+        ({"memory_estimation": "guessed", "footprint": None}, "--memory-estimation 'guessed': choose one of"),
+        ({"workload": "graphsage"}, "--workload and --footprint were both given: a footprint has no model to train"),
+        ({"profile": True}, "--profile and --footprint were both given: a footprint has no model to train"),
+        ({"apply": True}, "--apply: which files. Name them with --config-path PATH"),
+        ({"dry_run": True}, "--dry-run: which files. Name them with --config-path PATH"),
+        ({"config_path": ["a.yaml"]}, "--config-path a.yaml: add --apply to write it, or --dry-run to see"),
+        ({"key": ["a=b"]}, "--key a=b: has no effect without --config-path"),
+        ({"config_path": ["nowhere.yaml"], "apply": True}, "nowhere.yaml: there is no such file or folder"),
+        ({"footprint": "nowhere"}, "footprint nowhere: there is no such file"),
+        ({"min_batch_size": 200}, "--min-batch-size 200 is above 128, the footprint's max_batch_size: lower it"),
+        ({"overrides": ["accumulation=2"]}, "--set accumulation=2: accumulation is chosen; see --target-effective"),
+        (
+            {"footprint": None, "overrides": ["accumulation=3"]},
+            "--set accumulation=3: accumulation is chosen; see --target-effective-batch",
+        ),
+        (
+            {"footprint": None, "overrides": ["batch_size=10"]},
+            "--set batch_size=10: batch_size is the batch, which is chosen; see --max-batch-size",
+        ),
+    ],
+)
+def test_bad_input_is_told_in_one_line(options, message: str) -> None:
+    with pytest.raises(InputError, match=message) as raised:
+        optimize(**options)
+    assert "\n" not in str(raised.value)
+
+
+def test_without_a_gpu_nothing_can_be_profiled_on_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target, "_gpu", lambda: GPU)
+    with pytest.raises(InputError, match="--profile: this machine has no GPU to run a step on"):
+        tuner.optimize(gpu_memory=8, profile=True)
+
+
+def test_what_is_chosen_is_applied_with_backups_or_only_shown(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(
+        "data_loader:\n  batch_size: 8  # per GPU\ntraining:\n  trainer: {accumulate_grad_batches: 1}\n"
+    )
+    (tmp_path / "01_stage.yaml").write_text("n_positives: 4\nn_negatives: 4\n")
+    before = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    shown = optimize(config_path=[str(tmp_path)], dry_run=True, apply=True)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == before
+    text = optimization_text(shown, dry_run=True)
+    assert "-  batch_size: 8  # per GPU\n+  batch_size: 46  # per GPU\n" in text
+    done = optimize(config_path=[str(tmp_path)], apply=True)
+    assert "  batch_size: 46  # per GPU\n" in (tmp_path / "config.yaml").read_text()
+    assert "{accumulate_grad_batches: 5}" in (tmp_path / "config.yaml").read_text()
+    assert (tmp_path / "01_stage.yaml").read_text() == "n_positives: 32\nn_negatives: 24\n"
+    assert {path.name: path.read_text() for path in done.backups} == {f"{k}.backup": v for k, v in before.items()}
+    assert "data_loader.batch_size 8 → 46" in optimization_text(done, dry_run=False)
+
+
+def test_nothing_is_written_if_one_of_the_files_cannot_be(tmp_path: Path) -> None:
+    good, bad = tmp_path / "a.yaml", tmp_path / "b.yaml"
+    good.write_text("data_loader: {batch_size: 8}\ntraining: {trainer: {accumulate_grad_batches: 1}}\n")
+    bad.write_text("lr: 1\n")
+    with pytest.raises(InputError, match=r"b\.yaml: holds none of data_loader\.batch_size, training"):
+        optimize(config_path=[str(good), str(bad)], apply=True)
+    assert "batch_size: 8" in good.read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.yaml", "b.yaml"]
+
+
+def test_the_smallest_of_several_configurations_goes_into_the_files(tmp_path: Path, folder: Path) -> None:
+    own, listed = tmp_path / "own.yaml", tmp_path / "listed.yaml"
+    own.write_text("defaults: {batch_size: 8, accumulation: 1}\n")
+    listed.write_text("configurations: [{name: a, hidden_dim: 4}, {name: b, hidden_dim: 2048}]")
+    options = {"gpu_memory": 1.96, "data": str(folder), "config": str(listed), "memory_estimation": "static"}
+    found = tuner.optimize(**options, config_path=[str(own)], apply=True, target_effective_batch=700)
+    whole, part = (each.batch_size for each in found.chosen)
+    assert part < whole == 760
+    times = 700 // part
+    assert own.read_text() == f"defaults: {{batch_size: {times * part}, accumulation: {times}}}\n"
+    assert "b: its batch, the smallest of all, goes into the files" in found.explanations
+    assert to_record(found)["changes"][0]["after"] == str(times * part)
+
+
+def test_each_configuration_of_a_file_gets_its_own_choice_or_the_defaults(tmp_path: Path, folder: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text(
+        "configurations:\n- {name: a, batch_size: 8, accumulation: 1}\n- {hidden_dim: 2048}\n- {hidden_dim: 1024}\n"
+        "defaults: {batch_size: 8, accumulation: 1, hidden_dim: 4}\n"
+    )
+    options = {"gpu_memory": 1.96, "data": str(folder), "memory_estimation": "static", "target_effective_batch": 700}
+    found = tuner.optimize(**options, config=str(own), config_path=[str(tmp_path)], apply=True)
+    first, second, third = found.chosen
+    assert second.batch_size < third.batch_size <= first.batch_size
+    batch = second.batch_size * second.accumulation
+    assert own.read_text() == (
+        f"configurations:\n- {{name: a, batch_size: {first.batch_size}, accumulation: 1}}\n"
+        "- {hidden_dim: 2048}\n- {hidden_dim: 1024}\n"
+        f"defaults: {{batch_size: {batch}, accumulation: {second.accumulation}, hidden_dim: 4}}\n"
+    )
+
+
+def test_an_optimizer_step_has_no_more_samples_than_there_are(folder: Path) -> None:
+    found = tuner.optimize(gpu_memory=8, data=str(folder), limit=1, target_effective_batch=10**6, max_batch_size=100)
+    (row,) = found.chosen
+    assert (row.batch_size, row.accumulation) == (100, 7)
+    assert any(
+        "760 are wanted and not 1000000, as the training set has no more" in each for each in found.explanations
+    )
+
+
+@pytest.mark.parametrize(("paths", "named"), [(1_000, "max_paths_per_batch"), (1_000_000, None)])
+def test_what_ends_batches_of_trees_before_memory_does_is_named(trees, paths: int, named: str | None) -> None:
+    workload = find_workload("gt-ssl")
+    config = complete({**TINY, "max_paths_per_batch": paths}, workload.schema)
+    estimator = Estimator(Job(workload, trees), replace(GPU, kind="cpu"), calibration=False)
+    row = size_configuration(estimator, "a", config, Goal(GB))
+    assert (row.batch_size, row.stopped_by) == (8, "the training set")
+    assert limited_by(estimator, config, row) == named
+
+
+def test_a_tree_that_does_not_fit_has_fewer_negatives(trees) -> None:
+    workload = find_workload("gt-ssl")
+    config = complete({**TINY, "n_negatives": 200_000}, workload.schema)
+    estimator = Estimator(Job(workload, trees), replace(GPU, kind="cpu"), "static", calibration=False)
+    limit = estimator.estimate({**config, "n_negatives": 100_000}, 1).total_bytes
+    row = size_configuration(estimator, "a", config, Goal(limit, effective_batch=1, max_batch_size=1))
+    assert row.lowered == ("n_negatives",)
+    assert 100_000 <= row.variables["n_negatives"] < 200_000
+    assert row.need_bytes <= limit
+
+
+def on_the_cpu(job: Job) -> Estimator:
+    return Estimator(job, replace(GPU, kind="cpu"), calibration=False)
+
+
+def test_batches_that_accumulate_fit_beside_the_gradients_of_those_before() -> None:
+    estimator, config = on_the_cpu(Job(Batched(), None)), complete({}, Batched().schema)
+    alone = estimator.estimate(config, 300).total_bytes
+    row = size_configuration(estimator, "a", config, Goal(alone, effective_batch=1_000))
+    assert (row.batch_size < 300, row.accumulation) == (True, 1_000 // row.batch_size)
+    sized = {"batch_size": row.batch_size * row.accumulation, "accumulation": row.accumulation}
+    guess = estimate(Batched(), {**config, **sized}, None, estimator.device, "traced")
+    assert guess.total_bytes == row.need_bytes <= alone < (row.beyond_bytes or 0)
+
+
+def test_where_a_batch_fits_but_no_gradients_beside_it_none_are_accumulated() -> None:
+    estimator, config = on_the_cpu(Job(Batched(), None)), complete({}, Batched().schema)
+    goal = Goal(estimator.estimate(config, 300).total_bytes, effective_batch=1_000, min_batch_size=300)
+    row = size_configuration(estimator, "a", config, goal)
+    assert (row.batch_size, row.accumulation) == (300, 1)
+    assert explanations(row, goal, config)[-1] == (
+        "a: no accumulation, which would make more of the 1000 wanted: beside the gradients of another batch not "
+        "even one of 300 fits"
+    )
+
+
+def test_a_profile_runs_the_batches_of_a_step(ratings, monkeypatch) -> None:
+    estimator = on_the_cpu(Job(GraphSAGE(), ratings))
+    config, goal, ran = complete({}, GraphSAGE().schema), Goal(4 * GB, effective_batch=100, max_batch_size=30), []
+    chosen = size_configuration(estimator, "a", config, goal)
+    monkeypatch.setattr(profile, "measure", lambda _, whole, *__: ran.append(whole) or Measurement(0, 0, 0, 0, 0, 0))
+    profile.profiled(estimator, config, goal, chosen)
+    assert [(whole["batch_size"], whole["accumulation"]) for whole in ran] == [(90, 3)]
+
+
+def test_a_smallest_batch_above_the_training_set_is_refused(ratings) -> None:
+    estimator = on_the_cpu(Job(GraphSAGE(), ratings))
+    config = complete({}, GraphSAGE().schema)
+    with pytest.raises(InputError, match="--min-batch-size 761 is above 760, the training set: lower it"):
+        size_configuration(estimator, "a", config, Goal(GB, min_batch_size=761))
+
+
+def test_a_footprint_of_our_results_writes_what_a_plan_accepts(tmp_path: Path, folder: Path) -> None:
+    rows = [
+        {"status": "completed", "peak_memory_gb": 1 + size / parts / 10}
+        | {"config/batch_size": size, "config/accumulation": parts if parts > 1 else ""}
+        for size, parts in [(1, 1), (8, 4), (4, 1), (32, 4), (16, 1)]
+    ]
+    fitted, own = tmp_path / "fitted.toml", tmp_path / "own.yaml"
+    tuner.fit_footprint(rows, fitted)
+    own.write_text("configurations: [{name: a, batch_size: 1, accumulation: 1}]\n")
+    options = {"gpu_memory": 4, "target_effective_batch": 100, "config_path": [str(own)], "apply": True}
+    (row,) = optimize(footprint=str(fitted), **options).chosen
+    assert (row.batch_size, row.accumulation) == (23, 4)
+    assert own.read_text() == "configurations: [{name: a, batch_size: 92, accumulation: 4}]\n"
+    assert (
+        tuner.plan(config=str(own), data=str(folder), gpu=[8], auto_memory=True, calibration=False).cards[0].fitting
+    )
+
+
+def test_a_batch_of_one_that_does_not_fit_says_by_how_much_and_what_would(ratings) -> None:
+    estimator = Estimator(Job(GraphSAGE(), ratings), GPU, calibration=False)
+    config = complete({"hidden_dim": 4096}, GraphSAGE().schema)
+    half = estimator.estimate({**config, "hidden_dim": 2048}, 1).total_bytes
+    with pytest.raises(
+        DoesNotFit, match=r"wide: a batch of 1 takes .* GB more than the .* it fits a device of"
+    ) as raised:
+        size_configuration(estimator, "wide", config, Goal(half, safety_margin=0.5))
+    assert f"--set hidden_dim=2048 takes {half / GB:.2f} GB, which fits" in str(raised.value)
+    device_gb = float(str(raised.value).split("it fits a device of ")[1].split(" GB")[0])
+    assert device_gb == pytest.approx(raised.value.need_bytes / 0.5 / GB, abs=0.006)
+
+
+def device(total_gb: float, free_gb: float, index: int = 0) -> Device:
+    return Device("", "cuda", index, "a GPU", int(total_gb * GB), int(free_gb * GB), cores=1, uuid=f"GPU-{index}")
+
+
+@pytest.mark.parametrize(
+    ("devices", "limit_gb", "notes"),
+    [
+        ([device(24, 24)], 12, []),
+        ([device(24, 6)], 6, ["cuda:0: others hold some of it: of 24.00 GB only 6.00 GB are free"]),
+        ([device(24, 24), device(16, 16, 1)], 8, ["sized for cuda:1, which has the least"]),
+    ],
+)
+def test_auto_sizes_for_the_device_that_has_the_least(monkeypatch, devices, limit_gb, notes) -> None:
+    monkeypatch.setattr(target, "detect_devices", lambda choice: tuple(devices))
+    found = target.detected_target("auto", 0.5)
+    assert found.limit_bytes == limit_gb * GB
+    assert len(found.notes) == len(notes)
+    assert all(note in text for note, text in zip(notes, found.notes, strict=True))
+
+
+def test_a_profile_that_takes_too_much_makes_the_batch_smaller(ratings, monkeypatch) -> None:
+    estimator = Estimator(Job(GraphSAGE(), ratings), GPU, "static", calibration=False)
+    config = complete({"hidden_dim": 512}, GraphSAGE().schema)
+    predicted = {batch: estimator.estimate(config, batch) for batch in (1, 300)}
+    goal = Goal(predicted[300].total_bytes)
+    first = size_configuration(estimator, "a", config, goal)
+    asked: list[int] = []
+
+    def half_as_much_again(workload, whole, data, where, expandable) -> Measurement:
+        asked.append(whole["batch_size"])
+        guess = estimator.estimate(config, whole["batch_size"])
+        excess = max(0, guess.reserved_bytes - predicted[1].reserved_bytes) // 2
+        return Measurement(guess.total_bytes + excess, guess.context_bytes, 0, 0, 0, 0)
+
+    monkeypatch.setattr(profile, "measure", half_as_much_again)
+    chosen, notes = profile.profiled(estimator, config, goal, first)
+    assert asked[0] == first.batch_size > chosen.batch_size
+    assert chosen.batch_size in asked[1:] and all(batch < first.batch_size for batch in asked[1:])
+    assert chosen.measured_bytes is not None and chosen.measured_bytes <= goal.limit_bytes
+    assert "is the limit: chosen anew" in notes[0] and "chosen anew" not in notes[1]
+
+
+def test_a_profile_that_takes_less_makes_the_batch_larger(ratings, monkeypatch) -> None:
+    estimator = Estimator(Job(GraphSAGE(), ratings), GPU, "static", calibration=False)
+    config = complete({"hidden_dim": 512}, GraphSAGE().schema)
+    goal = Goal(estimator.estimate(config, 100).total_bytes)
+    first = size_configuration(estimator, "a", config, goal)
+
+    def a_tenth_less(workload, whole, data, where, expandable) -> Measurement:
+        guess = estimator.estimate(config, whole["batch_size"])
+        return Measurement(guess.total_bytes - guess.reserved_bytes // 10, guess.context_bytes, 0, 0, 0, 0)
+
+    monkeypatch.setattr(profile, "measure", a_tenth_less)
+    chosen, _ = profile.profiled(estimator, config, goal, first)
+    assert chosen.batch_size > first.batch_size
+    assert chosen.measured_bytes is not None and chosen.measured_bytes <= goal.limit_bytes
+
+
+def test_a_profile_that_never_fits_is_an_error(ratings, monkeypatch) -> None:
+    estimator = Estimator(Job(GraphSAGE(), ratings), GPU, "static", calibration=False)
+    config = complete({}, GraphSAGE().schema)
+    goal = Goal(GB, max_batch_size=4)
+    chosen = size_configuration(estimator, "a", config, goal)
+    monkeypatch.setattr(profile, "_corrected", lambda guess, took: lambda other: other.total_bytes)
+    monkeypatch.setattr(profile, "measure", lambda *given: Measurement(2 * GB, 0, 0, 0, 0, 0))
+    with pytest.raises(InputError, match=r"after 3 rounds of --profile: .*: lower --safety-margin"):
+        profile.profiled(estimator, config, goal, chosen)
+
+
+def test_real_steps_on_the_cpu_take_about_what_is_predicted(ratings) -> None:
+    cpu = replace(GPU, kind="cpu", name="a CPU")
+    estimator = Estimator(Job(GraphSAGE(), ratings), cpu, calibration=False)
+    config = complete({"hidden_dim": 512}, GraphSAGE().schema)
+    goal = Goal(4 * GB)
+    chosen, notes = profile.profiled(estimator, config, goal, size_configuration(estimator, "a", config, goal))
+    assert len(notes) == 1
+    assert chosen.measured_bytes == pytest.approx(chosen.need_bytes, rel=0.3)
+
+
+def test_the_command_prints_the_guides_row_or_json() -> None:
+    command = [sys.executable, "-m", "tuner", "optimize", "--footprint", ENCODER, "--gpu-memory", "40"]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert (run.returncode, run.stderr) == (0, "")
+    assert "- 01: batch 82, as 83 would take 34.315 GB, more than 34.000 GB" in run.stdout
+    run = subprocess.run([*command, "--json"], capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    first = json.loads(run.stdout)["chosen"][0]
+    assert (first["batch_size"], first["accumulation"], first["predicted_gb"]) == (82, 3, 33.9338)

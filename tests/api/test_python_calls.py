@@ -1,0 +1,214 @@
+"""What only Python can give: objects as workloads and searches, and configurations without a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tuner
+from tests.toy import Toy
+from tuner.errors import InputError
+from tuner.execution.in_process import InProcessExecutor
+from tuner.records.study_json import read_study
+from tuner.study.again import program
+from tuner.study.given_again import CALL, check_given_again, needs_objects
+from tuner.study.selection import choose
+from tuner.workloads import specs_of, texts_of
+
+HERE: dict[str, Any] = {"device": "cpu", "model_memory_gb": 0.1, "gpu_memory_buffer_gb": 0, "report": False}
+LISTED = [{"name": "slow", "lr": 0.01}, {"name": "fast", "lr": 0.1}]
+OF_AN_OBJECT = (
+    "its workload sized was given as an object, of a class that is in no module or with attributes of its own"
+)
+
+
+class Sized(Toy):
+    """A toy with a state, which no text finds again."""
+
+    def __init__(self, size: int = 1) -> None:
+        self.size = size
+
+
+@pytest.fixture(autouse=True)
+def _in_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tuner.study.study.ray_executor", lambda _: InProcessExecutor())
+
+
+def test_a_study_of_an_object_keeps_its_options_and_needs_the_object_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    result = tuner.run(Sized(), config=LISTED, limit=1, epochs=2, output="out", **HERE)
+    assert "Again: tuner.load_best('out', Sized(…))" in capsys.readouterr().out
+    study = read_study(Path("out"))
+    assert (study["options"]["workload"], study["options"]["config"], study["command"]) == (["sized"], LISTED, CALL)
+    assert needs_objects(study)
+    again = tuner.run(Sized(), resume="out", seeds=2)
+    assert [(row["name"], row["seed"], row["epochs"]) for row in sorted(again.rows, key=lambda row: row["seed"])] == [
+        ("slow", 0, 2),
+        ("slow", 1, 2),
+    ]
+    assert again.best_model()(torch.zeros(3, 1)).shape == result.best_model()(torch.zeros(3, 1)).shape == (3, 1)
+    assert again.best["name"] == "slow"
+    with pytest.raises(InputError, match=rf"{OF_AN_OBJECT}: give it again, .* tuner.run\(workload=…, resume='out'\)"):
+        tuner.run(resume="out")
+    with pytest.raises(InputError, match="its workload is 'sized', not 'graphsage'"):
+        tuner.run("graphsage", resume="out")
+    with pytest.raises(InputError, match=r"its configurations are others \(in slow epochs is 2, not 3\)"):
+        tuner.run(Sized(), resume="out", seeds=2, epochs=3)
+    with pytest.raises(InputError, match=r"its configurations are others \(it has 1, not 2\)"):
+        tuner.run(Sized(), resume="out", seeds=2, config=[*LISTED], limit=2)
+
+
+def test_of_several_workloads_only_the_object_is_given_again() -> None:
+    listed = [{"workload": "sized", "lr": 0.1}, {"workload": "toy", "lr": 0.1}]
+    tuner.run([Sized(), "tests.toy:Toy"], config=listed, output="out", **HERE)
+    again = tuner.run(Sized(), resume="out", seeds=2)
+    assert [(row["workload"], row["status"]) for row in again.rows] == [
+        *[("sized", "completed")] * 2,
+        *[("toy", "completed")] * 2,
+    ]
+    with pytest.raises(InputError, match=OF_AN_OBJECT):
+        tuner.run("tests.toy:Toy", resume="out")
+
+
+def test_a_trial_of_an_object_is_trained_again_with_the_object_or_its_class() -> None:
+    tuner.run(Sized(), config=LISTED, output="out", threads=1, **HERE)
+    with pytest.raises(InputError, match=rf"--from out: {OF_AN_OBJECT}: .*tuner.train\('out', workload=…\)"):
+        tuner.train("out")
+    with pytest.raises(InputError, match=rf"{OF_AN_OBJECT}: .*tuner.load_best\('out', workload=…\)"):
+        tuner.load_best("out")
+    assert tuner.train("out", workload=Sized(), device="cpu", output="again").differences == {}
+    assert (
+        tuner.train("out", workload=Sized, trial="slow", epochs=1, device="cpu", output="short").differences is None
+    )
+    assert tuner.load_best("again", Sized()).weight.shape == (1, 1)
+
+
+def test_a_study_of_a_list_is_gone_on_with_and_trained_again_by_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    tuner.run(Toy, config={"defaults": {"epochs": 2}, "grid": {"lr": (0.01, 0.1)}}, output="out", **HERE)
+    assert f"Again: {program()} train --from out --trial t002" in capsys.readouterr().out
+    assert read_study(Path("out"))["options"]["config"]["grid"] == {"lr": [0.01, 0.1]}
+    assert [row["seed"] for row in tuner.run(resume="out", seeds=2).rows].count(1) == 2
+    assert tuner.train("out", trial="t002", device="cpu", output="again").differences == {}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        [{"lr": 0.1, "epochs": 2}, {"lr": 0.2, "epochs": 2}],
+        {"configurations": [{"lr": np.float64(0.1)}, {"lr": 0.2, "epochs": np.int64(2)}], "defaults": {"epochs": 2}},
+        {"grid": {"lr": np.array([0.1, 0.2])}, "defaults": {"epochs": 2, "workload": "tests.toy:Toy"}},
+    ],
+)
+def test_configurations_are_read_as_those_of_a_file(config: Any) -> None:
+    found = chosen(config).configurations
+    assert [(each.values["lr"], each.values["epochs"]) for each in found] == [(0.1, 2), (0.2, 2)]
+
+
+def chosen(config: Any) -> Any:
+    (choice,), label = choose(
+        workload=Toy, mode="quick", config=config, data="", only=None, limit=None, seed=0, overrides=()
+    )
+    assert label == "config"
+    return choice
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ([], "config: the list of configurations is empty"),
+        (3, "config: expected a file's path, a list of mappings, or a mapping as a file holds one, not 3"),
+        ([3], r"config: expected a file's path, .* not \[3\]"),
+        ({"lr": 0.1}, "config: expected one of 'configurations', 'grid' and 'space', .* got lr"),
+        ([{"lr": Toy}], "config: <class .* give numbers and texts"),
+        ([{"rl": 1}], "config: rl=1: unknown key 'rl'"),
+        ({"space": {"lr": 1}}, "config: it has a 'space', which is searched"),
+    ],
+)
+def test_configurations_that_cannot_be_used_are_refused(config: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        chosen(config)
+
+
+def test_a_search_that_was_an_object_is_given_again() -> None:
+    study = {"workload": "toy", "classes": {"toy": "tests.toy:Toy"}, "options": {"search": "TPESampler"}}
+    assert needs_objects(study)
+    assert not needs_objects({**study, "options": {"search": "optuna"}})
+    with pytest.raises(
+        InputError, match=r"--resume out: its search .* tuner.run\(search=TPESampler\(…\), resume='out'\)"
+    ):
+        check_given_again(study, (), "TPESampler", "out")
+    check_given_again(study, (), object(), "out")
+
+
+def test_a_study_of_a_sampler_keeps_its_options() -> None:
+    samplers = pytest.importorskip("optuna").samplers
+    space = {"lr": {"uniform": [0.01, 0.1]}}
+    tuner.run(Toy(), space=space, search=samplers.RandomSampler(seed=1), num_samples=2, output="out", **HERE)
+    result = tuner.run(search=samplers.RandomSampler(seed=2), num_samples=3, resume="out")
+    assert [row["status"] for row in result.rows] == ["completed"] * 3
+    with pytest.raises(InputError, match=r"search=TPESampler: it is a class: give an object, such as TPESampler\(\)"):
+        tuner.run(Toy, space=space, search=samplers.TPESampler, num_samples=2, **HERE)
+
+
+def test_the_first_argument_of_every_function_may_be_the_workload() -> None:
+    ((name, guess),) = tuner.estimate(Sized(), device="cpu")
+    assert (name, guess.method) == ("default", "traced")
+    found = tuner.plan(Toy, config=LISTED, device="cpu", model_memory_gb=0.1, gpu_memory_buffer_gb=0)
+    assert [request.trial.name for request in found.requests] == ["slow", "fast"]
+    with pytest.raises(InputError, match="workload toy: it has no batch"):
+        tuner.optimize(Toy(), gpu_memory=8)
+    with pytest.raises(InputError, match="two workloads were given"):
+        tuner.estimate(Toy, workload="graphsage")
+    with pytest.raises(InputError, match="a workload is named by --workload graphsage"):
+        tuner.estimate("graphsage")
+
+
+def test_a_result_does_where_a_folder_is_expected() -> None:
+    result = tuner.run(Sized(), config=LISTED, limit=1, epochs=1, output="out", **HERE)
+    assert tuner.results(result).name.tolist() == ["slow"]
+    assert [row["status"] for row in tuner.run(Sized(), resume=result, seeds=2).rows] == ["completed"] * 2  # type: ignore[arg-type]
+    dry = tuner.run(Sized(), config=LISTED, dry_run=True, **HERE)
+    with pytest.raises(InputError, match=r"^a dry run has no folder$"):
+        tuner.results(dry)
+
+
+def test_a_result_without_a_completed_trial_says_so() -> None:
+    result = tuner.run(Toy(), config=[{"fault": 2}], output="out", **HERE)
+    with pytest.raises(InputError, match=r"^best: no trial of this table is completed; its column error says why$"):
+        result.best  # noqa: B018
+
+
+def test_a_result_is_shown_in_a_line_and_as_a_table() -> None:
+    result = tuner.run(Toy, config=LISTED, overrides=["epochs=1"], output="out", **HERE)
+    assert repr(result) == "StudyResult('out': 2 completed)"
+    assert "<table" in str(result._repr_html_())
+    assert result.to_frame().attrs == {"folder": "out", "metric": "val_loss"}
+    planned = tuner.run(Toy, config=LISTED, dry_run=True, **HERE)
+    assert (repr(planned), planned._repr_html_()) == ("StudyResult(dry run of 2 trials)", None)
+    with pytest.raises(InputError, match="best: a dry run has no results"):
+        _ = planned.best
+    two = tuner.run([Toy, "tests.toy:Batched"], overrides=["epochs=1"], output="two", **HERE)
+    with pytest.raises(InputError, match=r"best_model: the study is of toy and batched: use to_frame\(\)"):
+        two.best_model()
+    assert "<table" in str(two._repr_html_())
+
+
+def test_what_no_text_finds_again_has_its_name() -> None:
+    assert texts_of([Sized(), Toy, "graphsage"]) == ["sized", "tests.toy:Toy", "graphsage"]
+    assert specs_of([Sized(), Toy]) is None
+    with pytest.raises(InputError, match="unknown workload 3"):
+        texts_of(3)  # type: ignore[arg-type]
+
+
+def test_a_trainable_is_wrapped_once() -> None:
+    def trainable(config: dict[str, Any]) -> None: ...
+
+    once = tuner.memory_aware(trainable, estimate=0.1, device="cpu", gpu_memory_buffer_gb=0)
+    with pytest.raises(InputError, match="trainable trainable: it is memory-aware already: wrap it once"):
+        tuner.memory_aware(once, estimate=0.1)

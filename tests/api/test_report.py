@@ -1,0 +1,272 @@
+"""``tune report`` and ``tuner.report``: the file, the server, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import pytest
+
+import tuner
+from tests.generated_study import write_study
+from tests.study.test_study import study as run_toy
+from tuner.api.report import load_page_study
+from tuner.errors import InputError
+from tuner.machine.interrupts import INSISTED
+from tuner.reporting.page.study import PageStudy
+from tuner.reporting.serving import LivePage, make_server
+from tuner.study.again import program
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_study(tmp_path / "results" / "one", 5)
+    return tmp_path / "results" / "one"
+
+
+def test_the_page_is_written_into_the_studys_folder_or_where_asked(folder: Path, tmp_path: Path) -> None:
+    assert tuner.report(folder) == folder / "report.html"
+    assert tuner.report(folder, output=tmp_path / "page.html") == tmp_path / "page.html"
+    assert (tmp_path / "page.html").read_bytes() == (folder / "report.html").read_bytes()
+
+
+def test_the_newest_study_is_taken_where_none_is_named(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_study(tmp_path / "results" / "a-newer", 2)
+    os.utime(folder / "study.json", (1, 1))
+    monkeypatch.chdir(tmp_path)
+    assert tuner.report() == Path("results/a-newer/report.html")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"directory": "nowhere"}, "report nowhere: there is no such folder"),
+        ({"directory": "results"}, "report results: holds no study.json"),
+        ({"output": "results"}, "--output results: is a folder"),
+        ({"output": "no/page.html"}, "--output no/page.html: there is no folder no"),
+        ({"port": 1}, "--port 1: has no effect without --watch"),
+        ({"port": 70000, "watch": True}, "--port 70000: must be from 0 to 65535"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line_and_nothing_is_written(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, object], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=message):
+        tuner.report(**{"directory": "results/one", **options})
+    assert not list(tmp_path.rglob("*.html*"))
+
+
+@pytest.mark.parametrize("name", ["results/one/attempts.jsonl", "results/one/study.json", "README.md", "empty"])
+def test_what_is_no_earlier_page_is_never_written_over(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for new in ("README.md", "empty"):
+        (tmp_path / new).write_text("mine" * (new != "empty"))
+    before = Path(name).read_bytes()
+    for options in ({}, {"watch": True}):
+        with pytest.raises(InputError, match=f"^--output {name}: cannot be written: it is there, and is no page of"):
+            tuner.report(folder, output=name, **options)
+    assert Path(name).read_bytes() == before
+
+
+def test_a_page_is_written_over_an_earlier_one(folder: Path) -> None:
+    tuner.report(folder)
+    (folder / "attempts.jsonl").write_text("")
+    assert "No trial has ended yet" in tuner.report(folder).read_text()
+
+
+def test_no_study_at_all_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="results/ holds no study: run one, or give the folder of a study"):
+        tuner.report()
+
+
+def test_a_port_in_use_is_one_line(folder: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=f"--port {port}: is in use; give another one"):
+            tuner.report(folder, watch=True, port=port)
+
+
+def test_a_study_from_before_metrics_were_kept_still_gives_a_page(folder: Path) -> None:
+    about = json.loads((folder / "study.json").read_text())
+    del about["metrics"]
+    (folder / "study.json").write_text(json.dumps(about))
+    assert load_page_study(folder).metrics == {"toy": "val_loss"}
+
+
+def test_half_a_line_at_the_end_of_the_journal_is_left_out_and_told(folder: Path) -> None:
+    before = load_page_study(folder).rows
+    with (folder / "attempts.jsonl").open("a") as file:
+        file.write('{"trial_id": "t00')
+    assert load_page_study(folder).rows == before
+    with pytest.warns(UserWarning, match=r"attempts\.jsonl: line 6 is not whole; left out$"):
+        page = tuner.report(folder).read_text()
+    assert "/attempts.jsonl: line 6 is not whole; left out</p>" in page
+
+
+@pytest.fixture
+def address(folder: Path) -> Iterator[str]:
+    with make_server(LivePage(folder, lambda: load_page_study(folder)), 0) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def get(address: str, host: str | None = None) -> str:
+    request = urllib.request.Request(address, headers={"Host": host} if host else {})
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def test_a_live_page_changes_with_the_study(folder: Path, address: str) -> None:
+    version = get(f"{address}/version")
+    assert f'data-live="{version}"' in get(f"{address}/")
+    assert "all completed" in get(f"{address}/main")
+    lines = (folder / "attempts.jsonl").read_text().splitlines(keepends=True)
+    (folder / "attempts.jsonl").write_text("".join(lines[:2]))
+    assert get(f"{address}/version") != version
+    assert "3 not ended yet" in get(f"{address}/main")
+
+
+def test_only_those_who_name_this_machine_are_answered(address: str) -> None:
+    for path, host, code in (("/", "evil.example", 403), ("/", "[::1", 403), ("/../secret", None, 404)):
+        with pytest.raises(urllib.error.HTTPError, match=f"HTTP Error {code}"):
+            get(address + path, host)
+    assert get(f"{address}/version", "localhost:1")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(InputError("no such"), "no such"), (KeyError("lr\n"), "unexpected KeyError: 'lr\\n': please report it")],
+)
+def test_what_goes_wrong_with_a_page_is_a_line_in_it(
+    folder: Path, error: Exception, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def load() -> PageStudy:
+        raise error
+
+    with make_server(LivePage(folder, load), 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        with pytest.raises(urllib.error.HTTPError, match="HTTP Error 500") as caught:
+            get(f"http://127.0.0.1:{server.server_port}/")
+        assert caught.value.read().decode() == said
+        server.shutdown()
+        thread.join()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_an_answer_that_cannot_be_sent_leaves_no_traceback(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def load() -> PageStudy:
+        raise AssertionError
+
+    with make_server(LivePage(folder, load), 0) as server, socket.socket() as request:
+        for error in (BrokenPipeError(), OSError("no\nroom")):
+            try:
+                raise error
+            except OSError:
+                server.handle_error(request, ("127.0.0.1", 1))
+    assert capsys.readouterr().err == "unexpected OSError: no room: please report it\n"
+
+
+def test_ctrl_c_ends_the_server_with_exit_code_0_and_the_page_is_written(folder: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tuner", "report", str(folder), "--watch", "--port", "0"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    ) as process:
+        assert process.stdout
+        (address,) = re.findall(r"http://127\.0\.0\.1:\d+/", process.stdout.readline())
+        assert "<h1>one</h1>" in get(address)
+        process.send_signal(signal.SIGINT)
+        told, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (0, "")
+    assert told.endswith(f"report: {folder}/report.html\n")
+
+
+def test_a_study_ends_with_its_page_unless_it_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_toy(tmp_path / "with", {"name": "a"}, {"name": "b", "lr": 0.01}, report=True)
+    assert f"report: {tmp_path}/with/report.html" in capsys.readouterr().out
+    text = (tmp_path / "with" / "report.html").read_text()
+    assert "again a" in text
+    assert "Timeline of cpu" in text
+    run_toy(tmp_path / "without", {"name": "a"}, report=False)
+    assert not (tmp_path / "without" / "report.html").exists()
+    assert "report" not in capsys.readouterr().out
+
+
+@contextmanager
+def full_disk(after: int) -> Iterator[None]:
+    """No file gets longer than so many bytes: the page's does not fit, what else a study writes does."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (after, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_disk_without_room_for_the_page_costs_a_line_and_not_the_study(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with full_disk(1_000_000):
+        assert run_toy(tmp_path / "out", {"name": "a"}, report=True).exit_code == 0
+        with pytest.raises(InputError, match=r"report\.html: cannot be written: File too large; give another file"):
+            tuner.report(tmp_path / "out")
+    told = capsys.readouterr().out
+    again = f"{program()} report {tmp_path}/out tries again"
+    assert f"no {tmp_path}/out/report.html: File too large; {again}\n" in told
+    assert f"results: {tmp_path}/out/results.csv\nbest: a" in told
+    assert not list((tmp_path / "out").glob("report.html*"))
+
+
+@pytest.mark.parametrize("signals", [1, INSISTED])
+def test_ctrl_c_while_the_page_is_written_leaves_it_whole_or_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signals: int
+) -> None:
+    whole = Path.replace
+
+    def interrupted(path: Path, target: Path) -> Path:
+        for _ in range(signals if path.name.startswith("report.html") else 0):
+            signal.raise_signal(signal.SIGINT)
+        return whole(path, target)
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt) if signals == INSISTED else nullcontext():
+        assert run_toy(tmp_path / "out", {"name": "a"}, report=True).exit_code == 0
+    assert [path.name for path in (tmp_path / "out").glob("report*")] == ["report.html"] * (signals < INSISTED)
+    assert "completed" in (tmp_path / "out" / "results.csv").read_text()
+
+
+def test_a_page_that_cannot_be_written_costs_a_line_and_not_the_study(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("no\nway")
+
+    monkeypatch.setattr("tuner.reporting.page.files.write_page", broken)
+    assert run_toy(tmp_path / "out", {"name": "a"}, report=True).exit_code == 0
+    told = capsys.readouterr().out
+    again = f"{program()} report {tmp_path}/out tries again"
+    assert f"no {tmp_path}/out/report.html: ValueError: no way; {again}\n" in told
+    assert f"results: {tmp_path}/out/results.csv\nbest: a" in told

@@ -1,0 +1,97 @@
+"""The pages in docs/commands are what the commands' help says, and commands in the docs are such as tune takes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+import tuner
+from tuner.cli.main import DEFAULT_COMMAND, cli
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "scripts"))
+import command_docs  # noqa: E402
+
+DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+NEW = [ROOT / "docs" / "troubleshooting.md", *sorted((ROOT / "docs" / "commands").glob("*.md"))]
+EXAMPLES = [(name, line) for name, page in command_docs.PAGES.items() for line, _ in page.examples]
+
+
+def parse(line: str) -> str:
+    """The command that a line calls, if it takes these arguments; nothing is run."""
+    program, *arguments = shlex.split(line, comments=True)
+    assert program == "tune"
+    name = arguments.pop(0) if arguments and arguments[0] in cli.commands else DEFAULT_COMMAND
+    cli.commands[name].make_context(name, arguments)
+    return name
+
+
+def commands_in(text: str) -> list[str]:
+    return re.findall(r"^\$ (?:scripts/)?(tune(?: .*)?)$", text, re.MULTILINE)
+
+
+def test_the_pages_are_what_the_help_says() -> None:
+    assert command_docs.out_of_date() == [], command_docs.REMEDY
+
+
+def test_every_command_has_an_example() -> None:
+    without = [name for name in cli.commands if name not in command_docs.PAGES]
+    assert without == [], "give it an entry in PAGES of scripts/command_docs.py"
+
+
+@pytest.mark.parametrize(("name", "line"), EXAMPLES)
+def test_an_example_is_a_call_of_its_command(name: str, line: str) -> None:
+    assert parse(line) == name
+
+
+def test_an_example_with_an_option_that_is_not_there_is_found() -> None:
+    with pytest.raises(click.NoSuchOption, match="--max-worker"):
+        parse("tune plan --max-worker 2")
+
+
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
+def test_a_command_in_the_docs_can_be_typed(path: Path) -> None:
+    for line in commands_in(path.read_text()):
+        assert parse(line) in cli.commands
+
+
+@pytest.mark.parametrize("path", NEW, ids=lambda path: path.name)
+def test_a_link_leads_to_a_file(path: Path) -> None:
+    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text())
+    assert [target for target in targets if not (path.parent / target).exists()] == []
+
+
+def test_what_is_recommended_to_those_from_elsewhere_exists() -> None:
+    """The last column of the tables: options of a command, and public names."""
+    text = (ROOT / "docs" / "troubleshooting.md").read_text().partition("## Coming from")[2]
+    ours = " ".join(line.split(" | ")[-1] for line in text.splitlines() if line.startswith("| "))
+    ours = re.sub(r"`scripts/[^`]*`", "", ours)  # scripts have options of their own
+    known = {each for command in cli.commands.values() for option in command.params for each in option_names(option)}
+    assert len(ours) > 1000
+    assert set(re.findall(r"(?<![\w-])--[a-z][\w-]*", ours)) - known == set()
+    assert set(re.findall(r"`tuner\.(\w+)", ours)) - set(tuner.__all__) == set()
+
+
+def option_names(option: click.Parameter) -> list[str]:
+    return [*option.opts, *option.secondary_opts]
+
+
+def test_pages_that_are_out_of_date_or_of_no_command_are_written_anew(tmp_path: Path) -> None:
+    (tmp_path / "run.md").write_text("old")
+    (tmp_path / "gone.md").write_text("of no command")
+    assert {"run.md", "gone.md", "plan.md"} <= set(command_docs.out_of_date(tmp_path))
+    command_docs.write(tmp_path)
+    assert command_docs.out_of_date(tmp_path) == []
+    assert not (tmp_path / "gone.md").exists()
+
+
+def test_the_check_names_the_page_and_the_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_docs.main([], tmp_path) == command_docs.main(["--check"], tmp_path) == 0
+    (tmp_path / "run.md").write_text("old")
+    assert command_docs.main(["--check"], tmp_path) == 1
+    assert capsys.readouterr().err == f"error: out of date in docs/commands: run.md: {command_docs.REMEDY}\n"

@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.toy import Toy
+from tests.worker_process import measure_here
+from tuner.datasets.ratings import RatingData
+from tuner.errors import ExecutionError, InputError
+from tuner.estimation.estimate import METHODS, Method, estimate, estimate_all
+from tuner.placement.packing import need_bytes
+from tuner.search.configurations import complete, configurations
+from tuner.trial import GB, MB, Device, MemoryEstimate
+from tuner.workloads.base import Batch
+from tuner.workloads.graphsage.workload import GraphSAGE
+
+CPU = Device("", "cpu", 0, "a machine", 16 * GB, 16 * GB, cores=2)
+
+
+@pytest.fixture(autouse=True)
+def _pytest_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workloads below are in this module, which imports it; what it takes would be measured."""
+    monkeypatch.setattr("tuner.estimation.estimate.import_bytes", lambda cls: 0)
+
+
+class Branching(Toy):
+    """A step that depends on its own values: it cannot be followed without computing."""
+
+    name: ClassVar[str] = "branching"
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        x, y = batch
+        error = (model(x) - y).square()
+        return error[error > 0].mean()
+
+
+class Unmeasurable(Branching):
+    """Nor can it be measured."""
+
+    name: ClassVar[str] = "unmeasurable"
+
+    def evaluate(self, model: nn.Module, data: Any, split: str) -> dict[str, float]:
+        raise OSError("no such thing")
+
+
+def config(**values: float) -> dict[str, Any]:
+    return complete(values, GraphSAGE.hyperparameters)
+
+
+def test_the_parts_of_a_traced_step_are_those_of_the_real_one(ratings: RatingData) -> None:
+    wide = config(hidden_dim=512)
+    found = estimate(GraphSAGE(), wide, ratings, CPU, "traced")
+    model = GraphSAGE().build_model(wide, ratings)
+    parameters = sum(p.nbytes for p in model.parameters())
+    assert found.parameter_bytes == parameters
+    assert found.optimizer_bytes == pytest.approx(2 * parameters, rel=0.01)
+    assert (found.method, found.margin, found.note) == ("traced", 0.1, "")
+
+
+class Varying(Toy):
+    """Its third batch is by far the largest."""
+
+    name: ClassVar[str] = "varying"
+    batches_vary: ClassVar[bool] = True
+
+    def batches(self, config: Any, data: Any) -> Iterator[Batch]:
+        for rows in (10, 20, 500_000, 30):
+            x = torch.randn(rows, 1)
+            yield x, 2 * x
+
+
+class Enormous(Varying):
+    """So large that its tensors are mapped, each by itself."""
+
+    name: ClassVar[str] = "enormous"
+
+    def batches(self, config: Any, data: Any) -> Iterator[Batch]:
+        x = torch.randn(5_000_000, 1)
+        yield x, 2 * x
+
+
+def test_the_largest_batch_of_an_epoch_decides() -> None:
+    found = estimate(Varying(), complete({}, Toy.hyperparameters), None, CPU, "traced")
+    assert found.data_bytes >= 2 * 500_000 * 4
+
+
+def test_micro_batches_take_less_and_their_gradients_stay_meanwhile(ratings: RatingData) -> None:
+    whole = config(hidden_dim=256, batch_size=800, dropout=0.0)
+    half = GraphSAGE().accumulated(whole)
+    assert half is not None
+    first, second = (estimate(GraphSAGE(), each, ratings, CPU, "traced") for each in (whole, half))
+    assert second.activation_bytes < first.activation_bytes
+    assert second.gradient_bytes == second.parameter_bytes
+
+
+def test_only_tensors_that_the_heap_holds_leave_gaps_in_it(ratings: RatingData) -> None:
+    narrow = estimate(GraphSAGE(), config(), ratings, CPU, "traced")
+    assert narrow.heap_bytes == pytest.approx((narrow.reserved_bytes - narrow.heap_bytes) / 2, rel=0.01)
+    large = estimate(Varying(), complete({}, Toy.hyperparameters), None, CPU, "traced")
+    larger = estimate(Enormous(), complete({}, Toy.hyperparameters), None, CPU, "traced")
+    assert larger.heap_bytes < large.heap_bytes < larger.data_bytes
+
+
+@pytest.mark.parametrize(("hidden_dim", "headroom_mb"), [(64, None), (4096, 32)])
+def test_on_the_cpu_a_need_has_room_for_what_is_no_tensor(
+    ratings: RatingData, hidden_dim: int, headroom_mb: int | None
+) -> None:
+    found = estimate(GraphSAGE(), config(hidden_dim=hidden_dim), ratings, CPU, "traced")
+    beyond = need_bytes(found) - found.context_bytes
+    assert beyond == 64 * MB if headroom_mb is None else found.headroom_bytes == headroom_mb * MB
+
+
+def test_on_cuda_what_the_allocator_reserves_is_counted(ratings: RatingData, gpu_16gb: Device) -> None:
+    found = estimate(GraphSAGE(), config(), ratings, gpu_16gb, "traced")
+    assert found.reserved_bytes % (2 * MB) == 0
+    assert found.reserved_bytes > 0
+    assert found.context_bytes == 500 * MB
+
+
+def test_a_step_that_cannot_be_followed_is_measured_and_the_operation_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    measure_here(monkeypatch)
+    found = estimate(Branching(), complete({}, Toy.hyperparameters), None, CPU, "auto")
+    assert found.method == "measured"
+    assert found.note.startswith("not traced: ")
+    assert "aten." in found.note
+    assert found.total_bytes > 0
+
+
+def test_a_workload_without_a_formula_is_traced_and_that_is_said() -> None:
+    found = estimate(Toy(), complete({}, Toy.hyperparameters), None, CPU, "static")
+    assert found.method == "traced"
+    assert found.note.startswith("not static: no memory formula for workload 'toy'")
+
+
+def test_where_no_method_works_all_reasons_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def out_of_memory(*_: Any) -> None:
+        raise ExecutionError("the process died")
+
+    monkeypatch.setattr("tuner.estimation.measure.measure", out_of_memory)
+    with pytest.raises(
+        InputError, match=r"not traced: .*; not measured: the process died; not static: .*: give --model-memory-gb"
+    ):
+        estimate(Unmeasurable(), complete({}, Toy.hyperparameters), None, CPU, "auto")
+
+
+def test_what_a_real_step_fails_of_is_told_alone_and_for_which_configuration() -> None:
+    listed = configurations([{"name": "a"}, {"name": "b"}], Toy.hyperparameters)
+    with pytest.raises(InputError, match=r"^a: workload unmeasurable: evaluate failed: OSError: no such thing \("):
+        estimate_all(Unmeasurable(), listed, None, CPU)
+
+
+def test_where_no_real_step_could_be_taken_it_is_told_beside_what_was_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    def dies(*_: Any) -> None:
+        raise ExecutionError("out of memory")
+
+    monkeypatch.setattr("tuner.estimation.measure.measure", dies)
+    faulty = complete({"fault": 1}, Toy.hyperparameters)
+    with pytest.raises(InputError, match=r"not traced: .*loss failed while traced.*; not measured: out of memory"):
+        estimate(Toy(), faulty, None, CPU, "auto")
+
+
+def test_configurations_that_take_the_same_memory_are_estimated_once(
+    ratings: RatingData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def count(workload: Any, values: Any, *_: Any) -> MemoryEstimate:
+        asked.append(values)
+        return MemoryEstimate("static", activation_bytes=values["hidden_dim"])
+
+    monkeypatch.setattr("tuner.estimation.estimate.estimate", count)
+    listed = [{"lr": 0.1}, {"lr": 0.2, "epochs": 3}, {"hidden_dim": 8}]
+    found = estimate_all(GraphSAGE(), configurations(listed, GraphSAGE.hyperparameters), ratings, CPU)
+    assert [each.activation_bytes for each in found] == [64, 64, 8]
+    assert len(asked) == 2
+
+
+def test_an_unknown_method_is_refused(ratings: RatingData) -> None:
+    wrong: Method = "guessed"  # type: ignore[assignment]
+    with pytest.raises(InputError, match=f"choose one of {', '.join(METHODS)}"):
+        estimate_all(GraphSAGE(), [], ratings, CPU, method=wrong)
+
+
+def test_the_margin_is_added_once_and_not_to_the_context() -> None:
+    guess = MemoryEstimate("traced", activation_bytes=GB, context_bytes=GB, margin=0.1)
+    assert need_bytes(guess) == GB + -(-GB * 11 // 10)
+    assert need_bytes(MemoryEstimate("given", context_bytes=GB)) == GB
+
+
+def test_a_model_of_ones_own_is_estimated_from_its_step() -> None:
+    import tuner
+
+    def build() -> tuple[nn.Module, torch.optim.Optimizer, Any]:
+        model = nn.Linear(1000, 1000)
+        x = torch.randn(10, 1000)
+        return model, torch.optim.SGD(model.parameters()), lambda: model(x).square().mean()
+
+    ((name, found),) = tuner.estimate(step=build, device="cpu")
+    assert name == "step"
+    assert found.parameter_bytes == found.gradient_bytes == 4 * 1_001_000
+    assert 0 < found.activation_bytes < found.parameter_bytes

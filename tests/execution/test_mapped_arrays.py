@@ -1,0 +1,95 @@
+"""Mapped arrays on their way to the workers; test_executors.py and test_cluster.py send some by Ray."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tuner.errors import DataError
+from tuner.execution.mapped_arrays import MappedArray, describe, receive
+from tuner.execution.nodes import on_one_machine
+
+
+@pytest.fixture
+def mapped(tmp_path: Path) -> np.memmap[Any, Any]:
+    """An array of 2 MB over a file."""
+    np.save(tmp_path / "a.npy", np.arange(250_000.0).reshape(500, 500))
+    array: np.memmap[Any, Any] = np.load(tmp_path / "a.npy", mmap_mode="r")
+    return array
+
+
+def sent(array: np.memmap[Any, Any]) -> Any:
+    """What a worker has of an array."""
+    return receive(pickle.loads(pickle.dumps(describe(array))))  # noqa: S301
+
+
+def test_a_mapped_array_travels_as_its_place_in_a_file(mapped: np.memmap[Any, Any]) -> None:
+    assert len(pickle.dumps(describe(mapped))) < 1000
+    again = sent(mapped)
+    assert isinstance(again, np.memmap)
+    assert (again.filename, again.flags.writeable) == (os.fspath(mapped.filename or ""), False)
+    assert np.array_equal(again, mapped)
+
+
+@pytest.mark.parametrize("array", [np.zeros((0, 3), np.int32), np.asfortranarray(np.arange(12).reshape(3, 4))])
+def test_shape_type_and_order_are_kept(array: np.ndarray[Any, Any], tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", array)
+    again = sent(np.load(tmp_path / "a.npy", mmap_mode="r"))
+    assert isinstance(again, np.memmap)
+    assert (again.shape, again.dtype, again.flags.f_contiguous) == (
+        array.shape,
+        array.dtype,
+        array.flags.f_contiguous,
+    )
+    assert np.array_equal(again, array)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [lambda a: a[3:5], lambda a: a.T, lambda a: a[::-2, ::3], lambda a: a[:], lambda a: a.astype(np.float32)],
+    ids=["slice", "transposed", "strided", "view", "computed"],
+)
+def test_what_is_not_a_whole_mapping_travels_by_content(
+    part: Callable[[Any], Any], mapped: np.memmap[Any, Any]
+) -> None:
+    assert type(describe(part(mapped))) is np.ndarray
+    assert np.array_equal(sent(part(mapped)), part(mapped))
+
+
+def test_a_mapping_with_changes_of_its_own_travels_by_content(mapped: np.memmap[Any, Any]) -> None:
+    changed = np.load(str(mapped.filename), mmap_mode="c")
+    changed[0, 0] = 7
+    assert sent(changed)[0, 0] == 7
+
+
+@pytest.mark.parametrize("change", ["removed", "replaced"])
+def test_a_file_that_is_not_the_same_any_more_is_told(change: str, mapped: np.memmap[Any, Any]) -> None:
+    place = describe(mapped)
+    assert isinstance(place, MappedArray)
+    os.unlink(place.path)
+    if change == "replaced":
+        np.save(place.path, np.zeros((500, 500)))
+    with pytest.raises(DataError, match=r"a\.npy has been removed or replaced since .*: run it again, or go on with"):
+        receive(place)
+    if change == "removed":
+        with pytest.raises(DataError, match=r"a\.npy has been removed or replaced"):
+            describe(mapped)
+
+
+def test_one_machine_is_one_address_and_one_name() -> None:
+    nodes = [
+        {"NodeID": "a", "NodeManagerAddress": "10.0.0.1", "NodeManagerHostname": "one"},
+        {"NodeID": "b", "NodeManagerAddress": "10.0.0.1", "NodeManagerHostname": "one"},
+        {"NodeID": "c", "NodeManagerAddress": "10.0.0.2", "NodeManagerHostname": "two"},
+        {"NodeID": "d", "NodeManagerAddress": "10.0.0.1", "NodeManagerHostname": "a container"},
+    ]
+    assert on_one_machine(nodes, {"a"})
+    assert on_one_machine(nodes, {"a", "b"})
+    assert not on_one_machine(nodes, {"a", "c"})
+    assert not on_one_machine(nodes, {"a", "d"})

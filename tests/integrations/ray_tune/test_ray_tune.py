@@ -1,0 +1,259 @@
+"""``memory_aware``: Tune's own loop, with shares by what trials need, caps, and retries with more."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+import torch
+from ray import tune
+
+import tuner
+from tests.tune_mnist import train_mnist, train_within
+from tuner.errors import InputError
+from tuner.integrations.ray_tune.attempt import Attempt
+from tuner.integrations.ray_tune.resource_requests import Terms, share_of
+from tuner.integrations.ray_tune.share import Budget, RunAgain, Share
+from tuner.placement.retry import RetryPolicy
+from tuner.spec.settings import Settings
+from tuner.trial import GB, Device, MemoryEstimate, Request, Trial
+
+# What the example takes of its process at its peak, as ``peak_memory_gb`` says on the machine that this is from.
+NEED_GB = 1.06
+EXAMPLE = {"lr": 0.01, "channels": 32, "batch_size": 3072, "epochs": 2}
+RAM = Budget("cpu", 4 * GB, 4 * GB)
+
+
+def a_share(need_bytes: int = GB, budget: Budget = RAM, refusal: str = "") -> Share:
+    estimate = MemoryEstimate("given", context_bytes=need_bytes)
+    request = Request(Trial("", "net", "", {}, 0), estimate, need_bytes)
+    return Share(request, None if refusal else budget, {"CPU": 1.0}, refusal)
+
+
+class Net(tune.Trainable):
+    """Runs out of memory in the method that its configuration names, while its share is below 1.5 GB."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        self.done: list[str] = []
+        self._do("setup", config)
+
+    def step(self) -> dict[str, Any]:
+        self._do("step", self.config)
+        return {"loss": 0.5}
+
+    def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
+        self._do("save", self.config)
+        return {}
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        self._do("load", self.config)
+
+    def cleanup(self) -> None:
+        self._do("cleanup", self.config)
+
+    def _do(self, what: str, config: dict[str, Any]) -> None:
+        if config.get("fails_in") == what and self.trial_resources.request.need_bytes < 1.5 * GB:
+            raise MemoryError(what)
+        self.done.append(what)
+
+
+def begun(share: Share, config: dict[str, Any], **options: Any) -> Any:
+    """A wrapped ``Net``'s trial in this process, set up as Tune does."""
+    trial = object.__new__(tuner.memory_aware(Net, estimate=0.1, device="cpu", caps=False, **options))
+    trial.config, trial._trial_info = config, SimpleNamespace(trial_resources=share)
+    trial.setup(config)
+    return trial
+
+
+def test_shares_are_rounded_down_so_that_the_last_one_fits() -> None:
+    budget = Budget("cuda", 7 * GB, 1.0)
+    assert 7 * budget.fraction(GB) <= 1 < 7 * (budget.fraction(GB) + 1e-4)
+    assert budget.resources(GB) == {"GPU": 0.1428}
+    assert budget.resources(9 * GB) == {"GPU": 1.0}
+    assert RAM.resources(GB) == {"memory": GB}
+
+
+def test_a_share_that_grows_is_still_found_in_tunes_dictionaries() -> None:
+    first, second = a_share(), a_share()
+    known = {first: "first", second: "second"}
+    assert first != second
+    first.grow(Request(Trial("", "", "", {}, 0, attempt=2), first.request.estimate, 2 * GB), 0.0)
+    assert (known[first], known[second]) == ("first", "second")
+    assert (first.bundles, second.bundles) == ([{"CPU": 1.0, "memory": 2 * GB}], [{"CPU": 1.0, "memory": GB}])
+    assert (first.fraction, second.fraction) == (0.5, 0.25)
+
+
+def test_what_an_attempt_raises_makes_the_drivers_share_grow_once() -> None:
+    share = a_share()
+    sent = pickle.loads(pickle.dumps(share))  # noqa: S301
+    trial = begun(sent, {"fails_in": "step"}, retry_growth=2)
+    with pytest.raises(RunAgain, match=r"attempt 1, which had 1\.00 GB: runs again with 2\.00 GB") as raised:
+        trial.step()
+    error = pickle.loads(pickle.dumps(raised.value))  # noqa: S301
+    assert error.preempted and error.preempted
+    assert (share.request.need_bytes, share.request.trial.attempt, share.request.history.out_of_memory) == (
+        2 * GB,
+        2,
+        1,
+    )
+    assert 2.5 <= share.delay_seconds <= 5
+    assert sent.request.need_bytes == GB
+    assert not RunAgain("of another driver", share.request).preempted
+
+
+@pytest.mark.parametrize("method", ["setup", "load", "save"])
+def test_a_class_may_run_out_of_memory_in_any_of_its_methods(method: str) -> None:
+    trial = begun(a_share(), {"fails_in": method})
+    trial.load_checkpoint({})
+    with pytest.raises(RunAgain, match="out of memory in attempt 1"):
+        if method == "save":
+            trial.save_checkpoint("")
+        trial.step()
+    trial.cleanup()
+    assert trial.done == {"setup": [], "load": ["setup", "cleanup"], "save": ["setup", "load", "cleanup"]}[method]
+
+
+def test_results_say_what_a_trial_was_given_and_took() -> None:
+    result = begun(a_share(), {}).step()
+    assert result.pop("peak_memory_gb") > 0
+    assert result == {"loss": 0.5, "attempts": 1, "gpu_fraction": 0.25, "estimated_memory_gb": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("share", "options"), [(a_share(GB), {"on_oom": "fail"}), (a_share(GB, Budget("cpu", GB, GB)), {})]
+)
+def test_the_last_attempt_raises_its_own_error_with_a_note(share: Share, options: dict[str, Any]) -> None:
+    with pytest.raises(MemoryError, match="step") as raised:
+        begun(share, {"fails_in": "step"}, **options).step()
+    assert raised.value.__notes__[0].startswith("tuner: out of memory in attempt 1, which had 1.00 GB of ")
+
+
+def test_a_trial_that_fits_no_device_fails_alone_and_is_not_set_up() -> None:
+    trial = begun(a_share(refusal="estimate: a trial needs 99 GB"), {})
+    with pytest.raises(InputError, match="needs 99 GB"):
+        trial.step()
+    assert not hasattr(trial, "done")
+
+
+def test_a_share_smaller_than_the_process_itself_is_too_little_memory() -> None:
+    attempt = Attempt(a_share(1000), RetryPolicy(growth=2), caps=True)
+    with pytest.raises(RunAgain, match="runs again with"), attempt.computing():
+        raise AssertionError("nothing is computed")
+
+
+def test_a_retry_waits_for_its_memory_only_while_others_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    share = a_share()
+    attempt = Attempt(share, RetryPolicy(), caps=False)
+    free = iter([0, 0, 2 * GB])
+    waits: list[float] = []
+    monkeypatch.setattr("tuner.integrations.ray_tune.attempt._free_bytes", lambda _: next(free))
+    attempt.wait_for_room(waits.append)
+    assert waits == []
+    share.delay_seconds = 60.0
+    attempt.wait_for_room(waits.append)
+    assert waits == [0.5, 0.5]
+
+
+def terms(device: Device, estimate: Any) -> Terms:
+    return Terms("net", estimate, [device], Settings())
+
+
+def test_tunes_resources_stay_but_for_memory_and_gpus(gpu_16gb: Device) -> None:
+    asked = tune.PlacementGroupFactory([{"CPU": 3, "GPU": 0.5, "memory": 7, "licence": 1}])
+    share = share_of(terms(gpu_16gb, lambda config: config["gb"]), {"gb": 3.5}, asked)
+    assert share.bundles == [{"CPU": 3.0, "GPU": 0.25, "licence": 1.0}]
+    assert share_of(terms(gpu_16gb, 7), {}, None).bundles == [{"CPU": 1.0, "GPU": 0.5}]
+    assert share_of(terms(gpu_16gb, 7), {}, {"cpu": 2}).bundles == [{"CPU": 2.0, "GPU": 0.5}]
+    with pytest.raises(InputError, match="trials must be of one process"):
+        share_of(terms(gpu_16gb, 7), {}, tune.PlacementGroupFactory([{"CPU": 1}, {"CPU": 1}]))
+
+
+def test_an_estimate_of_ours_counts_with_its_margin(gpu_16gb: Device) -> None:
+    found = MemoryEstimate("traced", activation_bytes=4 * GB, context_bytes=GB, margin=0.5)
+    assert share_of(terms(gpu_16gb, lambda _: found), {}, None).request.need_bytes == 7 * GB
+
+
+def test_what_fits_no_device_asks_for_none_of_it(gpu_16gb: Device) -> None:
+    share = share_of(terms(gpu_16gb, lambda _: 15), {}, None)
+    assert share.bundles == [{"CPU": 1.0}]
+    assert share.refusal.startswith("estimate: a trial needs 15.00 GB, and cuda:0 has 14.00 GB for trials")
+
+
+def of_two(config: Any, data: Any) -> None:
+    """No trainable of Tune's."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"estimate": "big"}, "estimate 'big': must be a number of GB above 0"),
+        ({"estimate": -1}, "estimate -1: must be a number of GB above 0"),
+        ({"estimate": True}, "estimate True: must be a number"),
+        ({"estimate": float("nan")}, "estimate nan: must be a number"),
+        ({"estimate": 100_000}, r"a trial needs 100000\.00 GB, and cpu has"),
+        ({"trainable": 3}, "trainable 3: must be a function of a configuration, or a class"),
+        ({"trainable": Device}, "must be a function of a configuration, or a class"),
+        ({"trainable": of_two}, "trainable of_two: must take one argument, the configuration"),
+        ({"retry_growth": 1}, "--retry-growth 1: must be more than 1"),
+        ({"max_attempts": 0}, "--max-attempts 0: must be at least 1"),
+        ({"backoff": "soon"}, "--backoff 'soon': must be a number"),
+        ({"on_oom": "accumulate"}, 'on_oom="accumulate": a trainable of Tune'),
+        ({"on_oom": "explode"}, "--on-oom explode: choose one of"),
+        ({"device": "tpu"}, "unknown device 'tpu'"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: dict[str, Any], message: str) -> None:
+    given = {"trainable": train_mnist, "estimate": 0.1, "device": "cpu", **arguments}
+    with pytest.raises(InputError, match=message) as raised:
+        tuner.memory_aware(given.pop("trainable"), **given)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("estimate", "message"),
+    [
+        (lambda config: config["nope"], r"estimate: failed on \{'a': 1\}: KeyError: 'nope'"),
+        (lambda _: None, r"estimate None for \{'a': 1\}: must be a number of GB"),
+    ],
+)
+def test_a_function_that_estimates_nothing_is_bad_input(
+    gpu_16gb: Device, estimate: Callable[..., Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        share_of(terms(gpu_16gb, estimate), {"a": 1}, None)
+
+
+@pytest.mark.parametrize(
+    ("share", "parameters", "message"),
+    [(tune.PlacementGroupFactory([{"CPU": 1}]), {}, "with_resources"), (a_share(), {"data": 1}, "with_parameters")],
+)
+def test_tunes_own_wrappers_come_first(share: Any, parameters: dict[str, Any], message: str) -> None:
+    trial = object.__new__(tuner.memory_aware(train_mnist, estimate=0.1, device="cpu"))
+    trial._trial_info = SimpleNamespace(trial_resources=share)
+    with pytest.raises(InputError, match=rf"train_mnist: tune\.{message}\(\) .* apply it before memory_aware\(\)"):
+        trial.setup({}, **parameters)
+
+
+@pytest.mark.ray
+def test_rays_example_with_half_of_what_it_needs_completes_wrapped_and_fails_unwrapped(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, shared_ray: None
+) -> None:
+    monkeypatch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+    run_config = tune.RunConfig(storage_path=str(tmp_path), verbose=0)
+    half = NEED_GB / 2
+    options: dict[str, Any] = {"device": "cpu", "gpu_memory_buffer_gb": 0, "retry_growth": 2.5, "backoff": 0.1}
+    wrapped = tuner.memory_aware(train_mnist, estimate=half, **options)
+    (result,) = tune.Tuner(wrapped, param_space=EXAMPLE, run_config=run_config).fit()
+    (unwrapped,) = tune.Tuner(train_within, param_space={**EXAMPLE, "gb": half}, run_config=run_config).fit()
+    assert result.error is None
+    assert (result.metrics["attempts"], result.metrics["epoch"]) == (2, 1)
+    assert result.metrics["resumed_at"] == 1, "the second attempt goes on from the first's checkpoint"
+    assert result.metrics["peak_memory_gb"] > 1.8 * half
+    with result.checkpoint.as_directory() as folder:
+        assert torch.load(f"{folder}/checkpoint.pt", weights_only=True)["epoch"] == 1
+    assert isinstance(unwrapped.error, ray.exceptions.RayTaskError)
+    assert "can't allocate memory" in str(unwrapped.error)

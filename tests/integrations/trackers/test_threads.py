@@ -1,0 +1,200 @@
+"""Trackers that fail, hang or are not there, and what they are told; without any of the real ones."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.study.test_study import Interrupted, study
+from tuner.errors import InputError
+from tuner.integrations.trackers import selection as choosing
+from tuner.integrations.trackers import threads as feeds
+from tuner.integrations.trackers.base import Figures, Run, Study
+from tuner.integrations.trackers.selection import choose_trackers
+from tuner.integrations.trackers.threads import Trackers
+
+
+class Stand:
+    """A tracker that keeps what it is told, and fails or hangs at its first epoch if it is told to."""
+
+    name = "stand"
+
+    def __init__(self, fault: str = "") -> None:
+        self.fault = fault
+        self.told: list[tuple[Any, ...]] = []
+        self.release = threading.Event()
+
+    def connect(self) -> None:
+        self.told.append(("connect",))
+
+    def open(self, study: Study) -> None:
+        self.told.append(("open", study.name))
+
+    def begin(self, run: Run) -> None:
+        self.told.append(("begin", run.trial.trial_id, run.epoch, sorted(run.earlier)))
+
+    def log(self, trial_id: str, epoch: int, figures: Figures) -> None:
+        if self.fault == "raises":
+            raise ConnectionError("the server\nis gone")
+        if self.fault == "hangs":
+            self.release.wait(10)
+        self.told.append(("log", trial_id, epoch))
+
+    def end(self, row: dict[str, Any]) -> None:
+        self.told.append(("end", row["trial_id"], row["status"]))
+
+    def close(self) -> None:
+        self.told.append(("close",))
+
+
+@pytest.fixture
+def stand(monkeypatch: pytest.MonkeyPatch) -> Stand:
+    """Takes TensorBoard's place."""
+    found = Stand()
+    monkeypatch.setattr("tuner.study.study.choose_trackers", lambda *_: Trackers([found]))
+    return found
+
+
+LOGS = [("log", "t001", epoch) for epoch in (1, 2, 3)]
+
+
+def test_a_tracker_is_told_in_order_and_of_trials_that_fail_before_their_first_word(
+    tmp_path: Path, stand: Stand
+) -> None:
+    study(tmp_path / "out", {"name": "a"}, {"name": "b", "fault": 1})
+    first = [("connect",), ("open", "out"), ("begin", "t001", 0, []), *LOGS, ("end", "t001", "completed")]
+    assert stand.told == [*first, ("begin", "t002", 0, []), ("end", "t002", "failed"), ("close",)]
+
+
+def test_a_study_that_is_gone_on_with_tells_where_its_trials_begin(tmp_path: Path, stand: Stand) -> None:
+    listed = [{"name": name} for name in "abcd"]
+    with pytest.raises(KeyboardInterrupt):
+        study(tmp_path / "out", *listed, executor=Interrupted, max_workers=2)
+    broken_off = [("end", "t002", "interrupted"), ("begin", "t003", 0, []), ("end", "t003", "interrupted")]
+    assert stand.told[-5:] == [("log", "t002", 1), *broken_off, ("close",)]  # nothing of t004, which had no place
+    stand.told.clear()
+    study(tmp_path / "out", *listed, output=None, resume=str(tmp_path / "out"))
+    assert ("begin", "t002", 1, [1]) in stand.told  # at its checkpoint
+    assert [each[1] for each in stand.told if each[0] == "end"] == ["t002", "t003", "t004"]
+
+
+def test_a_tracker_that_fails_costs_one_line(
+    tmp_path: Path, stand: Stand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stand.fault = "raises"
+    result = study(tmp_path / "out", {"name": "a"}, {"name": "b"})
+    assert result.exit_code == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if "stand" in line]
+    assert said == ["stand: the server is gone; it is told nothing more, the study goes on"]
+
+
+def test_a_tracker_that_hangs_is_not_waited_for_for_ever(
+    tmp_path: Path, stand: Stand, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds, "CLOSE_SECONDS", 0.1)
+    stand.fault = "hangs"
+    began = time.monotonic()
+    assert study(tmp_path / "out", {"name": "a"}).exit_code == 0
+    stand.release.set()
+    assert time.monotonic() - began < 5
+    assert "stand: did not take everything within 0.1 s\n" in capsys.readouterr().out
+
+
+def test_a_dry_run_connects_to_nothing(tmp_path: Path, stand: Stand) -> None:
+    study(tmp_path / "out", {"name": "a"}, dry_run=True)
+    assert stand.told == []
+
+
+@pytest.mark.parametrize("package", ["mlflow", "wandb"])
+def test_a_tracker_that_is_not_installed_says_which_extra_is(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choosing, "find_spec", lambda name: None)
+    options = {"mlflow": None, "wandb": None, package: "sqlite:///x.db" if package == "mlflow" else "p"}
+    with pytest.raises(InputError, match=rf"^--{package}: .* is not installed: pip install 'tuner\[{package}\]'$"):
+        choose_trackers(False, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"mlflow": ""}, "--mlflow '': give a server"),
+        ({"mlflow": 3}, "--mlflow 3: give a server"),
+        ({"mlflow": "postgresql://me:secret@db/x"}, "--mlflow: the URI holds a password"),
+        ({"mlflow": "postgresql://me@db/x?Password=secret"}, "--mlflow: the URI holds a password"),
+        (
+            {"mlflow": "sqlite:///nowhere/m.db"},
+            "--mlflow sqlite:///nowhere/m.db: there is no folder nowhere; make it or",
+        ),
+        ({"wandb": ""}, "--wandb '': give a project's name"),
+        ({"wandb": "a/b/c"}, "--wandb 'a/b/c': give a project's name"),
+    ],
+)
+def test_what_can_be_no_tracker_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match="^" + re.escape(said)) as refused:
+        choose_trackers(False, **{"mlflow": None, "wandb": None, **options})
+    assert "secret" not in str(refused.value)
+
+
+class StandRun(SimpleNamespace):
+    """What ``wandb.init`` gives."""
+
+    def log(self, figures: Figures, step: int) -> None:
+        self.logged[step] = figures
+        self.step = step
+
+    def finish(self, exit_code: int) -> None:
+        self.exit_code = exit_code
+
+
+def stand_in_for_wandb(made: list[Any], logged_in: bool) -> SimpleNamespace:
+    class Config(dict[str, Any]):
+        def update(self, other: Any, allow_val_change: bool = False) -> None:  # type: ignore[override]
+            assert allow_val_change
+            super().update(other)
+
+    def init(**given: Any) -> StandRun:
+        made.append(StandRun(step=0, logged={}, summary={}, given=given, config=Config(given["config"])))
+        return made[-1]
+
+    settings = SimpleNamespace(settings=SimpleNamespace(mode="online"))
+    return SimpleNamespace(init=init, login=lambda prompt: logged_in, setup=lambda: settings, Settings=dict)
+
+
+def test_wandb_is_told_the_figures_of_the_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    monkeypatch.setitem(sys.modules, "wandb", stand_in_for_wandb(made, logged_in=True))
+    monkeypatch.setattr(choosing, "find_spec", lambda name: name)
+    result = study(tmp_path / "out", {"name": "a"}, {"name": "b", "fault": 1}, wandb="team/project")
+    good, bad = made
+    assert (good.given["entity"], good.given["project"], good.given["group"]) == ("team", "project", "out")
+    assert good.given["id"].endswith("-t001") and good.given["id"] != bad.given["id"]
+    assert (good.exit_code, bad.exit_code) == (0, 1)
+    row = next(row for row in result.rows if row["name"] == "a")
+    numbers = {key: row[key] for key in ("val_loss", "test_loss", "peak_memory_gb", "epochs", "duration_s")}
+    assert {key: good.summary[key] for key in numbers} == numbers
+    assert (good.summary["status"], good.config["lr"], good.config["seed"]) == ("completed", 0.1, 0)
+    assert list(good.logged) == [1, 2, 3]
+    assert bad.summary["error"].startswith("first step: loss failed: ValueError: no such thing (toy.py, line ")
+
+
+def test_wandb_without_a_key_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", stand_in_for_wandb([], logged_in=False))
+    monkeypatch.setattr(choosing, "find_spec", lambda name: name)
+    with pytest.raises(InputError, match=r"^--wandb project: W&B knows no key here: run wandb login"):
+        study(tmp_path / "out", {"name": "a"}, wandb="project")
+    assert not (tmp_path / "out").exists()
+
+
+def test_wandb_itself_keeps_runs_that_can_be_sent_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb", reason="wandb is not installed: a stand-in is tested")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    study(tmp_path / "out", {"name": "a"}, wandb="project")
+    assert len(list((tmp_path / "out" / "wandb").glob("offline-run-*/run-*-t001.wandb"))) == 1

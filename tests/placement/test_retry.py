@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tuner.placement.retry import Retry, RetryPolicy, backoff, next_attempt
+from tuner.trial import GB, Ending, History, MemoryEstimate, Request, Trial
+
+OOM = Ending("out_of_memory", limit_bytes=2 * GB)
+LOST = Ending("failed", lost="worker", limit_bytes=2 * GB)
+
+
+def request(history: History = History()) -> Request:  # noqa: B008
+    trial = Trial("t1", "toy", "a", {"batch_size": 8}, seed=0)
+    return Request(trial, MemoryEstimate("given", context_bytes=2 * GB), 2 * GB, history)
+
+
+def halved(trial: Trial) -> Mapping[str, Any] | None:
+    steps = 2 * trial.config.get("accumulation", 1)
+    return None if steps > 4 else {**trial.config, "accumulation": steps}
+
+
+def after(ending: Ending, history: History = History(), whole: int = 8 * GB, **policy: Any) -> Retry | None:  # noqa: B008
+    return next_attempt(
+        request(history),
+        ending,
+        RetryPolicy(**policy),
+        whole_bytes=whole,
+        accumulated=halved,
+        random=lambda: 1.0,
+    )
+
+
+def test_out_of_memory_is_tried_again_with_half_as_much_more_after_a_wait() -> None:
+    retry = after(OOM)
+    assert retry
+    assert retry.request.need_bytes == 3 * GB
+    assert (retry.request.trial.attempt, retry.request.history) == (2, History(out_of_memory=1))
+    assert retry.delay_seconds == 5
+
+
+def test_a_retry_has_at_least_what_was_reached_and_at_most_a_device() -> None:
+    reached = after(Ending("out_of_memory", limit_bytes=2 * GB, peak_bytes=5 * GB))
+    assert reached
+    assert reached.request.need_bytes == 7.5 * GB
+    most = after(Ending("out_of_memory", limit_bytes=7 * GB))
+    assert most
+    assert most.request.need_bytes == 8 * GB
+
+
+@pytest.mark.parametrize(
+    ("ending", "history", "policy"),
+    [
+        (OOM, History(out_of_memory=3), {}),
+        (OOM, History(), {"on_oom": "fail"}),
+        (OOM, History(), {"max_attempts": 1}),
+        (Ending("out_of_memory", limit_bytes=8 * GB), History(), {}),
+        (LOST, History(lost_workers=1), {}),
+        (Ending("failed"), History(), {}),
+        (Ending("failed"), History(failures=2), {"max_failures": 2}),
+        (Ending("completed"), History(), {"max_failures": 9}),
+        (Ending("diverged"), History(), {"max_failures": 9}),
+        (Ending("pruned"), History(), {}),
+    ],
+)
+def test_some_endings_are_final(ending: Ending, history: History, policy: dict[str, Any]) -> None:
+    assert after(ending, history, **policy) is None
+
+
+@pytest.mark.parametrize(
+    ("ending", "history", "policy", "counted"),
+    [
+        (LOST, History(), {}, History(lost_workers=1)),
+        (Ending("failed", lost="node"), History(lost_workers=1), {}, History(lost_workers=1)),
+        (Ending("failed"), History(failures=1), {"max_failures": 2}, History(failures=2)),
+        (Ending("interrupted"), History(), {}, History()),
+    ],
+)
+def test_other_endings_are_tried_again_at_once_with_the_same_share(
+    ending: Ending, history: History, policy: dict[str, Any], counted: History
+) -> None:
+    retry = after(ending, history, **policy)
+    assert retry
+    assert (retry.delay_seconds, retry.request.need_bytes, retry.request.history) == (0, 2 * GB, counted)
+
+
+def test_where_a_whole_device_is_not_enough_the_micro_batch_is_halved() -> None:
+    whole = Ending("out_of_memory", limit_bytes=8 * GB)
+    retry = after(whole, on_oom="accumulate")
+    assert retry
+    assert retry.request.trial.config == {"batch_size": 8, "accumulation": 2}
+    assert retry.request.need_bytes == 8 * GB
+    grown = after(OOM, on_oom="accumulate")
+    assert grown
+    assert grown.request.trial.config == {"batch_size": 8}, "only where the device is not enough"
+
+
+def test_waits_double_up_to_a_bound_and_jitter_takes_off_up_to_half() -> None:
+    policy = RetryPolicy(backoff_seconds=5, backoff_max_seconds=30)
+    assert [backoff(n, policy, lambda: 1.0) for n in (1, 2, 3, 4, 99)] == [5, 10, 20, 30, 30]
+    assert backoff(1, policy, lambda: 0.0) == 2.5

@@ -1,0 +1,189 @@
+"""Conditions, order and columns of results, without a file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tuner.errors import InputError
+from tuner.records.row_queries import (
+    Order,
+    best_first,
+    default_columns,
+    find_column,
+    head,
+    parse_columns,
+    parse_condition,
+    parse_order,
+    sort_rows,
+    to_value,
+)
+
+COLUMNS = [
+    "study",
+    "name",
+    "status",
+    "val_rmse",
+    "epochs",
+    "duration_s",
+    "error",
+    "config/hidden_dim",
+    "config/epochs",
+]
+
+
+def row(**values: Any) -> dict[str, Any]:
+    return {"workload": "toy", "status": "completed", **values}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("7", 7),
+        ("-7", -7),
+        ("1e-3", 0.001),
+        (".5", 0.5),
+        ("2.", 2.0),
+        ("nan", "nan"),
+        ("inf", "inf"),
+        ("1_000", "1_000"),
+        ("64x2", "64x2"),
+        ("9" * 5000, float("inf")),
+    ],
+)
+def test_a_text_is_a_number_where_it_is_written_as_one(text: str, value: object) -> None:
+    found = to_value(text)
+    assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "holds"),
+    [
+        ("hidden_dim>=64", {"config/hidden_dim": 64}, True),
+        ("hidden_dim > 64", {"config/hidden_dim": 64}, False),
+        ("config/hidden_dim<64", {"config/hidden_dim": 9}, True),
+        ("hidden_dim==64.0", {"config/hidden_dim": 64}, True),
+        ("hidden_dim='64'", {"config/hidden_dim": 64}, True),
+        ("epochs=5", {"epochs": 5, "config/epochs": 9}, True),
+        ("config/epochs=5", {"epochs": 5, "config/epochs": 9}, False),
+        ("seconds<=1.5", {"duration_s": 1.5}, True),
+        ("name=32", {"name": "32"}, True),
+        ("name=32", {"name": "32.0"}, False),
+        ("name<b", {"name": "a"}, True),
+        ('name="a == b"', {"name": "a == b"}, True),
+        ("name=a b ", {"name": "a b"}, True),
+        ("error~MEMORY", {"error": "out of memory"}, True),
+        ("hidden_dim~12", {"config/hidden_dim": 128}, True),
+        ("hidden_dim<abc", {"config/hidden_dim": 1}, False),
+        ("hidden_dim=abc", {"config/hidden_dim": 1}, False),
+        ("hidden_dim!=abc", {"config/hidden_dim": 1}, True),
+        ("val_rmse!=1", {}, True),
+        ("val_rmse=1", {}, False),
+        ("val_rmse<1", {}, False),
+        ("val_rmse~1", {}, False),
+        ('error=""', {}, True),
+        ("error==''", {"error": "x"}, False),
+        ('error!=""', {"error": "x"}, True),
+        ('error!=""', {}, False),
+        ('val_rmse<""', {"val_rmse": 1.0}, False),
+    ],
+)
+def test_a_condition_compares_a_column_with_a_value(text: str, values: dict[str, Any], holds: bool) -> None:
+    assert parse_condition(text, COLUMNS).holds(row(**values)) is holds
+
+
+@pytest.mark.parametrize(
+    "text", ["hidden_dim", "", "=5", "epochs=", "epochs=>5", "epochs===5", "epochs<>5", "name='a", "epochs >"]
+)
+def test_what_is_no_comparison_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(InputError, match=r'^--where .*: expected a column, .* such as "hidden_dim>=64"'):
+        parse_condition(text, COLUMNS)
+
+
+def test_a_condition_is_never_executed() -> None:
+    with pytest.raises(InputError, match=r'no column "__import__\('):
+        parse_condition("__import__('os').getcwd()=5", COLUMNS)
+
+
+def test_an_unknown_column_is_told_with_those_that_are_close() -> None:
+    with pytest.raises(InputError, match=r"^--where hiden_dim>3: no column 'hiden_dim': did you mean hidden_dim\?$"):
+        parse_condition("hiden_dim>3", COLUMNS)
+    with pytest.raises(InputError, match=r"^--sort -xyz: no column 'xyz': there are study, name"):
+        parse_order("-xyz", COLUMNS)
+    with pytest.raises(InputError, match=r"^--columns: no column 'stat': did you mean status\?$"):
+        parse_columns("name,stat", COLUMNS)
+
+
+@pytest.mark.parametrize("column", [*COLUMNS, "config/seconds"])
+def test_what_a_head_says_is_a_name_of_its_column(column: str) -> None:
+    known = [*COLUMNS, "config/seconds"]
+    assert find_column(head(column, known), known, "--sort") == column
+
+
+def test_heads_are_short_where_that_tells_columns_apart() -> None:
+    heads = [head(column, COLUMNS) for column in COLUMNS[-4:]]
+    assert heads == ["seconds", "error", "hidden_dim", "config/epochs"]
+
+
+@pytest.mark.parametrize(
+    ("text", "order"),
+    [
+        ("hidden_dim", Order("config/hidden_dim")),
+        ("-seconds", Order("duration_s", descending=True)),
+        ("epochs:desc", Order("epochs", descending=True)),
+        ("epochs:asc", Order("epochs")),
+    ],
+)
+def test_an_order_is_a_column_and_a_direction(text: str, order: Order) -> None:
+    assert parse_order(text, COLUMNS) == order
+
+
+def test_another_direction_is_refused() -> None:
+    with pytest.raises(InputError, match="--sort epochs:down: expected COLUMN, -COLUMN"):
+        parse_order("epochs:down", COLUMNS)
+
+
+def test_columns_are_asked_for_in_a_text_or_a_list_each_once() -> None:
+    expected = ["name", "config/hidden_dim", "duration_s"]
+    assert parse_columns("name, hidden_dim,seconds,name", COLUMNS) == expected
+    assert parse_columns(["name", "hidden_dim", "duration_s"], COLUMNS) == expected
+    for names in (" ,", "name,,seed", "name,", []):
+        with pytest.raises(InputError, match=r"--columns .*: expected names with commas"):
+            parse_columns(names, COLUMNS)
+
+
+def test_rows_are_sorted_by_several_columns_and_what_is_missing_comes_last() -> None:
+    rows = [{"n": 1, "a": 2}, {"n": 2, "a": 1}, {"n": 3}, {"n": 4, "a": 2, "b": "x"}, {"n": 5, "a": "text"}]
+    assert [each["n"] for each in sort_rows(rows, [Order("a"), Order("b")])] == [2, 4, 1, 5, 3]
+    assert [each["n"] for each in sort_rows(rows, [Order("a", descending=True)])] == [5, 1, 4, 2, 3]
+    assert sort_rows(rows, []) == rows
+
+
+def test_the_best_of_each_workload_come_first_and_then_what_did_not_complete() -> None:
+    rows = [
+        row(name="worse", val=2.0),
+        row(name="failed", status="failed"),
+        row(name="other", workload="b", loss=1.0),
+        row(name="better", val=1.0),
+        row(name="none"),
+    ]
+    found = best_first(rows, {"b": "loss", "toy": "val"})
+    assert [each["name"] for each in found] == ["other", "better", "worse", "none", "failed"]
+
+
+def test_the_default_columns_are_what_came_out_and_what_differs() -> None:
+    common = {"seed": 1, "attempts": 1, "val_rmse": 1.0, "config/epochs": 3}
+    columns = ["seed", "attempts", "error", "config/hidden_dim", "config/epochs"]
+    rows = [row(**common, **{"config/hidden_dim": 1}), row(**common, **{"config/hidden_dim": 2})]
+    came_out = ["epochs", "duration_s", "estimated_memory_gb", "peak_memory_gb"]
+    assert default_columns(rows, columns, "val_rmse") == [
+        "name",
+        "status",
+        "val_rmse",
+        *came_out,
+        "config/hidden_dim",
+    ]
+    rows = [row(seed=1, error="x", study="a"), row(seed=2, attempts=2, test_rmse=1.0, study="b")]
+    told = ["study", "name", "seed", "status", "attempts", "test_rmse", *came_out, "error"]
+    assert default_columns(rows, columns, "val_rmse") == told

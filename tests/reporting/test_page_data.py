@@ -1,0 +1,259 @@
+"""What the report's page is made of, without a browser."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.generated_study import METRICS, write_study
+from tuner.reporting.page.axes import metric_axis, nice_ticks, value_axis, varying
+from tuner.reporting.page.coordinates import against_each, parallel_coordinates, rank_correlation
+from tuner.reporting.page.curves import learning_curves, subset
+from tuner.reporting.page.document import json_block, main_html, page_html
+from tuner.reporting.page.estimates import estimate_against_peak
+from tuner.reporting.page.study import PageStudy, read_page_study
+from tuner.reporting.page.timeline import (
+    Bar,
+    in_lanes,
+    memory_over_time,
+    timelines,
+    to_bars,
+    used_share,
+    without_pauses,
+)
+
+Row = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> PageStudy:
+    folder = tmp_path_factory.mktemp("studies") / "forty"
+    write_study(folder, 40)
+    return read_page_study(folder, METRICS, lambda row: f"again {row['name']}")
+
+
+def rows_of(**columns: list[Any]) -> list[Row]:
+    """Completed rows with these values of hyperparameters, and the metric ``val_loss``."""
+    count = len(next(iter(columns.values())))
+    rows = [
+        {"trial_id": f"t{i}", "workload": "toy", "name": f"n{i}", "status": "completed", "seed": 0}
+        for i in range(count)
+    ]
+    for key, values in columns.items():
+        for row, value in zip(rows, values, strict=True):
+            row[key if key.startswith("val_") else f"config/{key}"] = value
+    return rows
+
+
+def bar(start: float, end: float, reserved: float = 1.0, used: float | None = 0.5) -> Bar:
+    return Bar("t1", "cpu", 1, "completed", start, end, reserved, used)
+
+
+def test_few_values_stand_at_even_distances_whatever_they_are() -> None:
+    axis = value_axis("config/width", rows_of(width=[256, 32, "wide", 64, None]))
+    assert (axis.scale, axis.places) == ("even", [0.6667, 0.0, 1.0, 0.3333, None])
+    assert axis.ticks == [(0.0, "32"), (0.3333, "64"), (0.6667, "256"), (1.0, "wide")]
+
+
+def test_many_numbers_stand_where_they_are_on_a_logarithmic_axis_if_they_span_decades() -> None:
+    axis = value_axis("config/lr", rows_of(lr=[10 ** (-number / 4) for number in range(4, 17)]))
+    assert axis.scale == "logarithmic"
+    assert (axis.places[0], axis.places[6], axis.places[-1]) == (1.0, 0.5, 0.0)
+    assert [text for _, text in axis.ticks] == ["0.0001", "0.001", "0.01", "0.1"]
+    linear = value_axis("config/size", rows_of(size=list(range(10, 21))))
+    assert (linear.scale, linear.places[5], linear.ticks[0]) == ("linear", 0.5, (0.0, "10"))
+
+
+def test_a_metric_far_from_the_others_stands_at_the_axis_end() -> None:
+    values = [0.9 + number / 100 for number in range(10)]
+    axis = metric_axis("val_loss", rows_of(val_loss=[*values, 1e6]))
+    assert axis.places[0] == 0.0
+    assert axis.places[-1] == 1.0
+    assert 0.5 < (axis.places[9] or 0) < 1.0
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [(0, 10, [0, 2, 4, 6, 8, 10]), (0.83, 0.97, [0.85, 0.9, 0.95]), (3, 3, [3]), (-1, 1, [-1, -0.5, 0, 0.5, 1])],
+)
+def test_ticks_are_round_numbers(low: float, high: float, ticks: list[float]) -> None:
+    assert nice_ticks(low, high) == ticks
+
+
+def test_what_was_tried_is_what_varies_but_no_seed() -> None:
+    rows = rows_of(width=[1, 2], depth=[3, 3])
+    rows[1]["seed"] = 1
+    assert varying(rows) == ["config/width"]
+
+
+def test_ranks_correlate_whatever_the_distances_and_ties_share_a_rank() -> None:
+    assert rank_correlation([1, 2, 30], [5, 60, 700]) == pytest.approx(1)
+    assert rank_correlation([1, 2, 3], [3, 2, 1]) == pytest.approx(-1)
+    assert rank_correlation([1, 2, 2, 3], [1, 3, 2, 4]) == pytest.approx(0.9486833)  # scipy.stats.spearmanr
+    assert rank_correlation([1, 1], [1, 2]) == 0
+
+
+def test_the_findings_name_what_the_best_have_in_common() -> None:
+    rows = rows_of(
+        depth=[2, 2, 2, 3, 4, 3, 4, 2], width=[8, 16, 32, 8, 16, 32, 8, 16], val_loss=[n / 10 for n in range(8)]
+    )
+    assert parallel_coordinates(rows, "val_loss").caption.endswith("Of the best 3, 3 have depth 2.")
+    depth, width = against_each(rows, "val_loss")
+    assert (depth.title, width.title) == ("depth", "width")
+    assert depth.caption == "Median val_loss lowest at 2 (0.15, 4 trials), highest at 4 (0.5, 2 trials)."
+    assert depth.data
+    assert [x for x, _ in depth.data["medians"]] == [0.0, 0.5, 1.0]
+    assert [y for _, y in depth.data["medians"]] == pytest.approx([0.15 / 0.7, 0.4 / 0.7, 0.5 / 0.7], abs=1e-4)
+
+
+def test_the_quarter_in_which_a_number_does_best_is_named() -> None:
+    sizes = list(range(10, 30))
+    rows = rows_of(size=sizes, val_loss=[abs(size - 22) / 10 for size in sizes])
+    (figure,) = against_each(rows, "val_loss")
+    assert "that from 20 to 24 has the lowest median val_loss (0.1)" in figure.caption
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ([], "No trial has ended with a val_loss yet"),
+        (rows_of(width=[1], val_loss=[0.5]), "Only one trial has ended well"),
+        (rows_of(width=[1, 1], val_loss=[0.5, 0.6]), "All trials have the same hyperparameters"),
+    ],
+)
+def test_what_cannot_be_compared_says_why(rows: list[Row], reason: str) -> None:
+    figure = parallel_coordinates(rows, "val_loss")
+    assert figure.data is None
+    assert reason in figure.caption
+
+
+def test_there_are_as_many_lanes_as_ran_at_once() -> None:
+    placed = in_lanes([bar(0, 4), bar(1, 2), bar(2, 5), bar(3, 6), bar(4, 5)])
+    assert [each.lane for each in placed] == [0, 1, 1, 2, 0]
+
+
+def test_memory_is_summed_over_what_runs() -> None:
+    steps = memory_over_time([bar(0, 2, 1, 0.5), bar(1, 3, 2, None), bar(2, 3, 1, 1)])
+    assert steps == [(0, 1, 0.5), (1, 3, 0.5), (2, 3, 1), (3, 0, 0)]
+    assert used_share([bar(0, 2, 1, 0.5), bar(1, 3, 2, None), bar(2, 4, 1, 1)]) == pytest.approx(0.75)
+
+
+def test_the_time_between_a_study_and_its_resumption_is_left_out() -> None:
+    moved, pauses = without_pauses([bar(0, 10), bar(11, 20), bar(3620, 3630), bar(7230, 7240)])
+    assert [(each.start, each.end) for each in moved] == [(0, 10), (11, 20), (20, 30), (30, 40)]
+    assert pauses == [(20, 3600), (30, 3600)]
+
+
+def test_a_timeline_has_a_bar_for_each_attempt_on_its_device(study: PageStudy) -> None:
+    figures = timelines(study)
+    assert [figure.title.split(" (")[0] for figure in figures] == ["Timeline of cuda:0", "Timeline of cuda:1"]
+    told = [trial for figure in figures for trial in (figure.data or {})["ids"]]
+    assert sorted(told) == sorted(row["trial_id"] for row in study.attempts)
+    bars = to_bars(study.attempts)
+    assert min(each.start for each in bars) == 0
+    assert "of the device's 14.00 GB were reserved at a time" in figures[0].caption
+    retried = sum(each.attempt > 1 for each in bars if each.device == "cuda:0")
+    assert f"{retried} bar" in figures[0].caption
+
+
+def test_an_older_study_gives_a_page_that_says_what_was_not_kept(study: PageStudy) -> None:
+    attempts = [{k: v for k, v in row.items() if k not in ("started_at", "ended_at")} for row in study.attempts]
+    old = replace(study, attempts=attempts, epochs=[])
+    assert "it ran before the times of attempts were kept" in timelines(old)[0].caption
+    assert "kept no epochs" in learning_curves(old, "toy").caption
+    assert main_html(old).count("data-figure=") == 1 + 5 + 1
+
+
+def test_a_study_of_which_nothing_has_ended_gives_a_page_that_says_so(study: PageStudy) -> None:
+    text = main_html(replace(study, attempts=[], rows=[], epochs=[]))
+    assert text.count("data-figure=") == 0
+    for said in (
+        "No trial has completed yet",
+        "No trial has ended yet",
+        "no attempt has ended yet",
+        "40 not ended yet",
+    ):
+        assert said in text
+
+
+def test_curves_are_the_best_and_others_evenly_by_rank() -> None:
+    chosen = subset([str(number) for number in range(1000)], 60)
+    assert (len(chosen), chosen[:11], chosen[-1]) == (60, [str(number) for number in range(11)], "980")
+    assert subset(["a", "b"], 60) == ["a", "b"]
+
+
+def test_a_later_attempt_says_what_an_epoch_came_to(study: PageStudy) -> None:
+    line = {"trial_id": study.rows[0]["trial_id"], "attempt": 2, "epoch": 3, "at": 0.0, "metrics": {"val_loss": 9.0}}
+    figure = learning_curves(replace(study, epochs=[*study.epochs, line]), "toy")
+    curve = next(each for each in (figure.data or {})["curves"] if each["id"] == line["trial_id"])
+    assert (3, 9.0) in curve["points"]
+    assert len({epoch for epoch, _ in curve["points"]}) == len(curve["points"]) == 12
+
+
+def test_a_running_trial_has_a_curve_and_is_named(study: PageStudy) -> None:
+    waiting = {**study.study, "configurations": [*study.study["configurations"], {"name": "late <one>"}]}
+    line = {"trial_id": "t041", "attempt": 1, "epoch": 1, "at": 0.0, "metrics": {"val_loss": 1.0}}
+    going = replace(study, study=waiting, epochs=[*study.epochs, line])
+    figure = learning_curves(going, "toy")
+    assert [each["id"] for each in (figure.data or {})["curves"]][-1] == "t041"
+    assert "late &lt;one&gt; (after epoch 1)" in main_html(going)
+
+
+def test_trials_of_several_seeds_are_told_apart_and_all_counted(study: PageStudy) -> None:
+    known = len(study.study["configurations"])
+    seeds = replace(study, study={**study.study, "seed": 3, "seeds": 2}, rows=study.rows[:1])
+    row = study.rows[0]
+    assert seeds.total == 2 * known
+    assert seeds.trial_names[row["trial_id"]].endswith(f"{row['name']} (seed {row['seed']})")
+    assert seeds.trial_names[f"t{known + 1:03d}"] == f"{study.study['configurations'][0]['name']} (seed 4)"
+
+
+def test_estimates_are_judged_only_where_some_were_made(study: PageStudy) -> None:
+    figure = estimate_against_peak(study)
+    completed = [row for row in study.rows if row["status"] == "completed"]
+    assert figure.data and len(figure.data["ids"]) == len(completed)
+    assert re.search(r"off by \d\.\d% at the median", figure.caption)
+    given = replace(study, study={**study.study, "settings": {"auto_memory": False, "model_memory_gb": 2.0}})
+    assert estimate_against_peak(given).caption.startswith("No memory was estimated: each was given 2.0 GB")
+
+
+def test_workloads_have_sections_of_their_own(study: PageStudy) -> None:
+    other = [{**row, "trial_id": f"u{row['trial_id']}", "workload": "wide", "val_error": 0.5} for row in study.rows]
+    both = replace(
+        study,
+        rows=[*study.rows, *other],
+        attempts=[*study.attempts, *other],
+        metrics={**METRICS, "wide": "val_error"},
+    )
+    text = main_html(both)
+    for heading in ("Best trial of toy", "Best trial of wide", "Comparison: toy", "Comparison: wide"):
+        assert heading in text
+
+
+def test_no_text_breaks_out_of_the_json_in_a_page() -> None:
+    text = json_block("data", ["</script><!--<script>&"])
+    assert text.count("<") == 2
+    assert json.loads(text.partition(">")[2].removesuffix("</script>")) == ["</script><!--<script>&"]
+
+
+def test_names_of_users_are_text_wherever_they_stand(tmp_path: Path) -> None:
+    nasty = "</script><img src=x onerror=alert(1)>'\"$title"
+    write_study(tmp_path / "s", 6, name=nasty)
+    found = read_page_study(tmp_path / "s", METRICS, lambda row: f"tune --only {row['name']}")
+    found = replace(found, name=nasty, study={**found.study, "command": nasty, "data": nasty})
+    page = page_html(found)
+    assert "<img" not in page.partition("<body>")[2].partition("<script>")[0]
+    assert page.count("</script>") == 4, "the data, the table's, plotly and ours"
+
+
+def test_a_policy_lets_no_other_script_run_and_nothing_be_loaded(study: PageStudy) -> None:
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', page_html(study))
+    assert policy.startswith("default-src &#x27;none&#x27;; script-src &#x27;sha256-")
+    assert "connect-src &#x27;none&#x27;" in policy
+    assert "unsafe-eval" not in policy
+    assert "http" not in policy

@@ -1,0 +1,157 @@
+"""Advice on made-up figures: each sentence where its figures are, and none elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tuner.placement.packing import make_plan
+from tuner.spec.settings import Settings
+from tuner.study.advice import Figures, advise
+from tuner.trial import GB, Device
+
+
+def row(name: str, **others: Any) -> dict[str, Any]:
+    base = {"trial_id": f"{name}-{others.get('seed', 0)}", "workload": "toy", "name": name, "seed": 0}
+    figures = {"val_loss": 0.5, "best_epoch": 3, "epochs": 10, "duration_s": 5.0}
+    memory = {"peak_memory_gb": 0.5, "estimated_memory_gb": 0.5, "limit_gb": 2.0}
+    return {**base, "status": "completed", **figures, **memory, **others}
+
+
+def advice(
+    *rows: dict[str, Any],
+    total_gb: float = 4,
+    cores: int = 8,
+    needs_gb: list[float] | None = None,
+    attempts: list[dict[str, Any]] | None = None,
+    in_python: bool = False,
+    **options: Any,
+) -> list[str]:
+    settings = Settings(**{"model_memory_gb": 2.0, **options} if not options.get("auto_memory") else options)
+    device = Device("", "cpu", 0, "a CPU", int(total_gb * GB), int(total_gb * GB), cores)
+    needs = [int(gb * GB) for gb in needs_gb or [settings.model_memory_gb] * len(rows)]
+    plan = make_plan([device], needs, packing=settings.packing_used, buffer_bytes=0, max_workers=settings.max_workers)
+    tried = attempts if attempts is not None else rows
+    return advise(Figures(rows, tried, plan, settings, {"toy": "val_loss"}, in_python))
+
+
+ALIKE = [row(name) for name in "abcdef"]
+
+
+def test_shares_that_peaks_do_not_fill() -> None:
+    assert advice(*ALIKE) == [
+        "peaks reached 25% of the shares: `--model-memory-gb 0.55` would run 6 instead of 2 at once"
+    ]
+
+
+def test_shares_are_left_alone_where_cores_or_the_user_allow_no_more() -> None:
+    assert advice(*ALIKE, cores=2) == []
+    assert advice(*ALIKE, max_workers=2) == []
+    assert advice(*(row(name, peak_memory_gb=1.9) for name in "abcdef")) == []
+
+
+def test_peaks_that_differ_call_for_estimates() -> None:
+    rows = [row("large", peak_memory_gb=1.8), *(row(name, peak_memory_gb=0.2) for name in "abcdef")]
+    assert advice(*rows) == [
+        "peaks were 0.20 to 1.80 GB, and each trial was given 2 GB: `--auto-memory` would run up to 7 instead of "
+        "2 at once"
+    ]
+
+
+def test_nothing_is_said_of_shares_where_a_configuration_has_no_peak() -> None:
+    assert advice(*ALIKE, row("g", status="failed", peak_memory_gb=None)) == []
+
+
+def test_trials_that_ran_out_of_memory_and_what_was_enough() -> None:
+    failed = [row("a", status="out_of_memory", limit_gb=gb) for gb in (2.0, 3.0)]
+    rows = [row("a", limit_gb=4.001), *ALIKE[1:]]
+    assert advice(*rows, attempts=[*failed, *rows]) == [
+        "1 trial ran out of memory 2 times, with 3.00 GB at most: `--model-memory-gb 4.01` was enough in the end"
+    ]
+
+
+def test_trials_that_were_given_up() -> None:
+    whole = row("a", status="out_of_memory", limit_gb=4.0)
+    assert advice(whole, *ALIKE[1:])[0].endswith("for 1: `--on-oom accumulate` halves their micro-batches")
+    assert advice(whole, *ALIKE[1:], on_oom="accumulate")[0].endswith(
+        "`--auto-memory` estimates what each of them needs"
+    )
+    estimated = advice(whole, *ALIKE[1:], on_oom="accumulate", auto_memory=True)
+    assert estimated[0].endswith("`--memory-estimation measured` measures a step of each instead")
+    measured = {"auto_memory": True, "memory_estimation": "measured"}
+    assert advice(whole, *ALIKE[1:], on_oom="accumulate", **measured) == []
+
+
+def test_estimates_that_were_never_corrected() -> None:
+    rows = [row(name, estimated_memory_gb=0.7) for name in "abcdef"]
+    options = {"auto_memory": True, "needs_gb": [2.0] * 6}
+    assert advice(*rows, **options, calibration=False) == [
+        "the estimates were 40% above the peaks at the median, and memory kept more than 2 from running at once: "
+        "without `--no-calibration` studies learn from earlier ones"
+    ]
+    assert advice(*rows, **options) == []
+    assert advice(*ALIKE, **options, calibration=False) == []
+
+
+def test_a_best_trial_that_was_still_improving() -> None:
+    rows = [row("best", val_loss=0.4, best_epoch=10), *ALIKE[:2]]
+    assert advice(*rows, cores=1) == [
+        "val_loss was still improving in the last epoch (10) of the best trial, best, and in 1 of 3 completed "
+        "trials: try a new study with `--epochs 20`"
+    ]
+    assert advice(row("best", val_loss=0.4), row("a", best_epoch=10), cores=1) == []
+
+
+def test_a_few_epochs_tell_nothing_of_more() -> None:
+    assert advice(row("best", best_epoch=4, epochs=4), cores=1) == []
+    assert advice(row("best", best_epoch=5, epochs=5), cores=1) != []
+
+
+def test_in_python_options_are_spelled_as_arguments() -> None:
+    assert advice(*ALIKE, in_python=True)[0].split(": ")[1].startswith("`model_memory_gb=0.55` would run 6")
+    rows = [row("best", best_epoch=10)]
+    assert advice(*rows, cores=1, in_python=True)[0].endswith("try a new study with `epochs=20`")
+    device = Device("", "cpu", 0, "a CPU", GB, GB, 1)
+    plan = make_plan([device], [1], packing="uniform", buffer_bytes=0)
+    figures = Figures([], [], plan, Settings(), {}, in_python=True)
+    assert [figures.option("on_oom", "grow"), figures.option("calibration", False), figures.option("resume")] == [
+        "`on_oom='grow'`",
+        "`calibration=False`",
+        "`resume`",
+    ]
+
+
+def test_seeds_that_would_tell_the_runner_up_from_the_best() -> None:
+    # "next" would be told with 7 seeds, and "far", which is further behind, with fewer.
+    losses = {"a": [0.50, 0.51, 0.52], "next": [0.51, 0.51, 0.54], "far": [0.51, 0.58, 0.56]}
+    rows = [row(name, seed=seed, val_loss=loss) for name, each in losses.items() for seed, loss in enumerate(each)]
+    assert advice(*rows, cores=1, seeds=3) == [
+        "2 configurations cannot be told from the best: the first, next, is 0.0100 of val_loss behind, and "
+        "differences vary by 0.0100 from seed to seed: about `--seeds 7` would tell it apart if that stays so "
+        "(beside `--resume` only the new ones run)"
+    ]
+    two = [each for each in rows if each["name"] != "far"]
+    assert advice(*two, cores=1, seeds=3)[0].startswith("next cannot be told from the best: it is 0.0100 of val_loss")
+    equal = [row("equal", seed=seed, val_loss=loss) for seed, loss in enumerate([0.49, 0.54, 0.501])]
+    assert advice(*rows, *equal, cores=1, seeds=3) == [], "it would take more than 30 to tell the runner-up"
+    assert advice(*(each for each in rows if each["seed"] == 0), cores=1) == []
+
+
+def test_cores_that_kept_a_long_study_small() -> None:
+    rows = [row(name, duration_s=900.0) for name in "abcdef"]
+    assert advice(*rows, total_gb=20, cores=2) == [
+        "2 CPU cores kept it to 2 at once for some 45 min, where memory has room for 10: `--address` adds the cores "
+        "of a cluster's other machines"
+    ]
+    assert advice(*ALIKE, total_gb=20, cores=2) == []
+
+
+def test_at_most_three_and_the_lost_trials_first() -> None:
+    losses = {"a": [0.50, 0.51, 0.52], "near": [0.51, 0.51, 0.54]}
+    rows = [
+        row(name, seed=seed, val_loss=loss, best_epoch=10, duration_s=9000.0)
+        for name, each in losses.items()
+        for seed, loss in enumerate(each)
+    ]
+    failed = row("a", status="out_of_memory", limit_gb=1.0)
+    said = advice(*rows, attempts=[failed, *rows], total_gb=20, cores=2, seeds=3)
+    assert ["ran out" in said[0], "--seeds" in said[1], "--epochs" in said[2], len(said)] == [True, True, True, 3]

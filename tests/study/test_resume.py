@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tuner
+from tests.toy import Toy
+from tuner.api.run import run_defaults
+from tuner.errors import InputError
+from tuner.placement.retry import RetryPolicy
+from tuner.records.journal import Journal
+from tuner.study.resume import check_same, description, fingerprint, merged_options, remaining
+from tuner.trial import GB, History, MemoryEstimate, Request, Trial
+from tuner.workloads.base import Job
+
+TRIALS = [Trial("t1", "toy", "a", {"lr": 0.1}, seed=0), Trial("t2", "toy", "b", {"lr": 0.2}, seed=0)]
+
+
+def row(trial_id: str, status: str, attempts: int = 1, **others: Any) -> dict[str, Any]:
+    base = {"trial_id": trial_id, "status": status, "attempts": attempts, "limit_gb": 2.0, "peak_memory_gb": None}
+    return {**base, **others}
+
+
+def doubled(trial: Trial) -> Mapping[str, Any]:
+    return {**trial.config, "accumulation": 2 * trial.config.get("accumulation", 1)}
+
+
+def jobs(name: str = "toy", data: Any = None) -> dict[str, Job]:
+    return {name: Job(Toy(), data)}
+
+
+def left(*rows: dict[str, Any], whole_gb: int = 8, **policy: Any) -> list[Request]:
+    trials = [Trial(name, "toy", name, {"batch_size": 8}, seed=0) for name in ("t1", "t2")]
+    requests = [Request(trial, MemoryEstimate("given"), 2 * GB) for trial in trials]
+    return remaining(requests, rows, RetryPolicy(**policy), whole_bytes=whole_gb * GB, accumulated=doubled)
+
+
+def test_the_same_data_have_the_same_fingerprint_and_others_another() -> None:
+    data = {"x": np.arange(1000.0), "name": "n"}
+    assert fingerprint(data) == fingerprint({"x": np.arange(1000.0), "name": "n"})
+    assert fingerprint(data) != fingerprint({"x": np.arange(1000.0) + 1e-9, "name": "n"})
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"x": np.arange(6).reshape(2, 3)[:, ::2] + 1},
+        {"x": np.zeros((2, 2), dtype=np.int32)},
+        {"x": np.zeros(4, dtype=np.int64)},
+        {"x": np.array(["a", 0], dtype=object)},
+        {"x": np.zeros((2, 2), dtype=np.int64), "names": ["b"]},
+    ],
+    ids=["values that are strided", "type", "shape", "objects", "lists"],
+)
+def test_type_shape_order_and_plain_values_count_for_the_fingerprint(other: dict[str, Any]) -> None:
+    assert fingerprint(other) != fingerprint({"x": np.zeros((2, 2), dtype=np.int64)})
+
+
+def test_how_data_lie_in_memory_does_not_count_for_the_fingerprint() -> None:
+    table, text = np.arange(12.0).reshape(3, 4), "".join(["a", "b"])
+    assert fingerprint([table[:, ::2], text, text]) == fingerprint([table[:, ::2].copy(), "ab", "".join("ab")])
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"jobs": jobs("other")}, "--resume out: its workload is 'toy', not 'other'"),
+        ({"seed": 1}, "--resume out: its seed is 0, not 1"),
+        ({"jobs": jobs(data=[np.zeros(3)])}, "--resume out: the data are others than its own"),
+        ({"trials": TRIALS[:1]}, "--resume out: its configurations are others"),
+    ],
+)
+def test_another_study_is_refused(changed: dict[str, Any], message: str) -> None:
+    same = {"jobs": jobs(), "trials": TRIALS, "seed": 0}
+    study = description(**same)
+    check_same(study, description(**same), "out")
+    with pytest.raises(InputError, match=message):
+        check_same(study, description(**{**same, **changed}), "out")
+
+
+def test_finished_trials_are_kept_and_the_others_run() -> None:
+    finished = ("completed", "pruned", "diverged", "failed")
+    for status in finished:
+        assert [each.trial.trial_id for each in left(row("t1", status))] == ["t2"]
+    assert [each.trial.trial_id for each in left()] == ["t1", "t2"]
+
+
+def test_an_interrupted_trial_runs_as_it_would_have() -> None:
+    first, _ = left(row("t1", "interrupted"))
+    assert (first.trial.attempt, first.need_bytes, first.history) == (2, 2 * GB, History())
+    first, _ = left(row("t1", "interrupted", attempts=0))
+    assert first.trial.attempt == 1
+
+
+def test_a_trial_that_ran_out_goes_on_with_more() -> None:
+    rows = [row("t1", "out_of_memory"), row("t1", "out_of_memory", 2, limit_gb=3.0), row("t1", "interrupted", 3)]
+    first, _ = left(*rows)
+    assert (first.trial.attempt, first.need_bytes, first.history) == (4, int(4.5 * GB), History(out_of_memory=2))
+    assert len(left(*rows[:2], max_attempts=2)) == 1
+
+
+def test_a_trial_that_was_given_up_runs_again_where_it_is_given_more_now() -> None:
+    row_of = row("t1", "out_of_memory", limit_gb=1.0)
+    assert left(row_of, on_oom="fail")[0].trial.attempt == 2
+    assert left(row_of, on_oom="fail")[0].need_bytes == 2 * GB
+    assert [each.trial.trial_id for each in left(row("t1", "out_of_memory"), on_oom="fail")] == ["t2"]
+
+
+def test_a_trial_that_accumulated_goes_on_doing_so() -> None:
+    whole = row("t1", "out_of_memory", limit_gb=8.0)
+    first, _ = left(whole, on_oom="accumulate")
+    assert first.trial.config["accumulation"] == 2
+    first, _ = left(whole, {**whole, "attempts": 2, "config/accumulation": 2}, on_oom="accumulate")
+    assert first.trial.config["accumulation"] == 4
+
+
+def test_a_line_counts_as_it_was_and_not_as_it_would_be_now() -> None:
+    rows = [row("t1", "out_of_memory", limit_gb=limit, attempts=n) for n, limit in ((1, 1.0), (2, 1.5))]
+    first = left(*rows, whole_gb=1, on_oom="accumulate")[0]
+    assert first.trial.config["accumulation"] == 2
+
+
+def test_a_study_keeps_its_options_but_those_given_anew() -> None:
+    defaults = {
+        "mode": "quick",
+        "max_workers": None,
+        "threads": None,
+        "time_limit": None,
+        "output": None,
+        "resume": None,
+        "dry_run": False,
+    }
+    study = {
+        "options": {**defaults, "mode": "full", "max_workers": 3, "output": "out", "time_limit": "1h"},
+        "plan": {"threads": 2},
+    }
+    given = {"resume": "out", "max_workers": 1}
+    assert merged_options(study, {"mode": "quick"}, defaults, "out")["mode"] == "quick"  # though it is the default
+    assert merged_options(study, given, defaults, "out") == {
+        "mode": "full",
+        "max_workers": 1,
+        "threads": 2,
+        "time_limit": None,  # only ever one run's
+        "output": None,
+        "resume": "out",
+        "dry_run": False,
+    }
+
+
+def test_data_given_anew_for_one_workload_leave_the_others_theirs() -> None:
+    defaults = {"data": "synthetic", "threads": None}
+    study = {"options": {"data": {"a": "x", "b": "y"}}}
+    assert merged_options(study, {"data": {"b": "z"}}, defaults, "out")["data"] == {"a": "x", "b": "z"}
+    assert merged_options(study, {"data": "w"}, defaults, "out")["data"] == "w"
+
+
+def test_a_study_of_a_notebook_is_gone_on_with_in_the_notebook() -> None:
+    with pytest.raises(InputError, match=r"was started by f\(\): call that again with resume='out'"):
+        merged_options({"command": "f()"}, {}, {}, "out")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A study of one trial, as far as it takes to be gone on with."""
+    about = {"workload": "graphsage", "seed": 0, "options": run_defaults(), "configurations": [{"name": "a"}]}
+    (tmp_path / "study.json").write_text(json.dumps(about))
+    (tmp_path / "attempts.jsonl").touch()
+    return tmp_path
+
+
+def test_another_folder_beside_resume_is_refused(folder: Path) -> None:
+    with pytest.raises(InputError, match="--output and --resume were both given: a resumed study stays in its"):
+        tuner.run(resume=str(folder), output=str(folder / "new"))
+
+
+def test_that_another_run_writes_there_is_told_before_any_plan(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused = pytest.raises(InputError, match="another run is writing there: wait for it or end it")
+    with closing(Journal(folder / "attempts.jsonl")), refused:
+        tuner.run(resume=str(folder))
+    assert capsys.readouterr().out == ""

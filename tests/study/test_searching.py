@@ -1,0 +1,366 @@
+"""Studies that search, in this process: what is suggested, pruned, refused, told and gone on with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tuner
+from tests.toy import Batched, Picky, Toy
+from tests.worker_process import measure_here
+from tuner.errors import InputError
+from tuner.execution.in_process import InProcessExecutor
+from tuner.search.configurations import configurations
+from tuner.search.domains import parse_space
+from tuner.search.searchers import OptunaSearcher, State
+from tuner.spec.settings import Settings
+from tuner.study.live_search import LiveSearch
+from tuner.study.result import StudyResult
+from tuner.study.searching import choose_searched
+from tuner.study.steering import Pruning
+from tuner.study.study import run_study
+from tuner.trial import EpochReport, Trial
+from tuner.workloads.base import Choice, Workload
+
+OPTIONS: dict[str, Any] = {
+    "workload": (),
+    "mode": "quick",
+    "config": None,
+    "only": None,
+    "limit": None,
+    "overrides": (),
+    "data": "synthetic",
+    "skip_bad": False,
+    "seed": 0,
+    "seeds": 1,
+    "split_seed": None,
+    "space": None,
+    "search": "random",
+    "num_samples": 3,
+    "resume": None,
+}
+
+
+class Spy(OptunaSearcher):
+    """Optuna, and what it was told."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.told: dict[str, tuple[State, float | None]] = {}
+        self.recalled: list[str] = []
+
+    def tell(self, trial_id: str, state: State, value: float | None) -> None:
+        self.told[trial_id] = state, value
+        super().tell(trial_id, state, value)
+
+    def recall(self, trial_id: str, values: Mapping[str, Any]) -> None:
+        self.recalled.append(trial_id)
+        super().recall(trial_id, values)
+
+
+class Stopping(InProcessExecutor):
+    """A user presses Ctrl-C as the seventh trial begins to train."""
+
+    def poll(self, timeout_seconds: float) -> list[Any]:
+        events = super().poll(timeout_seconds)
+        if any(isinstance(event, EpochReport) and event.trial_id == "t007" for event, _ in events):
+            raise KeyboardInterrupt
+        return events
+
+
+def searched(
+    folder: Path,
+    space: dict[str, Any],
+    *,
+    number: int = 10,
+    before: list[dict[str, Any]] | None = None,
+    workload: Workload | None = None,
+    executor: type = InProcessExecutor,
+    searcher: type[Spy] = Spy,
+    **settings: Any,
+) -> tuple[StudyResult, Spy]:
+    workload = workload or Toy()
+    own = Settings(
+        **{
+            "output": str(folder),
+            "device": "cpu",
+            "gpu_memory_buffer_gb": 0,
+            "report": False,
+            "search": "optuna",
+            "num_samples": number,
+            "max_workers": 1,
+            **({} if settings.get("auto_memory") else {"model_memory_gb": 0.1}),
+            **settings,
+        }
+    )
+    spy = searcher(parse_space(space, workload.schema, "space"), seed=1)
+    result = run_study(
+        [Choice(workload, lambda: None, configurations(before, workload.schema) if before else [])],
+        own,
+        label="test",
+        command="a test",
+        executor=executor(),
+        live=LiveSearch(workload, spy, {"epochs": 3}, own),
+    )
+    return result, spy
+
+
+def test_suggestions_run_until_there_are_so_many_and_their_ends_are_told(tmp_path: Path) -> None:
+    result, searcher = searched(
+        tmp_path / "out", {"lr": {"loguniform": [1e-3, 1]}, "fault": {"choice": [0, 0, 0, 3]}}
+    )
+    rows = {row["trial_id"]: row for row in result.rows}
+    assert sorted(rows) == [f"t{number:03d}" for number in range(1, 11)]
+    states = {"completed": "completed", "diverged": "unfit"}
+    assert {key: state for key, (state, _) in searcher.told.items()} == {
+        key: states[row["status"]] for key, row in rows.items()
+    }
+    assert {row["status"] for row in rows.values()} == {"completed", "diverged"}
+    study = json.loads((tmp_path / "out" / "study.json").read_text())
+    assert [each["lr"] for each in study["configurations"]] == [rows[key]["config/lr"] for key in sorted(rows)]
+    assert study["configurations"][0]["name"] == "suggestion-1"
+
+
+def test_a_search_that_was_broken_off_goes_on_with_what_it_had(tmp_path: Path) -> None:
+    space, folder = {"lr": {"loguniform": [1e-3, 1]}}, tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        searched(folder, space, executor=Stopping)
+    before = json.loads((folder / "study.json").read_text())["configurations"]
+    assert len(before) == 7
+    result, searcher = searched(folder, space, before=before, number=12, output=None, resume=str(folder))
+    assert searcher.recalled == [f"t{number:03d}" for number in range(1, 8)]
+    assert len(searcher.told) == len(result.rows) == 12
+    assert {row["status"] for row in result.rows} == {"completed"}
+    assert {row["attempts"] for row in result.rows} == {1, 2}, "of the seventh the first was interrupted"
+    lrs = {row["trial_id"]: row["config/lr"] for row in result.rows}
+    assert [lrs[f"t{number:03d}"] for number in range(1, 8)] == [each["lr"] for each in before]
+    study = json.loads((folder / "study.json").read_text())
+    assert (len(study["configurations"]), study["settings"]["num_samples"]) == (12, 12)
+
+
+def test_a_suggestion_that_fits_no_device_is_told_and_not_run(tmp_path: Path) -> None:
+    space = {"batch_size": {"choice": [8, 100_000]}, "epochs": 1}  # 100,000 samples take 12 GB
+    result, searcher = searched(
+        tmp_path / "out", space, workload=Batched(), auto_memory=True, calibration=False, device_memory_gb=2.0
+    )
+    large = [row for row in result.rows if row["config/batch_size"] == 100_000]
+    assert 0 < len(large) < 10
+    assert {(row["status"], row["attempts"], row["epochs"]) for row in large} == {("pruned", 0, 0)}
+    assert "not run: needs 13." in large[0]["error"] and "no device has more than 2.00 GB for it" in large[0]["error"]
+    assert {searcher.told[row["trial_id"]] for row in large} == {("unfit", None)}
+    assert result.exit_code == 0
+    with pytest.raises(InputError, match=r"a trial needs 13.*GB, but cpu has 2.00 GB"):
+        space = {"batch_size": {"choice": [100_000]}}
+        searched(tmp_path / "no", space, workload=Batched(), auto_memory=True, device_memory_gb=2.0)
+    assert not (tmp_path / "no").exists()
+
+
+def test_asha_prunes_what_is_worse_and_keeps_its_best_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuner.training.checkpoints.Checkpoint.faults", ("checkpoint not written: it is full",))
+    listed = [{"name": f"{lr}", "lr": lr, "epochs": 40} for lr in (0.3, 0.0001, 0.0002, 0.3003)]
+    result = run_study(
+        [Choice(Toy(), lambda: None, configurations(listed, Toy.hyperparameters))],
+        Settings(
+            output=str(tmp_path / "out"),
+            device="cpu",
+            gpu_memory_buffer_gb=0,
+            model_memory_gb=0.1,
+            scheduler="asha",
+            max_workers=1,
+            report=False,
+        ),
+        label="test",
+        command="a test",
+        executor=InProcessExecutor(),
+    )
+    rows = {row["name"]: row for row in result.rows}
+    assert (rows["0.3"]["status"], rows["0.3"]["epochs"]) == ("completed", 40)
+    for name in ("0.0001", "0.0002"):
+        assert (rows[name]["status"], rows[name]["epochs"], rows[name]["best_epoch"]) == ("pruned", 1, 1)
+        assert rows[name]["error"] == "asha ended it after 1 of 40 epochs; checkpoint not written: it is full"
+        assert rows[name]["val_loss"] > 0 and rows[name]["peak_memory_gb"] > 0 and rows[name].get("test_loss") is None
+    assert result.exit_code == 0
+    assert not list((tmp_path / "out" / "checkpoints").iterdir())
+
+
+def test_what_asha_has_stopped_stays_stopped_over_attempts_and_studies() -> None:
+    trials = [Trial(each, "toy", each, {"epochs": 16}, 0) for each in "abc"]
+
+    def said(trial_id: str, epoch: int, value: float | None = None) -> EpochReport:
+        return EpochReport(trial_id, epoch, 16, {} if value is None else {"val_loss": value})
+
+    def new() -> Pruning:
+        return Pruning("asha", {"toy": "val_loss"}, trials)
+
+    first = new()
+    assert [first.stops(said(*each)) for each in (("a", 1, 1.0), ("b", 1, 2.0))] == [False, True]
+    lines = [
+        {"trial_id": each, "epoch": 1, "metrics": {"val_loss": value}} for each, value in (("a", 1.0), ("b", 2.0))
+    ]
+    second = new()
+    second.replay(lines)
+    for pruning in (first, second):  # "b" ran out of memory, or its study ended, before it did
+        assert not pruning.stops(said("b", 0)), "then it would have no metrics at all"
+        assert pruning.stops(said("b", 1, 2.0)) and pruning.stops(said("b", 2))
+        assert not pruning.stops(said("a", 16, 9.0)), "a last epoch stops nothing"
+        assert not pruning.stops(said("b", 16, 9.0))
+
+
+def test_a_search_that_ends_early_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Tired(Spy):
+        def ask(self, trial_id: str) -> Mapping[str, Any] | None:
+            return super().ask(trial_id) if trial_id < "t004" else None
+
+    result, _ = searched(tmp_path / "out", {"lr": {"uniform": [0.01, 0.1]}}, searcher=Tired)
+    assert [row["status"] for row in result.rows] == ["completed"] * 3
+    assert "search: ended after 3 of 10 trials, as it suggests none that can be used\n" in capsys.readouterr().out
+
+
+def test_a_search_that_ends_early_blames_no_suggestion_before_one_that_was_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Tired(Spy):
+        batches = iter((9, 8))
+
+        def ask(self, trial_id: str) -> Mapping[str, Any] | None:
+            batch = next(self.batches, None)
+            return batch and {**(super().ask(trial_id) or {}), "batch_size": batch}
+
+    result, _ = searched(tmp_path / "out", {"accumulation": {"choice": [2]}}, workload=Batched(), searcher=Tired)
+    assert [row["config/batch_size"] for row in result.rows] == [8]
+    assert "search: ended after 1 of 10 trials, as it suggests none that can be used\n" in capsys.readouterr().out
+
+
+def test_values_that_do_not_go_together_are_no_trial(tmp_path: Path) -> None:
+    space = {"batch_size": {"choice": [8, 9]}, "accumulation": {"choice": [2]}, "epochs": 1}
+    result, _ = searched(tmp_path / "out", space, workload=Batched(), number=5)
+    assert {row["config/batch_size"] for row in result.rows} == {8}
+    assert len(result.rows) == 5
+    with pytest.raises(InputError, match=r"none of its suggestions can be used: .*accumulation 2 does not divide"):
+        searched(tmp_path / "no", {**space, "batch_size": {"choice": [9]}}, workload=Batched())
+
+
+def test_a_suggestion_that_cannot_be_estimated_is_no_trial_and_ends_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure_here(monkeypatch)
+    space = {"batch_size": 8, "weight_decay": {"choice": [0.0, 0.1]}, "epochs": 1}
+    options: dict[str, Any] = {"workload": Picky(), "auto_memory": True, "calibration": False}
+    options["memory_estimation"] = "traced"
+    result, _ = searched(tmp_path / "out", space, number=6, **options)
+    assert [(row["status"], row["config/weight_decay"]) for row in result.rows] == [("completed", 0.0)] * 6
+    with pytest.raises(InputError, match=r"can be used: suggestion-1: workload picky: .*no such model"):
+        searched(tmp_path / "no", {**space, "weight_decay": {"choice": [0.1]}}, **options)
+    assert not (tmp_path / "no").exists()
+
+
+def chosen(**options: Any) -> tuple[list[Choice], str, LiveSearch | None]:
+    every = {**OPTIONS, **options}
+    return choose_searched(every, {}, every["workload"], every["search"])
+
+
+@pytest.fixture
+def space_file(tmp_path: Path) -> str:
+    file = tmp_path / "own.yaml"
+    file.write_text(
+        "defaults: {epochs: 2}\nspace:\n  hidden_dim: {choice: [8, 16]}\n  lr: {loguniform: [1e-4, 0.1]}\n"
+    )
+    return str(file)
+
+
+def test_random_samples_are_configurations_with_defaults_and_overrides(space_file: str) -> None:
+    (choice,), label, live = chosen(config=space_file, overrides=("lr=0.5",), num_samples=2)
+    assert (label, live, [each.name for each in choice.configurations]) == (
+        "random-own",
+        None,
+        ["sample-1", "sample-2"],
+    )
+    assert {(each.values["lr"], each.values["epochs"]) for each in choice.configurations} == {(0.5, 2)}
+    assert {each.values["hidden_dim"] for each in choice.configurations} == {8, 16}, "without repeating any"
+    (grid,), _, _ = chosen(search="grid", num_samples=None, config=space_file, overrides=("lr=0.5",))
+    assert [each.name for each in grid.configurations] == ["hidden_dim=8", "hidden_dim=16"]
+
+
+def test_a_live_search_has_no_fewer_samples_than_before() -> None:
+    space = {"lr": {"uniform": [0.1, 0.2]}}
+    every = {**OPTIONS, "space": space, "search": "optuna", "resume": "DIR", "num_samples": 1}
+    with pytest.raises(InputError, match=r"^--num-samples 1: DIR has 2 already: give no fewer$"):
+        choose_searched(every, {"configurations": [{"name": "a"}, {"name": "b"}]}, Toy(), "optuna")
+
+
+def test_samples_are_added_to_a_random_study(tmp_path: Path) -> None:
+    common: dict[str, Any] = {"device": "cpu", "gpu_memory_buffer_gb": 0, "model_memory_gb": 0.1, "report": False}
+
+    def sampled(number: int, **folder: str) -> list[str]:
+        listed = [{"name": f"sample-{index}", "lr": index / 10, "epochs": 1} for index in range(1, number + 1)]
+        own = Settings(**common, **folder, search="random", num_samples=number)
+        choices = [Choice(Toy(), lambda: None, configurations(listed, Toy.hyperparameters))]
+        result = run_study(choices, own, label="", command="", options={}, executor=InProcessExecutor())
+        return sorted(row["trial_id"] for row in result.rows)
+
+    assert sampled(2, output=str(tmp_path / "out")) == ["t001", "t002"]
+    assert sampled(3, resume=str(tmp_path / "out")) == ["t001", "t002", "t003"]
+    assert len((tmp_path / "out" / "attempts.jsonl").read_text().splitlines()) == 3
+    assert json.loads((tmp_path / "out" / "study.json").read_text())["options"] == {"num_samples": 3}
+    with pytest.raises(InputError, match=r"its configurations are others \(it has 3, not 2\)"):
+        sampled(2, resume=str(tmp_path / "out"))
+
+
+def test_a_mode_that_is_a_grid_is_a_space() -> None:
+    (choice,), _, _ = chosen(mode="full", num_samples=5)
+    assert len({tuple(each.values.items()) for each in choice.configurations}) == 5
+    (choice,), label, live = chosen(mode="full", search="optuna")
+    assert (choice.configurations, label) == ([], "optuna-full")
+    assert live and live.left == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"search": "bayes"}, "--search bayes: choose one of grid, random, optuna"),
+        ({"num_samples": None}, "--search random: say by --num-samples how many"),
+        ({"num_samples": 0}, "--num-samples 0: must be at least 1"),
+        ({"search": "grid"}, "--num-samples 3: --search grid tries every combination: leave it out"),
+        ({"search": "optuna", "seeds": 2}, "--seeds 2: --search optuna trains each suggestion once: leave it out"),
+        ({"search": "optuna", "limit": 2}, "--limit 2: has no effect with --search optuna"),
+        ({"search": "optuna", "workload": ("graphsage", "gt-ssl")}, "takes one workload, not graphsage, gt-ssl"),
+        ({"mode": "quick"}, "quick.yaml: a list of configurations cannot be searched: give 'space'"),
+        ({"space": {"lr": {"uniform": [1, 0]}}}, "space: lr: uniform .* must rise"),
+        ({"space": {"lr": 0.1}, "config": "x.yaml"}, "space and config were both given: leave one of them out"),
+        ({"space": {"lr": 0.1}}, "--num-samples 3: space has 1: give at most so many"),
+        (
+            {"search": "optuna", "space": {"batch_size": "auto"}},
+            "space: auto: a batch is found for trials that are known",
+        ),
+    ],
+)
+def test_what_cannot_be_searched_says_why(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        chosen(**options)
+
+
+def test_a_space_is_not_a_list(space_file: str) -> None:
+    with pytest.raises(
+        InputError, match=r"own.yaml: it has a 'space', which is searched: tune run --search grid, random"
+    ):
+        tuner.estimate(config=space_file)
+    for option in ({"space": {"lr": 0.1}}, {"num_samples": 3}):
+        with pytest.raises(InputError, match="has no effect without --search grid, random or optuna"):
+            tuner.run(**option)
+    with pytest.raises(InputError, match="--scheduler hyperband: choose one of fifo, asha, median"):
+        tuner.run(scheduler="hyperband")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("search", ["grid", "random", "optuna"])
+def test_an_object_of_ones_own_is_searched_as_it_is(search: str) -> None:
+    own, number = Toy(), None if search == "grid" else 2
+    every = {**OPTIONS, "space": {"lr": {"choice": [0.1, 0.2]}}, "search": search, "num_samples": number}
+    (choice,), _, live = choose_searched(every, {}, own, search)
+    assert choice.workload is own
+    assert (live is None) == (search != "optuna")
+    assert live is None or live.workload is own
+    assert len(choice.configurations) == (0 if live else 2)

@@ -1,0 +1,277 @@
+"""From options to workloads, data and configurations."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.toy import Toy, Wide
+from tuner.api.run import run_defaults
+from tuner.errors import InputError
+from tuner.machine.devices import ram_device
+from tuner.search import configurations as space
+from tuner.spec.settings import Settings
+from tuner.study.again import its_options, run_again
+from tuner.study.given_again import _plain
+from tuner.study.planning import estimate_requests, to_trials
+from tuner.study.selection import choose, chosen_before, parse_data
+from tuner.trial import Device
+from tuner.workloads import BUILT_IN
+from tuner.workloads.base import load_jobs
+
+FILE = """
+defaults: {lr: 0.5, fault: 3}
+configurations:
+  - {workload: toy-wide, name: a, width: 2}
+  - {workload: toy, name: a}
+  - {workload: toy-wide, name: b}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _toys_are_built_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(BUILT_IN, "toy", "tests.toy:Toy")
+    monkeypatch.setitem(BUILT_IN, "toy-wide", "tests.toy:Wide")
+    monkeypatch.setattr(space, "CONFIG_FOLDERS", (tmp_path / "configs",))
+    for folder in ("toy", "toy_wide"):
+        (tmp_path / "configs" / folder).mkdir(parents=True)
+        (tmp_path / "configs" / folder / "quick.yaml").write_text("configurations: [{name: x}, {name: y, lr: 0.5}]")
+    (tmp_path / "configs" / "toy" / "full.yaml").write_text("grid: {lr: [0.1, 0.2]}")
+
+
+def chosen(text: str = "", folder: Path | None = None, **options: Any) -> dict[str, list[str]]:
+    """The names of what is chosen, by workload; ``text`` is the file's."""
+    found, _ = given(text, folder, **options)
+    return {each.workload.name: [one.name for one in each.configurations] for each in found}
+
+
+def given(text: str = "", folder: Path | None = None, **options: Any) -> Any:
+    if text and folder:
+        (folder / "own.yaml").write_text(text)
+        options["config"] = str(folder / "own.yaml")
+    common = {"workload": (), "mode": "quick", "config": None, "data": "synthetic", "only": None, "limit": None}
+    return choose(**{**common, "seed": 0, **options})
+
+
+def test_a_mode_is_that_of_each_workload() -> None:
+    assert chosen(workload="toy") == {"toy": ["x", "y"]}
+    assert chosen(workload=("toy-wide", "toy", "toy-wide")) == {"toy-wide": ["x", "y"], "toy": ["x", "y"]}
+    assert chosen(workload=("toy-wide", "toy"), limit=1) == {"toy-wide": ["x"], "toy": ["x"]}
+    with pytest.raises(InputError, match="unknown mode 'full' of workload toy-wide: choose one of quick"):
+        chosen(workload=("toy", "toy-wide"), mode="full")
+
+
+def test_a_file_says_whose_a_configuration_is(tmp_path: Path) -> None:
+    found, label = given(FILE, tmp_path)
+    values = {each.workload.name: [dict(one.values) for one in each.configurations] for each in found}
+    assert (label, list(values)) == ("own", ["toy-wide", "toy"])
+    assert [each["width"] for each in values["toy-wide"]] == [2, 4]
+    assert values["toy"] == [{"lr": 0.5, "weight_decay": 0.0, "epochs": 3, "fault": 3}]
+
+
+def test_only_those_of_the_workloads_asked_for_are_taken_from_a_file(tmp_path: Path) -> None:
+    assert chosen(FILE, tmp_path, workload="toy") == {"toy": ["a"]}
+    assert chosen(FILE, tmp_path, workload=("toy", "toy-wide")) == {"toy": ["a"], "toy-wide": ["a", "b"]}
+    assert chosen(FILE, tmp_path, only="a") == {"toy-wide": ["a"], "toy": ["a"]}
+    assert chosen(FILE, tmp_path, only="b") == {"toy-wide": ["b"]}
+
+
+def test_an_entry_without_a_workload_is_for_each_that_is_asked_for(tmp_path: Path) -> None:
+    text = "configurations: [{name: all}, {name: one, workload: toy-wide}]"
+    expected = {"toy": ["all"], "toy-wide": ["all", "one"]}
+    assert chosen(text, tmp_path, workload=("toy", "toy-wide")) == expected
+    assert chosen(text, tmp_path) == {"graphsage": ["all"], "toy-wide": ["one"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "grid: {workload: [toy, toy-wide], lr: [0.1, 0.2]}",
+            {"toy": ["lr=0.1", "lr=0.2"], "toy-wide": ["lr=0.1", "lr=0.2"]},
+        ),
+        ("{defaults: {workload: toy}, configurations: [{lr: 0.1}]}", {"toy": ["lr=0.1"]}),
+        ("{defaults: {workload: toy}, grid: {width: 3, workload: toy-wide}}", {"toy-wide": ["width=3"]}),
+    ],
+)
+def test_grids_and_defaults_may_name_workloads(tmp_path: Path, text: str, expected: dict[str, list[str]]) -> None:
+    assert chosen(text, tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("configurations: [{workload: toi}]", {}, "own.yaml: unknown workload 'toi': choose one of graphsage"),
+        ("configurations: [{workload: [toy]}]", {}, r"unknown workload .*\['toy'\]"),
+        (FILE, {"workload": "graphsage"}, "own.yaml: no configuration is of workload 'graphsage'"),
+        (FILE, {"only": "z"}, "no configuration is called 'z': choose one of a, b"),
+        (FILE, {"workload": "toi"}, "^unknown workload 'toi'"),
+        (FILE.replace("fault:", "fold:"), {}, "own.yaml: defaults: unknown key 'fold'"),
+        ("configurations: [{workload: toy, width: 2}]", {}, "unknown key 'width'"),
+        ("configurations: [{workload: toy, name: a}, {workload: toy, name: a}]", {}, "used more than once"),
+        ("{defaults: {workload: toy}, configurations: []}", {}, "the list of configurations is empty"),
+        ("{defaults: {workload: toy}, configurations: [3]}", {}, "configuration 1: expected a mapping"),
+        (FILE, {"data": {"toi": "x"}}, "--data toi=x: no trial is of that workload; they are of toy-wide, toy"),
+    ],
+)
+def test_what_cannot_be_chosen_is_refused(tmp_path: Path, text: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        given(text, tmp_path, **options)
+
+
+def test_an_override_is_for_the_workloads_that_have_its_key() -> None:
+    found, _ = given(workload=("toy", "toy-wide"), overrides=("width=7", "lr=0.25"))
+    toy, wide = (each.configurations[0].values for each in found)
+    assert (toy["lr"], wide["lr"], wide["width"], "width" in toy) == (0.25, 0.25, 7, False)
+    with pytest.raises(InputError, match=r"--set: .*unknown key 'depth'"):
+        given(workload=("toy", "toy-wide"), overrides=("depth=7",))
+    with pytest.raises(InputError, match=r"--set: .*width = 99 is out of range"):
+        given(workload=("toy", "toy-wide"), overrides=("width=99",))
+
+
+@pytest.mark.parametrize(
+    ("texts", "meant"),
+    [
+        ((), ""),
+        (("my.models:MLP=here",), {"my.models:MLP": "here"}),
+        (("folder",), "folder"),
+        (("lr=0.1/folder",), "lr=0.1/folder"),
+        (("toy=a=b", "toy-wide=ml-100k"), {"toy": "a=b", "toy-wide": "ml-100k"}),
+        (("toy-wide=x",), {"toy-wide": "x"}),
+    ],
+)
+def test_data_are_for_all_workloads_or_for_each_that_is_named(texts: tuple[str, ...], meant: object) -> None:
+    assert parse_data(texts) == meant
+
+
+@pytest.mark.parametrize("texts", [("a", "b"), ("a", "toy=b"), ("toy=a", "toy=b")])
+def test_more_than_one_source_for_a_workload_is_refused(texts: tuple[str, ...]) -> None:
+    with pytest.raises(InputError, match=f"--data {texts[0]} --data {texts[1]}: give one for all, or one WORKLOAD="):
+        parse_data(texts)
+
+
+@pytest.mark.parametrize(
+    ("data", "sources"),
+    [
+        ("here", {"toy": "here", "toy-wide": "here"}),
+        ({"toy-wide": "there"}, {"toy": "", "toy-wide": "there"}),
+    ],
+)
+def test_each_workload_loads_its_own_data(
+    monkeypatch: pytest.MonkeyPatch, data: str | dict[str, str], sources: dict[str, str]
+) -> None:
+    for toy in (Toy, Wide):
+        monkeypatch.setattr(toy, "load_data", lambda self, source, seed: (source, seed))
+    found, _ = given(workload=("toy", "toy-wide"), data=data, seed=3)
+    assert {each.workload.name: each.load_data() for each in found} == {
+        name: (source, 3) for name, source in sources.items()
+    }
+
+
+def test_what_a_study_has_tried_is_chosen_again() -> None:
+    listed = [{"name": "a", "lr": 0.5}, {"name": "b"}]
+    (found,) = chosen_before(listed, ["toy"], "synthetic", 0)
+    assert [(each.name, each.values["lr"]) for each in found.configurations] == [("a", 0.5), ("b", 0.1)]
+    several = [{"workload": "toy", "name": "a"}, {"workload": "toy-wide", "name": "a", "width": 2}]
+    toy, wide = chosen_before(several, ["toy", "toy-wide"], {"toy": "x"}, 0)
+    assert (len(toy.configurations), wide.configurations[0].values["width"]) == (1, 2)
+
+
+def test_the_command_that_repeats_a_trial_has_what_is_of_its_workload_alone() -> None:
+    options = {
+        **run_defaults(),
+        "workload": ["toy", "toy-wide"],
+        "config": "own.yaml",
+        "data": {"toy": "t", "toy-wide": "w"},
+        "overrides": ["width=3", "lr=1"],
+    }
+    row = {"trial_id": "t001", "workload": "toy", "name": "b c", "config/lr": 1.0, "attempts": 1}
+    several = {"workload": ["toy", "toy-wide"]}
+    assert not its_options({**options, "skip_bad": True}, row, several)["skip_bad"]  # which toys do not understand
+    command = run_again(its_options(options, row, several), row, 1, run_defaults())
+    assert command.partition(" -m tuner ")[2] == (
+        "--workload toy --config own.yaml --set lr=1 --data t --only 'b c' --threads 1"
+    )
+    grown = run_again(run_defaults(), {**row, "attempts": 2, "limit_gb": 2.251}, 1, run_defaults())
+    assert "--model-memory-gb 2.26" in grown  # with less it had run out of memory
+
+
+def test_the_command_that_repeats_a_trial_of_several_seeds_has_its_own_and_that_of_the_split() -> None:
+    options = {**run_defaults(), "seed": 3, "seeds": 5, "time_limit": "2h"}
+    row = {"name": "a", "seed": 5, "attempts": 1}
+    assert run_again(options, row, 1, run_defaults()).endswith("--only a --threads 1 --seed 5 --split-seed 3")
+    assert run_again(options, {**row, "seed": 3}, 1, run_defaults()).endswith("--only a --threads 1 --seed 3")
+    own_split = run_again({**options, "split_seed": 5}, row, 1, run_defaults())
+    assert own_split.endswith("--only a --threads 1 --seed 5")
+
+
+def test_data_of_a_workload_without_a_trial_do_not_matter_to_what_a_study_has_tried() -> None:
+    listed = [{"name": "x", "lr": 0.1, "weight_decay": 0.0, "epochs": 3, "fault": 0}]
+    (choice,) = chosen_before(listed, ["toy"], {"toy": "here", "graphsage": "ml-100k"}, 0)
+    assert [each.name for each in choice.configurations] == ["x"]
+
+
+def test_paths_are_taken_as_text(tmp_path: Path) -> None:
+    assert _plain({"data": {"toy": tmp_path}, "n": 1}) == {"data": {"toy": str(tmp_path)}, "n": 1}
+
+
+def test_the_training_loops_options_are_every_workloads_and_stand_only_where_they_are_given() -> None:
+    options: dict[str, Any] = {
+        "mode": "quick",
+        "config": None,
+        "data": "synthetic",
+        "only": "x",
+        "limit": 1,
+        "seed": 0,
+    }
+    choices, _ = choose(workload="toy", overrides=("clear_cache_every_n=4", "amp=0"), **options)
+    (configuration,) = choices[0].configurations
+    assert configuration.values == {"lr": 0.1, "weight_decay": 0.0, "epochs": 3, "fault": 0, "clear_cache_every_n": 4}
+
+
+def test_micro_batches_that_cannot_be_made_are_refused(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"mode": "quick", "data": "synthetic", "only": None, "limit": None, "seed": 0}
+    own = tmp_path / "own.yaml"
+    own.write_text("configurations: [{name: x, accumulation: 3}]")
+    with pytest.raises(InputError, match="x: accumulation: workload toy has no batch to divide"):
+        choose(workload="toy", config=str(own), **options)
+    with pytest.raises(InputError, match="x: accumulation 3 does not divide batch_size 2048"):
+        choose(workload="graphsage", config=str(own), **options)
+
+
+def test_bad_files_are_skipped_by_the_workloads_that_read_files(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"mode": "quick", "config": None, "only": None, "limit": None, "seed": 0}
+    with pytest.raises(InputError, match="--skip-bad: has no effect on the data of toy"):
+        choose(workload="toy", data="synthetic", skip_bad=True, **options)
+    (tmp_path / "configs" / "gt_ssl").mkdir()
+    (tmp_path / "configs" / "gt_ssl" / "quick.yaml").write_text("configurations: [{name: x}]")
+    for number in range(4):
+        (tmp_path / f"{number}.swc").write_text("1 1 0 0 0 1 -1\n2 3 1 0 0 1 1\n" if number else "not a tree")
+    found, _ = choose(workload=["toy", "gt-ssl"], data={"gt-ssl": str(tmp_path)}, skip_bad=True, **options)
+    assert [len(choice.load_data() or ()) for choice in found] == [0, 3]
+    with pytest.raises(InputError, match=r"0.swc, line 1: 3 columns, .*; --skip-bad leaves such files out"):
+        choose(workload="gt-ssl", data=str(tmp_path), **options)[0][0].load_data()
+
+
+def test_mixed_precision_is_refused_on_the_cpu_where_batches_vary(
+    gpu_16gb: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Wide, "batches_vary", True)
+    options: dict[str, Any] = {
+        "mode": "quick",
+        "config": None,
+        "data": "synthetic",
+        "only": "x",
+        "limit": 1,
+        "seed": 0,
+    }
+    settings = Settings(model_memory_gb=0.1)
+    for workload, refused in (("toy", False), ("toy-wide", True)):
+        choices, _ = choose(workload=workload, overrides=("amp=1",), **options)
+        jobs, trials = load_jobs(choices), to_trials(choices, settings)
+        assert estimate_requests(jobs, trials, [gpu_16gb], settings).requests
+        with pytest.raises(InputError, match="x: amp 1: not on the CPU") if refused else nullcontext():
+            estimate_requests(jobs, trials, [ram_device()], settings)

@@ -1,0 +1,312 @@
+"""Which card does a study need? Workers on cards that need not be there, and what would make the rest fit."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tuner.errors import InputError
+from tuner.estimation.estimate import memory_key
+from tuner.placement.packing import Packing, budget_bytes
+from tuner.spec.settings import Settings
+from tuner.study.planning import check_amp, estimate_requests, plan_requests, within
+from tuner.trial import ACCUMULATION, CHECKPOINTING, GB, MOST_GB, Configuration, Device, Request, Trial, title
+from tuner.workloads.base import Choice, Config, Jobs, Workload, describe
+
+SWITCHES = ("amp", CHECKPOINTING)
+SOUGHT = 5  # of a card's misfits, for so many the largest a change is looked for
+
+Fits = Callable[[Config], bool]
+
+
+@dataclass(frozen=True)
+class Change:
+    """What would make a configuration fit.
+
+    Attributes:
+        values: what to set in it.
+        need_bytes: what it is predicted to take then.
+    """
+
+    values: Mapping[str, Any]
+    need_bytes: int
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """A configuration that does not fit on a card.
+
+    Attributes:
+        name: what texts call it.
+        need_bytes: what it takes.
+        card_bytes: the smallest card that would hold it as it is, buffer included.
+        change: the cheapest change with which it fits; None where there is none, or none was sought.
+        sought: whether a change was looked for.
+    """
+
+    name: str
+    need_bytes: int
+    card_bytes: int
+    change: Change | None
+    sought: bool
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a study would be on one card.
+
+    Attributes:
+        total_bytes: all of its memory.
+        budget_bytes: what trials divide between them: total - buffer.
+        workers: trials at once: of the largest footprint with uniform packing, however many trials there are; else
+            as many of the study's as fit together.
+        workers_at_least: the same, whichever trials they are.
+        footprint_bytes: the largest need among the configurations that fit; 0 where none does.
+        fitting: how many of them fit.
+        misfits: the others, the largest first.
+    """
+
+    total_bytes: int
+    budget_bytes: int
+    workers: int
+    workers_at_least: int
+    footprint_bytes: int
+    fitting: int
+    misfits: tuple[Misfit, ...]
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What a study would be on several cards.
+
+    Attributes:
+        cards: in the order in which they were asked for.
+        requests: the study's trials, with what each needs.
+        data: the data sets in a few words, a line for each.
+        packing: "uniform" or "per-trial".
+        buffer_bytes: what is left alone on each card.
+    """
+
+    cards: tuple[Card, ...]
+    requests: Sequence[Request]
+    data: str
+    packing: Packing
+    buffer_bytes: int
+
+
+def card_sizes(gpu: str | Sequence[float]) -> list[int]:
+    """The cards' sizes in bytes, from GB: numbers, or a text of numbers with commas between them.
+
+    Raises:
+        InputError: there is none, or one of them is no number above 0 and up to ``MOST_GB``.
+    """
+    listed: Sequence[Any] | None = gpu.split(",") if isinstance(gpu, str) else gpu
+    if not isinstance(listed, Sequence) or not listed or listed == [""]:
+        raise InputError(f"--gpu {gpu!r}: expected sizes in GB with commas between them, such as 8,16,24")
+    return [_size(each) for each in listed]
+
+
+def _size(given: Any) -> int:
+    try:
+        size = math.nan if isinstance(given, bool) else float(given)
+    except (TypeError, ValueError, OverflowError):
+        size = math.nan
+    text = given.strip() if isinstance(given, str) else given
+    if math.isnan(size):
+        raise InputError(f"--gpu {text!r}: must be a number of GB, such as 8,16,24")
+    if not 0 < size < math.inf:
+        raise InputError(f"--gpu {text}: must be a finite number of GB above 0")
+    if size > MOST_GB:
+        raise InputError(f"--gpu {text}: must be at most {MOST_GB:,} GB")
+    return int(size * GB)
+
+
+def capacity(jobs: Jobs, trials: Sequence[Trial], sizes: Sequence[int], settings: Settings) -> Capacity:
+    """What a study would be on cards of these sizes; estimates do not depend on the card, and are made once.
+
+    Args:
+        jobs: what the trials train.
+        trials: the study's.
+        sizes: of the cards, in bytes.
+        settings: how to estimate and to pack.
+
+    Raises:
+        InputError: a footprint cannot be estimated.
+    """
+    requests = estimate_requests(jobs, trials, [imagined(sizes[0])], settings).requests
+    estimated = _Estimated(jobs, settings)
+    return Capacity(
+        cards=tuple(_card(imagined(size), requests, jobs, settings, estimated) for size in sizes),
+        requests=requests,
+        data=describe(jobs),
+        packing=settings.packing_used,
+        buffer_bytes=settings.buffer_bytes,
+    )
+
+
+def imagined(size_bytes: int, index: int = 0) -> Device:
+    """A GPU that need not be there; its machine's CPU cores are taken to be enough."""
+    return Device("", "cuda", index, "a GPU", size_bytes, size_bytes, cores=0)
+
+
+class _Estimated:
+    """What changed trials need: each configuration is estimated once, for all cards."""
+
+    def __init__(self, jobs: Jobs, settings: Settings) -> None:
+        self.jobs = jobs
+        self._settings = settings
+        self._known: dict[Any, Request] = {}
+
+    def __call__(self, trial: Trial, config: Config, budget: int) -> Request:
+        """The request of the trial with another configuration, as a card with this budget would serve it."""
+        key = (trial.workload, memory_key(config))
+        if key not in self._known:
+            changed = [replace(trial, config=config)]
+            (self._known[key],) = estimate_requests(self.jobs, changed, [imagined(GB)], self._settings).requests
+        return within(self._known[key], budget, self.jobs, self._settings)
+
+
+def _card(device: Device, requests: Sequence[Request], jobs: Jobs, settings: Settings, estimated: _Estimated) -> Card:
+    budget = budget_bytes(device, settings.buffer_bytes)
+    served = [within(request, budget, jobs, settings) for request in requests]
+    fitting = [request for request in served if request.need_bytes <= budget]
+    large = sorted((request for request in served if request.need_bytes > budget), key=lambda r: -r.need_bytes)
+    workers = at_least = footprint = 0
+    if fitting:
+        plan, _ = plan_requests(jobs, fitting, [device], settings)
+        most = min(plan.fits[0], settings.max_workers or plan.fits[0])
+        workers, at_least = (most, most) if plan.packing == "uniform" else (plan.workers, plan.guaranteed)
+        footprint = plan.footprint_bytes
+    return Card(
+        total_bytes=device.total_bytes,
+        budget_bytes=budget,
+        workers=workers,
+        workers_at_least=at_least,
+        footprint_bytes=footprint,
+        fitting=len(fitting),
+        misfits=tuple(
+            _misfit(request, budget, settings, estimated, settings.auto_memory and place < SOUGHT)
+            for place, request in enumerate(large)
+        ),
+    )
+
+
+def _misfit(request: Request, budget: int, settings: Settings, estimated: _Estimated, seek: bool) -> Misfit:
+    trial, job = request.trial, estimated.jobs[request.trial.workload]
+    change = None
+    if seek:
+
+        def fits(config: Config) -> bool:
+            return estimated(trial, config, budget).need_bytes <= budget
+
+        config = cheapest_change(job.workload, trial.config, fits, lambda each: _allowed(estimated.jobs, trial, each))
+        if config is not None:
+            change = Change(_difference(trial.config, config), estimated(trial, config, budget).need_bytes)
+    return Misfit(
+        name=title(trial.workload, trial.name, several=len(estimated.jobs) > 1),
+        need_bytes=request.need_bytes,
+        card_bytes=request.estimate.total_bytes + settings.buffer_bytes,
+        change=change,
+        sought=seek,
+    )
+
+
+def _allowed(jobs: Jobs, trial: Trial, config: Config) -> bool:
+    """Whether a study would take this configuration."""
+    job = jobs[trial.workload]
+    try:
+        Choice(job.workload, lambda: job.data, [Configuration(trial.name, config)])
+        check_amp(jobs, [replace(trial, config=config)], [imagined(GB)])
+    except InputError:
+        return False
+    return True
+
+
+def cheapest_change(workload: Workload, config: Config, fits: Fits, allowed: Fits) -> Config | None:
+    """The cheapest change of a configuration with which it fits, or None.
+
+    Micro-batches come first, which leave the results as they are; then mixed precision, gradient checkpointing, and
+    these with micro-batches; a smaller batch, which is another training, comes last.
+
+    Args:
+        workload: what it trains.
+        config: a complete configuration that does not fit.
+        fits: whether a configuration does; one in smaller batches or micro-batches must not need more.
+        allowed: whether a study would take a configuration.
+    """
+    switches = [key for key in SWITCHES if not config.get(key) and allowed({**config, key: 1})]
+    singles: list[Config] = [{**config, key: 1} for key in switches]
+    both: Config = {**config, **dict.fromkeys(switches, 1)}
+    lean = {**config, CHECKPOINTING: 1} if CHECKPOINTING in switches else config
+    # A batch of one needs no more than micro-batches of one. Mixed precision may need more than it saves there: it
+    # copies weights.
+    if not any(fits(_smaller(workload, each)[-1]) for each in (both, lean)):
+        return None
+    ways: list[list[Config]] = [_accumulated(workload, config), *([each] for each in singles)]
+    ways += [_accumulated(workload, each) for each in reversed(singles)]  # first the one that changes no results
+    ways += [[both, *_accumulated(workload, both)]]
+    ways += [_smaller(workload, each) for each in (config, *reversed(singles), both)]
+    for way in ways:
+        if way and fits(way[-1]):
+            return way[bisect_left(range(len(way)), True, key=lambda place: fits(way[place]))]
+    return None
+
+
+def _accumulated(workload: Workload, config: Config) -> list[Config]:
+    """The configuration in smaller and smaller micro-batches."""
+    found = []
+    changed = workload.accumulated(config)
+    while changed is not None:
+        found.append(changed)
+        changed = workload.accumulated(changed)
+    return found
+
+
+def _smaller(workload: Workload, config: Config) -> list[Config]:
+    """The configuration, and with a batch, in one piece, of half the size again and again."""
+    found: list[Config] = [config]
+    key = workload.memory_scales_with
+    alone = {**config, ACCUMULATION: 1} if ACCUMULATION in config else config
+    while key is not None and found[-1][key] // 2 >= workload.number(key).low:
+        found.append({**alone, key: found[-1][key] // 2})
+    return found
+
+
+def _difference(before: Config, after: Config) -> dict[str, Any]:
+    return {key: value for key, value in after.items() if before.get(key) != value}
+
+
+def to_record(found: Capacity) -> dict[str, Any]:
+    """The answer as plain values, in GB."""
+    return {
+        "packing": found.packing,
+        "buffer_gb": round(found.buffer_bytes / GB, 4),
+        "trials": len(found.requests),
+        "largest_footprint_gb": round(max(request.need_bytes for request in found.requests) / GB, 4),
+        "cards": [_card_record(card) for card in found.cards],
+    }
+
+
+def _card_record(card: Card) -> dict[str, Any]:
+    return {
+        "card_gb": round(card.total_bytes / GB, 4),
+        "budget_gb": round(card.budget_bytes / GB, 4),
+        "workers": card.workers,
+        "workers_at_least": card.workers_at_least,
+        "footprint_gb": round(card.footprint_bytes / GB, 4),
+        "fitting": card.fitting,
+        "misfits": [
+            {
+                "name": misfit.name,
+                "need_gb": round(misfit.need_bytes / GB, 4),
+                "card_gb": round(misfit.card_bytes / GB, 4),
+                "sought": misfit.sought,
+                "change": dict(misfit.change.values) if misfit.change else None,
+                "changed_need_gb": round(misfit.change.need_bytes / GB, 4) if misfit.change else None,
+            }
+            for misfit in card.misfits
+        ],
+    }

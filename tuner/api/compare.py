@@ -1,0 +1,101 @@
+"""Configurations over their seeds, from studies or their rows: the function behind ``tuner.compare``."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tuner.errors import InputError
+from tuner.records.read_studies import Study, by_data, data_print, labels, metric_of, name_in_study, read_studies
+from tuner.records.row_queries import STUDY
+from tuner.records.rows import Row
+from tuner.records.seed_statistics import Average, Interval, averages
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NEEDED = ("workload", "name", "seed", "status")
+
+
+def compare(source: str | Path | Sequence[str | Path] | pd.DataFrame, metric: str | None = None) -> pd.DataFrame:
+    """Studies' configurations over their seeds, and which of them cannot be told from the best at 95 %.
+
+    The differences are taken seed by seed, and have t-intervals; ``tuner/records/seed_statistics.py`` has the
+    formulas. They are not corrected for being many.
+
+    Args:
+        source: a study's folder, its ``results.csv``, several of these or a folder that holds some; or a DataFrame
+            of trials such as ``tune_hyperparameters_parallel`` and ``results`` return.
+        metric: a column to compare by, smaller being better; by default each workload's own.
+
+    Returns:
+        A row for each configuration, each workload's best first: ``workload``, ``name``, ``seeds`` (trials there
+        are), ``completed`` (those that count), ``mean``, ``half_width`` of its 95 % interval, ``difference`` to the
+        best over the seeds that both have, ``difference_half_width``, ``common_seeds`` and ``verdict``: "best", "="
+        where it cannot be told from the best, "worse", "better" on the seeds that both have, "not judged" with fewer
+        than two of these, or "" where there is one seed. With several studies the first column is ``study``, and
+        only studies whose folders say that their data are the same are compared with each other: each of the others
+        has a best of its own. What could not be read of a study is a warning.
+
+    Raises:
+        InputError: it holds no study, or no such column.
+    """
+    import pandas as pd
+
+    if metric is not None and not isinstance(metric, str):
+        raise InputError(f"metric {metric!r}: is no text; give the name of a column, such as 'val_rmse'")
+
+    rows, studies = _read(source)
+    names = dict.fromkeys(row["workload"] for row in rows)
+    return pd.DataFrame([record for name in names for record in _records(rows, studies, name, metric)])
+
+
+def _read(source: Any) -> tuple[list[Row], dict[str, Study]]:
+    """The trials, with the column ``study`` where there are several studies, and what is known of these."""
+    if isinstance(source, (str, Path)) or not hasattr(source, "to_dict"):
+        studies, notes = read_studies(source)
+        for note in notes:
+            warnings.warn(note, stacklevel=3)
+        by_label = dict(zip(labels(studies), studies, strict=True))
+        return [{STUDY: label, **row} for label, study in by_label.items() for row in study.rows], by_label
+    if missing := [name for name in NEEDED if name not in source]:
+        raise InputError(f"the table has no column {missing[0]!r}: give a study's folder, or its trials")
+    rows = source.astype(object).where(source.notna(), None).to_dict("records")
+    return [{STUDY: "", **row} for row in rows], {}
+
+
+def _records(
+    rows: Sequence[Row], studies: Mapping[str, Study], workload: str, metric: str | None
+) -> Iterator[dict[str, Any]]:
+    own = [row for row in rows if row["workload"] == workload]
+    by = metric_of(workload, [], studies.values()) if metric is None else metric
+    if not by:
+        raise InputError(f"{workload}: say by which metric its trials are compared")
+    if not any(by in row for row in own):
+        hint = "" if metric is None else "; several studies are given as a list, such as compare(['a', 'b'])"
+        raise InputError(f"metric {by!r}: the trials of {workload} have no such column{hint}")
+    several = len({row[STUDY] for row in rows}) > 1
+    for group in by_data(own, {label: data_print(study, workload) for label, study in studies.items()}):
+        names = {name_in_study(row): (row[STUDY], row["name"]) for row in group}
+        for each in averages([{**row, "name": name_in_study(row)} for row in group], by):
+            study, name = names[each.name]
+            yield {**({STUDY: study} if several else {}), **_record(workload, name, each)}
+
+
+def _record(workload: str, name: str, each: Average) -> dict[str, Any]:
+    nothing = Interval(float("nan"), None, 0)
+    mean, difference = each.interval or nothing, each.difference or nothing
+    return {
+        "workload": workload,
+        "name": name,
+        "seeds": each.seeds,
+        "completed": len(each.values),
+        "mean": mean.mean,
+        "half_width": float("nan") if mean.half_width is None else mean.half_width,
+        "difference": difference.mean,
+        "difference_half_width": float("nan") if difference.half_width is None else difference.half_width,
+        "common_seeds": difference.count,
+        "verdict": each.verdict,
+    }

@@ -1,0 +1,280 @@
+"""``export``: a study as one of Optuna's, for optuna-dashboard and for whatever else reads Optuna's databases."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from tuner.api.report import metrics_used
+from tuner.errors import InputError
+from tuner.records.epochs import EPOCHS, Line, histories, read_epochs
+from tuner.records.journal import read_attempts
+from tuner.records.read_studies import RESULTS_FOLDER, newest_study
+from tuner.records.rows import Row
+from tuner.records.study_folder import ATTEMPTS
+from tuner.records.study_json import read_study
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import FrozenTrial
+
+Value = bool | int | float | str
+# What a range spans where its values are shown on a logarithmic scale: 0.001 to 0.1, say.
+LOG_SPAN = 100
+SQLITE = "sqlite:///"
+CONFIG = "config/"
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A study that was made in an Optuna database.
+
+    Attributes:
+        study_name: by which ``optuna.load_study`` has it.
+        storage: the database's URL.
+        trials: how many there are of each state, such as "complete".
+        notes: what could not be read of the study, a line each.
+    """
+
+    study_name: str
+    storage: str
+    trials: Mapping[str, int]
+    notes: Sequence[str] = ()
+
+    def text(self) -> str:
+        """One line for a terminal, after those of the notes."""
+        states = ", ".join(f"{number} {state}" for state, number in self.trials.items())
+        line = f"optuna: {self.study_name}, {sum(self.trials.values())} trials ({states}) in {_shown(self.storage)}"
+        return "\n".join([*(f"note: {note}" for note in self.notes), line])
+
+
+def export(
+    directory: str | Path | None = None, *, optuna: str | None = None, study_name: str | None = None
+) -> list[Exported]:
+    """Makes an Optuna study of a study: its trials with their parameters, values, states and epochs.
+
+    A configuration that completed is COMPLETE, one that was pruned is PRUNED, and all others are FAIL, with status
+    and error among their user attributes. What a parameter could have been is taken from the values that were tried:
+    numbers span a range, on a logarithmic scale where it is wide, and everything else is a choice.
+
+    Args:
+        directory: the study's folder; by default the newest study under ``results/``.
+        optuna: where it goes: an Optuna storage's URL, such as "sqlite:///optuna.db".
+        study_name: what it is called there; by default as its folder. Of several workloads each is a study, with the
+            workload's name behind that.
+
+    Returns:
+        One for each workload.
+
+    Raises:
+        InputError: there is no such study, Optuna is not installed, the URL cannot be used, or the database has a
+            study of that name already.
+    """
+    url = _check_url(optuna)
+    folder = newest_study(RESULTS_FOLDER) if directory is None else Path(directory)
+    study = read_study(folder, "export")
+    rows, notes = read_attempts(folder / ATTEMPTS)
+    latest = {row["trial_id"]: row for row in rows}
+    if not latest:
+        raise InputError(f"export {folder}: no attempt has ended yet; try again later")
+    metrics = metrics_used(study, rows)
+    curves = histories(read_epochs(folder / EPOCHS))
+    base = study_name or folder.resolve().name
+    made: list[Exported] = []
+    with _storage(url) as storage:
+        names = {each: f"{base}-{each}" if len(metrics) > 1 else base for each in metrics}
+        _check_names(storage, names.values(), url)
+        for workload, metric in metrics.items():
+            own = [latest[trial_id] for trial_id in sorted(latest) if latest[trial_id]["workload"] == workload]
+            trials = _trials(own, metric, curves, str(study.get("started", "")))
+            about = {"tuner": str(folder.resolve()), "command": study.get("command"), "data": study.get("data")}
+            _create(storage, names[workload], metric, about, trials)
+            made.append(Exported(names[workload], url, _counts(trials), () if made else notes))
+    return made
+
+
+def _check_url(url: str | None) -> str:
+    if not url or not isinstance(url, str):
+        raise InputError("--optuna: say where the study goes, such as --optuna sqlite:///optuna.db")
+    if "://" not in url:
+        raise InputError(f"--optuna {url}: is no URL of a database; for a file give {SQLITE}{url}")
+    if url.startswith(SQLITE):
+        file = Path(url.removeprefix(SQLITE))
+        if file.is_dir() or not file.name:
+            raise InputError(f"--optuna {url}: is a folder; give the name of a file")
+        if not file.parent.is_dir():
+            raise InputError(f"--optuna {url}: there is no folder {file.parent}; make it or give another")
+    if find_spec("optuna") is None:
+        raise InputError("--optuna: the package optuna is not installed: pip install 'tuner[optuna]'")
+    return url
+
+
+def _shown(url: str) -> str:
+    """A URL without its password and its query, which may hold one; of one that cannot be read only its kind."""
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        known = make_url(url)
+    except (ArgumentError, ValueError):  # the latter is of a port that is no number
+        return f"{url.partition('://')[0]}://…"
+    shown = str(known.set(query={}).render_as_string(hide_password=True))
+    return f"{shown}?…" if known.query else shown
+
+
+@contextmanager
+def _storage(url: str) -> Iterator[Any]:
+    """Optuna's storage, while which Optuna itself says nothing.
+
+    Raises:
+        InputError: the database cannot be opened or written.
+    """
+    import optuna
+    from sqlalchemy.exc import SQLAlchemyError
+
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    storage = None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            storage = optuna.storages.RDBStorage(url)
+            yield storage
+    except (SQLAlchemyError, optuna.exceptions.OptunaError, ImportError, ValueError, RuntimeError) as error:
+        if isinstance(error, InputError):
+            raise
+        said = " ".join(str(getattr(error, "orig", None) or error).split())[:200]
+        raise InputError(
+            f"--optuna {_shown(url)}: cannot be used: {said}; give another, such as sqlite:///new.db"
+        ) from error
+    finally:
+        optuna.logging.set_verbosity(verbosity)
+        if storage is not None:
+            storage.remove_session()
+            storage.engine.dispose()
+
+
+def _check_names(storage: Any, names: Any, url: str) -> None:
+    there = {study.study_name for study in storage.get_all_studies()}
+    for name in names:
+        if name in there:
+            raise InputError(
+                f"--optuna {_shown(url)}: has a study {name!r} already: give another name by --study-name, or take "
+                f"that one away: optuna delete-study --storage {_shown(url)} --study-name {name}"
+            )
+
+
+def _create(storage: Any, name: str, metric: str, about: Mapping[str, Any], trials: Sequence[FrozenTrial]) -> None:
+    """Makes a study with all of its trials, or none."""
+    import optuna
+
+    study = optuna.create_study(storage=storage, study_name=name, direction="minimize")
+    try:
+        study.set_metric_names([metric])
+        for key, value in about.items():
+            study.set_user_attr(key, value)
+        study.add_trials(trials)
+    except BaseException:
+        optuna.delete_study(study_name=name, storage=storage)
+        raise
+
+
+def _counts(trials: Sequence[FrozenTrial]) -> dict[str, int]:
+    """How many trials there are of each state."""
+    found: dict[str, int] = {}
+    for trial in trials:
+        state = trial.state.name.lower()
+        found[state] = found.get(state, 0) + 1
+    return found
+
+
+def _trials(
+    rows: Sequence[Row], metric: str, curves: Mapping[str, Mapping[int, Line]], started: str
+) -> list[FrozenTrial]:
+    distributions = _distributions(rows)
+    begun = _moment(started)
+    return [
+        _trial(number, row, metric, curves.get(row["trial_id"], {}), distributions, begun)
+        for number, row in enumerate(rows)
+    ]
+
+
+def _trial(
+    number: int,
+    row: Row,
+    metric: str,
+    curve: Mapping[int, Line],
+    distributions: Mapping[str, BaseDistribution],
+    begun: datetime,
+) -> FrozenTrial:
+    """A row as Optuna's trial; one that never started began and ended when the study began."""
+    from optuna.trial import FrozenTrial, TrialState
+
+    params = _config(row)
+    values = {epoch: line["metrics"].get(metric) for epoch, line in curve.items()}
+    value = row.get(metric)
+    states = {"pruned": TrialState.PRUNED} | ({} if value is None else {"completed": TrialState.COMPLETE})
+    state = states.get(row["status"], TrialState.FAIL)
+    ended = datetime.fromtimestamp(row["ended_at"]) if row.get("ended_at") else begun
+    attributes = {key: each for key, each in row.items() if each not in (None, "") and not key.startswith(CONFIG)}
+    return FrozenTrial(
+        number=number,
+        trial_id=number,
+        state=state,
+        value=value if state is not TrialState.FAIL else None,
+        datetime_start=datetime.fromtimestamp(row["started_at"]) if row.get("started_at") else ended,
+        datetime_complete=ended,
+        params=params,
+        distributions={name: distributions[name] for name in params},
+        user_attrs=attributes,
+        system_attrs={},
+        intermediate_values={epoch: float(each) for epoch, each in values.items() if _is_number(each)},
+    )
+
+
+def _config(row: Row) -> dict[str, Value]:
+    """A row's hyperparameters."""
+    return {
+        key.removeprefix(CONFIG): each for key, each in row.items() if key.startswith(CONFIG) and each is not None
+    }
+
+
+def _distributions(rows: Sequence[Row]) -> dict[str, BaseDistribution]:
+    """What each hyperparameter could have been, by all values that were tried."""
+    tried: dict[str, list[Value]] = {}
+    for row in rows:
+        for name, value in _config(row).items():
+            tried.setdefault(name, []).append(value)
+    return {name: _distribution(values) for name, values in tried.items()}
+
+
+def _distribution(values: Sequence[Value]) -> BaseDistribution:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    numbers = [value for value in values if _is_number(value)]
+    if len(numbers) < len(values):
+        return CategoricalDistribution(sorted(set(values), key=lambda value: (type(value).__name__, value)))
+    low, high = min(numbers), max(numbers)
+    log = low > 0 and high >= LOG_SPAN * low
+    if all(isinstance(value, int) for value in numbers):
+        return IntDistribution(int(low), int(high), log=log)
+    return FloatDistribution(float(low), float(high), log=log)
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _moment(text: str) -> datetime:
+    """A time of ``study.json`` as Optuna has times, in local time without a zone; now where it is none."""
+    try:
+        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S%z").astimezone().replace(tzinfo=None)
+    except ValueError:
+        return datetime.now()

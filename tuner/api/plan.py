@@ -1,0 +1,354 @@
+"""A look ahead: how a study would be packed and how long it would take, without running it."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+
+from tuner.api.capacity import Capacity, capacity, card_sizes, imagined
+from tuner.errors import InputError
+from tuner.estimation.estimate import Method
+from tuner.machine.devices import DeviceChoice, detect_devices
+from tuner.placement.packing import Packing, Plan, Schedule, simulate
+from tuner.records.journal import read_attempts
+from tuner.records.rows import Row
+from tuner.records.study_folder import ATTEMPTS
+from tuner.records.study_json import read_study, workloads
+from tuner.search.configurations import Configs
+from tuner.spec.settings import Settings
+from tuner.study.auto_batch import Sized, packed_uniformly, size_batches
+from tuner.study.planning import estimate_requests, plan_requests, to_trials, usable
+from tuner.study.prerequisites import needed
+from tuner.study.selection import DEFAULT_DATA, DEFAULT_MODE, choose
+from tuner.trial import GB, Device, Request, Trial, is_auto, title
+from tuner.workloads.base import Choice, Jobs, describe, load_jobs
+
+if TYPE_CHECKING:
+    from tuner.workloads import Workloads
+
+Seconds = Callable[[Request], float]
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a study would be like.
+
+    Attributes:
+        plan: how its trials share the devices.
+        requests: its trials, with what each needs.
+        sized: the trials, with the batches that were found for them.
+        data: the data sets in a few words, a line for each.
+        schedule: every trial's place and time; the times are in seconds if ``measured``, else in units of their own.
+        one_by_one: how long the trials take one after another, in the same unit.
+        uniform: how long they take when each is given what the largest needs.
+        measured: whether the times follow from trials that have run.
+        first: what is trained before these trials, one after another, such as a teacher.
+    """
+
+    plan: Plan
+    requests: Sequence[Request]
+    sized: Sized
+    data: str
+    schedule: Schedule
+    one_by_one: float
+    uniform: float
+    measured: bool
+    first: Sequence[Request] = ()
+
+    def title(self, trial: Trial) -> str:
+        """What texts call a trial."""
+        several = len({request.trial.workload for request in self.requests}) > 1
+        seeds = {request.trial.seed for request in self.requests}
+        return title(trial.workload, trial.name, several=several, seed=trial.seed if len(seeds) > 1 else None)
+
+
+class PlanOptions(TypedDict, total=False):
+    """The options of ``plan`` but for ``workload`` and ``gpu``, which decides what it returns."""
+
+    mode: str
+    config: Configs | None
+    overrides: Sequence[str]
+    data: str | Mapping[str, str]
+    skip_bad: bool
+    only: str | None
+    limit: int | None
+    auto_memory: bool
+    model_memory_gb: float
+    packing: Packing | None
+    gpu_memory_buffer_gb: float
+    device_memory_gb: float | None
+    max_workers: int | None
+    threads: int | None
+    epochs: int | None
+    seed: int
+    seeds: int
+    device: DeviceChoice
+    gpus: int | None
+    memory_estimation: Method
+    calibration: bool
+    expandable_segments: bool
+    like: str | None
+
+
+@overload
+def plan(workload: Workloads = (), *, gpu: None = None, **options: Unpack[PlanOptions]) -> Forecast: ...
+
+
+@overload
+def plan(workload: Workloads = (), *, gpu: str | Sequence[float], **options: Unpack[PlanOptions]) -> Capacity: ...
+
+
+def plan(
+    workload: Workloads = (),
+    *,
+    mode: str = DEFAULT_MODE,
+    config: Configs | None = None,
+    overrides: Sequence[str] = (),
+    data: str | Mapping[str, str] = DEFAULT_DATA,
+    skip_bad: bool = False,
+    only: str | None = None,
+    limit: int | None = None,
+    auto_memory: bool = False,
+    model_memory_gb: float = 1.5,
+    packing: Packing | None = None,
+    gpu_memory_buffer_gb: float = 2.0,
+    device_memory_gb: float | None = None,
+    max_workers: int | None = None,
+    threads: int | None = None,
+    epochs: int | None = None,
+    seed: int = 0,
+    seeds: int = 1,
+    device: DeviceChoice = "auto",
+    gpus: int | None = None,
+    gpu: str | Sequence[float] | None = None,
+    memory_estimation: Method = "auto",
+    calibration: bool = True,
+    expandable_segments: bool = False,
+    like: str | None = None,
+) -> Forecast | Capacity:
+    """Shows the packing of a study without running it: what ``tune plan`` prints.
+
+    Args:
+        workload: what would be trained; several names plan them side by side.
+        mode: a named list of configurations.
+        config: a file of your own instead of a mode, or its content, as ``run`` takes it.
+        overrides: ``"key=value"`` texts that replace values of every configuration.
+        data: "synthetic", "ml-100k", or a folder; or a mapping from workload to one of these.
+        skip_bad: leave out data files that cannot be used, such as SWC files, instead of refusing them all.
+        only: just the configuration of this name.
+        limit: just the first so many.
+        auto_memory: estimate every configuration's footprint.
+        model_memory_gb: what each trial is given without ``auto_memory``, in GB.
+        packing: "per-trial" (the default with ``auto_memory``) or "uniform".
+        gpu_memory_buffer_gb: memory to leave alone on each device, in GB.
+        device_memory_gb: use no more of each device than if it had this much, in GB.
+        max_workers: at most so many trials at once.
+        threads: CPU threads for each trial.
+        epochs: replaces every configuration's number of epochs.
+        seed: seed of the validation split.
+        seeds: every configuration is trained with so many seeds.
+        device: "cuda", "cpu", or "auto" for GPUs where there are any.
+        gpus: plan for so many GPUs of ``device_memory_gb`` each, which need not be there; their machines' CPU cores
+            are taken to be enough.
+        gpu: sizes of cards in GB, such as ``[8, 16, 24]`` or ``"8,16,24"``, which need not be there: says for each of
+            them what the study would be on one such card, and what would make the rest fit.
+        memory_estimation: how ``auto_memory`` estimates.
+        calibration: correct estimates by what earlier trials on this device needed.
+        expandable_segments: estimate with PyTorch's CUDA allocator option of that name.
+        like: the folder of a study whose trials tell how long an epoch takes. Without it nothing is known of time,
+            and only ratios are: a trial's time is taken to grow with its epochs and its memory.
+
+    Returns:
+        The forecast; with ``gpu`` a ``Capacity``.
+
+    Raises:
+        InputError: something given cannot be used.
+    """
+    settings = Settings.from_options(locals())
+    settings.check()
+    sizes = card_sizes(gpu) if gpu is not None else []
+    if sizes:
+        _check_alone(
+            device=None if device == "auto" else device,
+            gpus=gpus,
+            device_memory_gb=device_memory_gb,
+            like=like,
+            seeds=None if seeds == 1 else seeds,
+        )
+    found = [] if sizes else detect_devices(device) if gpus is None else _imagined(gpus, device_memory_gb)
+    devices = usable(found, settings)
+    choices, _ = choose(
+        workload=workload,
+        mode=mode,
+        config=config,
+        data=data,
+        skip_bad=skip_bad,
+        only=only,
+        limit=limit,
+        seed=seed,
+        overrides=overrides,
+    )
+    trials = to_trials(choices, settings)
+    if any(is_auto(trial.config) for trial in trials):
+        settings = packed_uniformly(settings)
+    if sizes:
+        _refuse_auto(trials)
+        return capacity(load_jobs(choices), trials, sizes, settings)
+    rows = _finished_rows(like, [choice.workload.name for choice in choices]) if like else []
+    jobs = load_jobs(choices)
+    sized = size_batches(jobs, trials, devices, settings)
+    planned, requests = plan_requests(jobs, sized.estimates.requests, devices, settings)
+    seconds = speed(rows)
+    uniform, _ = plan_requests(jobs, sized.estimates.requests, devices, replace(settings, packing="uniform"))
+    first = _first(jobs, choices, devices, settings)
+    return Forecast(
+        plan=planned,
+        requests=requests,
+        sized=sized,
+        data=describe(jobs),
+        schedule=simulate(requests, planned, seconds),
+        one_by_one=sum(map(seconds, requests)),
+        uniform=simulate(requests, uniform, seconds).seconds,
+        measured=bool(rows),
+        first=first,
+    )
+
+
+def _first(jobs: Jobs, choices: Sequence[Choice], devices: Sequence[Device], settings: Settings) -> list[Request]:
+    """What is trained before the trials, with what each needs; all of it fits a device.
+
+    Raises:
+        InputError: it does not.
+    """
+    before = [replace(choice, configurations=needed(choice)) for choice in choices]
+    trials = to_trials(before, replace(settings, seeds=1, epochs=None))
+    estimates = estimate_requests(jobs, trials, devices, settings)
+    return plan_requests(jobs, estimates.requests, devices, settings)[1] if trials else []
+
+
+def speed(rows: Sequence[Row]) -> Seconds:
+    """How long a trial takes, judged by trials that have run.
+
+    A configuration that has run takes for an epoch what it took; another one the median of the seconds per epoch and
+    byte of its workload's others, times its own. Without any, that median is 1 second per epoch and GB.
+
+    Args:
+        rows: of completed trials.
+    """
+    known = {(row["workload"], _values(row)): row["duration_s"] / row["epochs"] for row in rows}
+    rates: dict[str, list[float]] = {}
+    for row in rows:
+        rates.setdefault(row["workload"], []).append(row["duration_s"] / row["epochs"] / row["estimated_memory_gb"])
+    medians = {workload: statistics.median(each) for workload, each in rates.items()}
+
+    def seconds(request: Request) -> float:
+        trial = request.trial
+        by_size = medians.get(trial.workload, 1.0) * request.estimate.total_bytes / GB
+        an_epoch = known.get((trial.workload, _key(trial.config)), by_size)
+        return max(1e-9, float(trial.config["epochs"] * an_epoch))
+
+    return seconds
+
+
+def to_record(forecast: Forecast) -> dict[str, Any]:
+    """A forecast as plain values: seconds, and GB of 2**30 bytes."""
+    plan = forecast.plan
+    unit = "seconds" if forecast.measured else "relative_time"
+    return {
+        "packing": plan.packing,
+        "workers_at_least": plan.guaranteed,
+        "workers_at_most": plan.workers,
+        "bound": plan.bound,
+        "threads": plan.threads,
+        unit: round(forecast.schedule.seconds, 3),
+        f"{unit}_uniform": round(forecast.uniform, 3),
+        f"{unit}_one_by_one": round(forecast.one_by_one, 3),
+        "auto_batch": forecast.sized.by_trial(),
+        "devices": [_device_record(forecast, device) for device in plan.devices],
+        "trained_first": [
+            {"name": request.trial.name, "share_gb": round(request.need_bytes / GB, 4)} for request in forecast.first
+        ],
+        "trials": [
+            {
+                "trial_id": placement.trial.trial_id,
+                "name": forecast.title(placement.trial),
+                "device": placement.device.label,
+                "share_gb": round(placement.limit_bytes / GB, 4),
+                "start": round(start, 3),
+                "end": round(end, 3),
+            }
+            for placement, start, end in forecast.schedule.placements
+        ],
+    }
+
+
+def _device_record(forecast: Forecast, device: Device) -> dict[str, Any]:
+    budget = forecast.plan.budgets[forecast.plan.devices.index(device)]
+    return {
+        "device": device.label,
+        "name": device.name,
+        "budget_gb": round(budget / GB, 4),
+        "trials": forecast.schedule.trials_on(device),
+        "most_at_once": forecast.schedule.most_at_once(device),
+        "busy": round(forecast.schedule.busy(device, budget), 4),
+    }
+
+
+def _refuse_auto(trials: Sequence[Trial]) -> None:
+    for trial in trials:
+        if is_auto(trial.config):
+            raise InputError(
+                f"--gpu: {trial.name} has a batch that is auto, which is another on each card: plan one card with "
+                "--gpus 1 --device-memory-gb GB, or give a number"
+            )
+
+
+def _imagined(gpus: int, memory_gb: float | None) -> list[Device]:
+    if gpus < 1:
+        raise InputError(f"--gpus {gpus}: must be at least 1")
+    if memory_gb is None:
+        raise InputError(f"--gpus {gpus}: say how much memory each has, with --device-memory-gb")
+    return [imagined(int(memory_gb * GB), index) for index in range(gpus)]
+
+
+def _check_alone(**others: object) -> None:
+    """Refuses what ``--gpu`` leaves nothing to say for."""
+    for name, value in others.items():
+        if value is not None:
+            raise InputError(f"--gpu and --{name.replace('_', '-')} were both given: leave one of them out")
+
+
+def _finished_rows(folder: str, names: Sequence[str]) -> list[Row]:
+    """The completed trials of a study, which must have some of each of these workloads."""
+    study = read_study(Path(folder), "--like")
+    its = workloads(study)
+    rows, _ = read_attempts(Path(folder) / ATTEMPTS)
+    took = Counter[str]()  # of all attempts: the last one's epochs may have begun in those before it
+    for row in rows:
+        took[row["trial_id"]] += row["duration_s"] or 0
+    finished = [
+        {**row, "duration_s": took[row["trial_id"]]}
+        for row in rows
+        if row["status"] == "completed" and row["duration_s"] and row["epochs"]
+    ]
+    for name in names:
+        if name not in its:
+            raise InputError(f"--like {folder}: its workload is {study['workload']!r}, not {name!r}")
+        if not any(row["workload"] == name for row in finished):
+            which = f"{name} trials" if len(its) > 1 else "trials"
+            raise InputError(f"--like {folder}: none of its {which} is completed yet")
+    return finished
+
+
+def _values(row: Row) -> tuple[tuple[str, Any], ...]:
+    prefix = "config/"
+    return _key({name.removeprefix(prefix): value for name, value in row.items() if name.startswith(prefix)})
+
+
+def _key(config: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """What of a configuration decides how long an epoch takes."""
+    return tuple(sorted((name, value) for name, value in config.items() if name not in ("epochs", "lr")))

@@ -1,0 +1,211 @@
+"""Browsing what studies came to: the function behind ``tune results``."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tuner.errors import InputError
+from tuner.records.read_studies import Study, by_data, data_print, labels, metric_of, name_in_study, read_studies
+from tuner.records.row_queries import (
+    STUDY,
+    best_first,
+    check_number,
+    parse_columns,
+    parse_condition,
+    parse_order,
+    sort_rows,
+)
+from tuner.records.rows import NOT_KEPT, Row
+from tuner.records.rows import columns as csv_columns
+from tuner.records.study_json import classes
+from tuner.study.again import values_again
+from tuner.workloads import BUILT_IN
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+EXAMPLES = {"--sort": "'-val_rmse'", "--where": "'hidden_dim>=64'", "--columns": "'name,val_rmse'"}
+OTHER_DATA = "these studies are of different data, or of other splits of them: their figures may not be comparable"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Studies side by side.
+
+    Attributes:
+        studies: by what their rows' column ``study`` says.
+        metrics: what the trials of each workload are compared by; empty where there is no validation metric.
+        rows: of all studies, each workload's best first.
+        matching: those of them that meet the conditions.
+        shown: of these, the first of each workload in the order asked for.
+        columns: all that there are, ``study`` first, then those of ``results.csv``.
+        chosen: the columns that were asked for; None for those that suit the rows.
+        unread: what could not be read, a line each.
+    """
+
+    studies: Mapping[str, Study]
+    metrics: Mapping[str, str]
+    rows: Sequence[Row]
+    matching: Sequence[Row]
+    shown: Sequence[Row]
+    columns: Sequence[str]
+    chosen: Sequence[str] | None
+    unread: Sequence[str]
+
+    @property
+    def notes(self) -> list[str]:
+        """What could not be read, and what should not be compared, a line each."""
+        return [*self.unread, *(f"{name}: {OTHER_DATA}" for name in self.metrics if self._other_data(name))]
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The columns of ``records``: those asked for, else all."""
+        return self.columns if self.chosen is None else self.chosen
+
+    def records(self) -> list[Row]:
+        """The rows that are shown, each with the same columns; None is what is missing."""
+        return [{column: row.get(column) for column in self.names} for row in self.shown]
+
+    def best(self, rows: Sequence[Row], workload: str) -> Row | None:
+        """The best completed row of a workload among some of ``rows``; None without one."""
+        metric = self.metrics[workload]
+        ended = (row for row in rows if row["workload"] == workload and row["status"] == "completed")
+        return next((row for row in ended if row.get(metric) is not None), None)
+
+    def to_average(self, workload: str) -> list[list[Row]]:
+        """All trials of a workload's configurations of which one matches, in groups whose means may be compared.
+
+        A mean of just those with the best figures would be none. With several studies names say of which they are.
+        """
+        asked = {(row[STUDY], row["name"]) for row in self.matching if row["workload"] == workload}
+        own = [row for row in self.rows if row["workload"] == workload and (row[STUDY], row["name"]) in asked]
+        if len(self.studies) == 1:
+            return [own]
+        groups = by_data(own, self._prints(workload))
+        return [[{**row, "name": name_in_study(row)} for row in group] for group in groups]
+
+    def _prints(self, workload: str) -> dict[str, str | None]:
+        return {label: data_print(study, workload) for label, study in self.studies.items()}
+
+    def _other_data(self, workload: str) -> bool:
+        return len(set(self._prints(workload).values()) - {None}) > 1
+
+
+def results(
+    paths: str | Path | Sequence[str | Path] = (),
+    *,
+    sort: str | Sequence[str] = (),
+    where: str | Sequence[str] = (),
+    columns: str | Sequence[str] | None = None,
+    top: int | None = None,
+) -> pd.DataFrame:
+    """What studies came to, a row for each trial: what ``tune results`` shows.
+
+    Args:
+        paths: folders of studies, folders that hold some, and files like ``results.csv``; without one, the study
+            under ``results/`` that was begun last. They may still run.
+        sort: columns to sort each workload's rows by, ``"-column"`` or ``"column:desc"`` for the largest first; by
+            default completed ones come first, by their metric.
+        where: conditions that must all hold, such as ``"hidden_dim>=64"``; ``tuner/records/row_queries.py`` has
+            the rules.
+        columns: which columns, hyperparameters with or without ``config/``; by default all.
+        top: just the first so many of each workload.
+
+    Returns:
+        ``study``, then the columns of ``results.csv`` (seconds, GB of 2**30 bytes): numbers are numbers, whole ones
+        also where some are missing. What could not be read of a study is a warning.
+
+    Raises:
+        InputError: something given cannot be used, or no attempt has ended yet.
+    """
+    import pandas as pd
+
+    found = side_by_side(paths, sort=sort, where=where, columns=columns, top=top)
+    for note in found.notes:
+        warnings.warn(note, stacklevel=2)
+    frame = pd.DataFrame(found.records(), columns=list(found.names))
+    return frame.astype(dict.fromkeys((name for name in frame.columns if _with_gaps(found.rows, name)), "Int64"))
+
+
+def side_by_side(
+    paths: str | Path | Sequence[str | Path],
+    *,
+    sort: str | Sequence[str],
+    where: str | Sequence[str],
+    columns: str | Sequence[str] | None,
+    top: int | None,
+) -> Comparison:
+    """Reads studies and chooses what to show of them; parameters as for ``results``.
+
+    Raises:
+        InputError: as ``results``.
+    """
+    if top is not None and (isinstance(top, bool) or not isinstance(top, int)):
+        raise InputError(f"--top {top!r}: must be a whole number")
+    if top is not None and top < 1:
+        raise InputError(f"--top {top}: must be at least 1")
+    studies, unread = read_studies(paths)
+    by_label = dict(zip(labels(studies), studies, strict=True))
+    known = [STUDY, *csv_columns(row for study in studies for row in (*study.rows, _expected(study)))]
+    rows = [{STUDY: label, **row} for label, study in by_label.items() for row in study.rows]
+    metrics = {name: metric_of(name, rows, studies) for name in dict.fromkeys(row["workload"] for row in rows)}
+    rows = best_first(rows, metrics)
+    orders = [parse_order(text, known) for text in _listed(sort, "--sort")]
+    asked = _listed(where, "--where")
+    conditions = [parse_condition(text, known) for text in asked]
+    for text, condition in zip(asked, conditions, strict=True):
+        check_number(condition, rows, text)
+    names = columns if columns is None or isinstance(columns, str) else _listed(columns, "--columns")
+    chosen = None if names is None else parse_columns(names, known)
+    matching = [row for row in rows if all(condition.holds(row) for condition in conditions)]
+    shown = [
+        row
+        for name in metrics
+        for row in sort_rows([row for row in matching if row["workload"] == name], orders)[:top]
+    ]
+    return Comparison(by_label, metrics, rows, matching, shown, known, chosen, unread)
+
+
+def again(found: Comparison, row: Row) -> str:
+    """How to have a row's configuration again: a command, a call, or the values as options of ``tune run``."""
+    from tuner.api.run import command_again
+
+    study, name = found.studies[row[STUDY]], row["workload"]
+    if study.about and name in (*BUILT_IN, *classes(study.about)):
+        own = [each for each in found.rows if each[STUDY] == row[STUDY]]
+        kept = row is found.best(own, name) and not str(row.get("error")).startswith(NOT_KEPT)
+        at_hand = isinstance(study.about.get("options"), Mapping) and classes(study.about).get(name, "") is not None
+        if kept or at_hand:
+            with suppress(InputError):  # a class that cannot be found from here
+                return f"Again: {command_again(study.about, row, study.path)}"
+    return f"Its values: {values_again(row)}"
+
+
+def _expected(study: Study) -> Row:
+    """What completed trials of a study have, as columns that are there before the first of them has ended."""
+    own = study.about.get("metrics", {}).values()
+    return dict.fromkeys([*own, "best_epoch"] if own else ())
+
+
+def _with_gaps(rows: Sequence[Row], column: str) -> bool:
+    """Whether a column holds whole numbers, of which some are missing."""
+    values = [row[column] for row in rows if column in row]
+    return 0 < len(values) < len(rows) and all(isinstance(value, int) for value in values)
+
+
+def _listed(texts: Any, option: str) -> list[str]:
+    """One text or several as a list.
+
+    Raises:
+        InputError: something is no text.
+    """
+    listed = [texts] if isinstance(texts, str) else list(texts) if isinstance(texts, Iterable) else [texts]
+    for each in listed:
+        if not isinstance(each, str):
+            raise InputError(f"{option} {each!r}: is no text; give {EXAMPLES[option]}, or a list of such texts")
+    return listed

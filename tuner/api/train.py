@@ -1,0 +1,172 @@
+"""One configuration of a study again: longer, on all the data, or to the same digits. ``tune train``."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import shlex
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tuner.errors import InputError
+from tuner.execution.worker import to_bytes
+from tuner.machine.devices import DeviceChoice
+from tuner.machine.interrupts import Immediate, orderly
+from tuner.records.study_folder import BEST, TRAIN
+from tuner.reporting.console import make_console
+from tuner.reporting.training import figures_table, say
+from tuner.spec.settings import Settings
+from tuner.study.again import arguments, load_again, program
+from tuner.study.retraining.figures import differing, judge, written_figures
+from tuner.study.retraining.in_process import trained
+from tuner.study.retraining.model_folder import about_it, make_folder, save
+from tuner.study.retraining.past_trial import find_trial
+from tuner.study.retraining.run import Run, check_room, choose_device, estimate_memory, load_data, plan_run
+from tuner.trial import GB, Device, MemoryEstimate
+from tuner.workloads import classes_of, texts_of
+from tuner.workloads.base import Job, Workload
+
+if TYPE_CHECKING:
+    from tuner.workloads import Wanted
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What training one configuration came to.
+
+    Attributes:
+        folder: where the model is: ``tuner.load_best(folder)`` gives it.
+        metrics: of the epoch that was kept, as they are written; with all data the training loss alone.
+        study: those of the study's trial.
+        differences: where nothing was changed, the metrics that are others, with the study's value first; else None.
+    """
+
+    folder: Path
+    metrics: Mapping[str, float | None]
+    study: Mapping[str, float | None]
+    differences: Mapping[str, tuple[float | None, float | None]] | None
+
+
+def train(
+    study: str | Path | None = None,
+    *,
+    trial: str = "best",
+    workload: Wanted | None = None,
+    seed: int | None = None,
+    epochs: int | None = None,
+    all_data: bool = False,
+    exact: bool = False,
+    data: str | None = None,
+    device: DeviceChoice = "auto",
+    threads: int | None = None,
+    output: str | None = None,
+) -> TrainingResult:
+    """Trains one configuration of a study again, in this process: what ``tune train`` does.
+
+    Ctrl-C ends it at once; the weights of the best epoch so far are saved then, too.
+
+    Args:
+        study: the study's folder.
+        trial: "best", a trial's id such as "t003", or the name of a configuration. With several seeds the best is the
+            configuration with the smallest mean over them; of a configuration its best trial is taken.
+        workload: whose trial, where the study has several workloads; or your own, as "module:Class", an object or its
+            class, where the study cannot say where that is.
+        seed: of weights, batches and dropout; by default the trial's. Where a configuration was trained with several,
+            it says which trial is meant. The data stay split as in the study.
+        epochs: train for so many; by default as many as the trial. The learning rate falls over all of them.
+        all_data: train on training, validation and test data together. The last epoch is kept then; without
+            ``epochs`` it is the one that was best in the study, with the learning rates that led there.
+        exact: fail unless the study's figures come out again, to the last digit as they are written; on the CPU.
+        data: where the data are now, if no longer where the study had them.
+        device: "cuda", "cpu", or "auto" for a GPU where there is any; with ``exact`` it is the CPU.
+        threads: CPU threads; by default as many as the study's trials had, as the last digits depend on that.
+        output: a folder for the model, new or empty; by default a new one under ``results/``.
+
+    Raises:
+        InputError: something given cannot be used, or there is not enough memory; nothing has been written.
+        Differs: ``exact``, and a figure is another; the model has been saved.
+        Diverged: the training loss is no longer a finite number, or has exploded.
+        ExecutionError: memory has run out, or the model cannot be written.
+        KeyboardInterrupt: after the best epoch's weights have been saved, if there was one.
+    """
+    options = dict(locals())
+    _check(options)
+    past = find_trial(Path(options["study"]), trial, workload, seed)
+    run = plan_run(past, options)
+    found, same = load_data(run, data, exact)
+    target = choose_device("cpu" if exact and device == "auto" else device)
+    job = Job(past.workload, past.workload.all_data(found) if all_data else found)
+    estimate = estimate_memory(job, run.trial, target)
+    console = make_console()
+    say(console, _head(run, past.workload.describe(found), target, estimate))
+    for note in past.notes:
+        say(console, f"note: {note}")
+    if not same:
+        say(console, f"note: the data are not the study's, so figures are of something else: {data or past.source}")
+    check_room(run.trial, target, estimate)
+    folder = make_folder(output, run.trial.workload)
+    interrupt, began = Immediate(), time.time()
+    with orderly(interrupt):
+        fitted, broken = trained(run, job, target, folder, console, interrupt)
+        about = about_it(_command(options, past.workload), run, data or past.source, target, fitted, broken, began)
+        save(folder, {BEST: to_bytes(run.trial, fitted), TRAIN: (json.dumps(about, indent=2) + "\n").encode()})
+    here = written_figures(fitted)
+    changed = run.changes or not same or broken or past.row["status"] != "completed"
+    result = TrainingResult(folder, here, past.metrics, None if changed else differing(here, past.metrics))
+    given = "" if _is_found_again(past.workload) else "workload=…"
+    with suppress(OSError):  # nobody reads it any more
+        console.print(figures_table(here, past.metrics, (run.trial.seed, past.row["seed"])))
+        say(console, f"saved: {folder / BEST}; {load_again(folder, given)} gives the model")
+    if broken:
+        say(console, f"interrupted: what is saved are the weights of epoch {here['best_epoch']}, the best so far")
+        raise KeyboardInterrupt
+    if result.differences is not None:
+        judge(console, result.differences, past, target, exact)
+    return result
+
+
+def _check(options: Mapping[str, Any]) -> None:
+    """Refuses what cannot be used whatever the study is."""
+    names = ("seed", "epochs", "threads", "device", "output")
+    given = {name: options[name] for name in names if options[name] is not None}
+    Settings.from_options(given).check()
+    if options["study"] is None:
+        raise InputError("--from DIR: give the folder of a study")
+    if options["exact"] and options["device"] == "cuda":
+        raise InputError(
+            "--exact: on GPUs the last digits differ from run to run, as sums are made in any order: use --device cpu"
+        )
+    if options["exact"] and options["all_data"]:
+        raise InputError("--exact and --all-data were both given: on other data other figures come out")
+
+
+def _head(run: Run, about: str, device: Device, estimate: MemoryEstimate) -> str:
+    past, trial = run.past, run.trial
+    ends = f", of which the first {run.last_epoch}" if run.last_epoch < trial.config["epochs"] else ""
+    threads = f"{run.threads} thread{'s' if run.threads > 1 else ''}"
+    lines = {
+        "from": f"{past.folder}: {past.row['trial_id']} {trial.name}, {past.row['status']}",
+        "chosen": past.chosen,
+        "data": about + ("; all of it to train on" if run.all_data else ""),
+        "training": f"{trial.config['epochs']} epochs{ends}, seed {trial.seed}, {threads} on {device.label}",
+        "memory": f"{estimate}; {device.free_bytes / GB:.2f} GB free on {device.label}",
+    }
+    return "\n".join(f"{label:<10} {text}" for label, text in lines.items() if text)
+
+
+def _is_found_again(workload: Workload) -> bool:
+    return None not in classes_of([workload]).values()
+
+
+def _command(options: Mapping[str, Any], workload: Workload) -> str:
+    """What a terminal would be told; a call, where the workload is an object that no text finds again."""
+    if not _is_found_again(workload):
+        return "tuner.train()"
+    if options["workload"] is not None:
+        options = {**options, "workload": texts_of(options["workload"])}
+    defaults = {name: parameter.default for name, parameter in inspect.signature(train).parameters.items()}
+    return f"{program()} {shlex.join(['train', *arguments(options, defaults)])}"

@@ -1,0 +1,101 @@
+"""What the trials that have run tell of those that wait: their estimates are corrected, down as well as up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from tuner.estimation import calibration
+from tuner.estimation.calibration import Calibration, Sample
+from tuner.trial import ACCUMULATION, Ending, MemoryEstimate, Request, Trial
+
+# A fit takes time that grows with the square of the samples: with many, it waits until they are a tenth more.
+REFIT = 1.1
+Need = Callable[[MemoryEstimate], int]
+
+
+class Feedback:
+    """Learns from the peaks of one workload's trials, beside what is known of earlier ones.
+
+    Traced estimates are fitted to the peaks, as a calibration does between studies; a trial that ran out of memory
+    counts there as one that takes what it had been given, until it is known better. A fit may take such a trial for
+    an outlier, and estimates of other kinds are not fitted at all, so a trial is also given no less than one that ran
+    out with an estimate that was no larger: a tenth more than that had, or what it took in the end. What the user
+    gave as the footprint of all says nothing of that kind.
+    """
+
+    def __init__(self, raw: Mapping[str, MemoryEstimate], known: Sequence[Sample], need: Need) -> None:
+        """Begins with what is known before the study.
+
+        Args:
+            raw: each trial's estimate before any calibration, by trial id.
+            known: samples of earlier studies.
+            need: from an estimate to what is set aside for it, in bytes.
+        """
+        self._raw = raw
+        self._known = list(known)
+        self._need = need
+        self._samples: dict[str, Sample] = {}
+        self._calibration: Calibration | None = None
+        self._fitted = 0
+        self._least: dict[str, tuple[int, int]] = {}  # by trial that ran out: its estimate, and what to give at least
+
+    def learn(self, trial: Trial, ending: Ending) -> bool:
+        """Takes note of how an attempt ended; returns whether that changes what ``correct`` says."""
+        estimate = self._raw[trial.trial_id]
+        ran_out = ending.status == "out_of_memory" and ending.limit_bytes > 0
+        if ACCUMULATION in trial.config or estimate.method == "given":
+            return False
+        if ran_out:
+            enough = math.ceil(ending.limit_bytes * (1 + calibration.UNCALIBRATED_MARGIN))
+            self._least[trial.trial_id] = estimate.total_bytes, enough
+        elif trial.trial_id in self._least and ending.peak_bytes and ending.status == "completed":
+            enough = math.ceil(ending.peak_bytes * (1 + calibration.CALIBRATED_MARGIN))
+            self._least[trial.trial_id] = estimate.total_bytes, enough
+        peak = ending.limit_bytes if ran_out else ending.peak_bytes
+        if estimate.method == "traced" and peak and (ran_out or ending.status == "completed"):
+            known_better = trial.trial_id in self._samples  # it had run out before
+            self._samples[trial.trial_id] = calibration.to_sample(estimate, peak)
+            if ran_out or known_better or len(self._samples) >= REFIT * self._fitted:
+                self._fit()
+                return True
+        return ran_out
+
+    def correct(self, request: Request) -> Request:
+        """The request as its estimate is known now; one that was raised after it ran out is left as it is."""
+        raw = self._raw[request.trial.trial_id]
+        if request.history.out_of_memory or raw.method == "given":
+            return request
+        if raw.method == "traced" and self._calibration:
+            estimate = calibration.apply(raw, self._calibration)
+            request = replace(request, estimate=estimate, need_bytes=self._need(estimate))
+        floors = (enough for total, enough in self._least.values() if total <= raw.total_bytes)
+        return replace(request, need_bytes=max([request.need_bytes, *floors]))
+
+    def _fit(self) -> None:
+        self._fitted = len(self._samples)
+        samples = [*self._known, *self._samples.values()]
+        self._calibration = calibration.fit(samples[-calibration.KEPT_SAMPLES :])
+
+
+class StudyFeedback:
+    """The feedback of each workload of a study: what one's trials took says nothing of another's."""
+
+    def __init__(self, raw: Mapping[str, MemoryEstimate], known: Mapping[str, Sequence[Sample]], need: Need) -> None:
+        """Begins with what is known before the study.
+
+        Args:
+            raw: each trial's estimate before any calibration, by trial id.
+            known: samples of earlier studies, by workload; every workload of the study has an entry.
+            need: from an estimate to what is set aside for it, in bytes.
+        """
+        self._of = {workload: Feedback(raw, samples, need) for workload, samples in known.items()}
+
+    def learn(self, trial: Trial, ending: Ending) -> bool:
+        """Takes note of how an attempt ended; returns whether that changes what ``correct`` says."""
+        return self._of[trial.workload].learn(trial, ending)
+
+    def correct(self, request: Request) -> Request:
+        """The request as its estimate is known now, by the trials of its own workload."""
+        return self._of[request.trial.workload].correct(request)

@@ -1,0 +1,201 @@
+"""The closed formula for KD-GAT: two models at once, their layers one by one, in numbers of 4 bytes; no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tuner.trial import CHECKPOINTING, MemoryEstimate
+from tuner.workloads.kd_gat.workload import CHUNK, SIZES
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+FLOAT_BYTES = 4
+INPUT = ID_CHANNELS, FEATURES = 16, 10  # of a node: what is embedded of its ID, and what the data have
+# Edges whose messages are there at a time, as in tuner.workloads.kd_gat.attention.
+PART = 4096
+# Numbers of an edge for each head, beside the messages: what is gathered, the scores, their softmax, and gradients.
+SCORES = 10
+
+
+class Graphs(NamedTuple):
+    """The most that so many graphs can have together."""
+
+    nodes: int
+    edges: int
+
+
+def estimate_kd_gat(config: Mapping[str, Any], data: Any, *, context_bytes: int) -> MemoryEstimate:
+    """A closed formula for one configuration: its largest step, or what is looked at in chunks if that takes more.
+
+    - Of the student, and the projection onto a teacher's latent channels: parameters, gradients, Adam's two moments
+      and the kept copy of the best weights.
+    - Of a teacher and a scorer: parameters, beside everything else. Whether they wait in the host's memory or leave
+      after the preparation, a formula for the CPU and for a GPU cannot tell; it counts them always.
+    - Of kept outputs (``use_teacher_cache``): two logits of each training graph, or of each of its nodes the
+      teacher's latent channels and 10 features.
+    - Activations: the most of a step on the batch (``_trained``), the evaluation's and the scorer's chunks of 500
+      graphs (``_computed``), and a teacher's look at a share of the batch, which is of 500 graphs at most where its
+      outputs are kept.
+
+    Args:
+        config: a complete configuration, in which ``batch_size`` is a number.
+        data: its ``CanData``.
+        context_bytes: of the process itself.
+    """
+    from tuner.workloads.kd_gat.data import usable
+
+    ids = len(data.identifiers) + 1
+    train = usable(data, data.train, stage=config["stage"], held_out=config["held_out"])
+    batch, prepared = _most(data, train, config["batch_size"]), _most(data, train, CHUNK)
+    chunk = _larger(_most(data, part, CHUNK) for part in (data.validation, data.test))
+    chunk = chunk if config["stage"] == "classifier" else _larger([chunk, prepared])  # its test looks at these again
+    teacher, scorer = _guests(config, ids)
+    own = parameters(config, ids)
+    if teacher and config["stage"] == "autoencoder":
+        own += (config["latent_channels"] + 1) * teacher["latent_channels"]
+    peaks = [_trained(config, batch, ids), _computed(config, chunk, ids)]
+    rows = _kept(teacher, data) if teacher and config["use_teacher_cache"] else 0
+    if teacher:
+        graphs = min(config["batch_size"], len(train), CHUNK if config["use_teacher_cache"] else len(train))
+        peaks.append(_computed(teacher, _most(data, train, -(-graphs // _times_as_wide(teacher, config))), ids))
+    if scorer:
+        peaks.append(_computed(scorer, prepared, ids))
+    frozen = sum(parameters(each, ids) for each in (teacher, scorer) if each)
+    found = 2 * 11 * len(data) if config["stage"] == "autoencoder" else 0  # the largest errors of all graphs
+    held = own + rows + found + 14 * max(batch.nodes, chunk.nodes) + 5 * max(batch.edges, chunk.edges)
+    return MemoryEstimate(
+        method="static",
+        parameter_bytes=FLOAT_BYTES * (own + frozen),
+        gradient_bytes=FLOAT_BYTES * own,
+        optimizer_bytes=2 * FLOAT_BYTES * own,
+        activation_bytes=FLOAT_BYTES * max(peaks),
+        data_bytes=FLOAT_BYTES * held,
+        context_bytes=context_bytes,
+    )
+
+
+def parameters(config: Mapping[str, Any], ids: int) -> int:
+    """The numbers that a VGAE or a GAT learns, its norms' running means and variances among them.
+
+    An attention layer has its matrix, two vectors of scores, a bias, and one number of each head for the edges.
+
+    Args:
+        config: complete and finished.
+        ids: the vocabulary with its entry for unknown IDs.
+    """
+    pairs, heads = _layers(config), config["heads"]
+    total = ID_CHANNELS * (ids if config["use_id"] else 1)
+    total += sum(before * after + 3 * after + heads for before, after in pairs)
+    if config["stage"] == "classifier":
+        return int(total + 2 * sum(after for _, after in pairs) + 2)
+    hidden, latent = config["hidden_channels"], config["latent_channels"]
+    total += 4 * (3 * hidden + latent) + 2 * latent * (latent + 1)
+    if config["use_id"]:
+        total += (latent + 1) * (ids + hidden // 2) + (hidden // 2 + 1) * ids
+    return int(total)
+
+
+def _layers(config: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """The channels before and after each attention layer."""
+    hidden, first = config["hidden_channels"], sum(INPUT)
+    if config["stage"] == "classifier":
+        return list(pairwise([first, *[hidden * config["heads"]] * config["num_layers"]]))
+    half, latent = hidden // 2, config["latent_channels"]
+    return [*pairwise([first, hidden, half, latent]), *pairwise([latent, half, hidden, FEATURES])]
+
+
+def _trained(config: Mapping[str, Any], graphs: Graphs, ids: int) -> int:
+    """What a step on a batch keeps for backward, and what backward works with.
+
+    A GAT's layer keeps 3 rows: its values, dropout's mask and ReLU's result. A VGAE's keeps 5, as there is a norm
+    between. Without dropout each keeps one less. Where a layer is computed again, its input is kept, of a VGAE
+    the norm's as well; and one layer is there as a whole. Backward takes 3 rows of the widest. A VGAE has logits of
+    IDs and of neighbours, their targets, losses and gradients, too. Of this bfloat16 saves a fifth at the least.
+    """
+    pairs, vgae = _layers(config), config["stage"] == "autoencoder"
+    widths, again = [after for _, after in pairs], config.get(CHECKPOINTING, 0)
+    whole, kept = (5, 2) if vgae else (3, 1)
+    whole -= 0 if config["dropout"] else 1
+    rows = kept * sum(widths) + (whole + 1) * max(widths) if again else whole * sum(widths)
+    rows += 3 * max(widths) + (_heads(config, ids, losses=9) if vgae else 0)
+    rows = rows * 4 // 5 if config.get("amp") else rows
+    return int(graphs.nodes * rows + _around(config, graphs, 1 if again else len(pairs), copies=2))
+
+
+def _computed(config: Mapping[str, Any], graphs: Graphs, ids: int) -> int:
+    """What a model computes with where nothing is kept: a layer's input and three rows of its width at a time."""
+    before = 2 if config["stage"] == "autoencoder" else 1  # ReLU's result is beside it
+    rows = max(before * one + 3 * other for one, other in _layers(config))
+    rows += _heads(config, ids, losses=6) if config["stage"] == "autoencoder" else 0
+    return int(graphs.nodes * rows + _around(config, graphs, 1, copies=1))
+
+
+def _heads(config: Mapping[str, Any], ids: int, *, losses: int) -> int:
+    """Numbers of a node in a VGAE's latent variables and in its heads, of which each has one for each ID."""
+    latent, half = config["latent_channels"], config["hidden_channels"] // 2
+    return int(10 * latent + 6 * FEATURES + (losses * ids + 3 * half if config["use_id"] else 0))
+
+
+def _around(config: Mapping[str, Any], graphs: Graphs, layers: int, *, copies: int) -> int:
+    """What does not grow with nodes times width.
+
+    Nodes' embedded input with what it is made of; edges' scores in so many layers, and their ends and feature; of a
+    part of the edges the messages from the source, those to the target and their product; the largest matrix so many
+    times, as the scores take it in another order.
+    """
+    pairs = _layers(config)
+    edges = graphs.edges * (SCORES * config["heads"] * layers + SCORES)
+    messages = 3 * min(graphs.edges, PART) * max(after for _, after in pairs)
+    return int(
+        2 * graphs.nodes * sum(INPUT) + edges + messages + copies * max(before * after for before, after in pairs)
+    )
+
+
+def _guests(config: Mapping[str, Any], ids: int) -> tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]:
+    """The configurations of a teacher and of a scorer, where there are such."""
+    teacher = _guest(config, "teacher_path", config["stage"], ids) if config["use_kd"] else None
+    scorer = _guest(config, "scorer_path", "autoencoder", ids) if config["curriculum"] else None
+    return teacher, scorer
+
+
+def _guest(config: Mapping[str, Any], key: str, stage: str, ids: int) -> Mapping[str, Any]:
+    """That of the file, which ``check`` has read before; else the usual teacher, which is yet to be trained."""
+    if not config[key]:
+        return {**config, **SIZES[stage, "teacher"], "stage": stage}
+    from tuner.workloads.kd_gat.model import load_teacher
+
+    return load_teacher(config[key], stage, ids)[0]
+
+
+def _times_as_wide(teacher: Mapping[str, Any], config: Mapping[str, Any]) -> int:
+    """As ``kd_gat_teacher.times_as_wide``: how often a teacher looks, each time at a share of the graphs."""
+    of_teacher, of_student = (sum(after for _, after in _layers(each)) for each in (teacher, config))
+    return -(-of_teacher // of_student)
+
+
+def _kept(teacher: Mapping[str, Any], data: Any) -> int:
+    """Numbers of a teacher's kept outputs, with two for each graph's place."""
+    if teacher["stage"] == "classifier":
+        return 2 * len(data.train) + 2 * len(data)
+    nodes = int((data.first[data.train + 1] - data.first[data.train]).sum())
+    return int(nodes * (teacher["latent_channels"] + FEATURES) + 2 * len(data))
+
+
+def _most(data: Any, graphs: NDArray[np.int64], count: int) -> Graphs:
+    """Nodes of the so many graphs with the most nodes, and edges of those with the most edges."""
+    import numpy as np
+
+    found = []
+    for first in (data.first, data.first_edge):
+        sizes = first[graphs + 1] - first[graphs]
+        smaller = len(sizes) - count
+        found.append(int((np.partition(sizes, smaller)[smaller:] if smaller > 0 else sizes).sum()))
+    return Graphs(*found)
+
+
+def _larger(several: Any) -> Graphs:
+    return Graphs(*(max(each) for each in zip(*several, strict=True)))

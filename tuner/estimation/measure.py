@@ -1,0 +1,155 @@
+"""One real training step on the device itself, in a process of its own, and what it took."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tuner.errors import ExecutionError, WorkloadError
+from tuner.estimation.packed import packed, unpacked, without_main
+from tuner.machine.caps import environment, is_out_of_memory, worker_environment
+from tuner.machine.devices import allocator_environment, pin
+from tuner.machine.peak import PeakMeter
+from tuner.trial import Device, MemoryEstimate
+from tuner.workloads.contract import fault
+
+if TYPE_CHECKING:
+    from tuner.workloads.base import Config, Workload
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What ``training.loop.rehearse`` took, in bytes.
+
+    Attributes:
+        peak_bytes: what the process took from its device: reserved peak and context, or resident peak.
+        context_bytes: what of it was there before the first tensor: CUDA context, or interpreter and libraries.
+        allocated_bytes: peak of the tensors' bytes.
+        parameter_bytes: the model's parameters.
+        gradient_bytes: their gradients.
+        optimizer_bytes: the optimizer's state.
+    """
+
+    peak_bytes: int
+    context_bytes: int
+    allocated_bytes: int
+    parameter_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+
+    def to_estimate(self) -> MemoryEstimate:
+        """The same as an estimate; what the parts do not explain counts as activations and fragmentation."""
+        exact = self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
+        process = max(self.peak_bytes - self.context_bytes, exact)
+        activation = max(0, self.allocated_bytes - exact)
+        return MemoryEstimate(
+            method="measured",
+            parameter_bytes=self.parameter_bytes,
+            gradient_bytes=self.gradient_bytes,
+            optimizer_bytes=self.optimizer_bytes,
+            activation_bytes=activation,
+            fragmentation_bytes=max(0, process - exact - activation),
+            context_bytes=self.context_bytes,
+        )
+
+
+def measure(
+    workload: Workload, config: Config, data: Any, device: Device, expandable_segments: bool = False
+) -> Measurement:
+    """Runs two training steps and the evaluations in a new process, so that nothing else is counted.
+
+    Raises:
+        ExecutionError: the process died or the step failed; the text has the reason.
+        WorkloadError: the step failed in a method of the user's.
+    """
+    context = multiprocessing.get_context("spawn")
+    try:
+        # The process has a worker's settings of the heap, which are read as it begins.
+        with environment(worker_environment(device)), ProcessPoolExecutor(1, mp_context=context) as pool:
+            with without_main():
+                running = pool.submit(_unpack, packed((workload, config, data)), device, expandable_segments)
+            try:
+                return running.result()
+            except KeyboardInterrupt:  # the process may be stuck, and leaving the block waits for it
+                for process in pool._processes.values():
+                    process.terminate()
+                raise
+    except BrokenProcessPool as error:
+        raise ExecutionError("the process that measured a step could not start, or died (out of memory?)") from error
+    except WorkloadError:
+        raise
+    except (Exception, SystemExit) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ExecutionError(f"the step that was measured failed: {type(error).__name__}: {reason}") from error
+
+
+def _unpack(content: bytes, device: Device, expandable_segments: bool) -> Measurement:
+    workload, config, data = unpacked(content)
+    try:
+        return _run(workload, config, data, device, expandable_segments)
+    except (Exception, SystemExit) as error:
+        wrong = fault(error)
+        if wrong is None or is_out_of_memory(error):
+            raise
+        raise wrong from error
+
+
+def _run(workload: Workload, config: Config, data: Any, device: Device, expandable_segments: bool) -> Measurement:
+    pin(device)
+    os.environ.update(allocator_environment(expandable_segments))
+    import torch
+
+    from tuner.training import loop
+
+    target = "cpu" if device.kind == "cpu" else "cuda:0"
+    meter = PeakMeter(device, lambda: loop.warm_up(target))
+
+    def rehearse() -> tuple[Any, Any]:
+        torch.manual_seed(0)
+        model = loop.place(workload, config, data, target, rehearsal=True)
+        optimizer = loop.build_optimizer(model, config)
+        batches = loop.representative_batches(workload, config, data)
+        on_device = (loop.to_device(batch, target) for batch in batches)
+        loop.rehearse(workload, model, optimizer, on_device, data, config=config)
+        return model, optimizer
+
+    meter.start()
+    model, optimizer = rehearse()
+    peak = meter.peak_bytes()
+    if peak is None:
+        raise RuntimeError(f"this system ({sys.platform}) does not tell a process's peak memory")
+    allocated = torch.cuda.max_memory_allocated() if target != "cpu" else _tensor_peak_bytes(rehearse)
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    state = [value for entry in optimizer.state.values() for value in entry.values() if torch.is_tensor(value)]
+    return Measurement(
+        peak_bytes=peak,
+        context_bytes=meter.context_bytes,
+        allocated_bytes=int(allocated),
+        parameter_bytes=sum(p.nbytes for p in model.parameters()),
+        gradient_bytes=sum(gradient.nbytes for gradient in gradients),
+        optimizer_bytes=sum(value.nbytes for value in state),
+    )
+
+
+def _tensor_peak_bytes(run: Callable[[], object]) -> int:
+    """The peak of the CPU tensors' bytes while ``run`` runs."""
+    return max(itertools.accumulate(tensor_changes(run), initial=0))
+
+
+def tensor_changes(run: Callable[[], object]) -> list[int]:
+    """Bytes of every CPU tensor allocated (above 0) and released while ``run`` runs, by the profiler's record."""
+    import torch
+
+    quiet = {"KINETO_LOG_LEVEL": os.environ.get("KINETO_LOG_LEVEL", "99")}  # its lines would go to the terminal
+    with environment(quiet), torch.profiler.profile(profile_memory=True) as profile:
+        run()
+    events: Any = profile.profiler
+    records = [event for event in events.kineto_results.events() if event.name() == "[memory]"]
+    return [int(record.nbytes()) for record in sorted(records, key=lambda record: record.start_ns())]

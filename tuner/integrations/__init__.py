@@ -1,0 +1,1 @@
+"""What joins tuner to other tools: Ray Tune and experiment trackers."""

@@ -1,0 +1,207 @@
+"""MLflow: an experiment for the study, called by its folder's name, and a run for each trial."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, urlsplit
+
+from tuner.errors import InputError
+from tuner.integrations.trackers.base import EPOCH, Figures, Run, Study, row_config, row_figures, row_texts
+from tuner.machine.caps import environment
+from tuner.records.rows import Row
+from tuner.trial import SUCCESSFUL
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+KEY = "tuner.run"  # the tag by which a trial's run is found again
+CONNECT_SECONDS = 3.0
+SQLITE = "sqlite:///"
+SECRETS = ("password", "passwd", "pwd", "passcode", "token")  # of a query, as drivers of databases have them
+PORTS = {"http": 80, "https": 443}
+# For the first question alone; MLflow's own is up to 16 minutes.
+PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
+
+
+@dataclass
+class _Known:
+    """A run that this process has made or found."""
+
+    run_id: str
+    params: dict[str, str]
+    epoch: int = 0
+
+
+class MLflow:
+    """Talks to a server, or writes a database, by MLflow's own client."""
+
+    name = "mlflow"
+
+    def __init__(self, uri: str) -> None:
+        """Does not connect yet.
+
+        Args:
+            uri: of the tracking server or store.
+        """
+        self._uri = uri
+        self._runs: dict[str, _Known] = {}
+
+    def connect(self) -> None:
+        """Asks for an experiment; a new database is made by that.
+
+        Raises:
+            InputError: nobody answers, or MLflow has no use for the URI.
+        """
+        _check_server(self._uri)
+        os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # two lines after each trial
+        try:
+            from mlflow.tracking import MlflowClient
+
+            for noisy in ("mlflow", "alembic"):  # they tell how tables are made
+                logging.getLogger(noisy).setLevel(logging.WARNING)
+            self._client: MlflowClient = MlflowClient(tracking_uri=self._uri)
+            with environment({name: value for name, value in PATIENCE.items() if name not in os.environ}):
+                self._client.search_experiments(max_results=1)
+        except Exception as error:
+            said = " ".join(str(error).split()).partition(". ")[0][:300]
+            raise InputError(
+                f"--mlflow {self._uri}: cannot be used: {said}; give a server such as http://127.0.0.1:5000, or "
+                "sqlite:///mlflow.db"
+            ) from error
+
+    def open(self, study: Study) -> None:
+        """Finds or makes the experiment."""
+        self._study = study
+        found = self._client.get_experiment_by_name(study.name)
+        if found and found.lifecycle_stage == "deleted":
+            raise RuntimeError(f"the experiment {study.name} was deleted: restore it or rename the study's folder")
+        self._experiment = found.experiment_id if found else self._client.create_experiment(study.name)
+
+    def begin(self, run: Run) -> None:
+        """Goes on with the trial's run; if that has epochs that are trained again, makes it anew with the others.
+
+        MLflow keeps every value of a metric for ever, so an epoch that were told twice would stand there twice.
+        """
+        trial_id = run.trial.trial_id
+        params = {_plain(key): str(value) for key, value in run.hyperparameters.items()}
+        known = self._runs.pop(trial_id, None) or self._find(run)
+        if known and (known.params != params or known.epoch > run.epoch):
+            self._client.delete_run(known.run_id)
+            known = None
+        if known:
+            self._client.update_run(known.run_id, status="RUNNING")
+            self._runs[trial_id] = known
+            return
+        tags = {
+            KEY: self._key(trial_id),
+            "tuner.study": self._study.name,
+            "tuner.trial_id": trial_id,
+            "tuner.workload": run.trial.workload,
+            "tuner.name": run.trial.name,
+            "tuner.device": run.device,
+        }
+        made = self._client.create_run(self._experiment, run_name=run.name, tags=tags)
+        self._runs[trial_id] = _Known(made.info.run_id, params)
+        self._batch(made.info.run_id, params=params)
+        for epoch, figures in sorted(run.earlier.items()):
+            self.log(trial_id, epoch, figures)
+
+    def log(self, trial_id: str, epoch: int, figures: Figures) -> None:
+        """Adds an epoch's figures; the epoch is MLflow's step."""
+        known = self._runs[trial_id]
+        known.epoch = epoch
+        self._batch(known.run_id, figures, epoch)
+
+    def end(self, row: Row) -> None:
+        """Adds the final figures, how it ended, and what a retry has changed of its configuration."""
+        known = self._runs.pop(row["trial_id"])
+        late = {_plain(key): str(value) for key, value in row_config(row).items()}
+        late = {key: value for key, value in late.items() if key not in known.params}
+        tags = {f"tuner.{key}": value for key, value in row_texts(row).items()}
+        # By attempts, as a trial that is gone on with ends more than once, and the last is what MLflow shows.
+        self._batch(known.run_id, row_figures(row), row["attempts"], late, tags)
+        interrupted = row["status"] == "interrupted"
+        status = "FINISHED" if row["status"] in SUCCESSFUL else "KILLED" if interrupted else "FAILED"
+        self._client.set_terminated(known.run_id, status)
+
+    def close(self) -> None:
+        """Everything has been sent."""
+
+    def _batch(
+        self,
+        run_id: str,
+        figures: Mapping[str, float] | None = None,
+        step: int = 0,
+        params: Mapping[str, str] | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> None:
+        from mlflow.entities import Metric, Param, RunTag
+
+        now = int(time.time() * 1000)
+        self._client.log_batch(
+            run_id,
+            [Metric(_plain(name), value, now, step) for name, value in (figures or {}).items()],
+            [Param(key, value) for key, value in (params or {}).items()],
+            [RunTag(key, value) for key, value in (tags or {}).items()],
+        )
+
+    def _find(self, run: Run) -> _Known | None:
+        """The run that an earlier process has made for the trial."""
+        found = self._client.search_runs(
+            [self._experiment], f"tags.`{KEY}` = '{self._key(run.trial.trial_id)}'", max_results=1
+        )
+        if not found:
+            return None
+        run_id, data = found[0].info.run_id, found[0].data
+        metric = next((name for name in data.metrics if name.startswith(EPOCH)), None)
+        steps = [each.step for each in self._client.get_metric_history(run_id, metric)] if metric else []
+        return _Known(run_id, dict(data.params), max(steps, default=0))
+
+    def _key(self, trial_id: str) -> str:
+        return f"{self._study.study_id}-{trial_id}"
+
+
+def _plain(name: str) -> str:
+    """A name as MLflow takes it: ``val_recall@10`` is ``val_recall_10`` there."""
+    return re.sub(r"[^\w\-. :/]", "_", name)
+
+
+def check_uri(uri: object) -> str:
+    """A tracking URI that may be kept in ``study.json``.
+
+    Raises:
+        InputError: it is no text, empty, holds a password, or is of a file in a folder that is not there.
+    """
+    if not isinstance(uri, str) or not uri.strip():
+        raise InputError(f"--mlflow {uri!r}: give a server such as http://127.0.0.1:5000, or sqlite:///mlflow.db")
+    parts = urlsplit(uri)
+    if parts.password is not None or any(key.lower() in SECRETS for key, _ in parse_qsl(parts.query)):
+        raise InputError(
+            "--mlflow: the URI holds a password, which study.json would keep: leave it out and set "
+            "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or what the database reads, such as PGPASSWORD"
+        )
+    file = Path(uri.strip().removeprefix(SQLITE))
+    if uri.strip().startswith(SQLITE) and not file.parent.is_dir():
+        raise InputError(f"--mlflow {uri}: there is no folder {file.parent}; make it or give another")
+    return uri.strip()
+
+
+def _check_server(uri: str) -> None:
+    """Refuses a server that nobody answers at: MLflow itself would try for minutes."""
+    parts = urlsplit(uri)
+    if parts.scheme not in PORTS:
+        return
+    try:
+        address = parts.hostname or "", parts.port or PORTS[parts.scheme]
+        socket.create_connection(address, CONNECT_SECONDS).close()
+    except (OSError, ValueError) as error:
+        said = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"--mlflow {uri}: nothing answers there ({said}): is it the address of a server?") from error

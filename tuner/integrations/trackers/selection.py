@@ -1,0 +1,45 @@
+"""From options to trackers."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from tuner.errors import InputError
+from tuner.integrations.trackers.base import Tracker
+from tuner.integrations.trackers.threads import Trackers
+
+
+def choose_trackers(tensorboard: bool, mlflow: str | None, wandb: str | None) -> Trackers:
+    """The trackers that were asked for; none has been connected yet.
+
+    Args:
+        tensorboard: write event files into the study's folder.
+        mlflow: URI of a tracking server or store.
+        wandb: a project of Weights & Biases.
+
+    Raises:
+        InputError: a package is not installed, or a URI or a name cannot be one.
+    """
+    chosen: list[Tracker] = []
+    if tensorboard:
+        from tuner.integrations.trackers.tensorboard import TensorBoard
+
+        chosen.append(TensorBoard())
+    if mlflow is not None:
+        from tuner.integrations.trackers.mlflow import MLflow, check_uri
+
+        uri = check_uri(mlflow)
+        _check_installed("mlflow")
+        chosen.append(MLflow(uri))
+    if wandb is not None:
+        from tuner.integrations.trackers.wandb import WandB, check_project
+
+        project = check_project(wandb)
+        _check_installed("wandb")
+        chosen.append(WandB(project))
+    return Trackers(chosen)
+
+
+def _check_installed(package: str) -> None:
+    if find_spec(package) is None:
+        raise InputError(f"--{package}: the package {package} is not installed: pip install 'tuner[{package}]'")

@@ -1,0 +1,107 @@
+"""Weights & Biases: a run for each trial, in the project that was named, grouped by the study."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from tuner.errors import InputError
+from tuner.integrations.trackers.base import Figures, Run, Study, row_config, row_figures, row_texts
+from tuner.records.rows import Row
+from tuner.trial import SUCCESSFUL
+
+if TYPE_CHECKING:
+    import wandb
+
+OFFLINE = ("offline", "dryrun", "disabled")
+PROJECT = re.compile(r"(?:[^/\\#?%:\s]+/)?[^/\\#?%:]{1,128}")
+
+
+class WandB:
+    """Talks to W&B by its own client, which keeps what it could not send under ``wandb/`` in the study's folder."""
+
+    name = "wandb"
+
+    def __init__(self, project: str) -> None:
+        """Does not connect yet.
+
+        Args:
+            project: its name, or "ENTITY/PROJECT".
+        """
+        entity, _, self._project = project.rpartition("/")
+        self._entity = entity or None
+        self._runs: dict[str, wandb.Run] = {}
+
+    def connect(self) -> None:
+        """Makes sure that there is a login, as W&B would otherwise ask for one in the middle of the study.
+
+        Raises:
+            InputError: there is none, or it is not accepted.
+        """
+        import wandb
+
+        if wandb.setup().settings.mode in OFFLINE:
+            return
+        try:
+            logged_in = wandb.login(prompt=False)
+        except Exception as error:
+            raise InputError(f"--wandb {self._project}: {' '.join(str(error).split())[:300]}") from error
+        if not logged_in:
+            raise InputError(
+                f"--wandb {self._project}: W&B knows no key here: run wandb login, or set WANDB_API_KEY, or "
+                "WANDB_MODE=offline to send later"
+            )
+
+    def open(self, study: Study) -> None:
+        """Takes the study's name, id and folder."""
+        self._study = study
+
+    def begin(self, run: Run) -> None:
+        """Makes the trial's run, or goes on with it; W&B takes no epoch twice, so the first value of one stays."""
+        import wandb
+
+        if run.trial.trial_id in self._runs:
+            return
+        self._runs[run.trial.trial_id] = wandb.init(
+            entity=self._entity,
+            project=self._project,
+            group=self._study.name,
+            id=f"{self._study.study_id}-{run.trial.trial_id}",
+            name=run.name,
+            config=run.hyperparameters,
+            dir=os.fspath(self._study.folder),
+            resume="allow",
+            reinit="create_new",  # trials run side by side
+            # Its own measurements are of this process, not of the worker that trains.
+            settings=wandb.Settings(silent=True, console="off", x_disable_stats=True),
+        )
+
+    def log(self, trial_id: str, epoch: int, figures: Figures) -> None:
+        """Adds an epoch's figures; the epoch is W&B's step."""
+        run = self._runs[trial_id]
+        if epoch >= run.step:
+            run.log(figures, step=epoch)
+
+    def end(self, row: Row) -> None:
+        """Adds the final figures and how it ended, and finishes the run."""
+        run = self._runs.pop(row["trial_id"])
+        run.config.update(row_config(row), allow_val_change=True)
+        run.summary.update({**row_figures(row), **row_texts(row)})
+        run.finish(exit_code=0 if row["status"] in SUCCESSFUL else 1)
+
+    def close(self) -> None:
+        """Every run that has ended is finished."""
+
+
+def check_project(project: object) -> str:
+    """A project's name that W&B takes.
+
+    Raises:
+        InputError: it is none.
+    """
+    if not isinstance(project, str) or not PROJECT.fullmatch(project.strip()):
+        raise InputError(
+            f"--wandb {project!r}: give a project's name, or ENTITY/PROJECT, without any of / \\ # ? % :"
+        )
+    return project.strip()

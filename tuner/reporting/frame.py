@@ -1,0 +1,157 @@
+"""A study's trials as Python returns them: a DataFrame that a notebook shows as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from tuner.errors import InputError
+from tuner.records.rows import Row, columns
+from tuner.records.seed_statistics import best_by_mean
+from tuner.records.study_json import read_study
+from tuner.reporting.frame_table import trials_html
+from tuner.reporting.page.coordinates import against_each, parallel_coordinates
+from tuner.reporting.page.curves import learning_curves
+from tuner.reporting.page.estimates import estimate_against_peak
+from tuner.reporting.page.study import PageStudy, read_page_study
+from tuner.reporting.page.timeline import timelines
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+    from torch import nn
+
+FOLDER = "folder"
+METRIC = "metric"
+SHOWN_COLUMNS = ("workload", "name", "seed", "status", "attempts", "error")  # a table with these is one of trials
+
+
+class StudyFrame(pd.DataFrame):
+    """A DataFrame with a row for each trial; parts of it are of this class, too.
+
+    ``attrs`` has the study's ``folder`` and the ``metric`` that trials are compared by (smaller is better).
+    """
+
+    @property
+    def _constructor(self) -> Callable[..., StudyFrame]:
+        return StudyFrame
+
+    @property
+    def best(self) -> pd.Series[Any]:
+        """The best completed trial of this table: its row, with the configuration under ``config/…``.
+
+        With several seeds it is a trial of the configuration with the smallest mean, of those with at least two
+        completed seeds where there are any: that of its seeds with the smallest metric.
+
+        Raises:
+            InputError: no trial of this table is completed, or it is not known what trials are compared by.
+        """
+        metric = self._about(METRIC)
+        if "status" in self and not (self["status"] == "completed").any():
+            raise InputError("best: no trial of this table is completed; its column error says why")
+        if missing := [name for name in ("name", "seed", "status", metric) if name not in self]:
+            raise InputError(f"best: this table has no column {missing[0]!r}: take it of the table with all columns")
+        best = _best_place(_to_rows(self), metric)
+        if best is None:
+            raise InputError(f"best: no trial of this table is completed with a {metric}; its column error says why")
+        return self.iloc[best]
+
+    def best_model(self) -> nn.Module:
+        """The model whose weights the study has kept: of its trial with the smallest metric, in evaluation mode.
+
+        Raises:
+            InputError: as ``tuner.load_best``.
+        """
+        from tuner.records.weights import load_best
+
+        return load_best(self._about(FOLDER))
+
+    def plot_curves(self) -> Figure:
+        """Learning curves: the validation metric after each epoch.
+
+        Raises:
+            InputError: the study's folder cannot be read, or there is nothing to draw; as of every plot.
+        """
+        from tuner.reporting.plots import curves_plot
+
+        study = self._study()
+        return curves_plot(learning_curves(study, next(iter(study.metrics))), study.trial_names)
+
+    def plot_parallel(self) -> Figure:
+        """Parallel coordinates: a line for each trial through its hyperparameters to its metric."""
+        from tuner.reporting.plots import coordinates_plot
+
+        study = self._study()
+        return coordinates_plot(parallel_coordinates(study.rows, self._about(METRIC)), study.trial_names)
+
+    def plot_metric(self) -> Figure:
+        """The metric against each hyperparameter that varies."""
+        from tuner.reporting.plots import metric_plot
+
+        study, metric = self._study(), self._about(METRIC)
+        whole, each = parallel_coordinates(study.rows, metric), against_each(study.rows, metric)
+        return metric_plot(whole, each, study.trial_names)
+
+    def plot_timeline(self) -> Figure:
+        """Every attempt on its device over time, with what it reserved and used, in GB of 2**30 bytes."""
+        from tuner.reporting.plots import timeline_plot
+
+        study = self._study()
+        return timeline_plot(timelines(study), study.trial_names)
+
+    def plot_memory(self) -> Figure:
+        """The estimate of each completed trial's memory against its measured peak, in GB of 2**30 bytes."""
+        from tuner.reporting.plots import estimates_plot
+
+        study = self._study()
+        return estimates_plot(estimate_against_peak(study), study.trial_names)
+
+    def _repr_html_(self) -> str | None:
+        """The columns that matter, of a table of trials; a selection of columns is shown as it is."""
+        if not self.attrs.get(METRIC) or any(name not in self for name in SHOWN_COLUMNS) or self.empty:
+            html: str | None = super()._repr_html_()  # type: ignore[misc]  # the stubs lack it
+            return html
+        rows, metric = _to_rows(self), self.attrs[METRIC]
+        return trials_html(rows, columns(rows), metric, _best_place(rows, metric), self.attrs.get(FOLDER, ""))
+
+    def _study(self) -> PageStudy:
+        """What the plots are made of: all trials of the study, also where this table has only some."""
+        folder = Path(self._about(FOLDER))
+        metrics: Mapping[str, str] = read_study(folder, "the study's folder")["metrics"]
+        return read_page_study(folder, metrics, lambda _: "")
+
+    def _about(self, key: str) -> str:
+        if key not in self.attrs:
+            raise InputError(
+                f"this table does not say its study's {key}: use the one that was returned, of one workload"
+            )
+        return str(self.attrs[key])
+
+
+def study_frame(table: pd.DataFrame, folder: str, metric: str) -> StudyFrame:
+    """A study's trials as they are returned to a notebook.
+
+    Args:
+        table: a row for each trial, with the columns of ``results.csv``.
+        folder: the study's.
+        metric: what trials are compared by; smaller is better.
+    """
+    frame = StudyFrame(table)
+    frame.attrs.update({FOLDER: folder, METRIC: metric})
+    return frame
+
+
+def _to_rows(frame: pd.DataFrame) -> list[Row]:
+    """The table's rows with None for what is missing."""
+    plain = pd.DataFrame(frame).astype(object)
+    return plain.where(plain.notna() & (plain != ""), None).to_dict("records")  # type: ignore[return-value]
+
+
+def _best_place(rows: list[Row], metric: str) -> int | None:
+    """Which row is the best; None where none is completed."""
+    done = [place for place, row in enumerate(rows) if row["status"] == "completed" and row.get(metric) is not None]
+    if best := best_by_mean(rows, metric):
+        done = [place for place in done if rows[place]["name"] == best.name]
+    return min(done, key=lambda place: rows[place][metric], default=None)

@@ -1,0 +1,122 @@
+"""Where the values of a hyperparameter, or of a metric, stand on an axis from 0 to 1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from tuner.records.rows import Row
+from tuner.reporting.page.figure import number_text, usual_end
+
+EVEN = 8  # so many different values stand at even distances; more numbers stand where they are
+LOGARITHMIC = 50  # a largest value so many times the smallest calls for a logarithmic axis
+TICKS = 8
+
+Scale = Literal["even", "linear", "logarithmic"]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis with the places of all rows on it.
+
+    Attributes:
+        key: the column.
+        scale: how values are placed.
+        ticks: places and what is written there.
+        places: of each row from 0 to 1; None where the row has no value.
+    """
+
+    key: str
+    scale: Scale
+    ticks: list[tuple[float, str]]
+    places: list[float | None]
+
+    @property
+    def label(self) -> str:
+        """What people call it."""
+        return self.key.removeprefix("config/")
+
+    def first(self, count: int) -> Axis:
+        """The same axis with the places of the first rows alone."""
+        return replace(self, places=self.places[:count])
+
+    def to_record(self) -> dict[str, Any]:
+        """As the page's data hold it."""
+        return {"label": self.label, "even": self.scale == "even", "ticks": self.ticks, "places": self.places}
+
+
+def varying(rows: Sequence[Row]) -> list[str]:
+    """The columns of the hyperparameters that have more than one value."""
+    keys = dict.fromkeys(key for row in rows for key in row if key.startswith("config/"))
+    return [key for key in keys if len({repr(row.get(key)) for row in rows}) > 1]
+
+
+def value_axis(key: str, rows: Sequence[Row]) -> Axis:
+    """The axis of a hyperparameter: few values at even distances, many numbers on a linear or logarithmic scale."""
+    values = [row.get(key) for row in rows]
+    known = [value for value in values if value is not None]
+    numbers = [value for value in known if _is_number(value)]
+    if len(set(map(repr, known))) <= EVEN or len(numbers) < len(known):
+        return _even(key, values)
+    low, high = min(numbers), max(numbers)
+    if low > 0 and high / low >= LOGARITHMIC:
+        return _scaled(key, "logarithmic", [_log(value) for value in values], math.log10(low), math.log10(high))
+    return _scaled(key, "linear", values, low, high)
+
+
+def metric_axis(key: str, rows: Sequence[Row]) -> Axis:
+    """A metric's axis, linear; the few values that are far larger than the others stand at its end."""
+    values = [row[key] for row in rows]
+    low, high = min(values), usual_end(values)
+    return _scaled(key, "linear", [min(value, high) for value in values], low, high)
+
+
+def _even(key: str, values: Sequence[Any]) -> Axis:
+    ordered = sorted({repr(value): value for value in values if value is not None}.values(), key=_order)
+    last = max(1, len(ordered) - 1)
+    places = {
+        repr(value): round(number / last, 4) if len(ordered) > 1 else 0.5 for number, value in enumerate(ordered)
+    }
+    step = math.ceil(len(ordered) / TICKS)
+    ticks = [(places[repr(value)], number_text(value)) for value in ordered[::step]]
+    return Axis(key, "even", ticks, [places.get(repr(value)) for value in values])
+
+
+def _scaled(key: str, scale: Scale, values: Iterable[float | None], low: float, high: float) -> Axis:
+    span = (high - low) or 1.0
+    places = [None if value is None else round((value - low) / span, 4) for value in values]
+    raw = _decades(low, high) if scale == "logarithmic" else nice_ticks(low, high)
+    texts = [number_text(10**value) if scale == "logarithmic" else number_text(value) for value in raw]
+    return Axis(
+        key, scale, [(round((at - low) / span, 4), text) for at, text in zip(raw, texts, strict=True)], places
+    )
+
+
+def nice_ticks(low: float, high: float) -> list[float]:
+    """About five round numbers from ``low`` to ``high``, steps being 1, 2 or 5 times a power of ten."""
+    if high <= low:
+        return [low]
+    rough = (high - low) / 5
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [float(f"{number * step:.12g}") for number in range(first, last + 1)]
+
+
+def _decades(low: float, high: float) -> list[float]:
+    whole = range(math.ceil(low - 1e-9), math.floor(high + 1e-9) + 1)
+    return [float(power) for power in whole[:: math.ceil(len(whole) / TICKS)]] if len(whole) > 1 else [low, high]
+
+
+def _order(value: Any) -> tuple[bool, float, str]:
+    return not _is_number(value), value if _is_number(value) else 0.0, str(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _log(value: Any) -> float | None:
+    return None if value is None else math.log10(value)

@@ -1,0 +1,57 @@
+"""What is compared with what: trials or, where a workload has several seeds, configurations by their means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tuner.records.rows import Row
+from tuner.records.seed_statistics import averages
+from tuner.reporting.page.study import mean_id
+from tuner.reporting.seeds import has_seeds
+from tuner.trial import SUCCESSFUL
+
+DIGITS = 6  # of a mean, as trials' metrics have
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The lines and points of comparisons.
+
+    Attributes:
+        rows: trials, or configurations with their means; the smallest metric first.
+        trials: the single trials that the means are of; none where the rows are the trials themselves.
+        metric: a column of both; smaller is better.
+        noun: what a row is: "trial" or "configuration".
+    """
+
+    rows: list[Row]
+    trials: list[Row]
+    metric: str
+    noun: str
+
+    @property
+    def median(self) -> str:
+        """What texts call the median of the metric."""
+        return f"median of {self.metric}" if self.trials else f"median {self.metric}"
+
+
+def compared(rows: Sequence[Row], metric: str) -> Compared:
+    """What of a workload's trials ended well and has the metric: configurations where there are several seeds.
+
+    Args:
+        rows: of one workload, best first.
+        metric: its column.
+    """
+    done = [row for row in rows if row["status"] in SUCCESSFUL and row.get(metric) is not None]
+    if not has_seeds(rows):
+        return Compared(done, [], metric, "trial")
+    done = [row for row in done if row["status"] == "completed"]  # as means are of these
+    best = {row["name"]: row for row in reversed(done)}
+    mean = f"mean {metric}"
+    means = [
+        {**best[each.name], "trial_id": mean_id(best[each.name]), mean: round(each.interval.mean, DIGITS)}
+        for each in averages(rows, metric)
+        if each.interval
+    ]
+    return Compared(means, [{**row, mean: row[metric]} for row in done], mean, "configuration")

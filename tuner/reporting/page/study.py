@@ -1,0 +1,120 @@
+"""What the page is made of, read from a study's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tuner.records.epochs import EPOCHS, Line, read_epochs
+from tuner.records.journal import read_attempts
+from tuner.records.row_queries import best_first
+from tuner.records.rows import Row
+from tuner.records.study_folder import ATTEMPTS
+from tuner.records.study_json import read_study
+from tuner.trial import Device, title
+
+Again = Callable[[Row], str]
+DEVICE_FIELDS = tuple(Device.__dataclass_fields__)
+
+
+@dataclass(frozen=True)
+class PageStudy:
+    """A study, finished or not.
+
+    Attributes:
+        name: of its folder.
+        study: what ``study.json`` says.
+        attempts: the journal's lines, in order.
+        rows: the latest attempt of each trial, each workload's best first.
+        epochs: what trials said after their epochs.
+        metrics: what a workload's trials are compared by, by workload; smaller is better.
+        again: the command that runs a row's trial again.
+        notes: what could not be read, a line each.
+    """
+
+    name: str
+    study: Mapping[str, Any]
+    attempts: list[Row]
+    rows: list[Row]
+    epochs: list[Line]
+    metrics: Mapping[str, str]
+    again: Again
+    notes: Sequence[str] = ()
+
+    @property
+    def total(self) -> int:
+        """How many trials the study has, those that have not ended included."""
+        planned = len(self.study.get("configurations", ())) * int(self.study.get("seeds", 1))
+        return max(len(self.rows), planned)
+
+    @property
+    def running(self) -> dict[str, Line]:
+        """By trial id the last line of each trial whose running attempt has not ended."""
+        ended = {(row["trial_id"], row["attempts"]) for row in self.attempts}
+        return {line["trial_id"]: line for line in self.epochs if (line["trial_id"], line["attempt"]) not in ended}
+
+    @property
+    def trial_names(self) -> dict[str, str]:
+        """What texts call each trial, by trial id; those without a row by their number in the study.
+
+        With several seeds also each configuration that has a row, by ``mean_id``.
+        """
+        several, seeds = len(self.metrics) > 1, self.study.get("seeds", 1)
+        first = self.study.get("seed", 0)
+        listed = [
+            title("", str(each.get("name")), several=False, seed=seed if seeds > 1 else None)
+            for seed in range(first, first + seeds)
+            for each in self.study.get("configurations", ())
+        ]
+        width = max(3, len(str(len(listed))))
+        names = {f"t{number:0{width}d}": name for number, name in enumerate(listed, 1)}
+        ended = {
+            row["trial_id"]: title(
+                row["workload"], row["name"], several=several, seed=row["seed"] if seeds > 1 else None
+            )
+            for row in self.rows
+        }
+        configurations = {
+            mean_id(row): title(row["workload"], row["name"], several=several) for row in self.rows if seeds > 1
+        }
+        return {**names, **ended, **configurations}
+
+    def of_workload(self, workload: str) -> list[Row]:
+        """The rows of one workload, best first."""
+        return [row for row in self.rows if row["workload"] == workload]
+
+    def devices(self) -> list[tuple[Device, int]]:
+        """The plan's devices, with what their trials divide between them, in bytes."""
+        plan = self.study.get("plan", {})
+        listed = [
+            Device(**{key: each[key] for key in DEVICE_FIELDS if key in each}) for each in plan.get("devices", ())
+        ]
+        return list(zip(listed, plan.get("budgets", ()), strict=False))
+
+
+def mean_id(row: Row) -> str:
+    """By what the page's data call the configuration of a trial: no trial has such an id."""
+    return f"{row['workload']}/{row['name']}"
+
+
+def read_page_study(folder: Path, metrics: Mapping[str, str], again: Again, option: str = "DIR") -> PageStudy:
+    """Reads a study's folder, which a study may be writing at the same time.
+
+    Args:
+        folder: the study's.
+        metrics: what a workload's trials are compared by.
+        again: the command that runs a row's trial again.
+        option: by which the user named the folder, for messages.
+
+    Raises:
+        InputError: it is not the folder of a study, or cannot be read.
+    """
+    study = read_study(folder, option)
+    attempts, notes = read_attempts(folder / ATTEMPTS)
+    attempts = [row for row in attempts if row.get("workload") in metrics]
+    latest = {row["trial_id"]: row for row in attempts}
+    rows = best_first([latest[trial_id] for trial_id in sorted(latest)], metrics)
+    epochs = read_epochs(folder / EPOCHS)
+    return PageStudy(folder.resolve().name, study, attempts, rows, epochs, metrics, again, notes)

@@ -1,0 +1,89 @@
+"""All trials as an HTML table, with the very texts of ``results.csv``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from tuner.records.rows import AFTER_METRICS, BEFORE_METRICS, Row, columns
+from tuner.reporting.page.axes import varying
+from tuner.reporting.seeds import has_seeds
+
+NAME, SEED, STATUS = "name", "seed", "status"
+THEN = ("attempts", "epochs", "duration_s", "peak_memory_gb", "estimated_memory_gb", "device")  # after what was tried
+LAST = ("error",)
+
+
+def trials_table(rows: Sequence[Row], metrics: Mapping[str, str]) -> str:
+    """The rows as a ``<table>``; columns with the same value in every row have the class ``same``.
+
+    Args:
+        rows: as they are to stand.
+        metrics: what trials are compared by, by workload: these columns stand next to the name.
+    """
+    listed = ordered_columns(rows, metrics)
+    classes = {key: cell_classes(key, rows) for key in listed}
+    head = "".join(_header(key, classes[key], listed) for key in listed)
+    body = "\n".join(_line(row, classes) for row in rows)
+    caption = "All trials, the best first; the columns are those of results.csv"
+    return (
+        f'<table id="trials"><caption class="hidden">{caption}</caption>'
+        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table>"
+    )
+
+
+def ordered_columns(rows: Sequence[Row], metrics: Mapping[str, str]) -> list[str]:
+    """The CSV's columns: the name, metrics and status, what was tried, then the others.
+
+    The seed stands by the name where there are several. So a phone shows the figures without being scrolled.
+    """
+    all_ = columns(rows)
+    own = [key for key in dict.fromkeys(metrics.values()) if key in all_]
+    fixed = {*BEFORE_METRICS, *AFTER_METRICS}
+    tests = [key.replace("val_", "test_") for key in own if key.startswith("val_")]
+    tests = [key for key in tests if key in all_ and key not in fixed]
+    first = [NAME, *([SEED] if has_seeds(rows) else []), *own, *tests, STATUS, *varying(rows), *THEN]
+    first = [key for key in dict.fromkeys(first) if key in all_ and key not in LAST]
+    return [*first, *(key for key in all_ if key not in first and key not in LAST), *LAST]
+
+
+def cell_text(value: Any) -> str:
+    """A value as the CSV has it."""
+    return "" if value is None else str(value)
+
+
+def cell_classes(key: str, rows: Sequence[Row]) -> str:
+    """The CSS classes of a column's cells: ``n`` of numbers, ``s`` where all are the same."""
+    texts = {cell_text(row.get(key)) for row in rows}
+    same = "s" if len(texts) == 1 and key not in (NAME, STATUS) and len(rows) > 1 else ""
+    numbers = all(isinstance(row.get(key), (int, float, type(None))) for row in rows)
+    return " ".join(filter(None, (same, "n" if numbers and texts != {""} else "")))
+
+
+def _header(key: str, classes: str, listed: Sequence[str]) -> str:
+    plain = key.removeprefix("config/")
+    label = key if plain != key and plain in listed else plain
+    return head_cell(key, label, classes)
+
+
+def head_cell(key: str, label: str, kind: str) -> str:
+    """A column's head with the button that sorts by it; ``kind`` are the CSS classes of its cells."""
+    kind = f' class="{kind}"' if kind else ""
+    return (
+        f'<th scope="col" aria-sort="none" data-column="{escape(key)}"{kind}>'
+        f'<button type="button">{escape(label)}<span class="arrow" aria-hidden="true"></span></button></th>'
+    )
+
+
+def _line(row: Row, classes: Mapping[str, str]) -> str:
+    cells = []
+    for key, kind in classes.items():
+        text = escape(cell_text(row.get(key)))
+        if key == "name":
+            cells.append(f'<th scope="row">{text}</th>')
+        elif key == "status":
+            cells.append(f'<td><span class="status {text}">{text}</span>')
+        else:
+            cells.append(f'<td class="{kind}">{text}' if kind else f"<td>{text}")
+    return f'<tr data-trial="{escape(str(row["trial_id"]))}">{"".join(cells)}</tr>'

@@ -1,0 +1,195 @@
+"""How a running study looks: a live table on a terminal, one line a finished trial elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from tuner.placement.retry import Retry
+from tuner.trial import ACCUMULATION, GB, DeviceLost, EpochReport, Outcome, Placement, Trial, title
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+
+
+class Progress:
+    """Follows the trials of a study and shows them; a context manager, since a live table must be ended."""
+
+    def __init__(
+        self,
+        console: Console,
+        trials: int,
+        epochs: int,
+        metrics: Mapping[str, str],
+        budget_bytes: int,
+        *,
+        several_seeds: bool = False,
+    ) -> None:
+        """Prepares the display.
+
+        Args:
+            console: where to write; a live table is shown if it is a terminal.
+            trials: number of trials.
+            epochs: epochs of all trials together, for the time that is left.
+            metrics: the metric to show of a workload's trials, by workload.
+            budget_bytes: memory that the trials divide between them, over all devices.
+            several_seeds: configurations are trained with several, so that a trial's seed is shown.
+        """
+        self._console = console
+        self._trials = trials
+        self._epochs = epochs
+        self._metrics = metrics
+        self._budget_bytes = budget_bytes
+        self._several_seeds = several_seeds
+        self._began = time.monotonic()
+        self._running: dict[str, tuple[Placement, EpochReport | None]] = {}
+        self._done = 0
+        self._epochs_done = 0
+        self._best: dict[str, tuple[float, str]] = {}
+        self._live: Live | None = None
+
+    def __enter__(self) -> Progress:
+        """Starts the live table, on a terminal."""
+        if self._console.is_terminal:
+            from rich.live import Live
+
+            self._live = Live(
+                get_renderable=self._render, console=self._console, transient=True, refresh_per_second=4
+            )
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends it; what was printed above stays."""
+        if self._live:
+            with suppress(OSError):  # as in ``_say``
+                self._live.stop()
+
+    def started(self, placement: Placement) -> None:
+        """A trial has been given its place."""
+        self._running[placement.trial.trial_id] = (placement, None)
+
+    def reported(self, report: EpochReport) -> None:
+        """A trial has begun to train, or finished an epoch."""
+        placement, _ = self._running[report.trial_id]
+        self._running[report.trial_id] = (placement, report)
+
+    def finished(self, outcome: Outcome, retry: Retry | None) -> None:
+        """An attempt has ended: prints its line, and what follows if the trial has not ended with it."""
+        trial = outcome.trial
+        self._running.pop(trial.trial_id, None)
+        if not retry:
+            self._done += 1
+            self._epochs_done += trial.config.get("epochs", 0)
+        metric = self._metrics[trial.workload]
+        value = outcome.metrics.get(metric)
+        if value is not None:
+            name = title(trial.workload, trial.name, several=False, seed=self._seed(trial))
+            best = self._best.get(trial.workload, (value, name))
+            self._best[trial.workload] = min(best, (value, name), key=itemgetter(0))
+        said = f"{metric} {value:.4f}" if value is not None else _reason(outcome)
+        peak = "" if outcome.peak_bytes is None else f", peak {outcome.peak_bytes / GB:.2f} GB"
+        self._tell(
+            outcome,
+            f"[{self._done}/{self._trials}] {self._title(trial)} {outcome.status}: {said} "
+            f"({outcome.epochs} epochs, {outcome.seconds:.1f} s{peak}){_what_follows(outcome, retry)}",
+        )
+
+    def note(self, line: str) -> None:
+        """Shows a line that is of no trial."""
+        self._say(line)
+
+    def device_lost(self, event: DeviceLost) -> None:
+        """A device is gone: says so."""
+        self._say(f"{event.device.label} is lost: {event.reason}")
+
+    def stopping(self, trials: int, seconds: float, fault: str = "") -> None:
+        """The study ends, and waits so long for so many trials, or cannot ask them for this reason: says so."""
+        if fault:
+            self._say(f"ending: running trials cannot be asked for checkpoints: {fault}")
+            return
+        whose = f"{trials} running trials have" if trials > 1 else "the running trial has"
+        self._say(f"ending: {whose} {seconds:g} s to write checkpoints; an interrupt (Ctrl-C) does not wait for that")
+
+    def _title(self, trial: Trial) -> str:
+        return title(trial.workload, trial.name, several=len(self._metrics) > 1, seed=self._seed(trial))
+
+    def _seed(self, trial: Trial) -> int | None:
+        return trial.seed if self._several_seeds else None
+
+    def _tell(self, outcome: Outcome, line: str) -> None:
+        """Shows an attempt's line."""
+        self._say(line)
+
+    def _say(self, line: str) -> None:
+        with suppress(OSError):  # a terminal that is closed reads nothing, and its study is to end in order
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def _render(self) -> RenderableType:
+        """The live table: a head line for the study, then a line for each running trial."""
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        running = list(self._running.values())  # the display's own thread draws, while trials come and go
+        summary = Text(self._summary(running), style="bold")
+        table = Table(box=None, pad_edge=False)
+        for head in ("trial", "device", "memory", "epoch", " or ".join(dict.fromkeys(self._metrics.values()))):
+            table.add_column(head, justify="left" if head in ("trial", "device") else "right")
+        for placement, report in running:
+            value = report.metrics.get(self._metrics[placement.trial.workload]) if report else None
+            table.add_row(
+                Text(self._title(placement.trial)),
+                placement.device.label,
+                f"{placement.limit_bytes / GB:.2f} GB",
+                f"{report.epoch}/{report.epochs}" if report else "starting",
+                "" if value is None else f"{value:.4f}",
+            )
+        return Group(summary, table) if running else summary
+
+    def _summary(self, running: list[tuple[Placement, EpochReport | None]]) -> str:
+        """The study in a line."""
+        reserved = sum(placement.limit_bytes for placement, _ in running)
+        return (
+            f"{self._done}/{self._trials} done, {len(running)} running · {self._best_text()} · memory reserved "
+            f"{reserved / GB:.1f} of {self._budget_bytes / GB:.1f} GB · {self._time_left(running)}"
+        )
+
+    def _best_text(self) -> str:
+        bests = [f"{self._metrics[each]} {value:.4f} ({name})" for each, (value, name) in list(self._best.items())]
+        return f"best {', '.join(bests)}" if bests else "no result yet"
+
+    def _share_done(self, running: list[tuple[Placement, EpochReport | None]]) -> float:
+        """Of the epochs of all trials, from 0 to 1."""
+        return (self._epochs_done + sum(report.epoch for _, report in running if report)) / max(1, self._epochs)
+
+    def _time_left(self, trials: list[tuple[Placement, EpochReport | None]]) -> str:
+        """A guess from the epochs that are done, which counts every epoch alike."""
+        share = self._share_done(trials)
+        elapsed = time.monotonic() - self._began
+        if share <= 0:
+            return f"{elapsed:.0f} s so far"
+        left = elapsed * (1 - share) / share
+        return f"about {left / 60:.0f} min left" if left >= 90 else f"about {left:.0f} s left"
+
+
+def _reason(outcome: Outcome) -> str:
+    return f"{outcome.phase}: {outcome.error}" if outcome.phase else outcome.error
+
+
+def _what_follows(outcome: Outcome, retry: Retry | None) -> str:
+    """What is done after an attempt that did not end well; empty if nothing is."""
+    if not retry:
+        if outcome.status != "out_of_memory" or not outcome.placement:
+            return ""
+        had = outcome.placement.limit_bytes / GB
+        return f"; given up after attempt {outcome.trial.attempt}, with {had:.2f} GB"
+    given = f" with {retry.request.need_bytes / GB:.2f} GB" if outcome.status == "out_of_memory" else ""
+    steps = retry.request.trial.config.get(ACCUMULATION)
+    smaller = f" in micro-batches of 1/{steps}" if steps != outcome.trial.config.get(ACCUMULATION) else ""
+    wait = f" in {retry.delay_seconds:.0f} s, or when nothing else runs" if retry.delay_seconds >= 1 else ""
+    return f"; again{given}{smaller}{wait}"

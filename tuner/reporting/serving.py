@@ -1,0 +1,167 @@
+"""The page of a study that runs, served on the loopback address."""
+
+from __future__ import annotations
+
+import errno
+import sys
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tuner.errors import InputError, TunerError
+from tuner.records.epochs import EPOCHS
+from tuner.records.study_folder import ATTEMPTS
+from tuner.records.study_json import STUDY
+from tuner.reporting.page.document import main_html, page_html
+from tuner.reporting.page.study import PageStudy
+
+HOST = "127.0.0.1"
+PORT = 8765
+
+
+class LivePage:
+    """A study's page, made anew when the study's files have changed."""
+
+    def __init__(self, folder: Path, load: Callable[[], PageStudy]) -> None:
+        """Makes nothing yet.
+
+        Args:
+            folder: the study's.
+            load: reads it.
+        """
+        self.folder = folder
+        self._load = load
+        self._lock = threading.Lock()
+        self._main: tuple[str, str] = ("", "")
+
+    def version(self) -> str:
+        """Another text whenever the study's files have changed."""
+        return " ".join(_stamp(self.folder / name) for name in (STUDY, ATTEMPTS, EPOCHS))
+
+    def page(self) -> str:
+        """The whole page.
+
+        Raises:
+            InputError: the folder is no study's any more.
+        """
+        version = self.version()
+        return page_html(self._load(), live=version)
+
+    def main(self) -> str:
+        """The part that changes; made once for each version.
+
+        Raises:
+            InputError: as ``page``.
+        """
+        with self._lock:
+            version = self.version()
+            if self._main[0] != version:
+                self._main = version, main_html(self._load())
+            return self._main[1]
+
+
+def _stamp(path: Path) -> str:
+    try:
+        about = path.stat()
+    except OSError:
+        return "-"
+    return f"{about.st_mtime_ns}.{about.st_size}"
+
+
+def make_server(page: LivePage, port: int) -> ThreadingHTTPServer:
+    """A server of the page that nobody but this machine can reach; it answers once ``serve_forever`` runs.
+
+    Args:
+        page: what it serves.
+        port: where; 0 for any that is free.
+
+    Raises:
+        InputError: the port is in use, or not allowed.
+    """
+
+    class Handler(_Handler):
+        live = page
+
+    try:
+        return _Server((HOST, port), Handler)
+    except OSError as error:
+        why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
+        raise InputError(f"--port {port}: {why}; give another one") from error
+
+
+def serve(page: LivePage, port: int) -> None:
+    """Serves the page until Ctrl-C, and says where.
+
+    Args:
+        page: what to serve.
+        port: where; 0 for any that is free.
+
+    Raises:
+        InputError: the port is in use, or not allowed.
+    """
+    with make_server(page, port) as server:
+        print(f"{page.folder}: http://{HOST}:{server.server_port}/ (Ctrl-C ends it)", flush=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print(flush=True)
+
+
+class _Server(ThreadingHTTPServer):
+    """Keeps tracebacks from the terminal."""
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """An answer could not be sent: a line, unless only the browser has gone away."""
+        error = sys.exception()
+        if not isinstance(error, ConnectionError):
+            print(_unexpected(error), file=sys.stderr, flush=True)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers three addresses, and only those who name this machine: no other site's page can read a study."""
+
+    live: LivePage
+
+    def do_GET(self) -> None:
+        """Sends the page, its changing part, or the version of the study."""
+        if not _names_this_machine(self.headers.get("Host", "")):
+            self._send(403, "only for this machine", "text/plain")
+            return
+        answers = {"/": self.live.page, "/main": self.live.main, "/version": self.live.version}
+        path = self.path.partition("?")[0]
+        answer = answers.get(path)
+        if answer is None:
+            self._send(404, "there is no such page", "text/plain")
+            return
+        try:
+            text = answer()
+        except Exception as error:  # whatever it is, the page says it in a line, and the server goes on
+            self._send(500, str(error) if isinstance(error, TunerError) else _unexpected(error), "text/plain")
+            return
+        self._send(200, text, "text/plain" if path == "/version" else "text/html")
+
+    def _send(self, code: int, text: str, kind: str) -> None:
+        content = text.encode(errors="replace")
+        self.send_response(code)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Keeps quiet: the terminal is the user's."""
+
+
+def _unexpected(error: BaseException | None) -> str:
+    return f"unexpected {type(error).__name__}: {' '.join(str(error).split())}: please report it"
+
+
+def _names_this_machine(host: str) -> bool:
+    try:
+        return urlsplit(f"//{host}").hostname in (HOST, "localhost")
+    except ValueError:  # no address at all, such as "[::1"
+        return False

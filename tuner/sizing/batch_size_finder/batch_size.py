@@ -1,0 +1,324 @@
+"""The largest batch of any torch model: ``compute_batch_size``, in three modes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cache
+from numbers import Integral, Real
+from typing import Any, Literal, get_args
+
+import torch
+from torch import nn
+
+from tuner.errors import InputError, TunerError
+from tuner.estimation.estimate import CONTEXT_BYTES, HEAP_SLACK, cublas_workspace_bytes, to_estimate
+from tuner.estimation.trace import Parts, Untraceable, trace_step
+from tuner.machine.caps import is_out_of_memory
+from tuner.machine.devices import ram_device
+from tuner.sizing.batch_size_finder.budget import MemoryBudget
+from tuner.sizing.batch_size_finder.copies import copied, sharing
+from tuner.sizing.batch_size_finder.counting import activation_bytes, count, optimizer_bytes
+from tuner.sizing.batch_size_finder.measuring import measure_line, rehearsal, step_failed
+from tuner.sizing.batch_size_finder.samples import Samples, apply, samples_of
+from tuner.sizing.batch_size_finder.training_step import Loss, MakeOptimizer, TrainingStep
+from tuner.sizing.search import DoesNotFit, LargestBatch, Need, largest_batch
+from tuner.training.optimizers import Adam
+from tuner.trial import GB, MOST_GB, Device, MemoryEstimate
+
+Mode = Literal["static", "traced", "measured"]
+# What an allocator loses beyond the tensors, as a share, where the mode does not find it out. CUDA: the figure of the
+# GPU memory estimation guide, as are the 500 MB of context. CPU: the gaps in the heap, if all tensors lie in it.
+FRAGMENTATION = {"cuda": 0.10, "cpu": HEAP_SLACK}
+# What a step raises that is wrong itself. Torch has classes of its own, of these, for what a trace cannot follow.
+ORDINARY_ERRORS = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError)
+GROWTH = 4  # a size that fits is tried this many times as large, so that no trace is far beyond the limit
+
+
+@dataclass(frozen=True)
+class _Footprint:
+    """What batches take, however that is known."""
+
+    need: Need
+    optimizer_bytes: int
+    fragmentation: float = 0.0
+    at_most: int | None = None
+
+
+def compute_batch_size(
+    model: nn.Module,
+    sample: Any,
+    device: str | torch.device,
+    mode: Mode = "measured",
+    target_utilization: float = 0.7,
+    min_batch_size: int = 1,
+    max_batch_size: int = 4096,
+    *,
+    total_gb: float | None = None,
+    loss: Loss | None = None,
+    optimizer: MakeOptimizer = Adam,
+    teacher: nn.Module | None = None,
+) -> MemoryBudget:
+    """The largest batch of a model that a device has memory for, and where the memory goes.
+
+    need = context + (1 + fragmentation) · tensors must be no more than total · ``target_utilization``, which stands
+    in place of any other margin. Model, gradients, buffers, training flags and torch's random numbers are left as
+    they were.
+
+    Args:
+        model: what will be trained, on any device.
+        sample: a Data or HeteroData of PyTorch Geometric, which is one sample; a Batch of k graphs, which are k; a
+            tensor, or a sequence or mapping of tensors, with samples along dimension 0. Larger batches repeat them.
+        device: "cuda", "cuda:1", "cpu" or a ``torch.device``: what is to be filled.
+        mode: "static" counts weights and bounds activations by their shapes; "traced" follows a step on tensors
+            without content, through a simulator of the allocator on CUDA; "measured" runs steps on the device.
+        target_utilization: the share of the device's memory to use, above 0 and up to 1.
+        min_batch_size: the smallest batch of interest; with batch normalisation at least 2, which it needs to train.
+        max_batch_size: the largest.
+        total_gb: the device's memory in GB (2**30 bytes), in place of what it has; a GPU with this need not be there,
+            except to be measured on.
+        loss: takes the model and a batch, and returns a scalar to be minimised. By default the model is called with a
+            graph's attributes where these have the names of what ``forward`` needs, else with the graph; with a
+            sequence as positional and a mapping as named arguments; and the loss is the mean of every floating
+            output, those in a tuple, list or dict added up.
+        optimizer: takes the trainable parameters, and returns an optimizer.
+        teacher: a frozen model on the same device, called in each step without gradients and as the model is by
+            default; its outputs live until the loss is known.
+
+    Returns:
+        The budget. ``str()`` of it is one line in MB.
+
+    Raises:
+        DoesNotFit: not even ``min_batch_size`` samples do; says by how much, and what would help.
+        InputError: something given cannot be used, or the step fails on the sample.
+        Untraceable: mode "traced" cannot follow the step; ``mode="measured"`` may.
+    """
+    _check(mode, target_utilization, min_batch_size, max_batch_size, total_gb)
+    target = _device(device, mode, total_gb)
+    step = TrainingStep(model, optimizer, loss, teacher)
+    _check_model(step)
+    samples = samples_of(sample)
+    smallest = min(max_batch_size, 2 if _normalises_batches(model) else 1)
+    limit_bytes = int(target.total_bytes * target_utilization)
+    try:
+        if mode == "static":
+            footprint = _static(step, samples, target)
+        elif mode == "traced":
+            footprint = _traced(step, samples, target, smallest)
+        else:
+            footprint = _measured(step, samples, target, limit_bytes, smallest, max_batch_size)
+        found = _largest(footprint, limit_bytes, max(min_batch_size, smallest), max_batch_size)
+    except DoesNotFit as short:
+        raise _advised(short, target, target_utilization) from short
+    return _budget(step, samples, footprint, found, target, limit_bytes, mode)
+
+
+def _static(step: TrainingStep, samples: Samples, device: Device) -> _Footprint:
+    counted, (state_bytes, least_bytes) = count(step), optimizer_bytes(step, device.kind)
+    held = counted.total_bytes + state_bytes
+    each = samples.sample_bytes + sum(activation_bytes(model, samples.extent()) for model in step.models())
+    context, fragmentation = CONTEXT_BYTES[device.kind], FRAGMENTATION[device.kind]
+    workspace_bytes = 2 * cublas_workspace_bytes(device)  # of forward and of backward
+
+    def need(size: int) -> int:
+        tensor_bytes = max(held + size * each, least_bytes + counted.teacher) + workspace_bytes
+        return context + math.ceil((1 + fragmentation) * tensor_bytes)
+
+    return _Footprint(need, state_bytes, fragmentation)
+
+
+def _traced(step: TrainingStep, samples: Samples, device: Device, smallest: int) -> _Footprint:
+    on_cpu = all(tensor.device.type == "cpu" for model in step.models() for tensor in model.parameters())
+    own = step if on_cpu else copied(step, torch.device("cpu"))
+
+    @cache
+    def guess(size: int) -> MemoryEstimate:
+        fresh = sharing(own)  # for each size, as a model may keep what it computes
+        with step.frozen():
+            return _trace(fresh, samples, device, size)
+
+    return _Footprint(lambda size: guess(size).total_bytes, guess(smallest).optimizer_bytes)
+
+
+def _trace(step: TrainingStep, samples: Samples, device: Device, size: int) -> MemoryEstimate:
+    outline = samples.take(size, outline=True)
+
+    def make() -> Parts:
+        batch = apply(outline, _traced_tensor)
+        return step.model, step.optimizer(), lambda: step.value(batch)
+
+    try:
+        with step.flags():
+            trace = trace_step(make, device_kind=device.kind, cublas_workspace_bytes=cublas_workspace_bytes(device))
+    except Untraceable as error:
+        if isinstance(error.__cause__, InputError):
+            raise error.__cause__ from None
+        raise _explained(error, size) from error
+    return to_estimate(trace, device.kind)
+
+
+def _explained(error: Untraceable, size: int) -> TunerError:
+    """Says whether it is the trace that fails, or the step itself."""
+    cause = error.__cause__
+    if cause is not None and type(cause) in ORDINARY_ERRORS and not is_out_of_memory(cause):
+        return InputError(f'{step_failed(size, cause)} (traced without values; mode="measured" runs it with them)')
+    return Untraceable(f'{error}, which are mode="measured" and mode="static"')
+
+
+def _traced_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of a batch's outline, as one that is allocated in the trace; integers are real in it."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype) if tensor.is_meta else tensor
+
+
+def _measured(
+    step: TrainingStep, samples: Samples, device: Device, limit_bytes: int, smallest: int, most: int
+) -> _Footprint:
+    context, counted = CONTEXT_BYTES[device.kind], count(step)
+    fragmentation = FRAGMENTATION["cuda"] if device.kind == "cuda" else 0.0  # the heap's gaps are measured
+    room_bytes = int(min(limit_bytes - context, device.free_bytes) / (1 + fragmentation))
+    # Not "cpu:0", which would be another device to Tensor.to, and a second copy of each batch.
+    target = torch.device("cuda", device.index) if device.kind == "cuda" else torch.device("cpu")
+    try:
+        with rehearsal(step, samples, target) as run:
+            line = measure_line(
+                run.peak_bytes, counted.total_bytes, room_bytes, first=smallest, most=most, count=samples.count
+            )
+            state_bytes = run.optimizer_bytes()
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise DoesNotFit(
+            f"a batch of {smallest} ran out of memory on {target} as it was measured, with "
+            f"{device.free_bytes / GB:.2f} GB free",
+            limit_bytes,
+            limit_bytes,
+        ) from error
+    finally:
+        if device.kind == "cuda":
+            torch.cuda.empty_cache()
+
+    def need(size: int) -> int:
+        return context + math.ceil((1 + fragmentation) * line.at(size))
+
+    return _Footprint(need, state_bytes, fragmentation, line.at_most)
+
+
+def _largest(footprint: _Footprint, limit_bytes: int, least: int, most: int) -> LargestBatch:
+    """The search, from small sizes on; what memory bounds while measuring is bounded by memory."""
+    need = cache(footprint.need)
+    bound = "max_batch_size"
+    if footprint.at_most is not None and footprint.at_most < least:
+        raise DoesNotFit(
+            f"a batch of {least} is too large: one of {footprint.at_most} ran, and a larger one ran out of memory",
+            need(least),
+            limit_bytes,
+        )
+    if footprint.at_most is not None and footprint.at_most < most:
+        most, bound = footprint.at_most, "memory"
+    size = fits = least
+    while size < most and need(size) <= limit_bytes:
+        fits, size = size, min(GROWTH * size, most)
+    return largest_batch(need, limit_bytes, at_least=fits, at_most=size, bound=bound)
+
+
+def _budget(
+    step: TrainingStep,
+    samples: Samples,
+    footprint: _Footprint,
+    found: LargestBatch,
+    device: Device,
+    limit_bytes: int,
+    mode: str,
+) -> MemoryBudget:
+    counted, context = count(step), CONTEXT_BYTES[device.kind]
+    held = counted.total_bytes + footprint.optimizer_bytes
+
+    def for_samples(taken_bytes: int) -> int:
+        return max(0, int((taken_bytes - context) / (1 + footprint.fragmentation)) - held)
+
+    each = for_samples(found.need_bytes) // found.batch_size
+    return MemoryBudget(
+        total_bytes=device.total_bytes,
+        limit_bytes=limit_bytes,
+        need_bytes=found.need_bytes,
+        context_bytes=context,
+        parameter_bytes=counted.parameters,
+        embedding_bytes=counted.embeddings,
+        optimizer_bytes=footprint.optimizer_bytes,
+        gradient_bytes=counted.gradients,
+        teacher_bytes=counted.teacher,
+        available_bytes=for_samples(limit_bytes),
+        activation_bytes=max(0, each - samples.sample_bytes),
+        per_sample_bytes=samples.sample_bytes,
+        fragmentation=footprint.fragmentation,
+        batch_size=found.batch_size,
+        mode=mode,
+        stopped_by=found.stopped_by,
+    )
+
+
+def _advised(short: DoesNotFit, device: Device, utilization: float) -> DoesNotFit:
+    enough_gb = math.ceil(100 * short.need_bytes / utilization / GB) / 100
+    needed = f"{enough_gb:.2f} GB" if short.need_bytes > short.limit_bytes else "more"
+    return DoesNotFit(
+        f"{short} ({utilization:.0%} of {device.total_bytes / GB:.2f} GB): it takes a device with {needed}, a "
+        "smaller model, smaller samples or mixed precision (AMP)",
+        short.need_bytes,
+        short.limit_bytes,
+    )
+
+
+def _check(mode: str, utilization: float, least: int, most: int, total_gb: float | None) -> None:
+    if mode not in get_args(Mode):
+        raise InputError(f"mode={mode!r}: choose one of {', '.join(get_args(Mode))}")
+    if not (_is_number(utilization) and 0 < utilization <= 1):
+        raise InputError(f"target_utilization={utilization!r}: give a share above 0 and up to 1")
+    sizes: dict[str, object] = {"min_batch_size": least, "max_batch_size": most}
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, Integral):
+            raise InputError(f"{name}={size!r}: give a whole number of samples, 1 or more")
+    if not 1 <= least <= most:
+        raise InputError(f"min_batch_size={least}, max_batch_size={most}: 1 <= min_batch_size <= max_batch_size")
+    if total_gb is not None and not (_is_number(total_gb) and 0 < total_gb <= MOST_GB):
+        raise InputError(f"total_gb={total_gb!r}: give the device's memory in GB, above 0 and up to {MOST_GB:,.0f}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _check_model(step: TrainingStep) -> None:
+    if any(nn.parameter.is_lazy(parameter) for model in step.models() for parameter in model.parameters()):
+        raise InputError("model: it has lazy parameters without a shape; run it once on a sample first")
+    if not any(parameter.requires_grad for parameter in step.model.parameters()):
+        raise InputError("model: it has no trainable parameter, so nothing would be trained")
+
+
+def _normalises_batches(model: nn.Module) -> bool:
+    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+
+
+def _device(choice: str | torch.device, mode: str, total_gb: float | None) -> Device:
+    """The device that is to be filled, with the memory that it has or is said to have."""
+    try:
+        chosen = torch.device(choice)
+    except (RuntimeError, TypeError) as error:
+        raise InputError(f"device={choice!r}: give cpu, cuda or cuda:N") from error
+    if chosen.type == "cpu":
+        found = ram_device()
+    elif chosen.type == "cuda":
+        found = _gpu(chosen, mode, total_gb)
+    else:
+        raise InputError(f"device={str(choice)!r}: give cpu, cuda or cuda:N")
+    return found if total_gb is None else replace(found, total_bytes=int(total_gb * GB))
+
+
+def _gpu(chosen: torch.device, mode: str, total_gb: float | None) -> Device:
+    index = chosen.index or 0
+    if index < torch.cuda.device_count():
+        free, total = torch.cuda.mem_get_info(index)
+        return Device("", "cuda", index, torch.cuda.get_device_name(index), total, free, cores=0)
+    if mode == "measured" or total_gb is None:
+        remedy = 'a GPU that is elsewhere has mode="static" or mode="traced" and its memory as total_gb'
+        raise InputError(f"device='{chosen}': this machine has no such GPU; {remedy}")
+    return Device("", "cuda", index, "a GPU", 0, 0, cores=0)

@@ -1,0 +1,185 @@
+"""What batches take by running a training step on the device, with copies of the model and its teacher."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+
+from tuner.errors import InputError, TunerError
+from tuner.estimation.estimate import HEAP_SLACK
+from tuner.estimation.measure import tensor_changes
+from tuner.machine.caps import MMAP_THRESHOLD_BYTES, is_out_of_memory
+from tuner.sizing.batch_size_finder.copies import copied
+from tuner.sizing.batch_size_finder.samples import Samples, apply
+from tuner.sizing.batch_size_finder.training_step import TrainingStep
+
+SAME_LINE = 0.02  # two neighbouring slopes that differ by no more than this share are of one line
+
+
+@dataclass(frozen=True)
+class Line:
+    """A footprint as a line through the two largest batches that were run.
+
+    Attributes:
+        peaks: bytes by batch size, from small to large; the first may be a batch of 0, the model alone.
+        at_most: the largest batch that memory lets run; None where it did not run out.
+    """
+
+    peaks: dict[int, int]
+    at_most: int | None = None
+
+    def at(self, size: int) -> int:
+        """The bytes of a batch of this size: never less than what was measured of a smaller one."""
+        ran = [peak for batch, peak in self.peaks.items() if batch <= size]
+        (low, low_bytes), (high, high_bytes) = [*self.peaks.items()][-2:]
+        slope = (high_bytes - low_bytes) / (high - low)
+        return max(*ran, round(high_bytes + slope * (size - high)))
+
+    def is_settled(self, least_bytes: int, count: int) -> bool:
+        """Whether larger batches would lie on the line.
+
+        The peak is the largest of several lines: where it is the optimizer's or the gradients', more samples do not
+        show. So the samples must weigh more than ``least_bytes``, three sizes must be on one line, and the last two
+        must have all ``count`` samples that were given.
+        """
+        if len(self.peaks) < 4:  # the model alone is no step
+            return False
+        (a, a_bytes), (b, b_bytes), (c, c_bytes) = [*self.peaks.items()][-3:]
+        before, slope = (b_bytes - a_bytes) / (b - a), (c_bytes - b_bytes) / (c - b)
+        return b >= count and slope * c > least_bytes and abs(slope - before) <= SAME_LINE * slope
+
+
+def measure_line(
+    peak_bytes: Callable[[int], int],
+    model_bytes: int,
+    room_bytes: int,
+    *,
+    first: int,
+    most: int,
+    count: int = 1,
+) -> Line:
+    """Runs batches of doubling size until a line can be drawn through them.
+
+    Args:
+        peak_bytes: runs a batch, and returns its peak in bytes.
+        model_bytes: what is held without any batch.
+        room_bytes: a batch is run only if it should take no more.
+        first: the smallest batch.
+        most: the largest of interest.
+        count: samples that were given: one of the sizes, as they may differ from each other.
+
+    Raises:
+        torch.OutOfMemoryError: or what else ``is_out_of_memory`` knows, if the first batch does not fit.
+    """
+    line = Line({0: model_bytes, first: peak_bytes(first)})
+    size = first
+    while size < most and not line.is_settled(model_bytes, count):
+        following = min(count if size < count <= 2 * size else 2 * size, most)
+        if line.at(following) > room_bytes:
+            break
+        try:
+            line = Line({**line.peaks, following: peak_bytes(following)})
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            return replace(line, at_most=size)
+        size = following
+    return line
+
+
+class Rehearsal:
+    """Training steps of a model on its device."""
+
+    def __init__(self, step: TrainingStep, samples: Samples, device: torch.device, base_bytes: int) -> None:
+        """Takes what is already on its device; ``base_bytes`` of CUDA's memory are somebody else's."""
+        self._step, self._samples, self._device, self._base_bytes = step, samples, device, base_bytes
+        self._optimizer = step.optimizer()
+        self._started = False
+
+    def peak_bytes(self, size: int) -> int:
+        """What the tensors of a step with so many samples take at the peak, with the model and all that it holds.
+
+        CUDA: by the allocator's statistics, whose peak is set back. CPU: by the profiler, with the heap's gaps as
+        ``tuner.estimation.estimate`` allows for them.
+
+        Raises:
+            InputError: the step fails, for another reason than memory.
+        """
+        try:
+            if not self._started:
+                self._run(size)  # the optimizer's state appears in the first step
+                self._started = True
+            return self._cuda_peak_bytes(size) if self._device.type == "cuda" else self._cpu_peak_bytes(size)
+        except Exception as error:
+            if isinstance(error, TunerError) or is_out_of_memory(error):
+                raise
+            raise step_failed(size, error) from error
+
+    def optimizer_bytes(self) -> int:
+        """What the optimizer's state takes on the device, once a step was taken."""
+        return sum(tensor.nbytes for tensor in self._state())
+
+    def _run(self, size: int) -> None:
+        batch = apply(self._samples.take(size), lambda tensor: tensor.to(self._device))
+        self._step.value(batch).backward()  # type: ignore[no-untyped-call]
+        if all(parameter.grad is None for parameter in self._step.model.parameters()):
+            raise InputError("loss: it must use the model that it is given, which is a copy")
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)  # here, as the profiler misses the end of what is older than it
+
+    def _cuda_peak_bytes(self, size: int) -> int:
+        torch.cuda.reset_peak_memory_stats(self._device)
+        self._run(size)
+        return int(torch.cuda.max_memory_allocated(self._device)) - self._base_bytes
+
+    def _cpu_peak_bytes(self, size: int) -> int:
+        held = [tensor.nbytes for tensor in self._held()]
+        changes = tensor_changes(lambda: self._run(size))
+        return _peak(held, changes) + round(HEAP_SLACK * _peak(_in_heap(held), _in_heap(changes)))
+
+    def _held(self) -> list[torch.Tensor]:
+        """All tensors that live between two steps."""
+        modules = self._step.models()
+        return [*(held for module in modules for held in (*module.parameters(), *module.buffers())), *self._state()]
+
+    def _state(self) -> list[torch.Tensor]:
+        values = (value for state in self._optimizer.state.values() for value in state.values())
+        return [value for value in values if torch.is_tensor(value) and value.device.type == self._device.type]
+
+
+def step_failed(size: int, error: BaseException) -> InputError:
+    """What to say of a step that fails for no fault of memory: most often the sample does not suit the model."""
+    reason = " ".join(str(error).split())[:200]
+    return InputError(f"the step failed on a batch of {size}: {type(error).__name__}: {reason}")
+
+
+@contextmanager
+def rehearsal(step: TrainingStep, samples: Samples, device: torch.device) -> Iterator[Rehearsal]:
+    """Steps with copies on a device; what was given, and torch's random numbers, are left as they were.
+
+    Raises:
+        InputError: the model cannot be copied.
+    """
+    cuda = device.type == "cuda"
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=[device] if cuda else []))
+        stack.enter_context(torch.enable_grad())
+        if cuda:
+            stack.enter_context(torch.cuda.device(device))
+        base_bytes = int(torch.cuda.memory_allocated(device)) if cuda else 0
+        own = copied(step, device)
+        stack.enter_context(own.flags())
+        stack.enter_context(step.frozen())
+        yield Rehearsal(own, samples, device, base_bytes)
+
+
+def _in_heap(changes: Sequence[int]) -> list[int]:
+    return [change for change in changes if abs(change) < MMAP_THRESHOLD_BYTES]
+
+
+def _peak(held: Sequence[int], changes: Sequence[int]) -> int:
+    return sum(held) + max(itertools.accumulate(changes, initial=0))

@@ -1,0 +1,149 @@
+"""A training step of any model on a batch: how the model is called, what its loss is, and its teacher beside it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from tuner.errors import InputError
+from tuner.sizing.batch_size_finder.samples import is_graph, tensors_of
+
+Loss = Callable[[nn.Module, Any], Tensor]
+MakeOptimizer = Callable[[Any], Optimizer]
+
+
+@dataclass(frozen=True)
+class TrainingStep:
+    """What is trained, and how.
+
+    Attributes:
+        model: what is trained.
+        make_optimizer: takes the model's parameters.
+        loss: takes the model and a batch; None: the mean of the model's floating outputs.
+        teacher: called before the model, without gradients; its outputs live until the loss is known.
+    """
+
+    model: nn.Module
+    make_optimizer: MakeOptimizer
+    loss: Loss | None = None
+    teacher: nn.Module | None = None
+
+    def value(self, batch: Any) -> Tensor:
+        """The loss of a batch.
+
+        Raises:
+            InputError: the model cannot be called with it, or has no loss to follow back.
+        """
+        with torch.no_grad():
+            taught = None if self.teacher is None else call(self.teacher, batch)
+        held = [tensor.detach() for tensor in tensors_of(batch)]  # a view is how a trace meets what nothing else uses
+        value = mean_output(call(self.model, batch)) if self.loss is None else self.loss(self.model, batch)
+        del taught, held
+        if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
+            raise InputError(
+                "the loss is no scalar tensor that depends on a trainable parameter of the model that it is given, "
+                "which may be a copy: give loss=..."
+            )
+        return value
+
+    def optimizer(self) -> Optimizer:
+        """An optimizer of the model's trainable parameters.
+
+        Raises:
+            InputError: it has none of them, so that it would not train this model, which may be a copy.
+        """
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        made = self.make_optimizer(trained)
+        if {*trained}.isdisjoint(parameter for group in made.param_groups for parameter in group["params"]):
+            raise InputError("optimizer: it must use the parameters that it is given, which are copies")
+        return made
+
+    def models(self) -> list[nn.Module]:
+        """The model and its teacher, if it has one."""
+        return [self.model] if self.teacher is None else [self.model, self.teacher]
+
+    @contextmanager
+    def flags(self) -> Iterator[None]:
+        """In this block the model trains and the teacher does not; frozen parts of a model in training stay so."""
+        with ExitStack() as restore:
+            for module in (module for model in self.models() for module in model.modules()):
+                restore.callback(setattr, module, "training", module.training)
+            if not self.model.training:
+                self.model.train()
+            if self.teacher is not None:
+                self.teacher.eval()
+            yield
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """In this block no gradient can reach the model, not even from a loss that uses it and not a copy of it."""
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        for parameter in trained:
+            parameter.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for parameter in trained:
+                parameter.requires_grad_(True)
+
+
+def call(model: nn.Module, batch: Any) -> Any:
+    """Calls a model with a batch as its ``forward`` takes it.
+
+    A graph goes in by its attributes where these have the names of all parameters that ``forward`` needs, else as one
+    object; sequences of tensors are positional arguments, mappings named ones, and a tensor is the only one.
+
+    Raises:
+        InputError: ``forward`` does not take that.
+    """
+    signature = inspect.signature(model.forward)
+    if is_graph(batch):
+        named = _attributes(signature, batch)
+        arguments, keywords = ([batch], {}) if named is None else ([], named)
+    elif isinstance(batch, Mapping):
+        arguments, keywords = [], dict(batch)
+    else:
+        arguments, keywords = [batch] if isinstance(batch, Tensor) else [*batch], {}
+    try:
+        signature.bind(*arguments, **keywords)
+    except TypeError as error:
+        name = type(model).__name__
+        raise InputError(f"{name}.forward{signature} does not take the sample ({error}): give loss=...") from error
+    return model(*arguments, **keywords)
+
+
+def _attributes(signature: inspect.Signature, graph: Any) -> dict[str, Any] | None:
+    """The attributes that ``forward`` names, or None where the graph lacks one that it needs."""
+    found: dict[str, Any] = {}
+    names = set(graph.keys())
+    for name, parameter in signature.parameters.items():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        held = name in names or name.removesuffix("_dict") in names  # x_dict: the x of every kind of nodes
+        value = getattr(graph, name, None) if held else None
+        if value is not None:
+            found[name] = value
+        elif parameter.default is parameter.empty:
+            return None
+    return found
+
+
+def mean_output(output: Any) -> Tensor:
+    """The sum of the means of all floating tensors among a model's outputs, one level deep.
+
+    Raises:
+        InputError: there is none that depends on a trainable parameter.
+    """
+    values = output.values() if isinstance(output, Mapping) else output
+    parts = [*values] if isinstance(output, (Mapping, list, tuple)) else [output]
+    floats = [part.mean() for part in parts if isinstance(part, Tensor) and part.is_floating_point()]
+    if not any(part.requires_grad for part in floats):
+        raise InputError("the model's outputs hold no floating tensor to follow back: give loss=...")
+    return torch.stack([part.float() for part in floats]).sum()

@@ -1,0 +1,1 @@
+"""What a study is asked to do: every option, once."""

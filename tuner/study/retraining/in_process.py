@@ -1,0 +1,103 @@
+"""The training itself, in this process, which Ctrl-C breaks off at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tuner.errors import ExecutionError
+from tuner.machine.caps import is_out_of_memory
+from tuner.machine.interrupts import Immediate
+from tuner.reporting.training import TrainingProgress
+from tuner.study.retraining.model_folder import remove
+from tuner.study.retraining.run import Run
+from tuner.trial import Device, EpochReport
+from tuner.workloads.base import Job
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tuner.training.checkpoints import Progress
+    from tuner.training.loop import Fit
+
+
+def trained(
+    run: Run, job: Job, device: Device, folder: Path, console: Console, interrupt: Immediate
+) -> tuple[Fit, bool]:
+    """What training leaves, and whether it was broken off; then it is the best epoch so far, without a test.
+
+    Raises:
+        KeyboardInterrupt: it was broken off before an epoch had ended.
+        ExecutionError: memory has run out.
+        Exception: what training raises. In all these cases the folder is gone again.
+    """
+    from tuner.training.checkpoints import Progress
+    from tuner.training.loop import Fit
+
+    progress = Progress()
+    try:
+        with _on(device, run.threads) as name:
+            shown = TrainingProgress(console, job.workload.metric)
+            return _fit(run, job, name, progress, shown, interrupt), False
+    except KeyboardInterrupt:
+        if progress.weights:
+            return Fit(progress.best, progress.weights), True
+        remove(folder)
+        raise
+    except Exception as error:
+        remove(folder)
+        if is_out_of_memory(error):
+            said = " ".join(str(error).split())
+            raise ExecutionError(f"{run.trial.name}: out of memory in epoch {progress.epoch + 1}: {said}") from error
+        raise
+
+
+def _fit(run: Run, job: Job, device: str, progress: Progress, shown: TrainingProgress, interrupt: Immediate) -> Fit:
+    from tuner.training.loop import fit
+
+    training = fit(
+        job.workload,
+        run.trial,
+        job.data,
+        device,
+        progress=progress,
+        held_out=not run.all_data,
+        last_epoch=run.last_epoch,
+    )
+    while True:
+        with interrupt.at_once():
+            said = next(training)
+        if not isinstance(said, EpochReport):
+            return said
+        shown.reported(said)
+
+
+@contextmanager
+def _on(device: Device, threads: int) -> Iterator[str]:
+    """In this block torch computes on the device, which is called so, and with so many threads on the CPU."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        if device.kind == "cpu":
+            yield "cpu"
+        else:
+            index = _cuda_index(device)
+            with torch.cuda.device(index):
+                yield f"cuda:{index}"
+    finally:
+        torch.set_num_threads(before)
+
+
+def _cuda_index(device: Device) -> int:
+    """Which of this process's GPUs it is: CUDA need not count them as NVML does."""
+    import torch
+
+    uuids = [str(torch.cuda.get_device_properties(index).uuid) for index in range(torch.cuda.device_count())]
+    for index, uuid in enumerate(uuids):
+        if device.uuid.endswith(uuid):
+            return index
+    raise ExecutionError(f"{device.label}: torch does not see this GPU: use --device cpu")

@@ -1,0 +1,243 @@
+"""A trial of a study that is carried on with: which one, what it trained on, and what came of it."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, is_dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tuner.errors import InputError
+from tuner.records.journal import read_attempts
+from tuner.records.rows import BEFORE_METRICS, Row, columns
+from tuner.records.seed_statistics import best_by_mean
+from tuner.records.study_folder import ATTEMPTS
+from tuner.records.study_json import STUDY, classes, read_study, workloads
+from tuner.study.given_again import CALL
+from tuner.study.resume import fingerprint
+from tuner.study.selection import DEFAULT_DATA, chosen_before, source_of
+from tuner.trial import ACCUMULATION
+from tuner.workloads import WAS_OBJECT, find_workload
+from tuner.workloads.base import Config, Workload
+
+if TYPE_CHECKING:
+    from tuner.workloads import Wanted
+
+Values = Mapping[str, float]  # of each trial's metric, by its id
+BEST_TRIAL = "best"
+NEEDED = ("seed", "plan", "fingerprint")  # of study.json
+
+
+@dataclass(frozen=True)
+class PastTrial:
+    """The last attempt of a trial.
+
+    Attributes:
+        folder: the study's.
+        study: what its ``study.json`` says.
+        row: the attempt's line in the journal.
+        chosen: which it is and why, in words, where it was chosen among several; else empty.
+        accumulations: into how many micro-batches each of the trial's attempts has divided its batches.
+        notes: what could not be read of the study, a line each.
+        given: its workload, where the user gave that.
+    """
+
+    folder: Path
+    study: Mapping[str, Any]
+    row: Row
+    chosen: str = ""
+    accumulations: tuple[int, ...] = (1,)
+    notes: Sequence[str] = ()
+    given: Workload | None = None
+
+    @property
+    def workload(self) -> Workload:
+        """What it trained."""
+        return self.given or find_workload(self.row["workload"], classes(self.study))
+
+    @property
+    def config(self) -> Config:
+        """Its complete configuration, as it was trained in the end.
+
+        Raises:
+            InputError: this version knows a hyperparameter no more.
+        """
+        (choice,) = self._chosen(DEFAULT_DATA)
+        values: Config = choice.configurations[0].values
+        return values
+
+    @property
+    def metrics(self) -> dict[str, float | None]:
+        """Its figures, as they are written."""
+        names = columns([self.row])
+        return {name: self.row[name] for name in names[len(BEFORE_METRICS) : names.index("epochs")]}
+
+    @property
+    def threads(self) -> int:
+        """CPU threads that the study's trials computed with."""
+        return int(self.study["plan"]["threads"])
+
+    @property
+    def source(self) -> str:
+        """Where the study had the workload's data."""
+        given = self.study["options"].get("data", DEFAULT_DATA)
+        return source_of(given, self.row["workload"], classes(self.study)) or self.workload.default_data
+
+    def load_data(self, source: str | None) -> Any:
+        """The data, split as the study had them.
+
+        Args:
+            source: where they are now; None for where the study had them.
+
+        Raises:
+            InputError: they are not there, cannot be read, or do not serve the trial.
+        """
+        try:
+            (choice,) = self._chosen(source or self.source)
+            data = choice.load_data()
+        except InputError as error:
+            if source is not None:
+                raise
+            raise InputError(f"--from {self.folder}: its data: {error}; say by --data where they are now") from error
+        choice.workload.check(choice.configurations, data)
+        return data
+
+    def has_data(self, data: Any) -> bool:
+        """Whether these are the study's data; they may lie in a folder of another name."""
+        prints = self.study["fingerprint"]
+        if isinstance(prints, list):
+            prints = prints[workloads(self.study).index(self.row["workload"])]
+        if prints == fingerprint(data):
+            return True
+        named = is_dataclass(data) and not isinstance(data, type) and hasattr(data, "name")
+        return named and prints == fingerprint(replace(data, name=Path(self.source).name))
+
+    def _chosen(self, source: str) -> Any:
+        name, options = self.row["workload"], self.study["options"]
+        config = {key.removeprefix("config/"): value for key, value in self.row.items() if key.startswith("config/")}
+        skip_bad = bool(options.get("skip_bad")) and self.workload.skips_bad_files
+        split_seed = self.study.get("split_seed", self.study["seed"])
+        entry = {**config, "name": self.row["name"]}
+        return chosen_before([entry], [name], source, split_seed, skip_bad, classes(self.study), [self.workload])
+
+
+def find_trial(folder: Path, wanted: str, workload: Wanted | None, seed: int | None) -> PastTrial:
+    """The trial of a study that is meant.
+
+    Of a configuration that was trained with several seeds it is the best completed one, unless ``seed`` is one of
+    theirs.
+
+    Args:
+        folder: the study's.
+        wanted: "best" for the configuration with the smallest mean over its seeds, a trial's id, or the name of a
+            configuration.
+        workload: whose trials; None for those of all. By its name, or as it was given to the study.
+        seed: which of a configuration's trials, if it has one with this seed.
+
+    Raises:
+        InputError: there is no such study or trial, more than one is meant, or the study's data are not at hand.
+    """
+    study = read_study(folder, "--from")
+    if not isinstance(study.get("options"), Mapping):
+        what = "options that were not kept" if study.get("command") == CALL else "data that are not at hand here"
+        raise InputError(
+            f"--from {folder}: it was started by {study.get('command', 'a Python program')}, with {what}: "
+            f"tuner.load_best({str(folder)!r}) gives its best model"
+        )
+    if missing := [key for key in NEEDED if key not in study]:
+        raise InputError(f"--from {folder}: its {STUDY} has no {missing[0]!r}: it is of another version of tuner")
+    names = workloads(study)
+    name, given = _named_workload(study, workload)
+    if name is not None and name not in names:
+        raise InputError(f"--workload {name}: the study in {folder} is of {', '.join(names)}")
+    lines, notes = read_attempts(folder / ATTEMPTS, some=True)
+    attempts = [row for row in lines if name in (None, row["workload"])]
+    rows = sorted({row["trial_id"]: row for row in attempts}.values(), key=lambda row: str(row["trial_id"]))
+    if not rows:
+        raise InputError(f"--from {folder}: no trial has ended there yet; go on by tune --resume {folder}")
+    metrics = {each: _metric(folder, study, each, given) for each in dict.fromkeys(row["workload"] for row in rows)}
+    values = {row["trial_id"]: _value(row, metrics) for row in rows}
+    if wanted == BEST_TRIAL:
+        row, chosen = _best(folder, rows, seed, metrics, values)
+    else:
+        row, chosen = _named(folder, rows, wanted, seed, values)
+    mine = [each for each in attempts if each["trial_id"] == row["trial_id"]]
+    accumulations = tuple(each.get(f"config/{ACCUMULATION}", 1) for each in mine)
+    return PastTrial(folder, study, row, chosen, accumulations, notes, given)
+
+
+def _named_workload(study: Mapping[str, Any], wanted: Wanted | None) -> tuple[str | None, Workload | None]:
+    """The name of the workload that is meant, and itself, where it is given and not only named."""
+    wanted = next((name for name, spec in classes(study).items() if spec == wanted is not None), wanted)
+    if wanted is None or (isinstance(wanted, str) and ":" not in wanted):
+        return wanted, None
+    found = find_workload(wanted)
+    return found.name, found
+
+
+def _metric(folder: Path, study: Mapping[str, Any], name: str, given: Workload | None) -> str:
+    if given is None and classes(study).get(name, "") is None:
+        raise InputError(
+            f"--from {folder}: its workload {name} {WAS_OBJECT}: give it again, from Python: "
+            f"tuner.train({str(folder)!r}, workload=…)"
+        )
+    return (given or find_workload(name, classes(study))).metric
+
+
+def _best(
+    folder: Path, rows: Sequence[Row], seed: int | None, metrics: Mapping[str, str], values: Values
+) -> tuple[Row, str]:
+    """A trial of the configuration that is best by its mean, and why it is that one."""
+    completed = [row for row in rows if row["status"] == "completed" and values[row["trial_id"]] < math.inf]
+    if not completed:
+        ids = f"{rows[0]['trial_id']} ({rows[0]['status']})"
+        raise InputError(f"--from {folder}: none of its trials is completed; name one by --trial, such as {ids}")
+    _one_workload("--trial best", completed)
+    best = best_by_mean(completed, metrics[completed[0]["workload"]])
+    assert best is not None
+    row, which = _of_seeds([each for each in completed if each["name"] == best.name], seed, values)
+    if len({each["seed"] for each in completed}) == 1:
+        return row, ""
+    seeds = f"{len(best.values)} seed{'s' * (len(best.values) != 1)}"
+    return row, f"configuration {best.name}, best by mean over {seeds}; {which}"
+
+
+def _value(row: Row, metrics: Mapping[str, str]) -> float:
+    value = row.get(metrics[row["workload"]])
+    return math.inf if value is None else float(value)
+
+
+def _named(folder: Path, rows: Sequence[Row], wanted: str, seed: int | None, values: Values) -> tuple[Row, str]:
+    """The trial of this id; else one of this name, and why it is that one."""
+    found = [row for row in rows if row["trial_id"] == wanted] or [row for row in rows if row["name"] == wanted]
+    if not found:
+        known = list(dict.fromkeys(str(row[key]) for key in ("trial_id", "name") for row in rows))
+        close = difflib.get_close_matches(wanted, known, cutoff=0.5)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
+        raise InputError(f"--trial {wanted}: no trial in {folder} has ended that is called so; {hint}")
+    _one_workload(f"--trial {wanted}", found)
+    completed = [row for row in found if row["status"] == "completed" and values[row["trial_id"]] < math.inf]
+    if len(found) > 1 and seed is None and not completed:
+        seeds = ", ".join(str(row["seed"]) for row in found)
+        raise InputError(
+            f"--trial {wanted}: it was trained with seeds {seeds}, and no trial of it is completed; "
+            "choose one by --seed"
+        )
+    row, which = _of_seeds(found, seed, values)
+    return row, f"configuration {row['name']}; {which}" if len(found) > 1 else ""
+
+
+def _of_seeds(rows: Sequence[Row], seed: int | None, values: Values) -> tuple[Row, str]:
+    """Of one configuration's trials that of the seed, else the best completed one; and which it is."""
+    if same := next((row for row in rows if row["seed"] == seed), None):
+        return same, f"seed {seed}"
+    best = min(rows, key=lambda row: (row["status"] != "completed", values[row["trial_id"]]))
+    return best, f"seed {best['seed']}" + f", the best of {len(rows)}" * (len(rows) > 1)
+
+
+def _one_workload(asked: str, rows: Sequence[Row]) -> None:
+    names = list(dict.fromkeys(row["workload"] for row in rows))
+    if len(names) > 1:
+        raise InputError(f"{asked}: there is one of {' and one of '.join(names)}; choose by --workload")

@@ -1,0 +1,121 @@
+"""What is trained again, on what, and whether it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.errors import InputError
+from tuner.machine.devices import DeviceChoice, detect_devices
+from tuner.spec.settings import Settings
+from tuner.study.planning import estimate_requests
+from tuner.study.retraining.past_trial import PastTrial
+from tuner.trial import GB, Device, MemoryEstimate, Trial
+from tuner.workloads.base import Job
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is trained, and how.
+
+    Attributes:
+        past: the study's trial.
+        trial: what it becomes.
+        threads: CPU threads.
+        all_data: nothing is held out.
+        last_epoch: training ends after it.
+        changes: options by which this is another training than the study's.
+    """
+
+    past: PastTrial
+    trial: Trial
+    threads: int
+    all_data: bool
+    last_epoch: int
+    changes: tuple[str, ...]
+
+
+def plan_run(past: PastTrial, options: Mapping[str, Any]) -> Run:
+    """What is trained.
+
+    Args:
+        past: the study's trial.
+        options: the parameters of ``train``.
+
+    Raises:
+        InputError: with ``exact`` something is not as it was, or the trial has no figures.
+    """
+    config, row = past.config, past.row
+    seed = row["seed"] if options["seed"] is None else options["seed"]
+    threads = options["threads"] or past.threads
+    epochs = options["epochs"] or config["epochs"]
+    most = past.workload.number("epochs").high
+    if epochs > most:
+        raise InputError(f"--epochs {epochs}: must be at most {most:g}")
+    was = {"seed": (seed, row["seed"]), "epochs": (epochs, config["epochs"]), "threads": (threads, past.threads)}
+    changes = [f"--{name} {now}" for name, (now, before) in was.items() if now != before]
+    if options["exact"]:
+        _check_exact(past, changes)
+    last = epochs
+    if options["all_data"] and options["epochs"] is None:
+        last = int(row.get("best_epoch") or 0)
+        if not last:
+            raise InputError(f"--all-data: {row['trial_id']} ({row['status']}) has no best epoch: say --epochs N")
+    trial = Trial(row["trial_id"], row["workload"], row["name"], {**config, "epochs": epochs}, seed)
+    changes += ["--all-data"] * options["all_data"]
+    return Run(past, trial, threads, options["all_data"], last, tuple(changes))
+
+
+def load_data(run: Run, source: str | None, exact: bool) -> tuple[Any, bool]:
+    """The data, split as the study had them, and whether they are the same.
+
+    Raises:
+        InputError: they cannot be read, or with ``exact`` they are others.
+    """
+    data = run.past.load_data(source)
+    same = run.past.has_data(data)
+    if exact and not same:
+        where = source or run.past.source
+        raise InputError(f"--exact: the data in {where} are not those of the study: give them by --data")
+    return data, same
+
+
+def choose_device(choice: DeviceChoice) -> Device:
+    """The device with the most free memory."""
+    return max(detect_devices(choice), key=lambda device: device.free_bytes)
+
+
+def estimate_memory(job: Job, trial: Trial, device: Device) -> MemoryEstimate:
+    """What training will take of the device."""
+    settings = Settings(auto_memory=True)
+    (request,) = estimate_requests({trial.workload: job}, [trial], [device], settings).requests
+    return request.estimate
+
+
+def check_room(trial: Trial, device: Device, estimate: MemoryEstimate) -> None:
+    """Refuses what does not fit; its margin need not: a study gives such a trial a whole device, too.
+
+    Raises:
+        InputError: there is not enough free.
+    """
+    if estimate.total_bytes > device.free_bytes:
+        raise InputError(
+            f"{trial.name}: takes {estimate.total_bytes / GB:.2f} GB, but {device.label} has "
+            f"{device.free_bytes / GB:.2f} GB free: end what else runs there, or use another --device"
+        )
+
+
+def _check_exact(past: PastTrial, changes: list[str]) -> None:
+    row = past.row
+    if row["status"] != "completed":
+        raise InputError(
+            f"--exact: {row['trial_id']} is {row['status']}: it has no figures that could come out again"
+        )
+    if not str(row["device"]).endswith("cpu"):
+        raise InputError(
+            f"--exact: {row['trial_id']} ran on {row['device']}, and on GPUs the last digits differ from run to "
+            "run, as sums are made in any order: leave it out"
+        )
+    if changes:
+        raise InputError(f"--exact and {changes[0]}: the study's trial had another value: leave one of them out")

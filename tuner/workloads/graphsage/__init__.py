@@ -1,0 +1,1 @@
+"""GraphSAGE on ratings."""

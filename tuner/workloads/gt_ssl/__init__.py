@@ -1,0 +1,1 @@
+"""GT-SSL: self-supervised learning on geometric trees."""

@@ -1,0 +1,168 @@
+"""The GT-SSL workload: self-supervised pretraining of an encoder on geometric trees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from tuner.trial import ACCUMULATION, AnyHyperparameter, Hyperparameter
+from tuner.workloads.base import Batch, Config, Split, Workload
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from tuner.datasets.trees import TreeData
+    from tuner.workloads.gt_ssl.batches import Limits
+    from tuner.workloads.gt_ssl.model import GtSsl
+
+EVALUATION_TREES = 8  # in a batch
+EVALUATION_PATHS = 4096  # whose messages are computed at a time: about as many as in a training batch, or fewer
+EVALUATION_NEGATIVES = 64
+
+
+class GTSSL(Workload):
+    """An SGMP encoder, pretrained to predict how subtrees grow and who descends from whom.
+
+    Trees are compared by nothing but these two losses; their labels are used once, at the end, by a linear probe of
+    the frozen embeddings that decides nothing.
+    """
+
+    name: ClassVar[str] = "gt-ssl"
+    metric: ClassVar[str] = "val_loss"
+    default_data: ClassVar[str] = "synthetic"
+    memory_scales_with: ClassVar[str | None] = "batch_size"
+    memory_limited_by: ClassVar[str | None] = "max_paths_per_batch"
+    batches_vary: ClassVar[bool] = True
+    skips_bad_files: ClassVar[bool] = True
+    explosion: ClassVar[float] = 1e3  # an order loss was seen to go from 5.4 to 151,633 in an epoch
+    hyperparameters: ClassVar[Mapping[str, AnyHyperparameter]] = {
+        "hidden_channels": Hyperparameter(64, 2, 4096, "channels of embeddings and messages"),
+        "num_interactions": Hyperparameter(3, 1, 16, "layers of the encoder"),
+        "num_rbf_centers": Hyperparameter(20, 2, 1000, "radial basis functions of a distance"),
+        "num_angle_centers": Hyperparameter(6, 2, 1000, "radial basis functions of an angle"),
+        "num_dihedral_centers": Hyperparameter(12, 2, 1000, "radial basis functions of a dihedral"),
+        "cutoff": Hyperparameter(10.0, 0.1, 1e6, "the largest distance with a centre, in mean edges"),
+        "batch_size": Hyperparameter(4, 1, 1_000_000, "trees in a training batch"),
+        "max_paths_per_batch": Hyperparameter(8192, 16, 100_000_000, "third-order paths in a training batch"),
+        "n_positives": Hyperparameter(0, 0, 1_000_000, "ordered pairs of a tree; 0 takes all"),
+        "n_negatives": Hyperparameter(64, 0, 1_000_000, "pairs of a tree that are not in order"),
+        "lr": Hyperparameter(1e-3, 1e-7, 10.0, "Adam's learning rate at the start; decays linearly"),
+        "weight_decay": Hyperparameter(5e-4, 0.0, 1.0, "L2 penalty"),
+        "lambda_order": Hyperparameter(1.0, 0.0, 1e6, "weight of the hierarchical order's loss"),
+        "delta": Hyperparameter(1.0, 0.0, 1e6, "margin of pairs that are not in order"),
+        "epochs": Hyperparameter(100, 1, 100_000, "passes over the training trees"),
+    }
+
+    def load_data(self, source: str, seed: int, skip_bad: bool = False) -> TreeData:
+        """Trees by name or folder; see ``tuner.datasets.trees.load_trees``."""
+        from tuner.datasets.trees import load_trees
+
+        return load_trees(source, seed=seed, skip_bad=skip_bad)
+
+    def describe(self, data: TreeData) -> str:
+        """Name, sizes and split."""
+        left_out = f"; {data.bad} file{'s' * (data.bad > 1)} left out" if data.bad else ""
+        return (
+            f"{data.name}: {len(data):,} trees, {len(data.parent):,} nodes, {data.path.shape[1]:,} third-order "
+            f"paths; {len(data.train):,} trees to train on, {len(data.validation):,} to choose by, "
+            f"{len(data.test):,} to report on{left_out}"
+        )
+
+    def all_data(self, data: TreeData) -> TreeData:
+        """All trees as training trees."""
+        import numpy as np
+
+        return replace(data, train=np.arange(len(data)))
+
+    def training_samples(self, data: TreeData) -> int:
+        """The training trees."""
+        return len(data.train)
+
+    def build_model(self, config: Config, data: TreeData) -> GtSsl:
+        """A new encoder with the two tasks' heads."""
+        return _model(config, data.features.shape[1])
+
+    def restore_model(self, config: Config, weights: Mapping[str, Tensor]) -> GtSsl:
+        """The model that some weights were saved of; its ``encoder`` is what was pretrained."""
+        model = _model(config, weights["encoder.input.0.weight"].shape[1])
+        model.load_state_dict(dict(weights))
+        return model
+
+    def checkpointed(self, model: nn.Module) -> Iterable[nn.Module]:
+        """The encoder's layers. The paths' geometry has no gradients and is kept: every layer needs it."""
+        from tuner.workloads.gt_ssl.model import GtSsl
+
+        assert isinstance(model, GtSsl)
+        return model.encoder.interactions
+
+    def batches(self, config: Config, data: TreeData) -> Iterator[Batch]:
+        """``TreeBatch`` after ``TreeBatch``, of the training trees in a new random order."""
+        return (batch for (batch,) in self.training_steps({**config, ACCUMULATION: 1}, data))
+
+    def training_steps(self, config: Config, data: TreeData) -> Iterator[list[Batch]]:
+        """The same, with each batch's trees in micro-batches: the limit on paths is the whole batch's."""
+        import numpy as np
+        import torch
+
+        from tuner.workloads.gt_ssl.batches import collate, group_trees
+
+        random = np.random.default_rng(int(torch.randint(2**62, ())))
+        limits, parts = _limits(config), config.get(ACCUMULATION, 1)
+        for trees in group_trees(data, random.permutation(data.train).tolist(), limits):
+            split = np.array_split(trees, min(parts, len(trees)))
+            yield [collate(data, part.tolist(), limits, random) for part in split]
+
+    def rehearsal(self, data: TreeData) -> TreeData:
+        """The trees of the largest batch of an evaluation."""
+        import numpy as np
+
+        sizes = np.diff(data.first_path)
+        return data.take(np.argsort(-sizes, kind="stable")[:EVALUATION_TREES])
+
+    def largest_batch(self, config: Config, data: TreeData) -> Batch:
+        """The trees with the most paths, as many as a batch can have."""
+        import numpy as np
+
+        from tuner.workloads.gt_ssl.batches import collate, largest
+
+        limits = _limits(config)
+        return collate(data, largest(data, data.train, limits), limits, np.random.default_rng(0))
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Growth + λ · order, the mean over a batch's trees."""
+        from tuner.workloads.gt_ssl.model import GtSsl, TreeBatch
+
+        assert isinstance(model, GtSsl)
+        return model.total(*model(TreeBatch(*batch)))
+
+    def evaluate(self, model: nn.Module, data: TreeData, split: Split) -> dict[str, float]:
+        """``loss``, ``growth_loss`` and ``order_loss`` of a split; with the test's, ``probe_accuracy``.
+
+        The probe is of all trees, cross-validated. It is missing where fewer than two labels have two trees.
+        """
+        from tuner.workloads.gt_ssl.evaluation import losses, probe
+        from tuner.workloads.gt_ssl.model import GtSsl
+
+        assert isinstance(model, GtSsl)
+        found = losses(model, data, getattr(data, split).tolist(), EVALUATION_TREES, EVALUATION_NEGATIVES)
+        return {**found, **probe(model.encoder, data, EVALUATION_TREES)} if split == "test" else found
+
+
+def _model(config: Config, num_features: int) -> GtSsl:
+    from tuner.workloads.gt_ssl.model import Encoder, GtSsl
+
+    sizes = ("hidden_channels", "num_interactions", "num_rbf_centers", "num_angle_centers", "num_dihedral_centers")
+    encoder = Encoder(num_features, cutoff=config["cutoff"], **{name: config[name] for name in sizes})
+    return GtSsl(
+        encoder,
+        hidden_channels=config["hidden_channels"],
+        lambda_order=config["lambda_order"],
+        delta=config["delta"],
+    )
+
+
+def _limits(config: Config) -> Limits:
+    from tuner.workloads.gt_ssl.batches import Limits
+
+    return Limits(config["batch_size"], config["max_paths_per_batch"], config["n_positives"], config["n_negatives"])

@@ -1,0 +1,1 @@
+"""KD-GAT: knowledge distillation of graph attention networks on CAN buses."""

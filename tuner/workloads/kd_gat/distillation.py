@@ -1,0 +1,143 @@
+"""The losses of KD-GAT: of a VGAE, of a GAT, of students that are taught, and how difficult a graph is.
+
+A teacher is known by its outputs alone: whether it runs or its outputs were kept is the same to a student.
+Every loss is a mean over graphs in which each graph counts the same, so micro-batches add up to their batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tuner.workloads.kd_gat.batches import CanBatch
+from tuner.workloads.kd_gat.networks import VGAE, VgaeOutput, graph_mean
+
+ID_WEIGHT = 0.1
+NEIGHBOUR_WEIGHT = 0.05
+KL_WEIGHT = 0.01
+TEACHER_WEIGHT = 0.7
+TEMPERATURE = 4.0
+
+
+def vgae_loss(output: VgaeOutput, batch: CanBatch) -> Tensor:
+    """MSE + 0.1 · CE(id) + 0.05 · BCE(neighbours) + 0.01 · KL, a scalar; without IDs the middle two drop out."""
+    node = _reconstruction(output, batch) + KL_WEIGHT * _divergence(output)
+    if output.neighbours is not None:
+        target = neighbour_ids(output.neighbours, batch)
+        wrong = F.binary_cross_entropy_with_logits(output.neighbours, target, reduction="none").mean(1)
+        node = node + NEIGHBOUR_WEIGHT * wrong
+    return graph_mean(node, batch).mean()
+
+
+def distilled_vgae_loss(
+    output: VgaeOutput,
+    batch: CanBatch,
+    teacher_z: Tensor,
+    teacher_features: Tensor,
+    projection: nn.Module,
+    *,
+    weight: float = TEACHER_WEIGHT,
+) -> Tensor:
+    """A student's: w · [½ MSE(P z, z_t) + ½ MSE(x̂, x̂_t)] + (1 - w) · ``vgae_loss``, a scalar.
+
+    Args:
+        output: the student's.
+        batch: of it.
+        teacher_z: (N, the teacher's latent channels), its means.
+        teacher_features: (N, 10), its reconstruction.
+        projection: P, a linear layer that is trained with the student.
+        weight: w, of what the teacher says.
+    """
+    latent = (projection(output.z) - teacher_z).float().square().mean(1)
+    reconstructed = (output.features - teacher_features).float().square().mean(1)
+    taught = graph_mean(0.5 * latent + 0.5 * reconstructed, batch).mean()
+    return weight * taught + (1 - weight) * vgae_loss(output, batch)
+
+
+def gat_loss(logits: Tensor, batch: CanBatch) -> Tensor:
+    """Cross entropy with the labels, a scalar."""
+    return F.cross_entropy(logits, batch.label)
+
+
+def distilled_gat_loss(
+    logits: Tensor,
+    batch: CanBatch,
+    teacher_logits: Tensor,
+    *,
+    weight: float = TEACHER_WEIGHT,
+    temperature: float = TEMPERATURE,
+) -> Tensor:
+    """A student's: w · T² · KL(softmax(t / T) ‖ softmax(s / T)) + (1 - w) · CE, a scalar.
+
+    The softmax is over classes, the mean over graphs.
+
+    Args:
+        logits: (B, 2), the student's.
+        batch: of them.
+        teacher_logits: (B, 2).
+        weight: w, of what the teacher says.
+        temperature: T, by which both sides' logits are divided; above 0.
+    """
+    said = F.log_softmax(logits / temperature, dim=1)
+    taught = F.softmax(teacher_logits.float() / temperature, dim=1)
+    divergence = F.kl_div(said, taught, reduction="batchmean")
+    return weight * temperature**2 * divergence + (1 - weight) * gat_loss(logits, batch)
+
+
+@torch.no_grad()
+def difficulty(model: VGAE, batch: CanBatch) -> Tensor:
+    """MSE + 0.1 · CE(id) of each graph, (B,), with z at its mean; the model's mode is as before after it."""
+    with _evaluating(model):
+        return graph_mean(_reconstruction(model(batch), batch), batch)
+
+
+def score(model: VGAE, batches: Iterable[CanBatch]) -> Tensor:
+    """The difficulty of all graphs in their order, on the CPU: a chunk's memory at a time, whatever their number.
+
+    Args:
+        model: on its device.
+        batches: the chunks, drawn one after the other and taken to that device.
+    """
+    device = next(model.parameters()).device
+    chunks = (CanBatch(*(part.to(device) for part in batch)) for batch in batches)
+    return torch.cat([torch.empty(0), *(difficulty(model, chunk).cpu() for chunk in chunks)])
+
+
+def neighbour_ids(logits: Tensor, batch: CanBatch) -> Tensor:
+    """(N, V): 1 where a node right before or after this one has this ID, else 0; like the logits."""
+    source, target = batch.edge
+    found = torch.zeros_like(logits)
+    found[target, batch.ids[source]] = 1.0
+    found[source, batch.ids[target]] = 1.0
+    return found
+
+
+def _reconstruction(output: VgaeOutput, batch: CanBatch) -> Tensor:
+    """(N,): MSE + 0.1 · CE(id)."""
+    error = (output.features - batch.features).square().mean(1)
+    if output.ids is None:
+        return error
+    return error + ID_WEIGHT * F.cross_entropy(output.ids, batch.ids, reduction="none")
+
+
+def _divergence(output: VgaeOutput) -> Tensor:
+    """(N,): KL(N(μ, σ²) ‖ N(0, 1)), the mean over the latent channels, as the other terms are means over theirs.
+
+    Their sum outweighs an MSE that is a mean: without IDs the latent variables then say nothing (docs/kd_gat.md).
+    """
+    return 0.5 * (output.mean.square() + output.log_variance.exp() - output.log_variance - 1).mean(1)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode for a while."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)

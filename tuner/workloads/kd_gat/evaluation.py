@@ -1,0 +1,130 @@
+"""How good a VGAE or a GAT of KD-GAT is, on some graphs, a chunk of them at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from tuner.datasets.can import CanData
+from tuner.workloads.kd_gat.batches import CanBatch, collate
+from tuner.workloads.kd_gat.data import tested, usable
+from tuner.workloads.kd_gat.distillation import vgae_loss
+from tuner.workloads.kd_gat.model import Distilled
+from tuner.workloads.kd_gat.networks import GAT, VGAE
+from tuner.workloads.kd_gat.workload import CHUNK
+
+
+def evaluate(model: Distilled, data: CanData, split: str) -> dict[str, float]:
+    """The metrics of a split, by names without its prefix.
+
+    Args:
+        model: in evaluation mode.
+        data: all graphs.
+        split: "validation" or "test".
+    """
+    stage, held_out = model.stage, model.held_out
+    if split == "test":
+        graphs = tested(data, stage=stage, held_out=held_out)
+    else:
+        graphs = usable(data, getattr(data, split), stage=stage, held_out=held_out)
+    if isinstance(model.student, GAT):
+        logits = torch.cat([model.student(batch) for batch in chunks(data, graphs, model.device)])
+        label = _labels(data, graphs).to(logits.device)
+        return {"loss": float(F.cross_entropy(logits, label)), **found_attacks(logits.argmax(1), label)}
+    found = {"loss": _vgae_loss(model.student, data, graphs, model.device)}
+    return {**found, **_detection(model, data)} if split == "test" else found
+
+
+def chunks(
+    data: CanData, graphs: NDArray[np.int64], device: torch.device | str, size: int = CHUNK
+) -> Iterator[CanBatch]:
+    """The graphs in their order, so many at a time, on the device."""
+    for begin in range(0, len(graphs), size):
+        batch = collate(data, graphs[begin : begin + size])
+        yield CanBatch(*(part.to(device) for part in batch))
+
+
+def found_attacks(said: Tensor, label: Tensor) -> dict[str, float]:
+    """How well attacks are told: F1, precision and recall of that class, 0 where none is found, and accuracy.
+
+    Args:
+        said: (G,) int64: 1 where it is said to be one.
+        label: (G,) int64: 1 for an attack.
+    """
+    true, positive = (said & label).sum(), said.sum()
+    wrong = positive - true + (label.sum() - true)
+    return {
+        "f1": float(2 * true / (2 * true + wrong).clamp(min=1)),
+        "precision": float(true / positive.clamp(min=1)),
+        "recall": float(true / label.sum().clamp(min=1)),
+        "accuracy": float((said == label).float().mean()),
+    }
+
+
+def largest_errors(model: VGAE, batch: CanBatch) -> Tensor:
+    """The largest error among a graph's nodes, (B, 10) of each feature, squared; with IDs (B, 11), the last CE(id).
+
+    Not their mean: one node that floods the bus is one of thirty, and a feature of small errors is lost among others.
+    """
+    output = model(batch)
+    error = (output.features - batch.features).square()
+    if output.ids is not None:
+        error = torch.cat([error, F.cross_entropy(output.ids, batch.ids, reduction="none")[:, None]], dim=1)
+    index = batch.node_graph[:, None].expand_as(error)
+    none: Tensor = error.new_zeros(len(batch.graph), error.shape[1])
+    return none.scatter_reduce(0, index, error, "amax")
+
+
+def _detection(model: Distilled, data: CanData) -> dict[str, float]:
+    """How well a VGAE tells the test's attacks, of which it has seen none; nothing where there are none.
+
+    A graph's score is the largest error of a feature, by the largest that the normal graphs for training show. Those
+    for validation, which come later, show how far what is normal drifts; the test's, later still, may drift as far
+    again before they count as attacks.
+    """
+    assert isinstance(model.student, VGAE)
+    graphs = tested(data, stage="classifier", held_out=model.held_out)
+    label = _labels(data, graphs)
+    if not label.any() or label.all():
+        return {}
+    trained, later = (
+        usable(data, part, stage=model.stage, held_out=model.held_out) for part in (data.train, data.validation)
+    )
+    trained_errors, later_errors, seen = (
+        torch.cat([largest_errors(model.student, batch).cpu() for batch in chunks(data, each, model.device)])
+        for each in (trained, later, graphs)
+    )
+    largest = trained_errors.amax(0).clamp(min=1e-12)
+    drift = (later_errors / largest).amax().clamp(min=1.0)
+    score = (seen / largest).amax(1)
+    return {**found_attacks((score > drift.square()).long(), label), "auroc": auroc(score.numpy(), label.numpy())}
+
+
+def _labels(data: CanData, graphs: NDArray[np.int64]) -> Tensor:
+    return torch.from_numpy(data.label[graphs].astype(np.int64))
+
+
+def auroc(score: NDArray[np.floating], label: NDArray[np.integer]) -> float:
+    """The share of pairs of an attack and a normal graph in which the attack has the higher score; ties count half.
+
+    Args:
+        score: (G,).
+        label: (G,): 1 for an attack; there is one of each.
+    """
+    values, place = np.unique(score, return_inverse=True)
+    normal, attack = (np.bincount(place[label == each], minlength=len(values)) for each in (0, 1))
+    pairs = attack @ (np.cumsum(normal) - 0.5 * normal)
+    return float(pairs / (normal.sum() * attack.sum()))
+
+
+def _vgae_loss(model: VGAE, data: CanData, graphs: NDArray[np.int64], device: torch.device) -> float:
+    """The mean over graphs."""
+    total = torch.zeros((), device=device)
+    for batch in chunks(data, graphs, device):
+        total += vgae_loss(model(batch), batch) * len(batch.graph)
+    return float(total / len(graphs))

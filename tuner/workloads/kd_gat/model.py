@@ -1,0 +1,234 @@
+"""A VGAE or a GAT with what teaches it: a frozen teacher or its kept outputs, and difficulties for a curriculum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from tuner.datasets.can import CanData
+from tuner.errors import InputError
+from tuner.trial import ACCUMULATION
+from tuner.workloads.base import Config
+from tuner.workloads.kd_gat.batches import CanBatch, largest
+from tuner.workloads.kd_gat.data import usable
+from tuner.workloads.kd_gat.distillation import (
+    distilled_gat_loss,
+    distilled_vgae_loss,
+    gat_loss,
+    score,
+    vgae_loss,
+)
+from tuner.workloads.kd_gat.networks import GAT, VGAE
+from tuner.workloads.kd_gat.teacher import KeptOutputs, outputs, times_as_wide
+from tuner.workloads.kd_gat.workload import CHUNK, SIZES
+
+STUDENT = "student."
+
+
+class Distilled(nn.Module):
+    """What is trained, and who teaches it; the teacher and the scorer are no part of its parameters and its state.
+
+    Attributes:
+        student: the VGAE or GAT; a teacher in training is one, too.
+        difficulty: (G,) of every graph that is trained on, after ``prepare``; None without a curriculum.
+        kept: the teacher's outputs, after ``prepare``; None if none are kept.
+    """
+
+    def __init__(
+        self, student: VGAE | GAT, config: Config, teacher: VGAE | GAT | None = None, scorer: VGAE | None = None
+    ) -> None:
+        """Nothing is computed yet; see ``prepare``."""
+        super().__init__()
+        self.student = student
+        self.projection = _projection(student, teacher)
+        self.stage: str = config["stage"]
+        self.held_out: str = config["held_out"]
+        self.difficulty: NDArray[np.float32] | None = None
+        self._config = config
+        self.kept: KeptOutputs | None = None
+        # Not as attributes that hold a module, which would make them parameters and state of this one.
+        self._guests: dict[str, VGAE | GAT | None] = {"teacher": teacher, "scorer": scorer}
+        self._looks = times_as_wide(teacher, student) if teacher else 1
+
+    @property
+    def frozen(self) -> list[nn.Module]:
+        """The teacher and the scorer, as long as they are needed."""
+        return [guest for guest in self._guests.values() if guest is not None]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the student is."""
+        return next(self.student.parameters()).device
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Distilled:
+        for guest in self.frozen:
+            guest._apply(fn)  # type: ignore[no-untyped-call]
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+    def prepare(self, data: CanData, *, rehearsal: bool = False) -> None:
+        """Scores the training graphs and keeps the teacher's outputs, if asked to; who is done with leaves.
+
+        Args:
+            data: all graphs.
+            rehearsal: only the largest of them, as many as are looked at at a time, with room for all.
+        """
+        from tuner.workloads.kd_gat.evaluation import chunks
+
+        graphs = usable(data, data.train, stage=self.stage, held_out=self.held_out)
+        graphs = largest(data, graphs, CHUNK) if rehearsal else graphs
+        if isinstance(scorer := self._guests["scorer"], VGAE):
+            self.difficulty = np.zeros(len(data), np.float32)
+            self.difficulty[graphs] = score(scorer, chunks(data, graphs, self.device)).numpy()
+            self._guests["scorer"] = None
+        if (teacher := self._guests["teacher"]) is not None and self._config["use_teacher_cache"]:
+            kept = KeptOutputs(teacher, data, self.device)
+            # As in a step: it should not take more than one.
+            size = min(CHUNK, self._config["batch_size"] // self._config.get(ACCUMULATION, 1))
+            for batch in chunks(data, graphs[:size] if rehearsal else graphs, self.device, size):
+                kept.put(batch, outputs(teacher, batch, self._looks))
+            self.kept, self._guests["teacher"] = kept, None
+
+    def loss(self, batch: CanBatch) -> Tensor:
+        """The student's loss of a batch, a scalar."""
+        said = self._said(batch)  # before the student: what a teacher computes with is gone when that begins
+        output = self.student(batch)
+        if said is None:
+            return gat_loss(output, batch) if isinstance(output, Tensor) else vgae_loss(output, batch)
+        weight = self._config["kd_weight"]
+        if isinstance(output, Tensor):
+            temperature = self._config["temperature"]
+            return distilled_gat_loss(output, batch, said[0], weight=weight, temperature=temperature)
+        assert self.projection is not None
+        return distilled_vgae_loss(output, batch, said[0], said[1], self.projection, weight=weight)
+
+    def _said(self, batch: CanBatch) -> tuple[Tensor, ...] | None:
+        """What the teacher says of a batch: as kept, or asked now."""
+        if self.kept is not None:
+            return self.kept.get(batch)
+        if (teacher := self._guests["teacher"]) is None:
+            return None
+        with torch.no_grad():
+            return outputs(teacher, batch, self._looks)
+
+
+def build(config: Config, data: CanData) -> Distilled:
+    """A new model for a configuration, with a teacher and a scorer where it has them.
+
+    Where the path of one is not known yet, as before a study has trained it, it has new weights and the usual size.
+    """
+    num_ids = len(data.identifiers) + 1
+    teacher = _guest(config, "teacher_path", config["stage"], num_ids) if config["use_kd"] else None
+    scorer = _guest(config, "scorer_path", "autoencoder", num_ids) if config["curriculum"] else None
+    assert scorer is None or isinstance(scorer, VGAE)
+    return Distilled(student(config, num_ids), config, teacher, scorer)
+
+
+def restore(config: Config, weights: Mapping[str, Tensor]) -> VGAE | GAT:
+    """The VGAE or GAT that some weights were saved of."""
+    own = _own(weights)
+    model = student(config, _num_ids(config, own))
+    model.load_state_dict(own)
+    return model
+
+
+def student(config: Config, num_ids: int) -> VGAE | GAT:
+    """A new VGAE or GAT of a configuration's sizes.
+
+    Args:
+        config: a complete configuration.
+        num_ids: the vocabulary with its entry for unknown IDs.
+    """
+    common = {key: config[key] for key in ("hidden_channels", "heads", "dropout")}
+    common["use_id"] = bool(config["use_id"])
+    if config["stage"] == "autoencoder":
+        return VGAE(num_ids, latent_channels=config["latent_channels"], **common)
+    return GAT(num_ids, num_layers=config["num_layers"], **common)
+
+
+def load_teacher(path: str, stage: str, num_ids: int) -> tuple[Config, VGAE | GAT]:
+    """A trained model from a study's ``best.pt``, frozen, and its configuration. Its weights are the mapped file's.
+
+    Args:
+        path: of the file.
+        stage: what it must be.
+        num_ids: the vocabulary of the data that it is to look at, with its entry for unknown IDs.
+
+    Raises:
+        InputError: it is not there, cannot be read, is something else, or of another shape.
+    """
+    content = _content(path, _modified(path))
+    config = content["config"]
+    if config["stage"] != stage:
+        raise InputError(f"it is of stage {config['stage']}, and {stage} is needed: give another")
+    weights = _own(content["weights"])
+    known = _num_ids(config, weights)
+    if config["use_id"] and known != num_ids:
+        raise InputError(
+            f"its shape does not fit: it knows {known - 1} CAN IDs, and the data have {num_ids - 1}: train one on "
+            "these data, or leave it out"
+        )
+    model = student(config, num_ids)
+    try:
+        model.load_state_dict(weights, assign=True)
+    except RuntimeError as error:
+        raise InputError(f"its weights do not fit its own configuration ({_line(error)}): it is damaged") from error
+    return config, model.requires_grad_(False).eval()
+
+
+def _guest(config: Config, key: str, stage: str, num_ids: int) -> VGAE | GAT:
+    if config[key]:
+        return load_teacher(config[key], stage, num_ids)[1]
+    usual = {**config, **SIZES[stage, "teacher"], "stage": stage}
+    return student(usual, num_ids).requires_grad_(False).eval()
+
+
+def _projection(student: VGAE | GAT, teacher: VGAE | GAT | None) -> nn.Linear | None:
+    """From a student's latent channels to its teacher's."""
+    if not isinstance(teacher, VGAE) or not isinstance(student, VGAE):
+        return None
+    return nn.Linear(student.mean.out_features, teacher.mean.out_features)
+
+
+def _own(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The student's of a model's weights."""
+    return {key.removeprefix(STUDENT): value for key, value in weights.items() if key.startswith(STUDENT)}
+
+
+def _num_ids(config: Config, weights: Mapping[str, Tensor]) -> int:
+    """The vocabulary of a model, with its entry for unknown IDs; any number serves one that does not see IDs."""
+    return len(weights["input.embedding.weight"]) if config["use_id"] else 1
+
+
+def _modified(path: str) -> int:
+    try:
+        return Path(path).stat().st_mtime_ns
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror}): give the best.pt of a study of kd-gat") from error
+
+
+@cache  # of any number: it is only mapped, and where a step is traced it cannot be loaded anew
+def _content(path: str, modified: int) -> dict[str, Any]:
+    """What a ``best.pt`` holds, mapped and not read."""
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        if content["workload"] != "kd-gat":
+            raise InputError(f"it is of workload {content['workload']}: give the best.pt of a study of kd-gat")
+        if not {"config", "weights"} <= content.keys():
+            raise KeyError("config")
+    except InputError:
+        raise
+    except Exception as error:  # whatever torch says of a file that is not its own
+        raise InputError(f"not a best.pt ({type(error).__name__}): give that of a study of kd-gat") from error
+    return dict(content)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:120]

@@ -1,0 +1,232 @@
+"""The models of KD-GAT: a VGAE that learns what normal CAN traffic is like, and a GAT that tells attacks from it.
+
+After the KD-GAT paper (arXiv 2507.19686); docs/kd_gat.md has the equations. Teachers and students are the same models
+in two sizes.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tuner.errors import InputError
+from tuner.workloads.kd_gat.attention import GraphAttention
+from tuner.workloads.kd_gat.batches import CanBatch
+
+FEATURES = 10  # of a node, as the data have them
+ID_CHANNELS = 16  # of the embedding of a CAN ID
+LOG_VARIANCE = 20.0  # at most, and at least its negative: exp() of more is no number to compute with
+
+
+class NodeInput(nn.Module):
+    """A node's embedded CAN ID beside its features; without IDs every node has the same embedding."""
+
+    channels = ID_CHANNELS + FEATURES
+
+    def __init__(self, num_ids: int, use_id: bool) -> None:
+        """New weights; those of unknown IDs are 0, as training may never show one."""
+        super().__init__()
+        self.use_id = use_id
+        self.embedding = nn.Embedding(num_ids if use_id else 1, ID_CHANNELS)
+        with torch.no_grad():
+            self.embedding.weight[0] = 0.0
+
+    def forward(self, batch: CanBatch) -> Tensor:
+        """(N, ``channels``)."""
+        ids = batch.ids if self.use_id else torch.zeros_like(batch.ids)
+        return torch.cat([self.embedding(ids), batch.features], dim=1)
+
+
+class VgaeOutput(NamedTuple):
+    """What a VGAE says of N nodes; with IDs left out there are no logits."""
+
+    features: Tensor  # (N, 10) in [0, 1]: the node's features, reconstructed
+    ids: Tensor | None  # (N, V): logits of its CAN ID
+    neighbours: Tensor | None  # (N, V): logits of each ID being that of a node before or after it
+    mean: Tensor  # (N, latent)
+    log_variance: Tensor  # (N, latent)
+    z: Tensor  # (N, latent): drawn in training, else the mean
+
+
+class VGAE(nn.Module):
+    """A variational graph autoencoder: three attention layers to the latent variables, three back to the features."""
+
+    def __init__(
+        self,
+        num_ids: int,
+        *,
+        hidden_channels: int,
+        latent_channels: int,
+        heads: int,
+        dropout: float,
+        use_id: bool = True,
+    ) -> None:
+        """New weights.
+
+        Args:
+            num_ids: V, the vocabulary with its entry for unknown IDs.
+            hidden_channels: of the first layer, all heads together; the second has half as many.
+            latent_channels: of the third layer, of the mean and of the variance.
+            heads: of each layer, which share its channels; the last of the decoder has one.
+            dropout: share of the channels dropped between layers.
+            use_id: whether IDs are an input and are to be predicted.
+
+        Raises:
+            InputError: heads do not divide the channels.
+        """
+        super().__init__()
+        if hidden_channels % (2 * heads) or latent_channels % heads:
+            raise InputError(
+                f"hidden_channels {hidden_channels}, latent_channels {latent_channels}, heads {heads}: half of "
+                "hidden_channels, and latent_channels, must be multiples of heads"
+            )
+        half = hidden_channels // 2
+        self.input = NodeInput(num_ids, use_id)
+        self.encoder = _Stack([NodeInput.channels, hidden_channels, half, latent_channels], heads, heads, dropout)
+        self.norm = nn.BatchNorm1d(latent_channels)
+        self.dropout = dropout
+        self.mean = nn.Linear(latent_channels, latent_channels)
+        self.log_variance = nn.Linear(latent_channels, latent_channels)
+        self.decoder = _Stack([latent_channels, half, hidden_channels, FEATURES], heads, 1, dropout)
+        self.ids = nn.Linear(latent_channels, num_ids) if use_id else None
+        self.neighbours = (
+            nn.Sequential(nn.Linear(latent_channels, half), nn.ReLU(), nn.Linear(half, num_ids)) if use_id else None
+        )
+
+    @property
+    def checkpointed(self) -> list[nn.Module]:
+        """What may be computed again in backward; the norms, which change buffers, are not among it."""
+        rest = [] if self.neighbours is None else [self.neighbours]
+        return [*self.encoder.layers, *self.decoder.layers, *rest]
+
+    def forward(self, batch: CanBatch) -> VgaeOutput:
+        """The nodes of a batch, encoded and decoded; in float32 also under autocast."""
+        edge, feature = batch.edge, batch.edge_count.log1p()
+        h = self.norm(self.encoder(self.input(batch), edge, feature))
+        h = _dropped(h, self.dropout, self.training)
+        mean = self.mean(h).float()
+        log_variance = self.log_variance(h).float().clamp(-LOG_VARIANCE, LOG_VARIANCE)
+        z = mean + torch.randn_like(mean) * (0.5 * log_variance).exp() if self.training else mean
+        return VgaeOutput(
+            self.decoder(z, edge, feature).float().sigmoid(),
+            None if self.ids is None else self.ids(z).float(),
+            None if self.neighbours is None else self.neighbours(z).float(),
+            mean,
+            log_variance,
+            z,
+        )
+
+
+class GAT(nn.Module):
+    """Graph attention layers, the mean over a graph's nodes of what each of them says, and two logits."""
+
+    def __init__(
+        self,
+        num_ids: int,
+        *,
+        hidden_channels: int,
+        num_layers: int,
+        heads: int,
+        dropout: float,
+        use_id: bool = True,
+    ) -> None:
+        """New weights.
+
+        Args:
+            num_ids: V, the vocabulary with its entry for unknown IDs.
+            hidden_channels: of each head of a layer.
+            num_layers: at least 1.
+            heads: of each layer.
+            dropout: share of the channels dropped after each layer.
+            use_id: whether IDs are an input.
+        """
+        super().__init__()
+        self.input = NodeInput(num_ids, use_id)
+        width = heads * hidden_channels
+        widths = [NodeInput.channels, *[width] * num_layers]
+        self.layers = nn.ModuleList(_GatLayer(*pair, heads, dropout) for pair in pairwise(widths))
+        self.output = nn.Linear(num_layers * width, 2)
+
+    @property
+    def checkpointed(self) -> list[nn.Module]:
+        """What may be computed again in backward."""
+        return list(self.layers)
+
+    def forward(self, batch: CanBatch) -> Tensor:
+        """The logits of normal and attack for each graph: (B, 2), in float32 also under autocast."""
+        feature = batch.edge_count.log1p()
+        h = self.input(batch)
+        means = []  # jumping knowledge: the means of what all layers say, which need not stand side by side for it
+        for layer in self.layers:
+            h = layer(h, batch.edge, feature)
+            means.append(graph_mean(h, batch))
+        logits: Tensor = self.output(torch.cat(means, dim=1)).float()
+        return logits
+
+
+class _Stack(nn.Module):
+    """Attention layers with batch norms between them."""
+
+    def __init__(self, widths: list[int], heads: int, last_heads: int, dropout: float) -> None:
+        super().__init__()
+        numbers = [heads] * (len(widths) - 2) + [last_heads]
+        self.layers = nn.ModuleList(
+            _VgaeLayer(*pair, number, dropout, first=place == 0)
+            for place, (pair, number) in enumerate(zip(pairwise(widths), numbers, strict=True))
+        )
+        self.norms = nn.ModuleList(nn.BatchNorm1d(width) for width in widths[1:-1])
+
+    def forward(self, h: Tensor, edge: Tensor, feature: Tensor) -> Tensor:
+        """(N, widths[0]) → (N, widths[-1])."""
+        for layer, norm in zip(self.layers, self.norms, strict=False):
+            h = norm(layer(h, edge, feature))
+        out: Tensor = self.layers[-1](h, edge, feature)
+        return out
+
+
+class _VgaeLayer(nn.Module):
+    """Attention; in all but the first after ReLU and dropout, which are then computed again with it."""
+
+    def __init__(self, before: int, after: int, heads: int, dropout: float, *, first: bool) -> None:
+        super().__init__()
+        self.attention = GraphAttention(before, after // heads, heads)
+        self.dropout = dropout
+        self.first = first
+
+    def forward(self, h: Tensor, edge: Tensor, feature: Tensor) -> Tensor:
+        """(N, before) → (N, after)."""
+        h = h if self.first else _dropped(h, self.dropout, self.training)
+        out: Tensor = self.attention(h, edge, feature)
+        return out
+
+
+class _GatLayer(nn.Module):
+    """Attention, ReLU and dropout."""
+
+    def __init__(self, before: int, after: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.attention = GraphAttention(before, after // heads, heads)
+        self.dropout = dropout
+
+    def forward(self, h: Tensor, edge: Tensor, feature: Tensor) -> Tensor:
+        """(N, before) → (N, after)."""
+        # In this order, as in _dropped; and no name holds what attention said while the rest is computed.
+        return F.dropout(self.attention(h, edge, feature), self.dropout, self.training).relu()
+
+
+def _dropped(h: Tensor, dropout: float, training: bool) -> Tensor:
+    """ReLU and dropout, in the order that keeps a tensor less for backward; the result is the same in either."""
+    return F.dropout(h, dropout, training).relu()
+
+
+def graph_mean(values: Tensor, batch: CanBatch) -> Tensor:
+    """The mean over each graph's nodes: (N, …) → (B, …), in float32; every graph has a node."""
+    total = torch.zeros(len(batch.graph), *values.shape[1:], device=values.device)
+    nodes = torch.zeros(len(batch.graph), device=values.device)
+    nodes = nodes.index_add(0, batch.node_graph, torch.ones_like(batch.node_graph, dtype=torch.float32))
+    total = total.index_add(0, batch.node_graph, values.float())
+    return total / nodes.view(-1, *[1] * (values.dim() - 1))

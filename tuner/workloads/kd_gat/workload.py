@@ -1,0 +1,242 @@
+"""The KD-GAT workload: graphs of CAN-bus traffic, a VGAE and a GAT, and students that learn from teachers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tuner.errors import InputError
+from tuner.trial import (
+    AUTO,
+    CHECKPOINTING,
+    MAX_BATCH,
+    AnyHyperparameter,
+    Configuration,
+    Hyperparameter,
+    TextHyperparameter,
+)
+from tuner.workloads.base import Batch, Config, Split, Workload
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from tuner.datasets.can import CanData
+    from tuner.workloads.kd_gat.model import Distilled
+
+CHUNK = 500  # graphs that an evaluation, a teacher or a scorer looks at at a time
+STAGES = ("autoencoder", "classifier")
+ROLES = ("teacher", "student")
+# What a role stands for where a configuration says 0, by stage.
+SIZES: Mapping[tuple[str, str], Mapping[str, int]] = {
+    ("autoencoder", "teacher"): {"hidden_channels": 480, "latent_channels": 48, "heads": 4},
+    ("autoencoder", "student"): {"hidden_channels": 80, "latent_channels": 16, "heads": 1},
+    ("classifier", "teacher"): {"hidden_channels": 48, "num_layers": 3, "heads": 8},
+    ("classifier", "student"): {"hidden_channels": 24, "num_layers": 2, "heads": 4},
+}
+# What makes a task what it is: a teacher is trained for the same.
+TASK = ("use_id", "held_out")
+
+
+class KDGAT(Workload):
+    """A VGAE that learns normal CAN traffic (autoencoder), or a GAT that finds attacks in it (classifier).
+
+    Either is a teacher, a student, or with ``use_kd`` a student that learns from a teacher: from ``teacher_path``, or
+    else from one that is trained first, once for all configurations that need it.
+    """
+
+    name: ClassVar[str] = "kd-gat"
+    metric: ClassVar[str] = "val_loss"
+    default_data: ClassVar[str] = "synthetic"
+    memory_scales_with: ClassVar[str | None] = "batch_size"
+    batches_vary: ClassVar[bool] = True
+    hyperparameters: ClassVar[Mapping[str, AnyHyperparameter]] = {
+        "stage": TextHyperparameter("classifier", "what is trained: a VGAE or a GAT", STAGES),
+        "role": TextHyperparameter("student", "whose sizes stand where a size is 0", ROLES),
+        "hidden_channels": Hyperparameter(0, 0, 4096, "of a GAT's head, or a VGAE's first layer; 0 for the role's"),
+        "num_layers": Hyperparameter(0, 0, 16, "of a GAT; 0 for the role's"),
+        "latent_channels": Hyperparameter(0, 0, 4096, "of a VGAE; 0 for the role's"),
+        "heads": Hyperparameter(0, 0, 64, "of each layer; 0 for the role's"),
+        "dropout": Hyperparameter(0.2, 0.0, 0.9, "share of channels dropped after a layer"),
+        "use_id": Hyperparameter(1, 0, 1, "0 hides the CAN IDs from the model"),
+        "held_out": TextHyperparameter("", "a kind of attack that is not trained on, and tested alone"),
+        "use_kd": Hyperparameter(0, 0, 1, "1 learns from a teacher"),
+        "teacher_path": TextHyperparameter("", "best.pt of a study; empty trains a teacher first"),
+        "teacher_epochs": Hyperparameter(40, 1, 100_000, "of a teacher or a scorer that is trained first"),
+        "kd_weight": Hyperparameter(0.7, 0.0, 1.0, "share of the loss that the teacher decides"),
+        "temperature": Hyperparameter(4.0, 0.1, 100.0, "by which a classifier's logits are divided for that"),
+        "use_teacher_cache": Hyperparameter(1, 0, 1, "1 computes the teacher's outputs once and keeps them"),
+        "curriculum": Hyperparameter(0, 0, 1, "1 takes all attacks, and ever harder normal graphs"),
+        "scorer_path": TextHyperparameter("", "best.pt of an autoencoder; empty trains one first"),
+        "batch_size": Hyperparameter(4096, 1, 1_000_000, "graphs in a training batch"),
+        "optimize_batch_size": Hyperparameter(1, 0, 1, "1 takes batch_size as the bound of what fits"),
+        CHECKPOINTING: Hyperparameter(1, 0, 1, "1 computes activations again in backward, to keep fewer"),
+        "clear_cache_every_n": Hyperparameter(100, 0, 1_000_000_000, "steps between clearing a GPU's cache; 0 never"),
+        "lr": Hyperparameter(3e-3, 1e-7, 10.0, "Adam's learning rate at the start; decays linearly"),
+        "weight_decay": Hyperparameter(1e-4, 0.0, 1.0, "L2 penalty"),
+        "epochs": Hyperparameter(40, 1, 100_000, "passes over the training graphs"),
+    }
+
+    def finish(self, values: dict[str, Any]) -> dict[str, Any]:
+        """The role's sizes, whole paths, and a batch that is to be found, up to what was given as its size.
+
+        Raises:
+            InputError: values that do not go together.
+        """
+        _refuse(values)
+        sizes = {key: value for key, value in SIZES[values["stage"], values["role"]].items() if not values[key]}
+        paths = {key: str(Path(values[key]).expanduser().resolve()) for key in _PATHS if values[key]}
+        found = {**values, **sizes, **paths}
+        if values["optimize_batch_size"] and MAX_BATCH not in values and values["batch_size"] != AUTO:
+            found |= {"batch_size": AUTO, MAX_BATCH: values["batch_size"]}
+        return found
+
+    def prerequisites(self, config: Config) -> Mapping[str, Configuration]:
+        """The teacher of a student, and the autoencoder that scores graphs for a curriculum."""
+        needed = {}
+        if config["use_kd"] and not config["teacher_path"]:
+            needed["teacher_path"] = self._standard(config, config["stage"])
+        if config["curriculum"] and not config["scorer_path"]:
+            needed["scorer_path"] = self._standard(config, "autoencoder")
+        return needed
+
+    def _standard(self, config: Config, stage: str) -> Configuration:
+        """A teacher of the usual size for a configuration's task, with its own learning rate and batch."""
+        task = {key: config[key] for key in TASK}
+        values = {key: spec.default for key, spec in self.hyperparameters.items()} | task
+        values |= {"stage": stage, "role": "teacher", "epochs": config["teacher_epochs"]}
+        values |= {"batch_size": TEACHER_BATCH, "optimize_batch_size": 0}
+        words = [stage, "teacher", *(["without IDs"] * (not config["use_id"])), *filter(None, [config["held_out"]])]
+        return Configuration("-".join(words).replace(" ", "-"), self.finish(values))
+
+    def load_data(self, source: str, seed: int) -> CanData:
+        """Graphs by name, file or folder, split by time; see ``tuner.datasets.can.load_can``."""
+        from tuner.datasets.can import load_can
+
+        return load_can(source)
+
+    def check(self, configurations: Sequence[Configuration], data: CanData) -> None:
+        """Whether stages, labels, attacks and teachers fit these data."""
+        from tuner.workloads.kd_gat.data import check
+
+        check(configurations, data)
+
+    def describe(self, data: CanData) -> str:
+        """Name, sizes and split."""
+        attacks = int(data.label.sum())
+        return (
+            f"{data.name}: {len(data):,} graphs of {len(data.ids):,} nodes and {data.edge.shape[1]:,} edges, "
+            f"{len(data.identifiers):,} CAN IDs; {attacks:,} graphs with attacks; {len(data.train):,} to train on, "
+            f"{len(data.validation):,} to choose by, {len(data.test):,} to report on"
+        )
+
+    def all_data(self, data: CanData) -> CanData:
+        """All graphs as training graphs."""
+        import numpy as np
+
+        return replace(data, train=np.arange(len(data)))
+
+    def training_samples(self, data: CanData) -> int:
+        """The training graphs."""
+        return len(data.train)
+
+    def build_model(self, config: Config, data: CanData) -> Distilled:
+        """A new VGAE or GAT, with its teacher and its scorer if it has them."""
+        from tuner.workloads.kd_gat.model import build
+
+        return build(config, data)
+
+    def restore_model(self, config: Config, weights: Mapping[str, Tensor]) -> nn.Module:
+        """The VGAE or GAT that some weights were saved of, without what taught it."""
+        from tuner.workloads.kd_gat.model import restore
+
+        return restore(config, weights)
+
+    def checkpointed(self, model: nn.Module) -> Iterable[nn.Module]:
+        """The attention layers."""
+        return _own(model).student.checkpointed
+
+    def frozen(self, model: nn.Module) -> Iterable[nn.Module]:
+        """The teacher, as long as it is needed, and the scorer."""
+        return _own(model).frozen
+
+    def prepare(self, model: nn.Module, config: Config, data: CanData, *, rehearsal: bool = False) -> None:
+        """Difficulties for a curriculum, and the outputs of a teacher that are to be kept, in chunks of graphs."""
+        _own(model).prepare(data, rehearsal=rehearsal)
+
+    def epoch_data(self, model: nn.Module, config: Config, data: CanData, epoch: int) -> CanData:
+        """The graphs of the curriculum's stage; all training graphs without one."""
+        scores = _own(model).difficulty
+        if scores is None:
+            return data
+        from tuner.workloads.kd_gat.curriculum import select
+
+        progress = (epoch - 1) / max(1, config["epochs"] - 1)
+        return replace(data, train=select(self._graphs(config, data), data.label, scores, progress))
+
+    def batches(self, config: Config, data: CanData) -> Iterator[Batch]:
+        """``CanBatch`` after ``CanBatch``, of the training graphs in a new random order."""
+        import torch
+
+        from tuner.workloads.kd_gat.batches import collate
+
+        graphs = self._graphs(config, data)
+        order = graphs[torch.randperm(len(graphs)).numpy()]
+        size = config["batch_size"]
+        return (collate(data, order[begin : begin + size]) for begin in range(0, len(order), size))
+
+    def largest_batch(self, config: Config, data: CanData) -> Batch:
+        """The training graphs with the most edges and nodes."""
+        from tuner.workloads.kd_gat.batches import collate, largest
+
+        return collate(data, largest(data, self._graphs(config, data), config["batch_size"]))
+
+    def rehearsal(self, data: CanData) -> CanData:
+        """The largest graphs, as many as are looked at at a time."""
+        from tuner.workloads.kd_gat.batches import largest
+
+        train, validation, test = (largest(data, part, CHUNK) for part in (data.train, data.validation, data.test))
+        return replace(data, train=train, validation=validation, test=test)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The student's own loss, or with a teacher what both of them say; the mean over a batch's graphs."""
+        from tuner.workloads.kd_gat.batches import CanBatch
+
+        return _own(model).loss(CanBatch(*batch))
+
+    def evaluate(self, model: nn.Module, data: CanData, split: Split) -> dict[str, float]:
+        """``loss``; of a classifier ``f1``, ``precision``, ``recall`` and ``accuracy`` of the class of attacks, too.
+
+        An autoencoder's test tells these and ``auroc``, by errors that no normal graph before had.
+        """
+        from tuner.workloads.kd_gat.evaluation import evaluate
+
+        return evaluate(_own(model), data, split)
+
+    def _graphs(self, config: Config, data: CanData) -> Any:
+        from tuner.workloads.kd_gat.data import usable
+
+        return usable(data, data.train, stage=config["stage"], held_out=config["held_out"])
+
+
+TEACHER_BATCH = 32
+_PATHS = ("teacher_path", "scorer_path")
+
+
+def _refuse(values: Mapping[str, Any]) -> None:
+    if values["role"] == "teacher" and values["use_kd"]:
+        raise InputError("role teacher and use_kd 1: a teacher has no teacher: leave one of them out")
+    if values["teacher_path"] and not values["use_kd"]:
+        raise InputError("teacher_path is given, but use_kd is 0: give use_kd 1, or leave it out")
+    if values["scorer_path"] and not values["curriculum"]:
+        raise InputError("scorer_path is given, but curriculum is 0: give curriculum 1, or leave it out")
+    if values["curriculum"] and values["stage"] == "autoencoder":
+        raise InputError("curriculum 1: it is the classifier's: leave it out, or give stage classifier")
+
+
+def _own(model: nn.Module) -> Distilled:
+    from tuner.workloads.kd_gat.model import Distilled
+
+    assert isinstance(model, Distilled)
+    return model
