@@ -2,18 +2,70 @@
 
 TunerError                 anything that tuner refuses or gives up on, on purpose
 ├── InputError             an argument, a configuration or a path that cannot be used (exit code 2)
+│   ├── ParameterError     one parameter has a value that breaks a rule
 │   ├── DataError          a data file that cannot be read or understood
 │   └── WorkloadError      a workload's method raises, or returns what cannot be used
 └── ExecutionError         the machinery below the trials failed (Ray did not start, a disk is full)
+
+A text names a parameter by ``option("max_workers", 2)``. It is spelled where it is shown: ``--max-workers 2`` in a
+terminal, ``max_workers=2`` in Python. ``str`` of an error is Python's spelling.
 """
 
 from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+
+Spelling = Callable[[str, object], str]  # from a parameter and its value, or ``NOT_GIVEN``, to what a user writes
+NOT_GIVEN = object()
+# Characters that no text of a user has: Unicode keeps them for private use.
+_OPEN, _BETWEEN, _CLOSE = "\ue000", "\ue001", "\ue002"
+_NAMED = re.compile(f"{_OPEN}([^{_BETWEEN}{_CLOSE}]*)(?:{_BETWEEN}([^{_CLOSE}]*))?{_CLOSE}")
+
+
+def option(parameter: str, value: object = NOT_GIVEN) -> str:
+    """A parameter of a public function in a text that is shown to people, with its value if one is given.
+
+    Only ``spelled`` makes it readable.
+    """
+    if value is NOT_GIVEN:
+        return f"{_OPEN}{parameter}{_CLOSE}"
+    return f"{_OPEN}{parameter}{_BETWEEN}{json.dumps(value, default=str)}{_CLOSE}"
+
+
+def in_python(parameter: str, value: object = NOT_GIVEN) -> str:
+    """A parameter as Python spells it: ``max_workers=2``."""
+    if value is NOT_GIVEN:
+        return parameter
+    return f"{parameter}={value:g}" if isinstance(value, float) else f"{parameter}={value!r}"
+
+
+def spelled(text: str, spelling: Spelling = in_python) -> str:
+    """A text with its parameters as its reader writes them."""
+
+    def replaced(found: re.Match[str]) -> str:
+        return spelling(found[1], NOT_GIVEN if found[2] is None else json.loads(found[2]))
+
+    return _NAMED.sub(replaced, text)
 
 
 class TunerError(Exception):
     """Base of every error that tuner raises on purpose; its text is one line for the user."""
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        return self.told()
+
+    def told(self, spelling: Spelling = in_python) -> str:
+        """The text, with parameters spelled for whoever reads it."""
+        return spelled(self.text, spelling)
+
+    @property
+    def text(self) -> str:
+        """The text with its parameters not spelled yet, to be part of another error's."""
+        return Exception.__str__(self)
 
     def _render_traceback_(self) -> list[str]:
         """What IPython, and so a notebook, shows in place of a traceback."""
@@ -24,6 +76,24 @@ class InputError(TunerError, ValueError):
     """What the user gave cannot be used. Nothing has been written when this is raised."""
 
     exit_code = 2
+
+
+class ParameterError(InputError):
+    """A parameter has a value that breaks a rule.
+
+    Attributes:
+        parameter: its name, as the public functions have it.
+        value: what was given.
+        rule: what it breaks, in a few words.
+        remedy: what to do; empty where the rule says it.
+    """
+
+    def __init__(self, parameter: str, value: object, rule: str, remedy: str = "") -> None:
+        super().__init__(": ".join(filter(None, [option(parameter, value), rule, remedy])))
+        self.parameter, self.value, self.rule, self.remedy = parameter, value, rule, remedy
+
+    def __reduce__(self) -> tuple[type[ParameterError], tuple[str, object, str, str]]:
+        return type(self), (self.parameter, self.value, self.rule, self.remedy)
 
 
 class DataError(InputError):

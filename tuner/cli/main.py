@@ -15,6 +15,7 @@ from click.shell_completion import CompletionItem
 
 from tuner.cli.completion import VARIABLE, complete_shells, complete_studies
 from tuner.cli.options import options
+from tuner.cli.spelling import in_terminal
 from tuner.errors import InputError, TunerError
 
 DEFAULT_COMMAND = "run"
@@ -339,7 +340,7 @@ def main() -> None:
     except click.ClickException as error:
         _fail(f"{error.format_message().rstrip('.')}{_hint(error)}", error.exit_code, debug)
     except TunerError as error:
-        _fail(str(error), error.exit_code, debug)
+        _fail(error.told(in_terminal), error.exit_code, debug)
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted", 130, debug)
     except Exception as error:  # a defect of ours: still one line, and a way to see where
