@@ -46,7 +46,7 @@ def placements(plan: Plan, trials: int, attempt: int = 1, epochs: int = 5) -> li
     estimate = MemoryEstimate("given", context_bytes=GB // 2)
     config = {"lr": 0.1, "weight_decay": 0.0, "epochs": epochs, "fault": 0}
     named = [Trial(f"t{number}-{attempt}", "toy", str(number), config, 0, attempt) for number in range(trials)]
-    packer.wait(Request(trial, estimate, GB // 2) for trial in named)
+    packer.enqueue(Request(trial, estimate, GB // 2) for trial in named)
     return [placement for _, placement in packer.place()]
 
 

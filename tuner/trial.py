@@ -2,33 +2,33 @@
 
     Configuration ──► Trial ──► MemoryEstimate ──► Placement ──► EpochReport … Outcome
 
-Memory is in bytes in here, and a unit is part of every name. A GB at the edge (options, CSV, printed text) is
-2**30 bytes.
+Memory is in bytes, and every name carries its unit. A GB at the edge (options, CSV, printed text) is 2**30 bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-GB = 2**30
-MOST_GB = 1_000_000  # no option that is a number of GB may be more: no device has as much
 MB = 2**20
+GB = 2**30
+MOST_GB = 1_000_000  # the upper bound of every option in GB: no device has as much
 
+ConfigValue = int | float | str
+Config = Mapping[str, ConfigValue]  # the values of hyperparameters, by key
 Status = Literal["completed", "pruned", "out_of_memory", "diverged", "failed", "interrupted"]
 Phase = Literal["", "start", "first step", "training", "evaluation"]
 Lost = Literal["", "worker", "node"]
-# Micro-batches in an optimizer step: a key of a configuration where it is more than one.
-ACCUMULATION = "accumulation"
-AUTO = "auto"  # the batch of a configuration that is to be as large as its share of a device allows
-UNNAMED = "default"  # what a configuration is called that sets nothing
-# 1 where backward computes activations again instead of finding them kept: an optional key, too.
-CHECKPOINTING = "gradient_checkpointing"
-MAX_BATCH = "max_batch_size"  # the most samples that ``AUTO`` may come to: an optional key, too
-# 1 where modules that are never trained wait in the host's memory between their uses: an optional key.
-OFFLOADING = "offload_teacher_to_cpu"
 SUCCESSFUL: tuple[Status, ...] = ("completed", "pruned")
+
+AUTO = "auto"  # a batch size that is to be chosen: as large as the trial's share of a device allows
+UNNAMED = "default"  # the name of a configuration that sets nothing
+# Keys of a configuration. All are optional: a configuration has them only where they differ from the default.
+ACCUMULATION = "accumulation"  # micro-batches in an optimizer step
+CHECKPOINTING = "gradient_checkpointing"  # 1 recomputes activations in backward instead of keeping them
+MAX_BATCH = "max_batch_size"  # the largest batch that ``AUTO`` may become
+OFFLOADING = "offload_teacher_to_cpu"  # 1 keeps modules that are never trained in the host's memory between uses
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,15 @@ class Device:
     """A piece of memory that trials share: one GPU, or one machine's RAM.
 
     Attributes:
-        node_id: Ray's name for the node that holds it; empty for the machine that tuner runs on.
+        node_id: Ray's id of its node; empty on the machine that tuner runs on.
         kind: "cuda", or "cpu" for a machine's RAM.
-        index: the GPU's ordinal as its own machine counts it; 0 for RAM.
-        name: what its maker calls it.
-        total_bytes: all of its memory, or what the process's cgroup may use of it.
-        free_bytes: what nobody holds at the moment of asking.
-        cores: CPU cores that its trials may use between them; 0 where they are not known.
-        uuid: the GPU's own name, by which a process is pinned to it; empty for RAM.
-        host: what people call the node; empty for the machine that tuner runs on.
+        index: the GPU's ordinal on its own machine; 0 for RAM.
+        name: the product's name.
+        total_bytes: its memory, or the part that the process's cgroup may use.
+        free_bytes: memory that no process held when the device was looked at.
+        cores: CPU cores that its trials share; 0 if unknown.
+        uuid: the GPU's UUID, by which a process is pinned to it; empty for RAM.
+        host: the node's name for people; empty on the machine that tuner runs on.
     """
 
     node_id: str
@@ -59,7 +59,7 @@ class Device:
 
     @property
     def label(self) -> str:
-        """How results name it: ``cuda:0`` or ``cpu``, on another node ``10.0.0.2/cuda:0``."""
+        """Its name in results: ``cuda:0`` or ``cpu``; on another node ``10.0.0.2/cuda:0``."""
         own = f"cuda:{self.index}" if self.kind == "cuda" else "cpu"
         return f"{self.host}/{own}" if self.host else own
 
@@ -69,64 +69,74 @@ class Configuration:
     """One named point of a search space: every hyperparameter of its workload has a value."""
 
     name: str
-    values: Mapping[str, Any]
+    values: Config
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One configuration to be trained with one seed; a retry is the same trial with a higher ``attempt``."""
+    """One configuration that is trained with one seed; a retry is the same trial with a higher ``attempt``."""
 
     trial_id: str
     workload: str
     name: str
-    config: Mapping[str, Any]
+    config: Config
     seed: int
     attempt: int = 1
 
+    @property
+    def epochs(self) -> int:
+        """The number of epochs that its configuration asks for."""
+        return int(self.config["epochs"])
 
-def is_auto(config: Mapping[str, Any]) -> bool:
-    """Whether a configuration's batch is still to be found."""
+    @property
+    def micro_batches(self) -> int:
+        """The number of micro-batches in an optimizer step."""
+        return int(self.config.get(ACCUMULATION, 1))
+
+
+def is_auto(config: Config) -> bool:
+    """Whether a configuration's batch size is still to be chosen."""
     return AUTO in config.values()
 
 
-def with_batch(config: Mapping[str, Any], batch_size: int) -> dict[str, Any]:
-    """The configuration with so many samples in the place of ``AUTO``."""
+def with_batch(config: Config, batch_size: int) -> dict[str, ConfigValue]:
+    """The configuration with this batch size in the place of ``AUTO``."""
     return {key: batch_size if value == AUTO else value for key, value in config.items()}
 
 
 def title(workload: str, name: str, *, several: bool, seed: int | None = None) -> str:
-    """What texts call a configuration: by its name, after its workload's where there are several of these.
+    """The name of a configuration in texts.
 
     Args:
-        workload: its name.
-        name: the configuration's.
+        workload: the workload's name, which comes first if there are several workloads.
+        name: the configuration's name.
         several: whether there are several workloads.
-        seed: that of a trial, where its configuration is trained with several; else None.
+        seed: the trial's seed, if its configuration is trained with several.
     """
-    whose = f"{workload}/{name}" if several else name
-    return whose if seed is None else f"{whose} (seed {seed})"
+    full_name = f"{workload}/{name}" if several else name
+    return full_name if seed is None else f"{full_name} (seed {seed})"
 
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """What a training step is expected to take from its device, in parts that add up to ``total_bytes``.
+    """The memory that a training step is expected to take, in parts that add up to ``total_bytes``.
 
     Attributes:
+        method: the estimator: "given", "static", "formula" (a transformer's), "traced" or "measured"; ends with
+            ", calibrated" if it is.
         parameter_bytes: the model's parameters.
         gradient_bytes: one gradient for each trained parameter.
         optimizer_bytes: the optimizer's state, such as Adam's two moments.
         activation_bytes: what forward keeps for backward, and the temporaries at the peak.
-        logits_bytes: of a transformer's head: scores of every token in the vocabulary, and the loss's copies of them.
+        logits_bytes: a transformer's scores of every token in the vocabulary, with the loss's copies of them.
         data_bytes: buffers and the largest batch: features, graph, targets.
         workspace_bytes: scratch memory of libraries, such as cuBLAS.
-        fragmentation_bytes: what the caching allocator reserves beyond what is allocated at the peak.
-        heap_bytes: an allowance for what the C library's heap keeps of freed CPU tensors.
+        fragmentation_bytes: what the caching allocator reserves beyond the allocated bytes at the peak.
+        heap_bytes: an allowance for freed CPU tensors that the C library's heap keeps.
         context_bytes: what a process takes before its first tensor: CUDA context, or interpreter and libraries.
-        method: where it comes from: "given", "static", "formula" (a transformer's), "traced" or "measured"; then
-            ", calibrated" if it is.
-        margin: the share by which a trial's need exceeds what it reserves.
-        headroom_bytes: what a need has on top, for errors that do not grow with size; from calibration.
-        note: why another method than the one asked for was used; empty otherwise.
+        margin: the share that is added to the reserved bytes for safety.
+        headroom_bytes: what calibration adds for errors that do not grow with size.
+        note: why the estimator is not the one that was asked for; empty if it is.
     """
 
     method: str
@@ -146,16 +156,16 @@ class MemoryEstimate:
 
     @property
     def total_bytes(self) -> int:
-        """All parts together: what the trial's process takes from its device."""
+        """The sum of all parts: what the trial's process takes from its device."""
         return sum(self.parts().values())
 
     @property
     def reserved_bytes(self) -> int:
-        """All parts but the context: what the allocator takes."""
+        """All parts except the context: what the allocator takes."""
         return self.total_bytes - self.context_bytes
 
     def parts(self) -> dict[str, int]:
-        """The parts by name, in bytes, in the order in which they are printed."""
+        """The parts in bytes by name, in the order in which they are printed."""
         return {
             "parameters": self.parameter_bytes,
             "gradients": self.gradient_bytes,
@@ -170,14 +180,14 @@ class MemoryEstimate:
         }
 
     def __str__(self) -> str:
-        """One readable line: the total, the method and the parts that are not zero."""
+        """The total, the method and the parts that are not zero, in one line."""
         parts = ", ".join(f"{name} {size / GB:.2f}" for name, size in self.parts().items() if size)
         return f"{self.total_bytes / GB:.2f} GB {self.method}" + (f" ({parts})" if parts else "")
 
 
 @dataclass(frozen=True)
 class History:
-    """How often a trial's attempts have ended in each of the ways after which it may be tried again."""
+    """The number of a trial's attempts that have ended in each of the ways that allow a retry."""
 
     out_of_memory: int = 0
     lost_workers: int = 0
@@ -186,14 +196,7 @@ class History:
 
 @dataclass(frozen=True)
 class Request:
-    """A trial that waits for a place.
-
-    Attributes:
-        trial: what to train.
-        estimate: what it is expected to use.
-        need_bytes: what is set aside for it, context included.
-        history: what became of its attempts so far.
-    """
+    """A trial that waits for a place; ``need_bytes`` will be reserved for it, its context included."""
 
     trial: Trial
     estimate: MemoryEstimate
@@ -203,14 +206,14 @@ class Request:
 
 @dataclass(frozen=True)
 class Placement:
-    """A trial on its device, with the share of it that is reserved for the trial.
+    """A trial on its device, with the share of the device that is reserved for it.
 
     Attributes:
         trial: what to train.
-        estimate: what it is expected to use.
+        estimate: the memory that it is expected to take.
         device: where it runs.
-        fraction: its share of what the device's trials divide between them (0 to 1]; mirrors ``limit_bytes``.
-        limit_bytes: the memory set aside for it, context included; less the worker's context it is the trial's cap.
+        fraction: its share (0 to 1] of the memory that trials divide on the device; mirrors ``limit_bytes``.
+        limit_bytes: the memory that is reserved for it. The trial's cap is this less the worker's context.
         threads: CPU threads that it computes with.
     """
 
@@ -224,15 +227,14 @@ class Placement:
 
 @dataclass(frozen=True)
 class EpochReport:
-    """What a running trial says after an epoch.
+    """The report of a running trial after an epoch.
 
     Attributes:
-        trial_id: which.
-        epoch: counts from 1; as training begins those that are done already, mostly 0.
-        epochs: that there will be.
+        trial_id: the trial.
+        epoch: counts from 1. The report at the beginning of training has the epochs that are done already, mostly 0.
+        epochs: how many there will be.
         metrics: by name.
-        memory_bytes: the most that its process has taken from its device so far, measured as a peak is; None where
-            that is not known.
+        memory_bytes: the peak of its process so far; None if unknown.
     """
 
     trial_id: str
@@ -244,10 +246,27 @@ class EpochReport:
 
 @dataclass(frozen=True)
 class DeviceLost:
-    """A device is gone, with its node: nothing can be placed on it any more."""
+    """A device is gone, together with its node: nothing can be placed on it any more."""
 
     device: Device
     reason: str
+
+
+@dataclass(frozen=True)
+class AttemptResult:
+    """The part of an attempt's ``Outcome`` that decisions are based on; a line of the journal gives it, too.
+
+    Attributes:
+        status: as in ``Outcome``.
+        lost: as in ``Outcome``.
+        limit_bytes: the memory that was reserved for the attempt; 0 if it had no place.
+        peak_bytes: the peak of its process; None if unknown.
+    """
+
+    status: Status
+    lost: Lost = ""
+    limit_bytes: int = 0
+    peak_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -255,18 +274,18 @@ class Outcome:
     """How an attempt ended.
 
     Attributes:
-        placement: what ran, and where; for a trial that never started, see ``trial``.
         trial: the attempt.
         status: one of ``Status``.
-        metrics: final metrics by name; empty unless training got that far.
-        epochs: epochs that were finished.
+        placement: where it ran; None if it was never placed.
+        metrics: the final metrics by name; empty unless training got that far.
+        epochs: how many were finished.
         seconds: wall time from the placement to the end.
-        peak_bytes: the most that its process took from its device; None where it could not be measured.
-        error: one line that says why it is not completed; empty otherwise.
+        peak_bytes: the peak of its process on its device; None if it could not be measured.
+        error: why it is not completed, in one line.
         traceback: the full text behind ``error``, for the study's folder.
-        phase: what it was doing when it failed: "start", "first step", "training" or "evaluation"; else empty.
-        lost: what died under it, through no exception of its own: its worker, or the whole node; else empty.
-        reusable: whether its worker is as clean as before the trial, so that another may run in it.
+        phase: in which it failed.
+        lost: what died during the attempt through no exception of the trial: its worker or the whole node.
+        reusable: whether its worker is clean, so that another trial may run in it.
     """
 
     trial: Trial
@@ -283,39 +302,22 @@ class Outcome:
     reusable: bool = True
 
     @property
-    def ending(self) -> Ending:
-        """What decisions are made by."""
+    def result(self) -> AttemptResult:
+        """The part that decisions are based on."""
         limit = self.placement.limit_bytes if self.placement else 0
-        return Ending(self.status, self.lost, limit, self.peak_bytes)
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How an attempt ended, as far as decisions go: of an ``Outcome``, or of a line in a journal.
-
-    Attributes:
-        status: as in ``Outcome``.
-        lost: as in ``Outcome``.
-        limit_bytes: what the attempt was given; 0 if it had no place.
-        peak_bytes: the most that its process was seen to take; None where that is not known.
-    """
-
-    status: Status
-    lost: Lost = ""
-    limit_bytes: int = 0
-    peak_bytes: int | None = None
+        return AttemptResult(self.status, self.lost, limit, self.peak_bytes)
 
 
 @dataclass(frozen=True)
 class Hyperparameter:
-    """What a workload accepts under one key of a configuration.
+    """A number that a workload accepts under one key of a configuration.
 
     Attributes:
-        default: the value where a configuration leaves it out; its type is the type that is accepted.
-        low: smallest value that makes sense, itself included.
-        high: largest, itself included.
-        doc: what it does, in a few words.
-        optional: it is in a configuration only where it has another value than the default.
+        default: the value where a configuration has none; only values of its type are accepted.
+        low: the smallest value that is accepted.
+        high: the largest.
+        doc: one phrase for people.
+        optional: a configuration has it only where it differs from the default.
         auto: ``AUTO`` is accepted, too.
     """
 
@@ -328,20 +330,13 @@ class Hyperparameter:
 
     @property
     def is_switch(self) -> bool:
-        """Whether it is on or off, so that ``true`` and ``false`` are understood, too."""
+        """Whether it is on or off, so that ``true`` and ``false`` are accepted, too."""
         return isinstance(self.default, int) and (self.low, self.high) == (0, 1)
 
 
 @dataclass(frozen=True)
 class TextHyperparameter:
-    """The same for a value that is text.
-
-    Attributes:
-        default: the value where a configuration leaves it out.
-        doc: what it does, in a few words.
-        choices: what it may be; anything where this is empty.
-        optional: as in ``Hyperparameter``.
-    """
+    """The same for text, which must be one of ``choices`` if there are any."""
 
     default: str
     doc: str = ""
@@ -352,7 +347,7 @@ class TextHyperparameter:
 AnyHyperparameter = Hyperparameter | TextHyperparameter
 
 
-# What the training loop understands in every workload's configurations.
+# Keys that the training loop reads from every workload's configurations.
 LOOP_OPTIONS: Mapping[str, Hyperparameter] = {
     ACCUMULATION: Hyperparameter(1, 1, 1_000_000, "micro-batches in which a batch is taken", optional=True),
     "amp": Hyperparameter(0, 0, 1, "1 trains in bfloat16 where autocast does", optional=True),

@@ -7,7 +7,7 @@ import pytest
 from tuner.estimation.calibration import Sample
 from tuner.estimation.feedback import Feedback, StudyFeedback
 from tuner.placement.packing import need_bytes
-from tuner.trial import MB, Ending, History, MemoryEstimate, Request, Trial
+from tuner.trial import MB, AttemptResult, History, MemoryEstimate, Request, Trial
 
 
 def guess(activation_mb: int, method: str = "traced") -> MemoryEstimate:
@@ -22,8 +22,8 @@ def make(method: str = "traced", known: tuple[Sample, ...] = ()) -> tuple[Feedba
     return Feedback(raw, known, need_bytes), requests
 
 
-def ended(mb: float) -> Ending:
-    return Ending("completed", limit_bytes=999 * MB, peak_bytes=int(mb * MB))
+def ended(mb: float) -> AttemptResult:
+    return AttemptResult("completed", limit_bytes=999 * MB, peak_bytes=int(mb * MB))
 
 
 @pytest.mark.parametrize("context", [250, 600])
@@ -46,19 +46,19 @@ def test_what_earlier_studies_needed_counts_beside_this_one() -> None:
 def test_a_trial_that_ran_out_raises_the_others_until_its_peak_is_known() -> None:
     feedback, requests = make()
     before = requests["t300"].need_bytes
-    assert feedback.learn(requests["t400"].trial, Ending("out_of_memory", limit_bytes=1600 * MB))
+    assert feedback.learn(requests["t400"].trial, AttemptResult("out_of_memory", limit_bytes=1600 * MB))
     assert feedback.correct(requests["t300"]).need_bytes > 1400 * MB
     feedback.learn(requests["t400"].trial, ended(700))
     assert feedback.correct(requests["t300"]).need_bytes < before
 
 
-@pytest.mark.parametrize("ending", [Ending("out_of_memory", limit_bytes=650 * MB), ended(680)])
+@pytest.mark.parametrize("result", [AttemptResult("out_of_memory", limit_bytes=650 * MB), ended(680)])
 def test_a_fit_that_takes_it_for_an_outlier_gives_trials_as_large_no_less_than_one_that_ran_out(
-    ending: Ending,
+    result: AttemptResult,
 ) -> None:
     feedback, requests = make(known=tuple(Sample(0, mb * MB, (200 + mb) * MB) for mb in range(100, 500, 10)))
-    feedback.learn(requests["t300"].trial, Ending("out_of_memory", limit_bytes=650 * MB))
-    feedback.learn(requests["t300"].trial, ending)
+    feedback.learn(requests["t300"].trial, AttemptResult("out_of_memory", limit_bytes=650 * MB))
+    feedback.learn(requests["t300"].trial, result)
     assert feedback.correct(requests["t400"]).need_bytes > 680 * MB
     assert feedback.correct(requests["t200"]).need_bytes < 500 * MB
 
@@ -66,7 +66,7 @@ def test_a_fit_that_takes_it_for_an_outlier_gives_trials_as_large_no_less_than_o
 def test_estimates_that_are_not_traced_are_only_raised_and_only_of_trials_as_large() -> None:
     feedback, requests = make("static")
     assert not feedback.learn(requests["t400"].trial, ended(10))
-    assert feedback.learn(requests["t200"].trial, Ending("out_of_memory", limit_bytes=2000 * MB))
+    assert feedback.learn(requests["t200"].trial, AttemptResult("out_of_memory", limit_bytes=2000 * MB))
     assert feedback.correct(requests["t300"]).need_bytes == 2200 * MB
     assert feedback.correct(requests["t100"]) == requests["t100"]
 
@@ -87,7 +87,7 @@ def test_what_one_workloads_trials_took_says_nothing_of_anothers() -> None:
     feedback = StudyFeedback(raw, {"toy": (), "other": ()}, need_bytes)
     other = replace(requests["t200"], trial=replace(requests["t200"].trial, workload="other"))
     assert feedback.learn(requests["t400"].trial, ended(1000))
-    assert feedback.learn(requests["t100"].trial, Ending("out_of_memory", limit_bytes=5000 * MB))
+    assert feedback.learn(requests["t100"].trial, AttemptResult("out_of_memory", limit_bytes=5000 * MB))
     assert feedback.correct(requests["t200"]).need_bytes > 5000 * MB
     assert feedback.correct(other) == other
     assert feedback.learn(replace(other.trial, trial_id="t400"), ended(500))

@@ -28,7 +28,7 @@ def plan(devices: Sequence[Device], *sizes: float, packing: Packing = "per-trial
 
 def packer(devices: Sequence[Device], *sizes: float, packing: Packing = "per-trial") -> Packer:
     found = Packer(plan(devices, *sizes, packing=packing))
-    found.wait(requests(*sizes))
+    found.enqueue(requests(*sizes))
     return found
 
 
@@ -46,7 +46,7 @@ def test_uniform_workers_are_the_budget_divided_by_the_footprint(gpu_16gb: Devic
     ("options", "workers", "bound"),
     [
         ({}, 9, "memory"),
-        ({"max_workers": 4}, 4, "--max-workers"),
+        ({"max_workers": 4}, 4, "max_workers"),
         ({"trials": 3}, 3, "number of trials"),
         ({"cores": 2}, 2, "CPU cores"),
     ],
@@ -120,7 +120,7 @@ def test_trials_that_need_the_same_start_in_their_order(gpu_16gb: Device) -> Non
 def test_a_trial_that_needs_more_than_any_device_has_waits_for_a_whole_one(gpu_16gb: Device) -> None:
     found = packer([gpu_16gb], 2)
     (small,) = placed(found)
-    found.wait([request(9, 20)])
+    found.enqueue([request(9, 20)])
     assert placed(found) == []
     found.release(small)
     assert [each.limit_bytes for each in placed(found)] == [14 * GB]

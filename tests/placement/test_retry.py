@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from tuner.placement.retry import Retry, RetryPolicy, backoff, next_attempt
-from tuner.trial import GB, Ending, History, MemoryEstimate, Request, Trial
+from tuner.trial import GB, AttemptResult, History, MemoryEstimate, Request, Trial
 
-OOM = Ending("out_of_memory", limit_bytes=2 * GB)
-LOST = Ending("failed", lost="worker", limit_bytes=2 * GB)
+OOM = AttemptResult("out_of_memory", limit_bytes=2 * GB)
+LOST = AttemptResult("failed", lost="worker", limit_bytes=2 * GB)
 
 
 def request(history: History = History()) -> Request:  # noqa: B008
@@ -22,10 +22,10 @@ def halved(trial: Trial) -> Mapping[str, Any] | None:
     return None if steps > 4 else {**trial.config, "accumulation": steps}
 
 
-def after(ending: Ending, history: History = History(), whole: int = 8 * GB, **policy: Any) -> Retry | None:  # noqa: B008
+def after(result: AttemptResult, history: History = History(), whole: int = 8 * GB, **policy: Any) -> Retry | None:  # noqa: B008
     return next_attempt(
         request(history),
-        ending,
+        result,
         RetryPolicy(**policy),
         whole_bytes=whole,
         accumulated=halved,
@@ -42,52 +42,52 @@ def test_out_of_memory_is_tried_again_with_half_as_much_more_after_a_wait() -> N
 
 
 def test_a_retry_has_at_least_what_was_reached_and_at_most_a_device() -> None:
-    reached = after(Ending("out_of_memory", limit_bytes=2 * GB, peak_bytes=5 * GB))
+    reached = after(AttemptResult("out_of_memory", limit_bytes=2 * GB, peak_bytes=5 * GB))
     assert reached
     assert reached.request.need_bytes == 7.5 * GB
-    most = after(Ending("out_of_memory", limit_bytes=7 * GB))
+    most = after(AttemptResult("out_of_memory", limit_bytes=7 * GB))
     assert most
     assert most.request.need_bytes == 8 * GB
 
 
 @pytest.mark.parametrize(
-    ("ending", "history", "policy"),
+    ("result", "history", "policy"),
     [
         (OOM, History(out_of_memory=3), {}),
         (OOM, History(), {"on_oom": "fail"}),
         (OOM, History(), {"max_attempts": 1}),
-        (Ending("out_of_memory", limit_bytes=8 * GB), History(), {}),
+        (AttemptResult("out_of_memory", limit_bytes=8 * GB), History(), {}),
         (LOST, History(lost_workers=1), {}),
-        (Ending("failed"), History(), {}),
-        (Ending("failed"), History(failures=2), {"max_failures": 2}),
-        (Ending("completed"), History(), {"max_failures": 9}),
-        (Ending("diverged"), History(), {"max_failures": 9}),
-        (Ending("pruned"), History(), {}),
+        (AttemptResult("failed"), History(), {}),
+        (AttemptResult("failed"), History(failures=2), {"max_failures": 2}),
+        (AttemptResult("completed"), History(), {"max_failures": 9}),
+        (AttemptResult("diverged"), History(), {"max_failures": 9}),
+        (AttemptResult("pruned"), History(), {}),
     ],
 )
-def test_some_endings_are_final(ending: Ending, history: History, policy: dict[str, Any]) -> None:
-    assert after(ending, history, **policy) is None
+def test_some_endings_are_final(result: AttemptResult, history: History, policy: dict[str, Any]) -> None:
+    assert after(result, history, **policy) is None
 
 
 @pytest.mark.parametrize(
-    ("ending", "history", "policy", "counted"),
+    ("result", "history", "policy", "counted"),
     [
         (LOST, History(), {}, History(lost_workers=1)),
-        (Ending("failed", lost="node"), History(lost_workers=1), {}, History(lost_workers=1)),
-        (Ending("failed"), History(failures=1), {"max_failures": 2}, History(failures=2)),
-        (Ending("interrupted"), History(), {}, History()),
+        (AttemptResult("failed", lost="node"), History(lost_workers=1), {}, History(lost_workers=1)),
+        (AttemptResult("failed"), History(failures=1), {"max_failures": 2}, History(failures=2)),
+        (AttemptResult("interrupted"), History(), {}, History()),
     ],
 )
 def test_other_endings_are_tried_again_at_once_with_the_same_share(
-    ending: Ending, history: History, policy: dict[str, Any], counted: History
+    result: AttemptResult, history: History, policy: dict[str, Any], counted: History
 ) -> None:
-    retry = after(ending, history, **policy)
+    retry = after(result, history, **policy)
     assert retry
     assert (retry.delay_seconds, retry.request.need_bytes, retry.request.history) == (0, 2 * GB, counted)
 
 
 def test_where_a_whole_device_is_not_enough_the_micro_batch_is_halved() -> None:
-    whole = Ending("out_of_memory", limit_bytes=8 * GB)
+    whole = AttemptResult("out_of_memory", limit_bytes=8 * GB)
     retry = after(whole, on_oom="accumulate")
     assert retry
     assert retry.request.trial.config == {"batch_size": 8, "accumulation": 2}

@@ -66,11 +66,11 @@ def test_the_key_that_memory_grows_with_may_be_auto_and_no_other() -> None:
     ("devices", "largest_gb", "options", "share_gb", "bound"),
     [
         ([device(8)], 0, {}, 2, "number of trials"),
-        ([device(8)], 0, {"max_workers": 2}, 4, "--max-workers"),
+        ([device(8)], 0, {"max_workers": 2}, 4, "max_workers"),
         ([device(8)], 2.5, {}, 8 / 3, "memory"),
         ([device(8, cores=1)], 2.5, {}, 8, "CPU cores"),
         ([device(8), device(9)], 0, {}, 4, "number of trials"),
-        ([device(8), device(9)], 0, {"max_workers": 2}, 8, "--max-workers"),
+        ([device(8), device(9)], 0, {"max_workers": 2}, 8, "max_workers"),
         ([device(2), device(9)], 2.5, {}, 3, "memory"),
         ([device(2)], 2.5, {}, 2, "memory"),
         ([device(8)], 0, {"auto_memory": False, "model_memory_gb": 1.5}, 1.5, "number of trials"),

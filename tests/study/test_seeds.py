@@ -58,7 +58,7 @@ def test_every_configuration_starts_before_any_has_its_second_seed() -> None:
         for seed in (1, 0)
     ]
     packer = Packer(make_plan([device], [each.need_bytes for each in requests], packing="per-trial", buffer_bytes=0))
-    packer.wait(requests)
+    packer.enqueue(requests)
     order = []
     while packer.waiting:
         placed = packer.place()

@@ -249,7 +249,7 @@ def speed(rows: Sequence[Row]) -> Seconds:
         trial = request.trial
         by_size = medians.get(trial.workload, 1.0) * request.estimate.total_bytes / GB
         an_epoch = known.get((trial.workload, _key(trial.config)), by_size)
-        return max(1e-9, float(trial.config["epochs"] * an_epoch))
+        return max(1e-9, float(trial.epochs * an_epoch))
 
     return seconds
 

@@ -146,7 +146,7 @@ def _check(options: Mapping[str, Any]) -> None:
 
 def _head(run: Run, about: str, device: Device, estimate: MemoryEstimate) -> str:
     past, trial = run.past, run.trial
-    ends = f", of which the first {run.last_epoch}" if run.last_epoch < trial.config["epochs"] else ""
+    ends = f", of which the first {run.last_epoch}" if run.last_epoch < trial.epochs else ""
     threads = f"{run.threads} thread{'s' if run.threads > 1 else ''}"
     lines = {
         "from": f"{past.folder}: {past.row['trial_id']} {trial.name}, {past.row['status']}",

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tuner.estimation import calibration
 from tuner.estimation.calibration import Calibration, Sample
-from tuner.trial import ACCUMULATION, Ending, MemoryEstimate, Request, Trial
+from tuner.trial import ACCUMULATION, AttemptResult, MemoryEstimate, Request, Trial
 
 # A fit takes time that grows with the square of the samples: with many, it waits until they are a tenth more.
 REFIT = 1.1
@@ -41,20 +41,20 @@ class Feedback:
         self._fitted = 0
         self._least: dict[str, tuple[int, int]] = {}  # by trial that ran out: its estimate, and what to give at least
 
-    def learn(self, trial: Trial, ending: Ending) -> bool:
+    def learn(self, trial: Trial, result: AttemptResult) -> bool:
         """Takes note of how an attempt ended; returns whether that changes what ``correct`` says."""
         estimate = self._raw[trial.trial_id]
-        ran_out = ending.status == "out_of_memory" and ending.limit_bytes > 0
+        ran_out = result.status == "out_of_memory" and result.limit_bytes > 0
         if ACCUMULATION in trial.config or estimate.method == "given":
             return False
         if ran_out:
-            enough = math.ceil(ending.limit_bytes * (1 + calibration.UNCALIBRATED_MARGIN))
+            enough = math.ceil(result.limit_bytes * (1 + calibration.UNCALIBRATED_MARGIN))
             self._least[trial.trial_id] = estimate.total_bytes, enough
-        elif trial.trial_id in self._least and ending.peak_bytes and ending.status == "completed":
-            enough = math.ceil(ending.peak_bytes * (1 + calibration.CALIBRATED_MARGIN))
+        elif trial.trial_id in self._least and result.peak_bytes and result.status == "completed":
+            enough = math.ceil(result.peak_bytes * (1 + calibration.CALIBRATED_MARGIN))
             self._least[trial.trial_id] = estimate.total_bytes, enough
-        peak = ending.limit_bytes if ran_out else ending.peak_bytes
-        if estimate.method == "traced" and peak and (ran_out or ending.status == "completed"):
+        peak = result.limit_bytes if ran_out else result.peak_bytes
+        if estimate.method == "traced" and peak and (ran_out or result.status == "completed"):
             known_better = trial.trial_id in self._samples  # it had run out before
             self._samples[trial.trial_id] = calibration.to_sample(estimate, peak)
             if ran_out or known_better or len(self._samples) >= REFIT * self._fitted:
@@ -92,9 +92,9 @@ class StudyFeedback:
         """
         self._of = {workload: Feedback(raw, samples, need) for workload, samples in known.items()}
 
-    def learn(self, trial: Trial, ending: Ending) -> bool:
+    def learn(self, trial: Trial, result: AttemptResult) -> bool:
         """Takes note of how an attempt ended; returns whether that changes what ``correct`` says."""
-        return self._of[trial.workload].learn(trial, ending)
+        return self._of[trial.workload].learn(trial, result)
 
     def correct(self, request: Request) -> Request:
         """The request as its estimate is known now, by the trials of its own workload."""

@@ -126,7 +126,7 @@ def run_trials(
             the trials that run have had ``STOP_SECONDS`` to write checkpoints.
         TimeLimitReached: the same, where the time is over.
     """
-    packer.wait(requests)
+    packer.enqueue(requests)
     loop = _Loop(packer, executor, listener, decisions, interrupt)
     while True:
         try:
@@ -163,10 +163,10 @@ class _Loop:
 
     def place(self) -> None:
         """Starts what there is room for; where no trial waits for it, another is asked for."""
-        self.packer.wait(self.delayed.due(idle=not self.running and not self.packer.waiting))
+        self.packer.enqueue(self.delayed.due(idle=not self.running and not self.packer.waiting))
         self._start()
         while not self.packer.waiting and (suggested := self.decisions.suggest(self.packer.room_bytes)):
-            self.packer.wait([suggested])
+            self.packer.enqueue([suggested])
             self._start()
 
     def hear(self, timeout_seconds: float) -> None:

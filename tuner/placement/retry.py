@@ -1,30 +1,31 @@
-"""What follows an attempt that did not end well: another with more memory after a while, or none. Pure functions."""
+"""What follows an attempt that failed: another one after a while, with more memory if it ran out, or none. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
-from tuner.trial import Ending, History, Request, Trial
+from tuner.trial import AttemptResult, Config, History, Request, Trial
 
 OnOom = Literal["grow", "accumulate", "fail"]
-Accumulated = Callable[[Trial], Mapping[str, Any] | None]
-LOST_WORKERS = 1  # so many deaths of a worker, for no reason that is known, are forgiven a trial
+# From a trial to its configuration with half the micro-batch and twice the accumulation; None if that is impossible.
+Accumulated = Callable[[Trial], Config | None]
+LOST_WORKERS = 1  # how often a trial is tried again after its worker died for an unknown reason
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """When a trial is tried again, and with how much.
+    """When a trial is tried again, and with how much memory.
 
     Attributes:
-        max_attempts: a trial may run out of memory so many times; the last of them is final.
-        growth: what a trial's share is multiplied by after it ran out of memory.
-        backoff_seconds: the first retry waits about so long while other trials run, each further one twice as long.
-        backoff_max_seconds: but none longer than this.
+        max_attempts: the maximum number of attempts for a trial that runs out of memory.
+        growth: the factor by which a trial's share grows after it ran out of memory.
+        backoff_seconds: the delay of the first retry while other trials run; it doubles with each further one.
+        backoff_max_seconds: the longest delay.
         on_oom: "grow" up to the whole device; "accumulate" then halves the micro-batch; "fail" does not retry.
-        max_failures: so many times a trial that raised another exception is tried again.
+        max_failures: how often a trial that raised another exception is tried again.
     """
 
     max_attempts: int = 4
@@ -37,7 +38,7 @@ class RetryPolicy:
 
 @dataclass(frozen=True)
 class Retry:
-    """Another attempt: what to run, and how long to wait for it as long as other trials run."""
+    """Another attempt: what to run, and how long to wait for it while other trials run."""
 
     request: Request
     delay_seconds: float
@@ -45,7 +46,7 @@ class Retry:
 
 def next_attempt(
     request: Request,
-    ending: Ending,
+    result: AttemptResult,
     policy: RetryPolicy,
     *,
     whole_bytes: int,
@@ -56,20 +57,20 @@ def next_attempt(
 
     Args:
         request: the attempt that has ended.
-        ending: how.
-        policy: the study's.
+        result: how it ended.
+        policy: the rules of the study.
         whole_bytes: the most that a trial can be given: a whole device.
-        accumulated: a trial → its configuration with half the micro-batch and twice the accumulation, or None.
+        accumulated: see ``Accumulated``.
         random: uniform in [0, 1), for the jitter.
     """
     history = request.history
-    if ending.status == "interrupted" or ending.lost == "node":
+    if result.status == "interrupted" or result.lost == "node":
         return Retry(_again(request, history), 0.0)
-    if ending.status == "out_of_memory":
-        return _with_more_memory(request, ending, policy, whole_bytes, accumulated, random)
-    if ending.status != "failed":
+    if result.status == "out_of_memory":
+        return _with_more_memory(request, result, policy, whole_bytes, accumulated, random)
+    if result.status != "failed":
         return None
-    if ending.lost == "worker":
+    if result.lost == "worker":
         again = replace(history, lost_workers=history.lost_workers + 1)
         return Retry(_again(request, again), 0.0) if again.lost_workers <= LOST_WORKERS else None
     again = replace(history, failures=history.failures + 1)
@@ -77,9 +78,9 @@ def next_attempt(
 
 
 def backoff(retries: int, policy: RetryPolicy, random: Callable[[], float]) -> float:
-    """Seconds before a retry: doubled each time up to a bound, of which a random half is taken off.
+    """Seconds before a retry: doubled each time up to a bound, minus a random part of up to one half.
 
-    That keeps trials that ran out of memory together from coming back together ("equal jitter": M. Brooker,
+    So trials that ran out of memory together do not come back together ("equal jitter": M. Brooker,
     Exponential Backoff and Jitter, AWS Architecture Blog, 2015).
     """
     most: float = min(policy.backoff_max_seconds, policy.backoff_seconds * 2 ** (retries - 1))
@@ -88,23 +89,23 @@ def backoff(retries: int, policy: RetryPolicy, random: Callable[[], float]) -> f
 
 def _with_more_memory(
     request: Request,
-    ending: Ending,
+    result: AttemptResult,
     policy: RetryPolicy,
     whole_bytes: int,
     accumulated: Accumulated,
     random: Callable[[], float],
 ) -> Retry | None:
-    """``growth`` times the share, or what was reached; a smaller micro-batch where that is the whole device."""
+    """``growth`` times the larger of share and peak; a smaller micro-batch if it had the whole device."""
     history = replace(request.history, out_of_memory=request.history.out_of_memory + 1)
     if policy.on_oom == "fail" or history.out_of_memory >= policy.max_attempts:
         return None
     config = request.trial.config
-    if ending.limit_bytes >= whole_bytes:
+    if result.limit_bytes >= whole_bytes:
         smaller = accumulated(request.trial) if policy.on_oom == "accumulate" else None
         if smaller is None:
             return None
         config = smaller
-    more = math.ceil(max(ending.limit_bytes, ending.peak_bytes or 0) * policy.growth)
+    more = math.ceil(max(result.limit_bytes, result.peak_bytes or 0) * policy.growth)
     grown = replace(request, need_bytes=min(more, whole_bytes), trial=replace(request.trial, config=config))
     return Retry(_again(grown, history), backoff(history.out_of_memory, policy, random))
 

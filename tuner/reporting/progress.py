@@ -84,7 +84,7 @@ class Progress:
         self._running.pop(trial.trial_id, None)
         if not retry:
             self._done += 1
-            self._epochs_done += trial.config.get("epochs", 0)
+            self._epochs_done += trial.epochs
         metric = self._metrics[trial.workload]
         value = outcome.metrics.get(metric)
         if value is not None:

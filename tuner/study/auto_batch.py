@@ -75,7 +75,7 @@ class AutoBatch:
 
     def __str__(self) -> str:
         """Size and footprint, in one line."""
-        parts = self.trial.config.get(ACCUMULATION, 1)
+        parts = self.trial.micro_batches
         size = f"{self.key} {self.batch_size:,}" + (f" in {parts} micro-batches" if parts > 1 else "")
         once = ": one step an epoch" if self.bound == TRAINING_SET else ""
         return f"{size} takes {self.micro.need_bytes / GB:.2f} GB, bounded by {self.bound}{once}"
@@ -189,7 +189,7 @@ def share_of(devices: Sequence[Device], largest_bytes: int, trials: int, setting
     budget, device = min(used, key=lambda pair: pair[0])
     limits: list[tuple[int, Bound]] = [  # of two that bound alike, the first is told
         (math.ceil(trials / len(used)), "number of trials"),
-        (math.ceil((settings.max_workers or trials) / len(used)), "--max-workers"),
+        (math.ceil((settings.max_workers or trials) / len(used)), "max_workers"),
         (budget // least if largest_bytes else trials, "memory"),
         (device.cores or trials, "CPU cores"),
     ]
@@ -214,7 +214,7 @@ def _batches(
 
 
 def _to_batch(job: Job, trial: Trial, micro: LargestBatch) -> AutoBatch:
-    size = micro.batch_size * trial.config.get(ACCUMULATION, 1)
+    size = micro.batch_size * trial.micro_batches
     sized = replace(trial, config=with_batch(trial.config, size))
     return AutoBatch(
         sized, batch_key(job), micro, "memory" if micro.beyond_bytes else batch_bound(job, trial.config)[1]
@@ -234,7 +234,7 @@ def _largest(
                 device,
                 share.size_bytes,
                 need_bytes,
-                accumulation=trial.config.get(ACCUMULATION, 1),
+                accumulation=trial.micro_batches,
                 method=settings.memory_estimation,
                 calibration=settings.calibration,
                 expandable_segments=settings.expandable_segments,

@@ -17,7 +17,7 @@ from tuner.errors import InputError
 from tuner.placement.retry import Accumulated, Retry, RetryPolicy, next_attempt
 from tuner.records.rows import Row
 from tuner.records.study_json import AUTO_BATCH
-from tuner.trial import ACCUMULATION, GB, Ending, Request, Trial, is_auto, with_batch
+from tuner.trial import ACCUMULATION, GB, AttemptResult, Request, Trial, is_auto, with_batch
 from tuner.workloads.base import Jobs
 
 Study = Mapping[str, Any]
@@ -272,9 +272,9 @@ def remaining(
     return left
 
 
-def to_ending(row: Row) -> Ending:
+def attempt_result(row: Row) -> AttemptResult:
     """How the attempt of a journal's line ended."""
-    return Ending(
+    return AttemptResult(
         status=row["status"],
         lost=row.get("lost", ""),
         limit_bytes=int((row.get("limit_gb") or 0) * GB),
@@ -291,9 +291,9 @@ def _after(
     request = replace(request, trial=replace(request.trial, config=config))
     no_jitter: Callable[[], float] = lambda: 0.0  # noqa: E731  # the wait is over
     retry = next_attempt(
-        request, to_ending(row), policy, whole_bytes=whole_bytes, accumulated=accumulated, random=no_jitter
+        request, attempt_result(row), policy, whole_bytes=whole_bytes, accumulated=accumulated, random=no_jitter
     )
-    if retry is None and row["status"] == "out_of_memory" and request.need_bytes > to_ending(row).limit_bytes:
+    if retry is None and row["status"] == "out_of_memory" and request.need_bytes > attempt_result(row).limit_bytes:
         # Given up with less memory than it would be given now.
         retry = Retry(replace(request, history=replace(request.history, out_of_memory=1)), 0.0)
     if retry is None:

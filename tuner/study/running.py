@@ -25,7 +25,7 @@ from tuner.spec.settings import Settings
 from tuner.study.live_search import LiveSearch
 from tuner.study.planning import Estimates, whole_bytes
 from tuner.study.recorder import Recorder
-from tuner.study.resume import to_ending
+from tuner.study.resume import attempt_result
 from tuner.study.steering import Pruning, Steering
 from tuner.trial import ACCUMULATION, EpochReport, Outcome, Request, Trial
 from tuner.workloads.base import Jobs, accumulated, metrics_of
@@ -78,7 +78,7 @@ def run_to_the_end(
 def _execute(study: Running, executor: Executor, console: Console, interrupt: Interrupt, trackers: Trackers) -> None:
     jobs, requests, plan, folder, settings = study.jobs, study.requests, study.plan, study.folder, study.settings
     number = len(requests) + len(study.misfits) + (study.live.left if study.live else 0)
-    known = [request.trial.config["epochs"] for request in requests]
+    known = [request.trial.epochs for request in requests]
     epochs = sum(known) * number // max(1, len(known))
     progress = (NotebookProgress if in_notebook() else Progress)(
         console, number, epochs, metrics_of(jobs), sum(plan.budgets), several_seeds=settings.seeds > 1
@@ -131,7 +131,7 @@ def _feedback(estimates: Estimates, folder: StudyFolder) -> StudyFeedback:
     trials = {request.trial.trial_id: request.trial for request in estimates.requests}
     for row in folder.attempts():
         if f"config/{ACCUMULATION}" not in row and row["trial_id"] in trials:
-            feedback.learn(trials[row["trial_id"]], to_ending(row))
+            feedback.learn(trials[row["trial_id"]], attempt_result(row))
     return feedback
 
 
@@ -145,7 +145,7 @@ def _decisions(
     def try_again(request: Request, outcome: Outcome, whole_bytes: int) -> Retry | None:
         return next_attempt(
             request,
-            outcome.ending,
+            outcome.result,
             policy,
             whole_bytes=whole_bytes,
             accumulated=partial(accumulated, jobs),
@@ -153,7 +153,7 @@ def _decisions(
         )
 
     def learn(outcome: Outcome) -> Correction | None:
-        return feedback.correct if feedback.learn(outcome.trial, outcome.ending) else None
+        return feedback.correct if feedback.learn(outcome.trial, outcome.result) else None
 
     def prune(report: EpochReport) -> bool:
         steering.reported(report)

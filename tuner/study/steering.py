@@ -41,7 +41,7 @@ class Pruning:
     def add(self, trial: Trial) -> None:
         """A search has suggested another trial."""
         self._workloads[trial.trial_id] = trial.workload
-        self._epochs[trial.trial_id] = trial.config["epochs"]
+        self._epochs[trial.trial_id] = trial.epochs
 
     def replay(self, epochs: Iterable[Line]) -> None:
         """Takes note of what trials said before this process began."""

@@ -103,7 +103,7 @@ def fit(
         Stopped: the checkpoint was told that the study ends.
         Exception: what the workload or torch raises; ``phase_of`` tells what was being done.
     """
-    epochs = trial.config["epochs"]
+    epochs = trial.epochs
     last = epochs if last_epoch is None else last_epoch
     with _phases() as enter:
         model, optimizer, progress = _begin(workload, trial, data, device, checkpoint, progress)
@@ -119,7 +119,7 @@ def fit(
         for epoch in range(progress.epoch + 1, last + 1):
             if checkpoint:
                 checkpoint.stop_if_asked(model, optimizer, progress)
-            set_learning_rate(optimizer, trial.config["lr"] * (1 - (epoch - 1) / epochs))
+            set_learning_rate(optimizer, float(trial.config["lr"]) * (1 - (epoch - 1) / epochs))
             now = workload.epoch_data(model, trial.config, data, epoch)
             loss, first = train_epoch(workload, model, optimizer, trial.config, now, device, after_step, steps)
             progress.first_loss = first if progress.first_loss is None else progress.first_loss

@@ -315,10 +315,10 @@ class Choice:
         """
         key = self.workload.memory_scales_with
         for each in self.configurations:
-            parts = each.values.get(ACCUMULATION, 1)
+            parts = int(each.values.get(ACCUMULATION, 1))
             if parts > 1 and key is None:
                 raise InputError(f"{each.name}: accumulation: workload {self.workload.name} has no batch to divide")
-            if key is not None and each.values[key] != AUTO and each.values[key] % parts:
+            if key is not None and each.values[key] != AUTO and int(each.values[key]) % parts:
                 raise InputError(f"{each.name}: accumulation {parts} does not divide {key} {each.values[key]}")
             if each.values.get(CHECKPOINTING) and not self.workload.can_checkpoint:
                 raise InputError(

@@ -15,7 +15,7 @@ from tuner.machine.caps import capped, is_out_of_memory
 from tuner.machine.devices import detect_devices
 from tuner.machine.peak import PeakMeter
 from tuner.placement.retry import RetryPolicy, next_attempt
-from tuner.trial import GB, Device, Ending
+from tuner.trial import GB, AttemptResult, Device
 
 WAIT_SECONDS = 0.5  # between two looks at what is free
 
@@ -122,7 +122,7 @@ class Attempt:
         had = f"out of memory in attempt {request.trial.attempt}, which had {request.need_bytes / GB:.2f} GB"
         retry = next_attempt(
             request,
-            Ending("out_of_memory", limit_bytes=request.need_bytes, peak_bytes=self._meter.peak_bytes()),
+            AttemptResult("out_of_memory", limit_bytes=request.need_bytes, peak_bytes=self._meter.peak_bytes()),
             self._policy,
             whole_bytes=share.budget.budget_bytes,
             accumulated=lambda _: None,

@@ -55,7 +55,7 @@ def check(configurations: Sequence[Configuration], data: CanData) -> None:
         InputError: several stages in one study, an attack that is not there, a part of the data without attacks
             or without normal graphs, a teacher that does not fit.
     """
-    if len(stages := {each.values["stage"] for each in configurations}) > 1:
+    if len(stages := {str(each.values["stage"]) for each in configurations}) > 1:
         raise InputError(
             f"stages {' and '.join(sorted(stages))} in one study: their losses cannot be compared: run one for each"
         )
@@ -64,7 +64,7 @@ def check(configurations: Sequence[Configuration], data: CanData) -> None:
         _check_shape(each.name, config)
         _check_attacks(each.name, config, data)
         _check_labels(each.name, config, data)
-        for key, stage in (("teacher_path", config["stage"]), ("scorer_path", "autoencoder")):
+        for key, stage in (("teacher_path", str(config["stage"])), ("scorer_path", "autoencoder")):
             if config[key]:
                 _check_teacher(each.name, key, config, stage, data)
 
