@@ -21,7 +21,7 @@ from typing import Any
 
 import click
 
-from tuner.workloads import find_workload
+from tuner.workloads.lookup import find_workload
 
 # Largest first: the plain way runs them in this order, and would else be left with the longest at the end.
 ARCHITECTURES = [(128, 2), (64, 3), (64, 2), (32, 2)]

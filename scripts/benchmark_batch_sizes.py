@@ -37,8 +37,8 @@ from tuner.sizing.workload import batch_key
 from tuner.spec.settings import Settings
 from tuner.study.study import run_study
 from tuner.trial import GB, Configuration
-from tuner.workloads import find_workload
-from tuner.workloads.base import Choice, Job
+from tuner.workloads.lookup import find_workload
+from tuner.workloads.task import Selection, TrainingTask
 
 RATINGS = 700_000
 TREES_PER_GB = 34  # to train on: a tenth more than the largest batch
@@ -108,9 +108,9 @@ def cases_of(gb: float) -> list[Case]:
     ]
 
 
-def make_jobs(gb: float) -> dict[str, Job]:
+def make_tasks(gb: float) -> dict[str, TrainingTask]:
     data = {"graphsage": synthetic_ratings(2_000, 2_000, RATINGS), "gt-ssl": trees(int(TREES_PER_GB * gb))}
-    return {name: Job(find_workload(name), each) for name, each in data.items()}
+    return {name: TrainingTask(find_workload(name), each) for name, each in data.items()}
 
 
 def trees(count: int) -> TreeData:
@@ -121,28 +121,30 @@ def trees(count: int) -> TreeData:
     return replace(data, train=number[:count], validation=number[count : count + 2], test=number[count + 2 :])
 
 
-def choose(case: Case, job: Job, safety_margin: float, profile: bool) -> Chosen:
+def choose(case: Case, task: TrainingTask, safety_margin: float, profile: bool) -> Chosen:
     device = replace(ram_device(), total_bytes=int(case.gb * GB), free_bytes=int(case.gb * GB))
     goal = Goal(int(case.gb * GB * safety_margin), safety_margin)
-    estimator, config = Estimator(job, device), complete(case.values, job.workload.schema)
+    estimator, config = Estimator(task, device), complete(case.values, task.workload.schema)
     chosen = size_configuration(estimator, case.name, config, goal)
     return profiled(estimator, config, goal, chosen)[0] if profile else chosen
 
 
-def train(gb: float, jobs: Mapping[str, Job], sized: Sequence[tuple[Case, int]], folder: Path) -> dict[str, Row]:
+def train(
+    gb: float, tasks: Mapping[str, TrainingTask], sized: Sequence[tuple[Case, int]], folder: Path
+) -> dict[str, Row]:
     """Two epochs of each case with its batch in a worker that is capped at ``gb``, one at a time; rows by name."""
     choices = []
-    for workload, job in jobs.items():
+    for workload, task in tasks.items():
         listed = [
             Configuration(
                 f"{case.name} {batch}",
-                complete({**case.values, batch_key(job): batch, "epochs": 2}, job.workload.schema),
+                complete({**case.values, batch_key(task): batch, "epochs": 2}, task.workload.schema),
             )
             for case, batch in sized
             if case.workload == workload
         ]
         if listed:
-            choices.append(Choice(job.workload, lambda job=job: job.data, listed))
+            choices.append(Selection(task.workload, lambda task=task: task.data, listed))
     settings = Settings(
         model_memory_gb=gb,
         gpu_memory_buffer_gb=0,
@@ -157,19 +159,19 @@ def train(gb: float, jobs: Mapping[str, Job], sized: Sequence[tuple[Case, int]],
 
 
 def of_size(
-    gb: float, jobs: Mapping[str, Job], safety_margin: float, profile: bool, only: str, folder: Path
+    gb: float, tasks: Mapping[str, TrainingTask], safety_margin: float, profile: bool, only: str, folder: Path
 ) -> list[Found]:
     cases = [case for case in cases_of(gb) if only in case.name]
-    chosen = {case.name: choose(case, jobs[case.workload], safety_margin, profile) for case in cases}
-    more = {case.name: tenth_more(case, chosen[case.name].batch_size, jobs[case.workload]) for case in cases}
+    chosen = {case.name: choose(case, tasks[case.workload], safety_margin, profile) for case in cases}
+    more = {case.name: tenth_more(case, chosen[case.name].batch_size, tasks[case.workload]) for case in cases}
     sized = [(case, batch) for case in cases for batch in {chosen[case.name].batch_size, more[case.name]}]
-    rows = train(gb, jobs, sized, folder)
+    rows = train(gb, tasks, sized, folder)
     return [_found(case, chosen[case.name], more[case.name], rows) for case in cases]
 
 
-def tenth_more(case: Case, batch: int, job: Job) -> int:
+def tenth_more(case: Case, batch: int, task: TrainingTask) -> int:
     """A tenth more, rounded up, as far as there are samples."""
-    return min(int(np.ceil(MORE * batch)), job.workload.training_samples(job.data) or batch)
+    return min(int(np.ceil(MORE * batch)), task.workload.training_samples(task.data) or batch)
 
 
 def _found(case: Case, chosen: Chosen, more: int, rows: Mapping[str, Row]) -> Found:
@@ -236,7 +238,7 @@ def main(
             click.echo(table.to_string(index=False))
         found: list[Found] = []
         for gb in sizes:
-            found += of_size(gb, make_jobs(gb), safety_margin, profile, only, folder / f"study-{gb:g}")
+            found += of_size(gb, make_tasks(gb), safety_margin, profile, only, folder / f"study-{gb:g}")
     print_table(found)
     held = sum(each.held for each in found)
     click.echo(f"\n{'PASS' if held == len(found) else 'FAIL'}  {held} of {len(found)} cases")

@@ -37,7 +37,8 @@ from tuner.reporting.console import make_console
 from tuner.reporting.progress import Progress
 from tuner.study.recorder import Recorder
 from tuner.trial import GB, MB, Device, EpochReport, Hyperparameter, MemoryEstimate, Request, Trial
-from tuner.workloads.base import Batch, Config, Job, Split, Workload
+from tuner.workloads.base import Batch, Config, Split, Workload
+from tuner.workloads.task import TrainingTask
 
 
 class Waiting(Workload):
@@ -123,7 +124,7 @@ def run(
         began = time.perf_counter()
         study = StudyFolder(Path(folder) / "study", {"waiting": "val_loss"})
         clock = Clock(study, Progress(make_quiet(), len(trials), len(trials), {"waiting": "val_loss"}, 1), trials)
-        executor.open({"waiting": Job(Waiting(), None)}, plan, None)
+        executor.open({"waiting": TrainingTask(Waiting(), None)}, plan, None)
         never: Callable[..., None] = lambda *_: None  # noqa: E731
         run_trials(trials, Packer(plan), executor, clock, Decisions(never, never), Interrupt())
         clock.close("")

@@ -34,8 +34,8 @@ from tuner.records import journal, study_folder
 from tuner.search.configurations import configurations
 from tuner.spec.settings import Settings
 from tuner.study.study import run_study
-from tuner.workloads import find_workload
-from tuner.workloads.base import Choice
+from tuner.workloads.lookup import find_workload
+from tuner.workloads.task import Selection
 
 Stage = Literal["before", "within", "after"]
 STAGES: tuple[Stage, ...] = ("before", "within", "after")
@@ -64,7 +64,11 @@ def study(folder: Path) -> None:
     listed = [{"epochs": 2, "batch_size": 500, **each} for each in LISTED]
     where = {"resume": str(folder)} if (folder / "study.json").exists() else {"output": str(folder)}
     run_study(
-        [Choice(workload, lambda: synthetic_ratings(40, 60, 1000), configurations(listed, workload.hyperparameters))],
+        [
+            Selection(
+                workload, lambda: synthetic_ratings(40, 60, 1000), configurations(listed, workload.hyperparameters)
+            )
+        ],
         Settings(
             device="cpu",
             gpu_memory_buffer_gb=0,

@@ -29,7 +29,7 @@ from tuner.search.configurations import complete
 from tuner.sizing.transformers.formula import TransformerConfig
 from tuner.sizing.transformers.gpt import build as build_gpt
 from tuner.training.loop import build_optimizer, place, rehearse, representative_batches, to_device
-from tuner.workloads import find_workload
+from tuner.workloads.lookup import find_workload
 
 if TYPE_CHECKING:
     from tuner.datasets.can import CanData

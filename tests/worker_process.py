@@ -17,7 +17,8 @@ from tuner.machine.devices import ram_device
 from tuner.machine.peak import PeakMeter
 from tuner.training.loop import warm_up
 from tuner.trial import MemoryEstimate, Outcome, Placement, Trial
-from tuner.workloads.base import Job, Workload
+from tuner.workloads.base import Workload
+from tuner.workloads.task import TrainingTask
 
 
 @contextmanager
@@ -45,11 +46,11 @@ def place(workload: Workload, config: dict[str, Any], limit_bytes: int = 0) -> P
 
 def run_capped(workload: Workload, configs: list[dict[str, Any]], cap_bytes: int, data: Any = None) -> list[Outcome]:
     """Trials one after another in this process, each with so much beyond the context; what comes of each."""
-    job = Job(workload, data)
-    meter = PeakMeter(ram_device(), partial(warm_up, "cpu", 1, [job]))
+    task = TrainingTask(workload, data)
+    meter = PeakMeter(ram_device(), partial(warm_up, "cpu", 1, [task]))
     outcomes = []
     for config in configs:
         placement = place(workload, config, meter.context_bytes + cap_bytes)
-        events: list[Event] = list(run_trial(job, placement, meter, TrialOptions()))
+        events: list[Event] = list(run_trial(task, placement, meter, TrialOptions()))
         outcomes += [event for event in events if isinstance(event, Outcome)]
     return outcomes

@@ -16,7 +16,8 @@ from tuner.cli.print_capacity import capacity_text
 from tuner.errors import InputError
 from tuner.spec.settings import Settings
 from tuner.trial import GB, Configuration, Hyperparameter, MemoryEstimate, Trial
-from tuner.workloads.base import Choice, Config, Job
+from tuner.workloads.base import Config
+from tuner.workloads.task import Selection, TrainingTask
 
 
 class Batched(Toy):
@@ -97,7 +98,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Capacity]:
     def answer(*sizes: float, **options: Any) -> Capacity:
         trials = [Trial(f"t{batch}", "toy", f"b{batch}", {"batch": batch, "epochs": 1}, 0) for batch in (2, 8, 64)]
         settings = Settings(auto_memory=True, gpu_memory_buffer_gb=2, **options)
-        return capacity({"toy": Job(Batched(), None)}, trials, [int(size * GB) for size in sizes], settings)
+        return capacity({"toy": TrainingTask(Batched(), None)}, trials, [int(size * GB) for size in sizes], settings)
 
     return answer
 
@@ -181,4 +182,4 @@ def test_choices_of_a_change_pass_the_checks_of_a_study() -> None:
     config = change(2.25)
     assert config is not None
     whole = {"batch": 8, **config}
-    assert Choice(Batched(), lambda: None, [Configuration("x", whole)]).configurations
+    assert Selection(Batched(), lambda: None, [Configuration("x", whole)]).configurations

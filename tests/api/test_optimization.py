@@ -23,9 +23,9 @@ from tuner.sizing.choices import Goal, explanations
 from tuner.sizing.configuration import Estimator, limited_by, size_configuration
 from tuner.sizing.search import DoesNotFit
 from tuner.trial import GB, Device
-from tuner.workloads import find_workload
-from tuner.workloads.base import Job
 from tuner.workloads.graphsage.workload import GraphSAGE
+from tuner.workloads.lookup import find_workload
+from tuner.workloads.task import TrainingTask
 
 ENCODER = "configs/footprints/contrastive_encoder.toml"
 TINY = {"hidden_channels": 16, "num_interactions": 1}
@@ -157,7 +157,7 @@ def test_an_optimizer_step_has_no_more_samples_than_there_are(folder: Path) -> N
 def test_what_ends_batches_of_trees_before_memory_does_is_named(trees, paths: int, named: str | None) -> None:
     workload = find_workload("gt-ssl")
     config = complete({**TINY, "max_paths_per_batch": paths}, workload.schema)
-    estimator = Estimator(Job(workload, trees), replace(GPU, kind="cpu"), calibration=False)
+    estimator = Estimator(TrainingTask(workload, trees), replace(GPU, kind="cpu"), calibration=False)
     row = size_configuration(estimator, "a", config, Goal(GB))
     assert (row.batch_size, row.stopped_by) == (8, "the training set")
     assert limited_by(estimator, config, row) == named
@@ -166,7 +166,7 @@ def test_what_ends_batches_of_trees_before_memory_does_is_named(trees, paths: in
 def test_a_tree_that_does_not_fit_has_fewer_negatives(trees) -> None:
     workload = find_workload("gt-ssl")
     config = complete({**TINY, "n_negatives": 200_000}, workload.schema)
-    estimator = Estimator(Job(workload, trees), replace(GPU, kind="cpu"), "static", calibration=False)
+    estimator = Estimator(TrainingTask(workload, trees), replace(GPU, kind="cpu"), "static", calibration=False)
     limit = estimator.estimate({**config, "n_negatives": 100_000}, 1).total_bytes
     row = size_configuration(estimator, "a", config, Goal(limit, effective_batch=1, max_batch_size=1))
     assert row.lowered == ("n_negatives",)
@@ -174,12 +174,12 @@ def test_a_tree_that_does_not_fit_has_fewer_negatives(trees) -> None:
     assert row.need_bytes <= limit
 
 
-def on_the_cpu(job: Job) -> Estimator:
-    return Estimator(job, replace(GPU, kind="cpu"), calibration=False)
+def on_the_cpu(task: TrainingTask) -> Estimator:
+    return Estimator(task, replace(GPU, kind="cpu"), calibration=False)
 
 
 def test_batches_that_accumulate_fit_beside_the_gradients_of_those_before() -> None:
-    estimator, config = on_the_cpu(Job(Batched(), None)), complete({}, Batched().schema)
+    estimator, config = on_the_cpu(TrainingTask(Batched(), None)), complete({}, Batched().schema)
     alone = estimator.estimate(config, 300).total_bytes
     row = size_configuration(estimator, "a", config, Goal(alone, effective_batch=1_000))
     assert (row.batch_size < 300, row.accumulation) == (True, 1_000 // row.batch_size)
@@ -189,7 +189,7 @@ def test_batches_that_accumulate_fit_beside_the_gradients_of_those_before() -> N
 
 
 def test_where_a_batch_fits_but_no_gradients_beside_it_none_are_accumulated() -> None:
-    estimator, config = on_the_cpu(Job(Batched(), None)), complete({}, Batched().schema)
+    estimator, config = on_the_cpu(TrainingTask(Batched(), None)), complete({}, Batched().schema)
     goal = Goal(estimator.estimate(config, 300).total_bytes, effective_batch=1_000, min_batch_size=300)
     row = size_configuration(estimator, "a", config, goal)
     assert (row.batch_size, row.accumulation) == (300, 1)
@@ -200,7 +200,7 @@ def test_where_a_batch_fits_but_no_gradients_beside_it_none_are_accumulated() ->
 
 
 def test_a_profile_runs_the_batches_of_a_step(ratings, monkeypatch) -> None:
-    estimator = on_the_cpu(Job(GraphSAGE(), ratings))
+    estimator = on_the_cpu(TrainingTask(GraphSAGE(), ratings))
     config, goal, ran = complete({}, GraphSAGE().schema), Goal(4 * GB, effective_batch=100, max_batch_size=30), []
     chosen = size_configuration(estimator, "a", config, goal)
     monkeypatch.setattr(profile, "measure", lambda _, whole, *__: ran.append(whole) or Measurement(0, 0, 0, 0, 0, 0))
@@ -209,7 +209,7 @@ def test_a_profile_runs_the_batches_of_a_step(ratings, monkeypatch) -> None:
 
 
 def test_a_smallest_batch_above_the_training_set_is_refused(ratings) -> None:
-    estimator = on_the_cpu(Job(GraphSAGE(), ratings))
+    estimator = on_the_cpu(TrainingTask(GraphSAGE(), ratings))
     config = complete({}, GraphSAGE().schema)
     with pytest.raises(InputError, match="--min-batch-size 761 is above 760, the training set: lower it"):
         size_configuration(estimator, "a", config, Goal(GB, min_batch_size=761))
@@ -234,7 +234,7 @@ def test_a_footprint_of_our_results_writes_what_a_plan_accepts(tmp_path: Path, f
 
 
 def test_a_batch_of_one_that_does_not_fit_says_by_how_much_and_what_would(ratings) -> None:
-    estimator = Estimator(Job(GraphSAGE(), ratings), GPU, calibration=False)
+    estimator = Estimator(TrainingTask(GraphSAGE(), ratings), GPU, calibration=False)
     config = complete({"hidden_dim": 4096}, GraphSAGE().schema)
     half = estimator.estimate({**config, "hidden_dim": 2048}, 1).total_bytes
     with pytest.raises(
@@ -267,7 +267,7 @@ def test_auto_sizes_for_the_device_that_has_the_least(monkeypatch, devices, limi
 
 
 def test_a_profile_that_takes_too_much_makes_the_batch_smaller(ratings, monkeypatch) -> None:
-    estimator = Estimator(Job(GraphSAGE(), ratings), GPU, "static", calibration=False)
+    estimator = Estimator(TrainingTask(GraphSAGE(), ratings), GPU, "static", calibration=False)
     config = complete({"hidden_dim": 512}, GraphSAGE().schema)
     predicted = {batch: estimator.estimate(config, batch) for batch in (1, 300)}
     goal = Goal(predicted[300].total_bytes)
@@ -289,7 +289,7 @@ def test_a_profile_that_takes_too_much_makes_the_batch_smaller(ratings, monkeypa
 
 
 def test_a_profile_that_takes_less_makes_the_batch_larger(ratings, monkeypatch) -> None:
-    estimator = Estimator(Job(GraphSAGE(), ratings), GPU, "static", calibration=False)
+    estimator = Estimator(TrainingTask(GraphSAGE(), ratings), GPU, "static", calibration=False)
     config = complete({"hidden_dim": 512}, GraphSAGE().schema)
     goal = Goal(estimator.estimate(config, 100).total_bytes)
     first = size_configuration(estimator, "a", config, goal)
@@ -305,7 +305,7 @@ def test_a_profile_that_takes_less_makes_the_batch_larger(ratings, monkeypatch) 
 
 
 def test_a_profile_that_never_fits_is_an_error(ratings, monkeypatch) -> None:
-    estimator = Estimator(Job(GraphSAGE(), ratings), GPU, "static", calibration=False)
+    estimator = Estimator(TrainingTask(GraphSAGE(), ratings), GPU, "static", calibration=False)
     config = complete({}, GraphSAGE().schema)
     goal = Goal(GB, max_batch_size=4)
     chosen = size_configuration(estimator, "a", config, goal)
@@ -317,7 +317,7 @@ def test_a_profile_that_never_fits_is_an_error(ratings, monkeypatch) -> None:
 
 def test_real_steps_on_the_cpu_take_about_what_is_predicted(ratings) -> None:
     cpu = replace(GPU, kind="cpu", name="a CPU")
-    estimator = Estimator(Job(GraphSAGE(), ratings), cpu, calibration=False)
+    estimator = Estimator(TrainingTask(GraphSAGE(), ratings), cpu, calibration=False)
     config = complete({"hidden_dim": 512}, GraphSAGE().schema)
     goal = Goal(4 * GB)
     chosen, notes = profile.profiled(estimator, config, goal, size_configuration(estimator, "a", config, goal))

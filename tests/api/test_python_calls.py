@@ -17,7 +17,7 @@ from tuner.records.study_json import read_study
 from tuner.study.again import program
 from tuner.study.given_again import CALL, check_given_again, needs_objects
 from tuner.study.selection import choose
-from tuner.workloads import specs_of, texts_of
+from tuner.workloads.lookup import specs_of, texts_of
 
 HERE: dict[str, Any] = {"device": "cpu", "model_memory_gb": 0.1, "gpu_memory_buffer_gb": 0, "report": False}
 LISTED = [{"name": "slow", "lr": 0.01}, {"name": "fast", "lr": 0.1}]

@@ -22,7 +22,7 @@ from tuner.execution.nodes import on_one_machine, oom_kills, within
 from tuner.execution.ray_executor import RayExecutor
 from tuner.placement.packing import make_plan
 from tuner.trial import GB, MB, Device, DeviceLost, EpochReport, Outcome
-from tuner.workloads.base import Job
+from tuner.workloads.task import TrainingTask
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_a_node_that_dies_takes_its_trials_and_its_devices_and_nothing_else(
 ) -> None:
     events: list[Any] = []
     plan = make_plan(joined.devices("cpu"), [GB // 2] * 2, packing="uniform", buffer_bytes=0, threads=1)
-    joined.open({"toy": Job(Slow(), None)}, plan, None)
+    joined.open({"toy": TrainingTask(Slow(), None)}, plan, None)
     placed = placements(plan, 2, epochs=30)
     for placement in placed:
         joined.submit(placement)

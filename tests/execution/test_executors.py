@@ -25,7 +25,8 @@ from tuner.spec.settings import Settings
 from tuner.study.result import StudyResult
 from tuner.study.study import run_study
 from tuner.trial import GB
-from tuner.workloads.base import Choice, Job, Workload
+from tuner.workloads.base import Workload
+from tuner.workloads.task import Selection, TrainingTask
 
 SLOW = {"fault": 4, "lr": 0.0001, "epochs": 100}  # the scheduler ends it
 TOYS = (Toy(), [*({"fault": fault} for fault in (0, 1, 2, 3, 0)), SLOW])
@@ -42,7 +43,7 @@ def study(
     """Of each workload these configurations, named by their number."""
     named = [(workload, [{"name": f"{n}", **each} for n, each in enumerate(listed)]) for workload, listed in tried]
     return run_study(
-        [Choice(each, lambda: data, configurations(listed, each.hyperparameters)) for each, listed in named],
+        [Selection(each, lambda: data, configurations(listed, each.hyperparameters)) for each, listed in named],
         Settings(
             output=str(folder),
             device="cpu",
@@ -131,6 +132,6 @@ def test_workers_see_the_drivers_data_without_a_copy(
 def test_a_trial_that_is_stopped_goes_on_at_the_epoch_that_it_had_reached(tmp_path: Path) -> None:
     plan = make_plan([ram_device()], [GB // 2], packing="uniform", buffer_bytes=0, max_workers=1, threads=1)
     with closing(InProcessExecutor()) as executor:
-        executor.open({"toy": Job(Toy(), None)}, plan, tmp_path)
+        executor.open({"toy": TrainingTask(Toy(), None)}, plan, tmp_path)
         stop_and_go_on(executor, plan, tmp_path)
     assert not list(tmp_path.iterdir())

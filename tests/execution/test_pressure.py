@@ -18,7 +18,7 @@ from tuner.spec.settings import Settings
 from tuner.study.result import StudyResult
 from tuner.study.study import run_study
 from tuner.trial import GB
-from tuner.workloads.base import Choice
+from tuner.workloads.task import Selection
 
 SIZES = [300, 60, 30, 280, 20, 260, 40, 310, 20, 270, 50, 290]
 KILLS = {1: 1, 2: 2}  # the second by SIGKILL, the third by Ray's memory monitor
@@ -31,7 +31,7 @@ def study(folder: Path, executor: Executor, trials: int, data: dict[str, Any], *
         for number, mb in enumerate(SIZES[:trials])
     ]
     return run_study(
-        [Choice(Hungry(), lambda: data, configurations(listed, Hungry.hyperparameters))],
+        [Selection(Hungry(), lambda: data, configurations(listed, Hungry.hyperparameters))],
         Settings(output=str(folder), device="cpu", gpu_memory_buffer_gb=0, threads=1, **settings),
         label="test",
         command="a test",

@@ -21,7 +21,7 @@ from tuner.machine.devices import ram_device
 from tuner.machine.interrupts import Interrupt, orderly
 from tuner.placement.packing import Plan, make_plan
 from tuner.trial import GB, Device, EpochReport, Outcome
-from tuner.workloads.base import Job
+from tuner.workloads.task import TrainingTask
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
 
 def open_for(executor: RayExecutor, workload: Toy, checkpoints: Path | None = None) -> Plan:
     plan = make_plan([ram_device()], [GB // 2], packing="uniform", buffer_bytes=0, max_workers=1, threads=1)
-    executor.open({"toy": Job(workload, None)}, plan, checkpoints)
+    executor.open({"toy": TrainingTask(workload, None)}, plan, checkpoints)
     return plan
 
 

@@ -17,7 +17,8 @@ from tuner.machine.devices import ram_device
 from tuner.machine.peak import PeakMeter
 from tuner.search.configurations import complete
 from tuner.trial import MB, EpochReport, Outcome, Phase
-from tuner.workloads.base import Batch, Job, Split
+from tuner.workloads.base import Batch, Split
+from tuner.workloads.task import TrainingTask
 
 KEPT: list[Tensor] = []
 NO_KILLS = {"folder": ""}
@@ -67,7 +68,7 @@ def run(workload: Toy, options: TrialOptions | None = None, limit_bytes: int = 0
     """A trial's events, in this process."""
     placement = place(workload, complete(values, workload.hyperparameters), limit_bytes)
     meter = PeakMeter(ram_device(), lambda: None)
-    return list(run_trial(Job(workload, None), placement, meter, options or TrialOptions(caps=False)))
+    return list(run_trial(TrainingTask(workload, None), placement, meter, options or TrialOptions(caps=False)))
 
 
 def hungry(*sizes: int) -> list[dict[str, Any]]:
@@ -147,7 +148,7 @@ def test_a_trial_that_was_interrupted_goes_on_where_it_was(tmp_path: Path) -> No
     whole = run(Toy(), options)
     (tmp_path / "t001.pt").write_bytes(b"damaged")
     placement = place(Toy(), complete({}, Toy.hyperparameters))
-    halved = run_trial(Job(Toy(), None), placement, PeakMeter(ram_device(), lambda: None), options)
+    halved = run_trial(TrainingTask(Toy(), None), placement, PeakMeter(ram_device(), lambda: None), options)
     assert [next(halved).epoch for _ in range(3)] == [0, 1, 2]  # type: ignore[union-attr]
     del halved
     first, _, outcome, _ = run(Toy(), options)

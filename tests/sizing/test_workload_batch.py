@@ -11,9 +11,9 @@ from tuner.errors import InputError
 from tuner.search.configurations import complete
 from tuner.sizing.workload import batch_bound, largest_batch_of
 from tuner.trial import GB, MB, Device, MemoryEstimate
-from tuner.workloads import find_workload
-from tuner.workloads.base import Job
 from tuner.workloads.graphsage.workload import GraphSAGE
+from tuner.workloads.lookup import find_workload
+from tuner.workloads.task import TrainingTask
 
 GPU = Device("", "cuda", 0, "a GPU", GB, GB, cores=0)
 
@@ -23,34 +23,34 @@ def total(guess: MemoryEstimate) -> int:
 
 
 def test_one_rating_more_than_the_largest_batch_does_not_fit() -> None:
-    job = Job(GraphSAGE(), synthetic_ratings(300, 400, 60_000))
-    config = complete({"accumulation": 4, "batch_size": 8}, job.workload.schema)
+    task = TrainingTask(GraphSAGE(), synthetic_ratings(300, 400, 60_000))
+    config = complete({"accumulation": 4, "batch_size": 8}, task.workload.schema)
     limit = 560 * MB
-    found, guess = largest_batch_of(job, config, GPU, limit, total, calibration=False)
+    found, guess = largest_batch_of(task, config, GPU, limit, total, calibration=False)
     assert found.stopped_by == "memory"
     assert found.need_bytes == guess.total_bytes <= limit < found.beyond_bytes
-    assert 100 < found.batch_size < len(job.data.train)
+    assert 100 < found.batch_size < len(task.data.train)
 
 
 def test_the_training_set_or_the_user_bounds_the_batch(ratings: RatingData) -> None:
-    job = Job(GraphSAGE(), ratings)
-    config = complete({}, job.workload.schema)
-    whole, _ = largest_batch_of(job, config, GPU, GB, total)
-    part, _ = largest_batch_of(job, config, GPU, GB, total, at_most=16)
+    task = TrainingTask(GraphSAGE(), ratings)
+    config = complete({}, task.workload.schema)
+    whole, _ = largest_batch_of(task, config, GPU, GB, total)
+    part, _ = largest_batch_of(task, config, GPU, GB, total, at_most=16)
     assert (whole.batch_size, whole.stopped_by) == (len(ratings.train), "the training set")
     assert (part.batch_size, part.stopped_by) == (16, "--max-batch-size")
 
 
 def test_trees_are_counted_as_samples(trees) -> None:
-    assert batch_bound(Job(find_workload("gt-ssl"), trees)) == (8, "the training set")
+    assert batch_bound(TrainingTask(find_workload("gt-ssl"), trees)) == (8, "the training set")
 
 
 def test_more_micro_batches_than_trees_are_refused(trees) -> None:
-    job = Job(find_workload("gt-ssl"), trees)
+    task = TrainingTask(find_workload("gt-ssl"), trees)
     with pytest.raises(InputError, match="accumulation 9 is above 8, the training set: lower it"):
-        largest_batch_of(job, complete({}, job.workload.schema), GPU, GB, total, accumulation=9)
+        largest_batch_of(task, complete({}, task.workload.schema), GPU, GB, total, accumulation=9)
 
 
 def test_a_workload_without_a_batch_cannot_be_sized() -> None:
     with pytest.raises(InputError, match="workload toy: it has no batch whose size decides its memory"):
-        batch_bound(Job(Toy(), None))
+        batch_bound(TrainingTask(Toy(), None))

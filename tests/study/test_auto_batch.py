@@ -23,8 +23,10 @@ from tuner.study.planning import to_trials
 from tuner.study.result import StudyResult
 from tuner.study.study import run_study
 from tuner.trial import AUTO, GB, Device, is_auto
-from tuner.workloads import BUILT_IN, find_workload
-from tuner.workloads.base import Choice, Workload, load_jobs
+from tuner.workloads.base import Workload
+from tuner.workloads.built_in import BUILT_IN
+from tuner.workloads.lookup import find_workload
+from tuner.workloads.task import Selection, load_tasks
 
 RAM = Device("", "cpu", 0, "a machine", GB, GB, cores=2)
 ESTIMATED = {"auto_memory": True, "gpu_memory_buffer_gb": 0, "calibration": False}
@@ -37,14 +39,14 @@ def _toys_are_built_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(BUILT_IN, "batched", "tests.toy:Batched")
 
 
-def choice(*listed: dict[str, Any], workload: Workload | None = None) -> Choice:
+def choice(*listed: dict[str, Any], workload: Workload | None = None) -> Selection:
     workload = workload or Batched()
-    return Choice(workload, lambda: None, configurations(listed, workload.schema))
+    return Selection(workload, lambda: None, configurations(listed, workload.schema))
 
 
-def sized(*choices: Choice, devices: tuple[Device, ...] = (RAM,), **options: Any) -> Sized:
+def sized(*choices: Selection, devices: tuple[Device, ...] = (RAM,), **options: Any) -> Sized:
     settings = packed_uniformly(Settings(**{**ESTIMATED, **options}))
-    return size_batches(load_jobs(choices), to_trials(choices, settings), devices, settings)
+    return size_batches(load_tasks(choices), to_trials(choices, settings), devices, settings)
 
 
 def device(size_gb: float, cores: int = 0) -> Device:

@@ -20,7 +20,8 @@ from tuner.search.configurations import configurations
 from tuner.spec.settings import Settings
 from tuner.study.prerequisites import train_prerequisites
 from tuner.trial import AnyHyperparameter, Configuration, TextHyperparameter
-from tuner.workloads.base import Choice, Config, Workload
+from tuner.workloads.base import Config, Workload
+from tuner.workloads.task import Selection
 
 
 class Pupil(Toy):
@@ -55,12 +56,12 @@ class Picky(Pupil):
                 raise InputError(f"{each.name}: the data do not serve it")
 
 
-def choice(*listed: dict[str, Any], workload: Workload | None = None) -> Choice:
+def choice(*listed: dict[str, Any], workload: Workload | None = None) -> Selection:
     workload = workload or Pupil()
-    return Choice(workload, lambda: None, configurations(listed, workload.schema, finish=workload.finish))
+    return Selection(workload, lambda: None, configurations(listed, workload.schema, finish=workload.finish))
 
 
-def trained(settings: Settings, *listed: dict[str, Any]) -> tuple[list[Choice], Settings]:
+def trained(settings: Settings, *listed: dict[str, Any]) -> tuple[list[Selection], Settings]:
     return train_prerequisites([choice(*listed)], settings, command="tune", make_executor=InProcessExecutor)
 
 
@@ -134,7 +135,7 @@ def test_what_the_study_would_refuse_is_refused_before_anything_is_trained(tmp_p
     settings = Settings(output=str(tmp_path / "study"), device="cpu", report=False)
     with pytest.raises(InputError, match="bad: no such thing"):
         train_prerequisites(
-            [Choice(workload, lambda: None, listed)], settings, command="tune", make_executor=InProcessExecutor
+            [Selection(workload, lambda: None, listed)], settings, command="tune", make_executor=InProcessExecutor
         )
     assert list(tmp_path.iterdir()) == []
 

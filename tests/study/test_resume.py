@@ -17,7 +17,7 @@ from tuner.placement.retry import RetryPolicy
 from tuner.records.journal import Journal
 from tuner.study.resume import check_same, description, fingerprint, merged_options, remaining
 from tuner.trial import GB, History, MemoryEstimate, Request, Trial
-from tuner.workloads.base import Job
+from tuner.workloads.task import TrainingTask
 
 TRIALS = [Trial("t1", "toy", "a", {"lr": 0.1}, seed=0), Trial("t2", "toy", "b", {"lr": 0.2}, seed=0)]
 
@@ -31,8 +31,8 @@ def doubled(trial: Trial) -> Mapping[str, Any]:
     return {**trial.config, "accumulation": 2 * trial.config.get("accumulation", 1)}
 
 
-def jobs(name: str = "toy", data: Any = None) -> dict[str, Job]:
-    return {name: Job(Toy(), data)}
+def tasks(name: str = "toy", data: Any = None) -> dict[str, TrainingTask]:
+    return {name: TrainingTask(Toy(), data)}
 
 
 def left(*rows: dict[str, Any], whole_gb: int = 8, **policy: Any) -> list[Request]:
@@ -70,14 +70,14 @@ def test_how_data_lie_in_memory_does_not_count_for_the_fingerprint() -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"jobs": jobs("other")}, "--resume out: its workload is 'toy', not 'other'"),
+        ({"tasks": tasks("other")}, "--resume out: its workload is 'toy', not 'other'"),
         ({"seed": 1}, "--resume out: its seed is 0, not 1"),
-        ({"jobs": jobs(data=[np.zeros(3)])}, "--resume out: the data are others than its own"),
+        ({"tasks": tasks(data=[np.zeros(3)])}, "--resume out: the data are others than its own"),
         ({"trials": TRIALS[:1]}, "--resume out: its configurations are others"),
     ],
 )
 def test_another_study_is_refused(changed: dict[str, Any], message: str) -> None:
-    same = {"jobs": jobs(), "trials": TRIALS, "seed": 0}
+    same = {"tasks": tasks(), "trials": TRIALS, "seed": 0}
     study = description(**same)
     check_same(study, description(**same), "out")
     with pytest.raises(InputError, match=message):

@@ -33,8 +33,8 @@ from tuner.study.retraining.past_trial import find_trial
 from tuner.study.selection import choose
 from tuner.study.study import run_study
 from tuner.trial import EpochReport, MemoryEstimate
-from tuner.workloads import find_workload
 from tuner.workloads.graphsage.workload import GraphSAGE
+from tuner.workloads.lookup import find_workload
 
 GRAPHSAGE = """
 defaults: {epochs: 3, batch_size: 100}

@@ -24,7 +24,8 @@ from tuner.study.searching import choose_searched
 from tuner.study.steering import Pruning
 from tuner.study.study import run_study
 from tuner.trial import EpochReport, Trial
-from tuner.workloads.base import Choice, Workload
+from tuner.workloads.base import Workload
+from tuner.workloads.task import Selection
 
 OPTIONS: dict[str, Any] = {
     "workload": (),
@@ -99,7 +100,7 @@ def searched(
     )
     spy = searcher(parse_space(space, workload.schema, "space"), seed=1)
     result = run_study(
-        [Choice(workload, lambda: None, configurations(before, workload.schema) if before else [])],
+        [Selection(workload, lambda: None, configurations(before, workload.schema) if before else [])],
         own,
         label="test",
         command="a test",
@@ -163,7 +164,7 @@ def test_asha_prunes_what_is_worse_and_keeps_its_best_epoch(tmp_path: Path, monk
     monkeypatch.setattr("tuner.training.checkpoints.Checkpoint.faults", ("checkpoint not written: it is full",))
     listed = [{"name": f"{lr}", "lr": lr, "epochs": 40} for lr in (0.3, 0.0001, 0.0002, 0.3003)]
     result = run_study(
-        [Choice(Toy(), lambda: None, configurations(listed, Toy.hyperparameters))],
+        [Selection(Toy(), lambda: None, configurations(listed, Toy.hyperparameters))],
         Settings(
             output=str(tmp_path / "out"),
             device="cpu",
@@ -258,7 +259,7 @@ def test_a_suggestion_that_cannot_be_estimated_is_no_trial_and_ends_none(
     assert not (tmp_path / "no").exists()
 
 
-def chosen(**options: Any) -> tuple[list[Choice], str, LiveSearch | None]:
+def chosen(**options: Any) -> tuple[list[Selection], str, LiveSearch | None]:
     every = {**OPTIONS, **options}
     return choose_searched(every, {}, every["workload"], every["search"])
 
@@ -298,7 +299,7 @@ def test_samples_are_added_to_a_random_study(tmp_path: Path) -> None:
     def sampled(number: int, **folder: str) -> list[str]:
         listed = [{"name": f"sample-{index}", "lr": index / 10, "epochs": 1} for index in range(1, number + 1)]
         own = Settings(**common, **folder, search="random", num_samples=number)
-        choices = [Choice(Toy(), lambda: None, configurations(listed, Toy.hyperparameters))]
+        choices = [Selection(Toy(), lambda: None, configurations(listed, Toy.hyperparameters))]
         result = run_study(choices, own, label="", command="", options={}, executor=InProcessExecutor())
         return sorted(row["trial_id"] for row in result.rows)
 

@@ -22,7 +22,7 @@ from tuner.search.configurations import configurations
 from tuner.spec.settings import Settings, parse_seconds
 from tuner.study.planning import to_trials
 from tuner.trial import GB, Device, MemoryEstimate, Request, Trial
-from tuner.workloads.base import Choice
+from tuner.workloads.task import Selection
 
 AB = ({"name": "a"}, {"name": "b", "lr": 0.01})
 
@@ -36,7 +36,7 @@ def resumed(folder: Path, *listed: dict[str, Any], **settings: Any) -> Any:
 
 
 def test_trials_are_numbered_seed_by_seed_so_that_more_seeds_only_add_some() -> None:
-    choices = [Choice(Toy(), lambda: None, configurations(AB, Toy.hyperparameters))]
+    choices = [Selection(Toy(), lambda: None, configurations(AB, Toy.hyperparameters))]
     three = to_trials(choices, Settings(seed=4, seeds=3))
     assert [(each.trial_id, each.name, each.seed) for each in three] == [
         ("t001", "a", 4),
@@ -199,7 +199,7 @@ def test_a_limit_of_time_ends_a_study_with_what_it_has(
 
 
 class NeverOpened(InProcessExecutor):
-    def open(self, jobs: Any, plan: Plan, checkpoints: Path | None) -> None:
+    def open(self, tasks: Any, plan: Plan, checkpoints: Path | None) -> None:
         raise AssertionError("the time was over before")
 
 

@@ -19,8 +19,8 @@ from tuner.study.given_again import _plain
 from tuner.study.planning import estimate_requests, to_trials
 from tuner.study.selection import choose, chosen_before, parse_data
 from tuner.trial import Device
-from tuner.workloads import BUILT_IN
-from tuner.workloads.base import load_jobs
+from tuner.workloads.built_in import BUILT_IN
+from tuner.workloads.task import load_tasks
 
 FILE = """
 defaults: {lr: 0.5, fault: 3}
@@ -271,7 +271,7 @@ def test_mixed_precision_is_refused_on_the_cpu_where_batches_vary(
     settings = Settings(model_memory_gb=0.1)
     for workload, refused in (("toy", False), ("toy-wide", True)):
         choices, _ = choose(workload=workload, overrides=("amp=1",), **options)
-        jobs, trials = load_jobs(choices), to_trials(choices, settings)
-        assert estimate_requests(jobs, trials, [gpu_16gb], settings).requests
+        tasks, trials = load_tasks(choices), to_trials(choices, settings)
+        assert estimate_requests(tasks, trials, [gpu_16gb], settings).requests
         with pytest.raises(InputError, match="x: amp 1: not on the CPU") if refused else nullcontext():
-            estimate_requests(jobs, trials, [ram_device()], settings)
+            estimate_requests(tasks, trials, [ram_device()], settings)

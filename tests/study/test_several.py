@@ -27,8 +27,9 @@ from tuner.study.planning import estimate_requests, to_trials
 from tuner.study.result import StudyResult
 from tuner.study.study import run_study
 from tuner.trial import EpochReport
-from tuner.workloads import BUILT_IN
-from tuner.workloads.base import Choice, Workload, load_jobs
+from tuner.workloads.base import Workload
+from tuner.workloads.built_in import BUILT_IN
+from tuner.workloads.task import Selection, load_tasks
 
 TOY = [{"name": "a", "lr": 0.001}, {"name": "b"}]
 WIDE = [{"name": "a", "width": 8}, {"name": "c", "lr": 0.001}]
@@ -40,15 +41,15 @@ def _toys_are_built_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(BUILT_IN, "toy-wide", "tests.toy:Wide")
 
 
-def choice(workload: Workload, listed: list[dict[str, Any]], data: Any = None) -> Choice:
-    return Choice(workload, lambda: data, configurations(listed, workload.hyperparameters))
+def choice(workload: Workload, listed: list[dict[str, Any]], data: Any = None) -> Selection:
+    return Selection(workload, lambda: data, configurations(listed, workload.hyperparameters))
 
 
-def both(data: Any = None) -> list[Choice]:
+def both(data: Any = None) -> list[Selection]:
     return [choice(Toy(), TOY), choice(Wide(), WIDE, data)]
 
 
-def study(folder: Path, choices: list[Choice], executor: Executor | None = None, **settings: Any) -> StudyResult:
+def study(folder: Path, choices: list[Selection], executor: Executor | None = None, **settings: Any) -> StudyResult:
     memory = {} if settings.get("auto_memory") else {"model_memory_gb": 0.1}
     common = {
         "output": str(folder),
@@ -161,7 +162,7 @@ def test_epochs_replace_those_of_all_workloads_if_each_allows_them(tmp_path: Pat
 def test_estimates_are_calibrated_by_each_workloads_own_trials(tmp_path: Path) -> None:
     study(tmp_path / "toy", [choice(Toy(), TOY[:1])], auto_memory=True)
     settings = Settings(auto_memory=True)
-    found = estimate_requests(load_jobs(both()), to_trials(both(), settings), [ram_device()], settings)
+    found = estimate_requests(load_tasks(both()), to_trials(both(), settings), [ram_device()], settings)
     methods = [(each.trial.workload, each.estimate.method) for each in found.requests]
     assert methods == [("toy", "traced, calibrated")] * 2 + [("toy-wide", "traced")] * 2
     assert {name for name, samples in found.known.items() if samples} == {"toy"}

@@ -24,7 +24,8 @@ from tuner.spec.settings import Settings
 from tuner.study.result import StudyResult
 from tuner.study.study import run_study
 from tuner.trial import Device, EpochReport, Outcome
-from tuner.workloads.base import Choice, Config, Jobs, Workload
+from tuner.workloads.base import Config, Workload
+from tuner.workloads.task import Selection, Tasks
 
 
 class Interrupted(InProcessExecutor):
@@ -72,7 +73,7 @@ def study(
 ) -> StudyResult:
     defaults: dict[str, Any] = {} if settings.get("auto_memory") else {"model_memory_gb": 0.1}
     return run_study(
-        [Choice(workload or Toy(), lambda: None, configurations(listed, Toy.hyperparameters))],
+        [Selection(workload or Toy(), lambda: None, configurations(listed, Toy.hyperparameters))],
         Settings(
             **{
                 "output": str(folder),
@@ -285,8 +286,8 @@ def test_a_trial_goes_on_at_the_epoch_that_it_had_reached_when_its_study_ended(t
 
 def test_a_row_says_that_an_ending_study_could_not_write_its_trials_checkpoint(tmp_path: Path) -> None:
     class Full(Interrupted):
-        def open(self, jobs: Jobs, plan: Plan, checkpoints: Path | None) -> None:
-            super().open(jobs, plan, checkpoints)
+        def open(self, tasks: Tasks, plan: Plan, checkpoints: Path | None) -> None:
+            super().open(tasks, plan, checkpoints)
             assert checkpoints
             (checkpoints / "t002.partial").symlink_to("/dev/full")
 
@@ -301,8 +302,8 @@ def test_a_study_whose_trials_cannot_be_asked_for_checkpoints_ends_in_order_and_
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Unwritable(Interrupted):
-        def open(self, jobs: Jobs, plan: Plan, checkpoints: Path | None) -> None:
-            super().open(jobs, plan, checkpoints)
+        def open(self, tasks: Tasks, plan: Plan, checkpoints: Path | None) -> None:
+            super().open(tasks, plan, checkpoints)
             assert checkpoints
             shutil.rmtree(checkpoints)
 

@@ -12,7 +12,8 @@ from tuner.errors import InputError
 from tuner.estimation.trace import trace_workload
 from tuner.training.offload import offload
 from tuner.trial import MB, OFFLOADING, AnyHyperparameter, Configuration, Hyperparameter
-from tuner.workloads.base import Batch, Choice, Config
+from tuner.workloads.base import Batch, Config
+from tuner.workloads.task import Selection
 
 WIDTH = 512  # a teacher of two such layers takes 2 MiB
 TEACHER_BYTES = 2 * 4 * (WIDTH * WIDTH + WIDTH)
@@ -89,4 +90,4 @@ def test_on_the_cpu_offloading_changes_nothing() -> None:
 def test_a_workload_without_such_a_module_refuses_to_offload_it() -> None:
     config = Configuration("a", {"lr": 0.1, "weight_decay": 0.0, "epochs": 1, OFFLOADING: 1})
     with pytest.raises(InputError, match="a: offload_teacher_to_cpu 1: workload toy has no module"):
-        Choice(Toy(), lambda: None, [config])
+        Selection(Toy(), lambda: None, [config])

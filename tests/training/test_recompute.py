@@ -21,8 +21,8 @@ from tuner.search.configurations import complete
 from tuner.training.loop import Fit, evaluate, fit
 from tuner.training.recompute import recomputing
 from tuner.trial import CHECKPOINTING, Configuration, Trial
-from tuner.workloads import find_workload
-from tuner.workloads.base import Choice
+from tuner.workloads.lookup import find_workload
+from tuner.workloads.task import Selection
 
 SIZES = {"graphsage": {"hidden_dim": 8, "num_layers": 3}, "gt-ssl": {"hidden_channels": 8, "num_interactions": 2}}
 
@@ -171,17 +171,17 @@ def test_a_traced_autocast_halves_activations_on_a_gpu_that_is_not_there_too(kin
 def test_it_is_refused_where_a_workload_names_no_modules() -> None:
     config = complete({CHECKPOINTING: 1}, Toy().schema)
     with pytest.raises(InputError, match="x: gradient_checkpointing 1: workload toy names no modules"):
-        Choice(Toy(), lambda: None, [Configuration("x", config)])
+        Selection(Toy(), lambda: None, [Configuration("x", config)])
 
 
 def test_a_worker_loads_torchs_compiler_before_its_trials_and_only_if_one_needs_it() -> None:
     code = (
-        "import sys; from tuner.workloads import find_workload\n"
+        "import sys; from tuner.workloads.lookup import find_workload\n"
         "from tuner.datasets.synthetic import synthetic_ratings\n"
-        "from tuner.training.loop import warm_up; from tuner.workloads.base import Job\n"
+        "from tuner.training.loop import warm_up; from tuner.workloads.task import TrainingTask\n"
         "for checkpointing in (False, True):\n"
-        "    job = Job(find_workload('graphsage'), synthetic_ratings(40, 60, 1000), checkpointing)\n"
-        "    warm_up('cpu', 1, [job]); print('torch._dynamo' in sys.modules)"
+        "    task = TrainingTask(find_workload('graphsage'), synthetic_ratings(40, 60, 1000), checkpointing)\n"
+        "    warm_up('cpu', 1, [task]); print('torch._dynamo' in sys.modules)"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert run.stdout == "False\nTrue\n", run.stderr

@@ -28,7 +28,7 @@ from tuner.study.retraining.past_trial import find_trial
 from tuner.study.selection import choose, chosen_before
 from tuner.study.study import run_study
 from tuner.trial import GB
-from tuner.workloads import Finder, classes_of, find_workload, specs_of
+from tuner.workloads.lookup import Finder, classes_of, find_workload, specs_of
 from tuner.workloads.own import sent_by_value
 
 ROOT = Path(tuner.__file__).parents[1]

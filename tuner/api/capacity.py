@@ -14,7 +14,8 @@ from tuner.placement.packing import Packing, budget_bytes
 from tuner.spec.settings import Settings
 from tuner.study.planning import check_amp, estimate_requests, plan_requests, within
 from tuner.trial import ACCUMULATION, CHECKPOINTING, GB, MOST_GB, Configuration, Device, Request, Trial, title
-from tuner.workloads.base import Choice, Config, Jobs, Workload, describe
+from tuner.workloads.base import Config, Workload
+from tuner.workloads.task import Selection, Tasks, describe
 
 SWITCHES = ("amp", CHECKPOINTING)
 SOUGHT = 5  # of a card's misfits, for so many the largest a change is looked for
@@ -124,11 +125,11 @@ def _size(given: Any) -> int:
     return int(size * GB)
 
 
-def capacity(jobs: Jobs, trials: Sequence[Trial], sizes: Sequence[int], settings: Settings) -> Capacity:
+def capacity(tasks: Tasks, trials: Sequence[Trial], sizes: Sequence[int], settings: Settings) -> Capacity:
     """What a study would be on cards of these sizes; estimates do not depend on the card, and are made once.
 
     Args:
-        jobs: what the trials train.
+        tasks: what the trials train.
         trials: the study's.
         sizes: of the cards, in bytes.
         settings: how to estimate and to pack.
@@ -136,12 +137,12 @@ def capacity(jobs: Jobs, trials: Sequence[Trial], sizes: Sequence[int], settings
     Raises:
         InputError: a footprint cannot be estimated.
     """
-    requests = estimate_requests(jobs, trials, [imagined(sizes[0])], settings).requests
-    estimated = _Estimated(jobs, settings)
+    requests = estimate_requests(tasks, trials, [imagined(sizes[0])], settings).requests
+    estimated = _Estimated(tasks, settings)
     return Capacity(
-        cards=tuple(_card(imagined(size), requests, jobs, settings, estimated) for size in sizes),
+        cards=tuple(_card(imagined(size), requests, tasks, settings, estimated) for size in sizes),
         requests=requests,
-        data=describe(jobs),
+        data=describe(tasks),
         packing=settings.packing_used,
         buffer_bytes=settings.buffer_bytes,
     )
@@ -155,8 +156,8 @@ def imagined(size_bytes: int, index: int = 0) -> Device:
 class _Estimated:
     """What changed trials need: each configuration is estimated once, for all cards."""
 
-    def __init__(self, jobs: Jobs, settings: Settings) -> None:
-        self.jobs = jobs
+    def __init__(self, tasks: Tasks, settings: Settings) -> None:
+        self.tasks = tasks
         self._settings = settings
         self._known: dict[Any, Request] = {}
 
@@ -165,18 +166,20 @@ class _Estimated:
         key = (trial.workload, memory_key(config))
         if key not in self._known:
             changed = [replace(trial, config=config)]
-            (self._known[key],) = estimate_requests(self.jobs, changed, [imagined(GB)], self._settings).requests
-        return within(self._known[key], budget, self.jobs, self._settings)
+            (self._known[key],) = estimate_requests(self.tasks, changed, [imagined(GB)], self._settings).requests
+        return within(self._known[key], budget, self.tasks, self._settings)
 
 
-def _card(device: Device, requests: Sequence[Request], jobs: Jobs, settings: Settings, estimated: _Estimated) -> Card:
+def _card(
+    device: Device, requests: Sequence[Request], tasks: Tasks, settings: Settings, estimated: _Estimated
+) -> Card:
     budget = budget_bytes(device, settings.buffer_bytes)
-    served = [within(request, budget, jobs, settings) for request in requests]
+    served = [within(request, budget, tasks, settings) for request in requests]
     fitting = [request for request in served if request.need_bytes <= budget]
     large = sorted((request for request in served if request.need_bytes > budget), key=lambda r: -r.need_bytes)
     workers = at_least = footprint = 0
     if fitting:
-        plan, _ = plan_requests(jobs, fitting, [device], settings)
+        plan, _ = plan_requests(tasks, fitting, [device], settings)
         most = min(plan.fits[0], settings.max_workers or plan.fits[0])
         workers, at_least = (most, most) if plan.packing == "uniform" else (plan.workers, plan.guaranteed)
         footprint = plan.footprint_bytes
@@ -195,18 +198,20 @@ def _card(device: Device, requests: Sequence[Request], jobs: Jobs, settings: Set
 
 
 def _misfit(request: Request, budget: int, settings: Settings, estimated: _Estimated, seek: bool) -> Misfit:
-    trial, job = request.trial, estimated.jobs[request.trial.workload]
+    trial, task = request.trial, estimated.tasks[request.trial.workload]
     change = None
     if seek:
 
         def fits(config: Config) -> bool:
             return estimated(trial, config, budget).need_bytes <= budget
 
-        config = cheapest_change(job.workload, trial.config, fits, lambda each: _allowed(estimated.jobs, trial, each))
+        config = cheapest_change(
+            task.workload, trial.config, fits, lambda each: _allowed(estimated.tasks, trial, each)
+        )
         if config is not None:
             change = Change(_difference(trial.config, config), estimated(trial, config, budget).need_bytes)
     return Misfit(
-        name=title(trial.workload, trial.name, several=len(estimated.jobs) > 1),
+        name=title(trial.workload, trial.name, several=len(estimated.tasks) > 1),
         need_bytes=request.need_bytes,
         card_bytes=request.estimate.total_bytes + settings.buffer_bytes,
         change=change,
@@ -214,12 +219,12 @@ def _misfit(request: Request, budget: int, settings: Settings, estimated: _Estim
     )
 
 
-def _allowed(jobs: Jobs, trial: Trial, config: Config) -> bool:
+def _allowed(tasks: Tasks, trial: Trial, config: Config) -> bool:
     """Whether a study would take this configuration."""
-    job = jobs[trial.workload]
+    task = tasks[trial.workload]
     try:
-        Choice(job.workload, lambda: job.data, [Configuration(trial.name, config)])
-        check_amp(jobs, [replace(trial, config=config)], [imagined(GB)])
+        Selection(task.workload, lambda: task.data, [Configuration(trial.name, config)])
+        check_amp(tasks, [replace(trial, config=config)], [imagined(GB)])
     except InputError:
         return False
     return True

@@ -26,14 +26,14 @@ from tuner.study.prerequisites import needed
 from tuner.study.selection import DEFAULT_DATA, DEFAULT_MODE, choose, is_workload
 from tuner.study.study import run_study
 from tuner.trial import GB, Configuration, Device, MemoryEstimate, title
-from tuner.workloads.base import Choice
+from tuner.workloads.task import Selection
 
 if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-    from tuner.workloads import Workloads
+    from tuner.workloads.lookup import Workloads
 
 # Not after their parameters.
 OPTIONS_NAMED_OTHERWISE = {"overrides": "--set", "calibration": "--no-calibration", "step": "step"}
@@ -133,7 +133,7 @@ def estimate(
         workspace = cublas_workspace_bytes(target)
         trace = trace_step(step, device_kind=target.kind, cublas_workspace_bytes=workspace)
         return [("step", to_estimate(trace, target.kind, expandable_segments))]
-    choices, _ = choose(
+    selections, _ = choose(
         workload=workload,
         mode=mode,
         config=config,
@@ -144,12 +144,12 @@ def estimate(
         seed=seed,
         overrides=overrides,
     )
-    refuse_auto(choices)
+    refuse_auto(selections)
     found = []
-    for choice in choices:
-        listed = [*needed(choice), *choice.configurations]
-        estimates = _estimates(choice, listed, target, memory_estimation, calibration, expandable_segments)
-        name = partial(title, choice.workload.name, several=len(choices) > 1)
+    for selection in selections:
+        listed = [*needed(selection), *selection.configurations]
+        estimates = _estimates(selection, listed, target, memory_estimation, calibration, expandable_segments)
+        name = partial(title, selection.workload.name, several=len(selections) > 1)
         found += [(name(each.name), guess) for each, guess in zip(listed, estimates, strict=True)]
     return found
 
@@ -171,23 +171,23 @@ def transformer(**chosen: Any) -> TransformerConfig | None:
 
 
 def _estimates(
-    choice: Choice,
+    selection: Selection,
     configurations: Sequence[Configuration],
     device: Device,
     method: Method,
     calibration: bool,
     expandable_segments: bool,
 ) -> list[MemoryEstimate]:
-    """Of these configurations, on the data of the choice."""
+    """Of these configurations, on the data of the selection."""
     raw = estimate_all(
-        choice.workload,
+        selection.workload,
         configurations,
-        choice.load_checked(),
+        selection.load_checked(),
         device,
         method=method,
         expandable_segments=expandable_segments,
     )
-    return calibrated(raw, choice.workload.name, device.name, expandable_segments) if calibration else raw
+    return calibrated(raw, selection.workload.name, device.name, expandable_segments) if calibration else raw
 
 
 def calibrate(
@@ -224,10 +224,10 @@ def calibrate(
         InputError: something given cannot be used.
         ExecutionError: Ray does not start.
     """
-    choices, label = choose(
+    selections, label = choose(
         workload=workload, mode=mode, config=config, data=data, only=only, limit=limit, seed=seed, skip_bad=skip_bad
     )
-    refuse_auto(choices)
+    refuse_auto(selections)
     settings = Settings(
         auto_memory=True,
         max_workers=1,
@@ -241,7 +241,7 @@ def calibrate(
     )
     with tempfile.TemporaryDirectory() as folder:
         settings = replace(settings, output=str(Path(folder) / "study"))
-        result = run_study(choices, settings, label=label, command="tune calibrate")
+        result = run_study(selections, settings, label=label, command="tune calibrate")
     rows = sorted(result.rows, key=lambda row: row["trial_id"])
     before = [result.estimates[row["trial_id"]] for row in rows]
     after: list[MemoryEstimate] = []

@@ -26,10 +26,11 @@ from tuner.sizing.target import Target, detected_target, given_target
 from tuner.sizing.workload import batch_bound, batch_key
 from tuner.study.selection import DEFAULT_DATA, DEFAULT_MODE, choose
 from tuner.trial import GB, MOST_GB, Device, title
-from tuner.workloads.base import Config, describe, load_jobs
+from tuner.workloads.base import Config
+from tuner.workloads.task import describe, load_tasks
 
 if TYPE_CHECKING:
-    from tuner.workloads import Workloads
+    from tuner.workloads.lookup import Workloads
 
 # Options that are whole numbers of at least 1.
 WHOLE = ("target_effective_batch", "devices", "min_batch_size", "max_batch_size")
@@ -190,11 +191,11 @@ def _of_workloads(given: Mapping[str, Any], goal: Goal, device: Device) -> _Foun
     for choice in choices:
         for text in given["overrides"]:
             check_not_chosen(text, choice.workload.memory_scales_with or "")
-    jobs = load_jobs(choices)
+    tasks = load_tasks(choices)
     several, why, sized = len(choices) > 1, list[str](), list[Sized]()
     for choice in choices:
         estimator = Estimator(
-            jobs[choice.workload.name],
+            tasks[choice.workload.name],
             device,
             given["memory_estimation"],
             given["calibration"],
@@ -207,12 +208,12 @@ def _of_workloads(given: Mapping[str, Any], goal: Goal, device: Device) -> _Foun
             why += lines
     chosen = [each.chosen for each in sized]
     smallest = min(chosen, key=lambda each: each.batch_size)
-    batch = batch_key(next(iter(jobs.values())))
+    batch = batch_key(next(iter(tasks.values())))
     if given["config_path"] and given["overrides"]:
         values = ", ".join(given["overrides"])
         why.append(f"sized with {values}, which is not written: the files must say so themselves")
     to_write = values_of([smallest], batch, one_step=True, whose=smallest.name if len(chosen) > 1 else "")
-    return _Found(describe(jobs), chosen, why, to_write, {}, tuple(sized))
+    return _Found(describe(tasks), chosen, why, to_write, {}, tuple(sized))
 
 
 def _sized(estimator: Estimator, name: str, config: Config, goal: Goal, *, profile: bool) -> tuple[Chosen, list[str]]:
@@ -220,10 +221,10 @@ def _sized(estimator: Estimator, name: str, config: Config, goal: Goal, *, profi
     chosen, notes = size_configuration(estimator, name, config, goal), list[str]()
     if profile:
         chosen, notes = profiled(estimator, config, goal, chosen)
-    wanted = reachable(estimator.job, goal)
+    wanted = reachable(estimator.task, goal)
     why = explanations(chosen, replace(goal, effective_batch=wanted), config)
     if wanted < goal.effective_batch:
-        bound = batch_bound(estimator.job)[1]
+        bound = batch_bound(estimator.task)[1]
         why.append(f"{name}: {wanted} are wanted and not {goal.effective_batch}, as {bound} has no more")
     limit = limited_by(estimator, config, chosen)
     if limit is not None:

@@ -25,10 +25,10 @@ from tuner.study.planning import estimate_requests, plan_requests, to_trials, us
 from tuner.study.prerequisites import needed
 from tuner.study.selection import DEFAULT_DATA, DEFAULT_MODE, choose
 from tuner.trial import GB, Device, Request, Trial, is_auto, title
-from tuner.workloads.base import Choice, Jobs, describe, load_jobs
+from tuner.workloads.task import Selection, Tasks, describe, load_tasks
 
 if TYPE_CHECKING:
-    from tuner.workloads import Workloads
+    from tuner.workloads.lookup import Workloads
 
 Seconds = Callable[[Request], float]
 
@@ -181,7 +181,7 @@ def plan(
         )
     found = [] if sizes else detect_devices(device) if gpus is None else _imagined(gpus, device_memory_gb)
     devices = usable(found, settings)
-    choices, _ = choose(
+    selections, _ = choose(
         workload=workload,
         mode=mode,
         config=config,
@@ -192,24 +192,24 @@ def plan(
         seed=seed,
         overrides=overrides,
     )
-    trials = to_trials(choices, settings)
+    trials = to_trials(selections, settings)
     if any(is_auto(trial.config) for trial in trials):
         settings = packed_uniformly(settings)
     if sizes:
         _refuse_auto(trials)
-        return capacity(load_jobs(choices), trials, sizes, settings)
-    rows = _finished_rows(like, [choice.workload.name for choice in choices]) if like else []
-    jobs = load_jobs(choices)
-    sized = size_batches(jobs, trials, devices, settings)
-    planned, requests = plan_requests(jobs, sized.estimates.requests, devices, settings)
+        return capacity(load_tasks(selections), trials, sizes, settings)
+    rows = _finished_rows(like, [selection.workload.name for selection in selections]) if like else []
+    tasks = load_tasks(selections)
+    sized = size_batches(tasks, trials, devices, settings)
+    planned, requests = plan_requests(tasks, sized.estimates.requests, devices, settings)
     seconds = speed(rows)
-    uniform, _ = plan_requests(jobs, sized.estimates.requests, devices, replace(settings, packing="uniform"))
-    first = _first(jobs, choices, devices, settings)
+    uniform, _ = plan_requests(tasks, sized.estimates.requests, devices, replace(settings, packing="uniform"))
+    first = _first(tasks, selections, devices, settings)
     return Forecast(
         plan=planned,
         requests=requests,
         sized=sized,
-        data=describe(jobs),
+        data=describe(tasks),
         schedule=simulate(requests, planned, seconds),
         one_by_one=sum(map(seconds, requests)),
         uniform=simulate(requests, uniform, seconds).seconds,
@@ -218,16 +218,18 @@ def plan(
     )
 
 
-def _first(jobs: Jobs, choices: Sequence[Choice], devices: Sequence[Device], settings: Settings) -> list[Request]:
+def _first(
+    tasks: Tasks, selections: Sequence[Selection], devices: Sequence[Device], settings: Settings
+) -> list[Request]:
     """What is trained before the trials, with what each needs; all of it fits a device.
 
     Raises:
         InputError: it does not.
     """
-    before = [replace(choice, configurations=needed(choice)) for choice in choices]
+    before = [replace(selection, configurations=needed(selection)) for selection in selections]
     trials = to_trials(before, replace(settings, seeds=1, epochs=None))
-    estimates = estimate_requests(jobs, trials, devices, settings)
-    return plan_requests(jobs, estimates.requests, devices, settings)[1] if trials else []
+    estimates = estimate_requests(tasks, trials, devices, settings)
+    return plan_requests(tasks, estimates.requests, devices, settings)[1] if trials else []
 
 
 def speed(rows: Sequence[Row]) -> Seconds:

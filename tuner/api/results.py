@@ -24,7 +24,7 @@ from tuner.records.rows import NOT_KEPT, Row
 from tuner.records.rows import columns as csv_columns
 from tuner.records.study_json import classes
 from tuner.study.again import values_again
-from tuner.workloads import BUILT_IN
+from tuner.workloads.built_in import BUILT_IN
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -27,11 +27,11 @@ from tuner.study.result import StudyResult
 from tuner.study.searching import SELECTION, UP_FRONT, choose_searched, same_selection
 from tuner.study.selection import DEFAULT_DATA, DEFAULT_MODE, choose, chosen_before
 from tuner.study.study import run_study
-from tuner.workloads import find_workload, listed, specs_of
-from tuner.workloads.base import Choice
+from tuner.workloads.lookup import find_workload, listed, specs_of
+from tuner.workloads.task import Selection
 
 if TYPE_CHECKING:
-    from tuner.workloads import Workloads
+    from tuner.workloads.lookup import Workloads
 
 
 def run(
@@ -171,16 +171,16 @@ def run_given(options: Mapping[str, Any], given: Collection[str], *, from_python
         wanted = wanted if "workload" in given else stored["workload"]
         search = search if "search" in given else stored["search"]
         check_given_again(study, wanted if "workload" in given else (), search, resume)
-    choices, label, live = _choices(stored, study, wanted, search)
+    selections, label, live = _selections(stored, study, wanted, search)
     command = _command(stored, defaults) if specs_of(wanted) is not None and search == stored["search"] else CALL
     settings = Settings.from_options(stored)
-    choices, settings = train_prerequisites(choices, settings, command=command, options=stored)
+    selections, settings = train_prerequisites(selections, settings, command=command, options=stored)
 
     def again(best: Row, folder: Path, plan: Plan) -> str:
         return _again(stored, best, read_study(folder), folder, plan.threads, _call(best["workload"], listed(wanted)))
 
     return run_study(
-        choices,
+        selections,
         settings,
         label=label,
         command=command,
@@ -191,9 +191,9 @@ def run_given(options: Mapping[str, Any], given: Collection[str], *, from_python
     )
 
 
-def _choices(
+def _selections(
     options: Mapping[str, Any], study: Mapping[str, Any], wanted: Workloads, search: Any
-) -> tuple[list[Choice], str, LiveSearch | None]:
+) -> tuple[list[Selection], str, LiveSearch | None]:
     """What to try of each workload, what the list is called, and the search that adds to it.
 
     What a study tried, if nothing else is asked for.

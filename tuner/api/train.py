@@ -27,11 +27,12 @@ from tuner.study.retraining.model_folder import about_it, make_folder, save
 from tuner.study.retraining.past_trial import find_trial
 from tuner.study.retraining.run import Run, check_room, choose_device, estimate_memory, load_data, plan_run
 from tuner.trial import GB, Device, MemoryEstimate
-from tuner.workloads import classes_of, texts_of
-from tuner.workloads.base import Job, Workload
+from tuner.workloads.base import Workload
+from tuner.workloads.lookup import classes_of, texts_of
+from tuner.workloads.task import TrainingTask
 
 if TYPE_CHECKING:
-    from tuner.workloads import Wanted
+    from tuner.workloads.lookup import Wanted
 
 
 @dataclass(frozen=True)
@@ -99,8 +100,8 @@ def train(
     run = plan_run(past, options)
     found, same = load_data(run, data, exact)
     target = choose_device("cpu" if exact and device == "auto" else device)
-    job = Job(past.workload, past.workload.all_data(found) if all_data else found)
-    estimate = estimate_memory(job, run.trial, target)
+    task = TrainingTask(past.workload, past.workload.all_data(found) if all_data else found)
+    estimate = estimate_memory(task, run.trial, target)
     console = make_console()
     say(console, _head(run, past.workload.describe(found), target, estimate))
     for note in past.notes:
@@ -111,7 +112,7 @@ def train(
     folder = make_folder(output, run.trial.workload)
     interrupt, began = Immediate(), time.time()
     with orderly(interrupt):
-        fitted, broken = trained(run, job, target, folder, console, interrupt)
+        fitted, broken = trained(run, task, target, folder, console, interrupt)
         about = about_it(_command(options, past.workload), run, data or past.source, target, fitted, broken, began)
         save(folder, {BEST: to_bytes(run.trial, fitted), TRAIN: (json.dumps(about, indent=2) + "\n").encode()})
     here = written_figures(fitted)

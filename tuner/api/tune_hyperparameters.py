@@ -13,8 +13,8 @@ from tuner.search.configurations import configurations as parse_configurations
 from tuner.spec.settings import Settings
 from tuner.study.again import load_again
 from tuner.study.study import run_study
-from tuner.workloads import find_workload
-from tuner.workloads.base import Choice
+from tuner.workloads.lookup import find_workload
+from tuner.workloads.task import Selection
 
 if TYPE_CHECKING:
     from tuner.reporting.frame import StudyFrame
@@ -123,7 +123,7 @@ def tune_hyperparameters_parallel(
         return from_tables(trainset, testset, user_features, item_features, seed=settings.data_seed)
 
     result = run_study(
-        [Choice(workload, load_data, chosen)],
+        [Selection(workload, load_data, chosen)],
         settings,
         label="notebook",
         command="tune_hyperparameters_parallel()",

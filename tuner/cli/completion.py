@@ -39,7 +39,7 @@ def complete_shells(ctx: click.Context, parameter: click.Parameter, incomplete: 
 
 def complete_workloads(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Built-in workloads that begin so."""
-    from tuner.workloads import BUILT_IN
+    from tuner.workloads.built_in import BUILT_IN
 
     return [name for name in BUILT_IN if name.startswith(incomplete)]
 
@@ -47,7 +47,7 @@ def complete_workloads(ctx: click.Context, parameter: click.Parameter, incomplet
 def complete_modes(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Modes that begin so, of the workloads that were named before."""
     from tuner.search.configurations import modes
-    from tuner.workloads import DEFAULT_WORKLOAD
+    from tuner.workloads.built_in import DEFAULT_WORKLOAD
 
     workloads = ctx.params.get("workload") or (DEFAULT_WORKLOAD,)
     found = {mode for name in workloads for mode in modes(name)}

@@ -11,7 +11,7 @@ from tuner.execution.worker import Event, TrialOptions, run_trial, torch_device
 from tuner.machine.devices import pin
 from tuner.machine.peak import PeakMeter
 from tuner.trial import Device, Placement
-from tuner.workloads.base import Jobs
+from tuner.workloads.task import Tasks
 
 
 class Worker:
@@ -21,9 +21,9 @@ class Worker:
         device: what it computes on.
     """
 
-    def __init__(self, jobs: Jobs, device: Device, threads: int, options: TrialOptions) -> None:
-        """Makes the process ready for trials of all jobs, whose data come from Ray's object store without a copy."""
-        self._jobs = jobs
+    def __init__(self, tasks: Tasks, device: Device, threads: int, options: TrialOptions) -> None:
+        """Makes the process ready for trials of all tasks, whose data come from Ray's object store without a copy."""
+        self._tasks = tasks
         self._options = options
         self.device = device
         self._meter = self.prepare(device, threads)
@@ -37,13 +37,13 @@ class Worker:
         pin(device)  # Ray's own choice of a GPU need not be ours
         from tuner.training.loop import warm_up
 
-        return PeakMeter(device, partial(warm_up, torch_device(device), threads, self._jobs.values()))
+        return PeakMeter(device, partial(warm_up, torch_device(device), threads, self._tasks.values()))
 
     def run(self, placement: Placement) -> Iterator[Event | None]:
         """Streams a trial's events; before them comes None, which says that the worker lived to take it."""
         yield None
         placed = replace(placement, device=self.device)
-        yield from run_trial(self._jobs[placed.trial.workload], placed, self._meter, self._options)
+        yield from run_trial(self._tasks[placed.trial.workload], placed, self._meter, self._options)
 
     def ping(self) -> None:
         """Tells that the process lives."""

@@ -14,7 +14,7 @@ from tuner.machine.devices import DeviceChoice, detect_devices
 from tuner.machine.peak import PeakMeter
 from tuner.placement.packing import Plan
 from tuner.trial import Device, DeviceLost, EpochReport, Outcome, Placement
-from tuner.workloads.base import Jobs
+from tuner.workloads.task import Tasks
 
 
 class InProcessExecutor:
@@ -44,13 +44,13 @@ class InProcessExecutor:
     def prepare(self, devices: Sequence[Device]) -> None:
         """Nothing takes long to start."""
 
-    def open(self, jobs: Jobs, plan: Plan, checkpoints: Path | None) -> None:
+    def open(self, tasks: Tasks, plan: Plan, checkpoints: Path | None) -> None:
         """Takes the workloads and the data that trials share, and the folder for their checkpoints.
 
         Raises:
             ExecutionError: that folder cannot be written.
         """
-        self._jobs = jobs
+        self._tasks = tasks
         self._options = TrialOptions(caps=False, checkpoints=checkpoints, checkpoint_seconds=self._checkpoint_seconds)
         self._end_requests = EndRequests(checkpoints)
         self._end_requests.reset()
@@ -59,7 +59,7 @@ class InProcessExecutor:
         """Queues a trial."""
         self._end_requests.forget_prune(placement.trial.trial_id)
         meter = PeakMeter(placement.device, _already_warm)
-        self._queue.append(run_trial(self._jobs[placement.trial.workload], placement, meter, self._options))
+        self._queue.append(run_trial(self._tasks[placement.trial.workload], placement, meter, self._options))
 
     def poll(self, timeout_seconds: float) -> list[tuple[EpochReport | Outcome | DeviceLost, Weights]]:
         """The next event of the oldest trial; without any it waits, as nothing else will happen meanwhile."""

@@ -16,7 +16,7 @@ from tuner.machine.interrupts import Interrupt, TimeLimitReached
 from tuner.placement.packing import Packer, Plan
 from tuner.placement.retry import Retry
 from tuner.trial import Device, DeviceLost, EpochReport, Outcome, Placement, Request
-from tuner.workloads.base import Jobs
+from tuner.workloads.task import Tasks
 
 Weights = Callable[[], bytes]
 Correction = Callable[[Request], Request]
@@ -42,8 +42,8 @@ class Executor(Protocol):
     def prepare(self, devices: Sequence[Device]) -> None:
         """May begin in the background what takes long to start, before there is a plan."""
 
-    def open(self, jobs: Jobs, plan: Plan, checkpoints: Path | None) -> None:
-        """Makes everything ready for trials of these jobs on the plan's devices; checkpoints go into this folder."""
+    def open(self, tasks: Tasks, plan: Plan, checkpoints: Path | None) -> None:
+        """Makes everything ready for trials of these tasks on the plan's devices; checkpoints go into this folder."""
 
     def submit(self, placement: Placement) -> None:
         """Starts a trial; what it says comes out of ``poll``."""

@@ -24,9 +24,9 @@ from tuner.machine.caps import worker_environment
 from tuner.machine.devices import DeviceChoice, allocator_environment, detect_devices
 from tuner.placement.packing import Plan
 from tuner.trial import Device, DeviceLost, EpochReport, Outcome, Placement
-from tuner.workloads import is_built_in
-from tuner.workloads.base import Jobs
+from tuner.workloads.built_in import is_built_in
 from tuner.workloads.own import sent_by_value
+from tuner.workloads.task import Tasks
 
 EVENT_SECONDS = 30
 WEIGHTS_SECONDS = 60
@@ -93,7 +93,7 @@ class RayExecutor:
         assert self._session is not None
         self._session.wait()
 
-    def open(self, jobs: Jobs, plan: Plan, checkpoints: Path | None) -> None:
+    def open(self, tasks: Tasks, plan: Plan, checkpoints: Path | None) -> None:
         """Waits for Ray, reserves the plan's devices and puts the data into Ray's store.
 
         Raises:
@@ -116,9 +116,11 @@ class RayExecutor:
         self._options = replace(self._options, checkpoints=checkpoints.absolute() if checkpoints else None)
         # One object: Ray resolves no references within containers, and arrays within one are shared all the same.
         one_machine = on_one_machine(nodes, {self._watch.own_node, *self._nodes.values()})
-        elsewhere = [] if one_machine else [job.workload for job in jobs.values() if not is_built_in(job.workload)]
+        elsewhere = (
+            [] if one_machine else [task.workload for task in tasks.values() if not is_built_in(task.workload)]
+        )
         with sent_by_value(elsewhere):
-            self._shared = (put(dict(jobs), one_machine=one_machine), plan.threads, self._options)
+            self._shared = (put(dict(tasks), one_machine=one_machine), plan.threads, self._options)
         self._pools = make_pools(plan, self._nodes, memory, self._make)
         reserve(list(self._pools.values()))
         self._inquests = Inquests(self._watch, {pool.node_id for pool in self._pools.values()})
@@ -184,8 +186,8 @@ class RayExecutor:
 
     def _make(self, device: Device, options: Mapping[str, Any]) -> Any:
         own = {} if self._has_own_ray else {"runtime_env": {"env_vars": self._environment(device)}}
-        jobs, threads, trial_options = self._shared
-        return self._actor.options(**options, **own).remote(jobs, device, threads, trial_options)
+        tasks, threads, trial_options = self._shared
+        return self._actor.options(**options, **own).remote(tasks, device, threads, trial_options)
 
     def _start(self, run: Run, *, new: bool) -> None:
         run.worker, run.fresh = run.pool.take(run.placement, new=new)

@@ -19,8 +19,8 @@ from tuner.execution.stop_requests import EndRequests
 from tuner.machine.caps import MMAP_THRESHOLD_BYTES, capped, is_out_of_memory
 from tuner.machine.peak import PeakMeter
 from tuner.trial import GB, MB, Device, EpochReport, Outcome, Phase, Placement, Status, Trial
-from tuner.workloads.base import Job
 from tuner.workloads.contract import told
+from tuner.workloads.task import TrainingTask
 
 if TYPE_CHECKING:
     from tuner.training.checkpoints import Checkpoint
@@ -58,8 +58,8 @@ class ShareTooSmall(TunerError):
     """A trial's share is less than its worker takes before the first tensor."""
 
 
-def run_trial(job: Job, placement: Placement, meter: PeakMeter, options: TrialOptions) -> Iterator[Event]:
-    """Trains a placed trial of this job.
+def run_trial(task: TrainingTask, placement: Placement, meter: PeakMeter, options: TrialOptions) -> Iterator[Event]:
+    """Trains a placed trial of this task.
 
     Yields an ``EpochReport`` as training begins and after each epoch, then the ``Outcome``, then, if it is
     completed, the content of its ``best.pt``. One that was asked to end by ``EndRequests.prune`` is "pruned", and
@@ -68,7 +68,7 @@ def run_trial(job: Job, placement: Placement, meter: PeakMeter, options: TrialOp
     """
     began = time.perf_counter()
     attempt = _Attempt(placement)
-    yield from attempt.train(job, meter, options)
+    yield from attempt.train(task, meter, options)
     peak, left = attempt.measure(meter)
     yield Outcome(
         trial=placement.trial,
@@ -102,7 +102,7 @@ class _Attempt:
     error: str = ""
     traceback: str = ""
 
-    def train(self, job: Job, meter: PeakMeter, options: TrialOptions) -> Iterator[EpochReport]:
+    def train(self, task: TrainingTask, meter: PeakMeter, options: TrialOptions) -> Iterator[EpochReport]:
         """Trains under the cap, yields the reports and notes how it ended."""
         checkpoint = None
         try:
@@ -115,7 +115,7 @@ class _Attempt:
             torch.set_num_threads(self.placement.threads)
             checkpoint = _checkpoint(trial, options)
             pruned = partial(EndRequests(options.checkpoints).prune_asked, trial.trial_id)
-            training = fit(job.workload, trial, job.data, torch_device(device), checkpoint, prune_asked=pruned)
+            training = fit(task.workload, trial, task.data, torch_device(device), checkpoint, prune_asked=pruned)
             while True:
                 with _cap(self.placement, meter, options):
                     said = next(training)

@@ -17,7 +17,8 @@ from tuner.records.rows import AFTER_METRICS, BEFORE_METRICS, Row
 from tuner.records.study_folder import ATTEMPTS, RESULTS
 from tuner.records.study_json import STUDY as STUDY_FILE
 from tuner.records.study_json import read_study, workloads
-from tuner.workloads import BUILT_IN, find_workload
+from tuner.workloads.built_in import BUILT_IN
+from tuner.workloads.lookup import find_workload
 
 RESULTS_FOLDER = Path("results")  # where a study has its folder unless told otherwise
 FIXED = (*BEFORE_METRICS, *AFTER_METRICS)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from tuner.errors import InputError
 from tuner.records.study_folder import BEST, TRAIN, best_name
 from tuner.records.study_json import STUDY, classes
-from tuner.workloads import WAS_OBJECT, Classes, find_workload
+from tuner.workloads.lookup import WAS_OBJECT, Classes, find_workload
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from tuner.workloads import Wanted
+    from tuner.workloads.lookup import Wanted
 
 
 def load_best(folder: str | Path, workload: Wanted | None = None) -> nn.Module:

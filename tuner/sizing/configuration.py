@@ -10,7 +10,8 @@ from tuner.sizing.choices import PAIRS, Chosen, Goal, accumulation_for, lowered
 from tuner.sizing.search import DoesNotFit, LargestBatch
 from tuner.sizing.workload import batch_bound, batch_key, in_batches, largest_batch_of
 from tuner.trial import CHECKPOINTING, GB, OFFLOADING, Device, Hyperparameter, MemoryEstimate
-from tuner.workloads.base import Config, Job
+from tuner.workloads.base import Config
+from tuner.workloads.task import TrainingTask
 
 # What no smaller model is made of.
 NOT_SIZES = ("epochs", *PAIRS)
@@ -23,14 +24,14 @@ class Estimator:
     """How footprints of a workload's configurations are predicted.
 
     Attributes:
-        job: the workload and its data.
+        task: the workload and its data.
         device: what to estimate for.
         method: how to estimate.
         calibration: correct by what earlier trials on this device needed.
         expandable_segments: estimate with PyTorch's CUDA allocator option of that name.
     """
 
-    job: Job
+    task: TrainingTask
     device: Device
     method: Method = "auto"
     calibration: bool = True
@@ -38,9 +39,9 @@ class Estimator:
 
     def estimate(self, config: Config, batch: int, accumulation: int = 1) -> MemoryEstimate:
         """A configuration's estimate with batches of so many samples, and so many of them in an optimizer step."""
-        workload, option = self.job.workload, self.expandable_segments
-        sized = in_batches(config, batch_key(self.job), batch, accumulation)
-        raw = estimate(workload, sized, self.job.data, self.device, self.method, option)
+        workload, option = self.task.workload, self.expandable_segments
+        sized = in_batches(config, batch_key(self.task), batch, accumulation)
+        raw = estimate(workload, sized, self.task.data, self.device, self.method, option)
         return calibrated([raw], workload.name, self.device.name, option)[0] if self.calibration else raw
 
     def largest(
@@ -53,7 +54,7 @@ class Estimator:
             DoesNotFit: not even the smallest does.
         """
         return largest_batch_of(
-            self.job,
+            self.task,
             config,
             self.device,
             goal.limit_bytes,
@@ -128,14 +129,14 @@ def size_configuration(
     )
 
 
-def reachable(job: Job, goal: Goal) -> int:
+def reachable(task: TrainingTask, goal: Goal) -> int:
     """The samples of an optimizer step that are wanted, but no more than there are or the hyperparameter allows."""
-    return min(goal.effective_batch, batch_bound(job)[0])
+    return min(goal.effective_batch, batch_bound(task)[0])
 
 
 def limited_by(estimator: Estimator, config: Config, chosen: Chosen) -> str | None:
     """The hyperparameter that kept memory from growing before the batch met its bound; None where nothing did."""
-    name = estimator.job.workload.memory_limited_by
+    name = estimator.task.workload.memory_limited_by
     if name is None or chosen.beyond_bytes is not None or chosen.batch_size < 2:
         return None
     config = with_fewer_pairs(config, chosen)
@@ -144,7 +145,7 @@ def limited_by(estimator: Estimator, config: Config, chosen: Chosen) -> str | No
 
 
 def _accumulation(estimator: Estimator, goal: Goal, batch: int) -> int:
-    return accumulation_for(batch, goal.devices, reachable(estimator.job, goal))
+    return accumulation_for(batch, goal.devices, reachable(estimator.task, goal))
 
 
 def _fewer_pairs(
@@ -155,7 +156,7 @@ def _fewer_pairs(
     # Of the positives 0 stands for all that there are, which are fewer than the most that can be asked for.
     pairs = {key: config[key] for key in PAIRS if key in config}
     if pairs.get("n_positives") == 0:
-        pairs["n_positives"] = int(estimator.job.workload.number("n_positives").high)
+        pairs["n_positives"] = int(estimator.task.workload.number("n_positives").high)
 
     def fewer(accumulation: int) -> dict[str, int] | None:
         def need(changed: Mapping[str, int]) -> int:
@@ -183,7 +184,7 @@ def _remedies(estimator: Estimator, config: Config, goal: Goal, need: int) -> li
 
 def _switches(estimator: Estimator, config: Config) -> list[tuple[str, int]]:
     """What can be switched on to need less; mixed precision on the CPU only where a study does not refuse it."""
-    workload = estimator.job.workload
+    workload = estimator.task.workload
     allowed = {
         "amp": estimator.device.kind == "cuda" or not workload.batches_vary,
         CHECKPOINTING: workload.can_checkpoint,
@@ -194,10 +195,10 @@ def _switches(estimator: Estimator, config: Config) -> list[tuple[str, int]]:
 
 def _halved(estimator: Estimator, config: Config, batch: int) -> tuple[str, int] | None:
     """The whole number of which half leaves the smallest footprint."""
-    without = (*NOT_SIZES, batch_key(estimator.job))
+    without = (*NOT_SIZES, batch_key(estimator.task))
     halves = {
         key: config[key] // 2
-        for key, spec in estimator.job.workload.hyperparameters.items()
+        for key, spec in estimator.task.workload.hyperparameters.items()
         if isinstance(spec, Hyperparameter) and isinstance(spec.default, int)
         if key not in without and config[key] // 2 >= max(spec.low, 1)
     }

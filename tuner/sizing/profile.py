@@ -64,8 +64,8 @@ def _corrected(guess: MemoryEstimate, took_bytes: int) -> Callable[[MemoryEstima
 
 
 def _measured_bytes(estimator: Estimator, config: Config, chosen: Chosen) -> int:
-    job, device = estimator.job, estimator.device
+    task, device = estimator.task, estimator.device
     sizes = chosen.batch_size, chosen.accumulation
-    whole = in_batches(with_fewer_pairs(config, chosen), batch_key(job), *sizes)
-    found = measure(job.workload, whole, job.data, device, estimator.expandable_segments)
+    whole = in_batches(with_fewer_pairs(config, chosen), batch_key(task), *sizes)
+    found = measure(task.workload, whole, task.data, device, estimator.expandable_segments)
     return found.peak_bytes + (RAY_BYTES if device.kind == "cpu" else 0)

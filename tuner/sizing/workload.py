@@ -10,11 +10,12 @@ from tuner.errors import InputError
 from tuner.estimation.estimate import Method, calibrated, estimate
 from tuner.sizing.search import TRAINING_SET, LargestBatch, check_least, largest_batch
 from tuner.trial import ACCUMULATION, MAX_BATCH, Device, MemoryEstimate
-from tuner.workloads.base import Config, Job
+from tuner.workloads.base import Config
+from tuner.workloads.task import TrainingTask
 
 
 def largest_batch_of(
-    job: Job,
+    task: TrainingTask,
     config: Config,
     device: Device,
     limit_bytes: int,
@@ -30,7 +31,7 @@ def largest_batch_of(
     """The largest batch of a configuration that fits, or micro-batch, and the estimate of its footprint.
 
     Args:
-        job: the workload and its data.
+        task: the workload and its data.
         config: a complete configuration; its own batch and its accumulation do not count.
         device: what to estimate for.
         limit_bytes: what there is.
@@ -48,17 +49,17 @@ def largest_batch_of(
             cannot be estimated.
         DoesNotFit: a batch of ``at_least`` does not.
     """
-    key = batch_key(job)
+    key = batch_key(task)
 
     @cache
     def guess(batch: int) -> MemoryEstimate:
         sized = in_batches(config, key, batch, accumulation)
-        raw = estimate(job.workload, sized, job.data, device, method, expandable_segments)
+        raw = estimate(task.workload, sized, task.data, device, method, expandable_segments)
         if not calibration:
             return raw
-        return calibrated([raw], job.workload.name, device.name, expandable_segments)[0]
+        return calibrated([raw], task.workload.name, device.name, expandable_segments)[0]
 
-    most, bound = batch_bound(job, config)
+    most, bound = batch_bound(task, config)
     if accumulation > most:
         raise InputError(f"accumulation {accumulation} is above {most}, {bound}: lower it")
     check_least(at_least, most, bound)
@@ -89,23 +90,23 @@ def in_batches(config: Config, key: str, batch: int, accumulation: int) -> dict[
     return {**alone, key: batch * accumulation, **parts}
 
 
-def batch_key(job: Job) -> str:
+def batch_key(task: TrainingTask) -> str:
     """The hyperparameter that says how many samples are in a batch.
 
     Raises:
         InputError: the workload has none that memory grows with.
     """
-    if job.workload.memory_scales_with is None:
-        raise InputError(f"workload {job.workload.name}: it has no batch whose size decides its memory")
-    return job.workload.memory_scales_with
+    if task.workload.memory_scales_with is None:
+        raise InputError(f"workload {task.workload.name}: it has no batch whose size decides its memory")
+    return task.workload.memory_scales_with
 
 
-def batch_bound(job: Job, config: Config = MappingProxyType({})) -> tuple[int, str]:
+def batch_bound(task: TrainingTask, config: Config = MappingProxyType({})) -> tuple[int, str]:
     """The most samples that a batch of a configuration can have, and what sets that bound."""
-    key = batch_key(job)
-    allowed = int(job.workload.number(key).high)
-    samples = job.workload.training_samples(job.data)
-    bounds = [(allowed, f"the largest {key} that {job.workload.name} allows")]
+    key = batch_key(task)
+    allowed = int(task.workload.number(key).high)
+    samples = task.workload.training_samples(task.data)
+    bounds = [(allowed, f"the largest {key} that {task.workload.name} allows")]
     bounds += [(samples, TRAINING_SET)] if samples is not None else []
     bounds += [(config[MAX_BATCH], MAX_BATCH)] if config.get(MAX_BATCH) else []
     return min(reversed(bounds), key=lambda bound: bound[0])

@@ -13,7 +13,7 @@ from typing import Any
 from tuner.records.rows import Row
 from tuner.records.study_json import AUTO_BATCH, classes, workloads
 from tuner.study.selection import source_of
-from tuner.workloads import Classes, find_workload
+from tuner.workloads.lookup import Classes, find_workload
 
 FLAGS = {"overrides": "set", "study": "from"}  # options that the command line calls otherwise
 

@@ -14,7 +14,7 @@ from tuner.sizing.workload import batch_bound, batch_key, largest_batch_of
 from tuner.spec.settings import Settings
 from tuner.study.planning import Estimates, estimate_requests
 from tuner.trial import ACCUMULATION, AUTO, GB, MAX_BATCH, Device, Trial, is_auto, title, with_batch
-from tuner.workloads.base import Choice, Job, Jobs
+from tuner.workloads.task import Selection, Tasks, TrainingTask
 
 SHOWN = 8  # so many of the batches are told in the plan
 # With --on-oom accumulate a trial's micro-batch may be halved three times where it is a multiple of this; where that
@@ -124,27 +124,27 @@ def packed_uniformly(settings: Settings) -> Settings:
     return replace(settings, packing="uniform")
 
 
-def refuse_auto(choices: Sequence[Choice]) -> None:
+def refuse_auto(selections: Sequence[Selection]) -> None:
     """Refuses configurations whose batch is ``auto``, where there is no plan that has shares.
 
     Raises:
         InputError: there is one.
     """
-    for choice in choices:
-        for each in choice.configurations:
+    for selection in selections:
+        for each in selection.configurations:
             if is_auto(each.values):
-                key = choice.workload.memory_scales_with
+                key = selection.workload.memory_scales_with
                 raise InputError(
                     f"{each.name}: {key} {AUTO}: it takes a plan's shares to find it: `tune plan` does, or give a "
                     f"number (--set {key}=N, or in the file)"
                 )
 
 
-def size_batches(jobs: Jobs, trials: Sequence[Trial], devices: Sequence[Device], settings: Settings) -> Sized:
+def size_batches(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device], settings: Settings) -> Sized:
     """Finds the batches that are ``auto``, and estimates all trials.
 
     Args:
-        jobs: what they train.
+        tasks: what they train.
         trials: all of the study, each workload's side by side.
         devices: where trials may run.
         settings: how to estimate, and how many workers there may be.
@@ -154,13 +154,13 @@ def size_batches(jobs: Jobs, trials: Sequence[Trial], devices: Sequence[Device],
             ``estimate_requests``.
     """
     fixed = [trial for trial in trials if not is_auto(trial.config)]
-    known = estimate_requests(jobs, fixed, devices, settings)
+    known = estimate_requests(tasks, fixed, devices, settings)
     if len(fixed) == len(trials):
         return Sized(list(trials), known, None, [])
     largest = max((request.need_bytes for request in known.requests), default=0)
     share = share_of(devices, largest, len(trials), settings)
-    batches = _batches(jobs, [trial for trial in trials if is_auto(trial.config)], devices, share, settings)
-    found = estimate_requests(jobs, [each.trial for each in batches], devices, settings)
+    batches = _batches(tasks, [trial for trial in trials if is_auto(trial.config)], devices, share, settings)
+    found = estimate_requests(tasks, [each.trial for each in batches], devices, settings)
     requests = {request.trial.trial_id: request for request in [*known.requests, *found.requests]}
     ordered = [requests[trial.trial_id] for trial in trials]
     estimates = Estimates(ordered, {**known.raw, **found.raw}, known.known)
@@ -198,38 +198,38 @@ def share_of(devices: Sequence[Device], largest_bytes: int, trials: int, setting
 
 
 def _batches(
-    jobs: Jobs, trials: Sequence[Trial], devices: Sequence[Device], share: Share, settings: Settings
+    tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device], share: Share, settings: Settings
 ) -> list[AutoBatch]:
     """The batch of each trial; where only such values differ as take no memory, it is searched once."""
     known: dict[tuple[object, ...], LargestBatch] = {}
     batches = []
     for trial in trials:
-        job = jobs[trial.workload]
+        task = tasks[trial.workload]
         sizes = (item for item in trial.config.items() if item[0] not in WITHOUT_MEMORY)
         same = (trial.workload, trial.config.get(MAX_BATCH), *sizes)
         if same not in known:
-            known[same] = _largest(job, trial, devices, share, settings, several=len(jobs) > 1)
-        batches.append(_to_batch(job, trial, known[same]))
+            known[same] = _largest(task, trial, devices, share, settings, several=len(tasks) > 1)
+        batches.append(_to_batch(task, trial, known[same]))
     return batches
 
 
-def _to_batch(job: Job, trial: Trial, micro: LargestBatch) -> AutoBatch:
+def _to_batch(task: TrainingTask, trial: Trial, micro: LargestBatch) -> AutoBatch:
     size = micro.batch_size * trial.micro_batches
     sized = replace(trial, config=with_batch(trial.config, size))
     return AutoBatch(
-        sized, batch_key(job), micro, "memory" if micro.beyond_bytes else batch_bound(job, trial.config)[1]
+        sized, batch_key(task), micro, "memory" if micro.beyond_bytes else batch_bound(task, trial.config)[1]
     )
 
 
 def _largest(
-    job: Job, trial: Trial, devices: Sequence[Device], share: Share, settings: Settings, *, several: bool
+    task: TrainingTask, trial: Trial, devices: Sequence[Device], share: Share, settings: Settings, *, several: bool
 ) -> LargestBatch:
     """The largest batch or micro-batch that fits the share on every kind of device: it may be placed on any."""
     kinds = {device.name: device for device in devices}
     try:
         found = [
             largest_batch_of(
-                job,
+                task,
                 trial.config,
                 device,
                 share.size_bytes,
@@ -245,13 +245,13 @@ def _largest(
         name = title(trial.workload, trial.name, several=several)
         one = "a micro-batch of 1" if ACCUMULATION in trial.config else "a batch of 1"
         raise InputError(
-            f"{name}: {batch_key(job)} {AUTO}: {one} needs {error.need_bytes / GB:.2f} GB, "
+            f"{name}: {batch_key(task)} {AUTO}: {one} needs {error.need_bytes / GB:.2f} GB, "
             f"{(error.need_bytes - error.limit_bytes) / GB:.2f} GB more than the share of "
             f"{error.limit_bytes / GB:.2f} GB: {_remedy(error.need_bytes, devices, share, settings)}"
         ) from error
     except InputError as error:
         name = title(trial.workload, trial.name, several=several)
-        raise InputError(f"{name}: {batch_key(job)} {AUTO}: {error}") from error
+        raise InputError(f"{name}: {batch_key(task)} {AUTO}: {error}") from error
     smallest = min(found, key=lambda each: each.batch_size)
     return _halvable(smallest) if settings.on_oom == "accumulate" else smallest
 

@@ -27,8 +27,8 @@ from tuner.study.live_search import LiveSearch, first_suggestions, fitting
 from tuner.study.planning import Estimates, plan_requests, whole_bytes
 from tuner.study.resume import check_same, ended, listed, remaining, with_more_samples, with_more_seeds
 from tuner.trial import Device, Request, Trial, title
-from tuner.workloads import classes_of
-from tuner.workloads.base import Jobs, accumulated, describe, metrics_of
+from tuner.workloads.lookup import classes_of
+from tuner.workloads.task import Tasks, accumulated, describe, metrics_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,7 +47,7 @@ def earlier_attempts(settings: Settings, study: Mapping[str, Any], described: Ma
 
 
 def plan_left(
-    jobs: Jobs,
+    tasks: Tasks,
     estimates: Estimates,
     trials: Sequence[Trial],
     attempts: Sequence[Row],
@@ -61,18 +61,18 @@ def plan_left(
     """
     whole = whole_bytes(devices, settings)
     policy, requests = settings.retry_policy, list(estimates.requests)
-    left = remaining(requests, attempts, policy, whole_bytes=whole, accumulated=partial(accumulated, jobs))
+    left = remaining(requests, attempts, policy, whole_bytes=whole, accumulated=partial(accumulated, tasks))
     if live:
         live.recall(trials, ended(attempts, left), read_epochs(Path(settings.resume or "") / EPOCHS))
-        left += first_suggestions(live, left, estimates, jobs, devices, whole)
-    fit, misfits = fitting(left, whole, jobs, settings) if settings.search else (left, [])
+        left += first_suggestions(live, left, estimates, tasks, devices, whole)
+    fit, misfits = fitting(left, whole, tasks, settings) if settings.search else (left, [])
     if fit:
         more = len(fit) + live.left if live else 0
-        return *plan_requests(jobs, fit, devices, settings, more), misfits
+        return *plan_requests(tasks, fit, devices, settings, more), misfits
     if misfits and not attempts:
-        plan_requests(jobs, [min(misfits, key=lambda each: each.need_bytes)], devices, settings)  # says why not
+        plan_requests(tasks, [min(misfits, key=lambda each: each.need_bytes)], devices, settings)  # says why not
     shown = [replace(request, need_bytes=min(request.need_bytes, whole)) for request in requests]
-    return plan_requests(jobs, shown, devices, settings)[0], [], misfits
+    return plan_requests(tasks, shown, devices, settings)[0], [], misfits
 
 
 def print_beginning(
@@ -80,12 +80,12 @@ def print_beginning(
     plan: Plan,
     requests: Sequence[Request],
     attempts: Sequence[Row],
-    jobs: Jobs,
+    tasks: Tasks,
     sized: Sized,
     live: LiveSearch | None,
 ) -> None:
     """The plan, and what a search adds to it; where nothing is left to do, what would run trials again."""
-    lines = [plan_text(plan, requests, describe(jobs), str(sized))]
+    lines = [plan_text(plan, requests, describe(tasks), str(sized))]
     if live and live.left:
         lines.append(_search_text(live))
     if not requests:
@@ -93,9 +93,9 @@ def print_beginning(
     console.print("\n".join(lines), markup=False, soft_wrap=True)
 
 
-def print_needs(console: Console, jobs: Jobs, requests: Sequence[Request]) -> None:
+def print_needs(console: Console, tasks: Tasks, requests: Sequence[Request]) -> None:
     """What each configuration will need, if any are left; it is the same for all of its seeds."""
-    several = len(jobs) > 1
+    several = len(tasks) > 1
     listed = {title(each.trial.workload, each.trial.name, several=several): each.estimate for each in requests}
     if listed:
         console.print(estimates_text(list(listed.items())), markup=False, soft_wrap=True)
@@ -107,10 +107,10 @@ def print_monitoring(console: Console, plan: Plan, requests: Sequence[Request]) 
         console.print(watch, markup=False, soft_wrap=True)
 
 
-def open_folder(settings: Settings, jobs: Jobs, label: str, attempts: int, console: Console) -> StudyFolder:
+def open_folder(settings: Settings, tasks: Tasks, label: str, attempts: int, console: Console) -> StudyFolder:
     """The folder that was asked for, that of the study that is gone on with, or a new one that no other study has."""
     if settings.resume:
-        folder = StudyFolder.resume(Path(settings.resume), metrics_of(jobs))
+        folder = StudyFolder.resume(Path(settings.resume), metrics_of(tasks))
         if len(folder.attempts()) != attempts:  # it was not locked when they were read
             folder.close()
             raise InputError(f"--resume {settings.resume}: another run has just written there; look at it again")
@@ -118,12 +118,12 @@ def open_folder(settings: Settings, jobs: Jobs, label: str, attempts: int, conso
             console.print(note, markup=False, soft_wrap=True)
         return folder
     if settings.output:
-        return StudyFolder(Path(settings.output), metrics_of(jobs))
-    base = Path("results") / f"{time.strftime('%Y%m%d-%H%M%S')}-{'+'.join(jobs)}-{label}"
+        return StudyFolder(Path(settings.output), metrics_of(tasks))
+    base = Path("results") / f"{time.strftime('%Y%m%d-%H%M%S')}-{'+'.join(tasks)}-{label}"
     number, path = 1, base
     while True:
         try:
-            return StudyFolder(path, metrics_of(jobs), new=True)
+            return StudyFolder(path, metrics_of(tasks), new=True)
         except FileExistsError:
             number += 1
             path = base.with_name(f"{base.name}-{number}")
@@ -137,7 +137,7 @@ def describe_study(
     tried: Sequence[Trial],
     sized: Sized,
     plan: Plan,
-    jobs: Jobs,
+    tasks: Tasks,
     settings: Settings,
     live: LiveSearch | None,
 ) -> Mapping[str, Any]:
@@ -151,16 +151,16 @@ def describe_study(
         tried: the trials that are known by now.
         sized: the batches that were found for them.
         plan: how they share the devices.
-        jobs: the workloads with their data.
+        tasks: the workloads with their data.
         settings: the study's.
         live: suggests trials as others end.
 
     Returns:
         What it says now.
     """
-    configurations = {"configurations": listed(tried, several=len(jobs) > 1)}
+    configurations = {"configurations": listed(tried, several=len(tasks) > 1)}
     if not settings.resume:
-        about = {**described, **configurations, **_of_new(sized, plan, jobs, settings), **called}
+        about = {**described, **configurations, **_of_new(sized, plan, tasks, settings), **called}
     elif live or len(configurations["configurations"]) > len(study.get("configurations", [])):
         about = with_more_samples({**study, **configurations}, settings.num_samples)
     elif settings.seeds > study.get("seeds", 1):
@@ -171,14 +171,14 @@ def describe_study(
     return about
 
 
-def _of_new(sized: Sized, plan: Plan, jobs: Jobs, settings: Settings) -> dict[str, Any]:
+def _of_new(sized: Sized, plan: Plan, tasks: Tasks, settings: Settings) -> dict[str, Any]:
     """What a study is begun with, and by what."""
     packages = ("torch", "ray", "numpy")
     return {
         AUTO_BATCH: sized.by_trial(),
-        "classes": classes_of([job.workload for job in jobs.values()]),
-        "metrics": metrics_of(jobs),
-        "data": describe(jobs),
+        "classes": classes_of([task.workload for task in tasks.values()]),
+        "metrics": metrics_of(tasks),
+        "data": describe(tasks),
         "settings": dataclasses.asdict(settings),
         "plan": {**dataclasses.asdict(plan), "workers": plan.workers},
         "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}},

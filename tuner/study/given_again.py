@@ -11,10 +11,10 @@ from tuner.records.study_json import classes, workloads
 from tuner.search.plain import plain_configs, plain_space
 from tuner.study.resume import merged_options
 from tuner.study.searching import BUILT_IN
-from tuner.workloads import WAS_OBJECT, find_workload, listed, texts_of
+from tuner.workloads.lookup import WAS_OBJECT, find_workload, listed, texts_of
 
 if TYPE_CHECKING:
-    from tuner.workloads import Workloads
+    from tuner.workloads.lookup import Workloads
 
 CALL = "tuner.run()"  # for ``study.json``: what no command can say
 

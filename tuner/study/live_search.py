@@ -16,7 +16,8 @@ from tuner.search.searchers import Searcher, State
 from tuner.spec.settings import Settings
 from tuner.study.planning import Estimates, estimate_requests, to_trials, within
 from tuner.trial import GB, Configuration, Device, Request, Status, Trial
-from tuner.workloads.base import Choice, Jobs, Workload
+from tuner.workloads.base import Workload
+from tuner.workloads.task import Selection, Tasks
 
 ESTIMATES = 8  # so many suggestions in a row may be of a footprint that cannot be estimated
 FIRST = 8  # so many suggestions are asked for before anything runs, to plan by; with fewer workers only so many
@@ -72,7 +73,7 @@ class LiveSearch:
                 found = to_configuration(self.workload, {**self.fixed, **values}, f"suggestion-{number}")
                 _refuse_prerequisites(self.workload, found)
                 self.workload.check([found], data)
-                (trial,) = to_trials([_choice(self.workload, [found])], self.settings)
+                (trial,) = to_trials([_selection(self.workload, [found])], self.settings)
             except InputError as error:
                 self.fault = str(error)
                 self.searcher.tell(trial_id, "unfit", None)
@@ -125,17 +126,17 @@ class LiveSearch:
 
 
 def fitting(
-    requests: Sequence[Request], whole: int, jobs: Jobs, settings: Settings
+    requests: Sequence[Request], whole: int, tasks: Tasks, settings: Settings
 ) -> tuple[list[Request], list[Request]]:
     """The requests that some device can serve, and those that none can.
 
     Args:
         requests: of trials.
         whole: the most that a trial can be given, in bytes.
-        jobs: what they train.
+        tasks: what they train.
         settings: the study's.
     """
-    fit = [within(request, whole, jobs, settings).need_bytes <= whole for request in requests]
+    fit = [within(request, whole, tasks, settings).need_bytes <= whole for request in requests]
     return (
         [request for request, fits in zip(requests, fit, strict=True) if fits],
         [request for request, fits in zip(requests, fit, strict=True) if not fits],
@@ -151,7 +152,7 @@ def first_suggestions(
     live: LiveSearch,
     left: Sequence[Request],
     estimates: Estimates,
-    jobs: Jobs,
+    tasks: Tasks,
     devices: Sequence[Device],
     whole: int,
 ) -> list[Request]:
@@ -161,7 +162,7 @@ def first_suggestions(
         live: the search.
         left: trials of a study that is gone on with.
         estimates: of all trials; those of the suggestions are added.
-        jobs: what is trained.
+        tasks: what is trained.
         devices: where trials may run.
         whole: the most that a trial can be given, in bytes.
 
@@ -170,29 +171,29 @@ def first_suggestions(
     """
     settings = live.settings
     found: list[Request] = []
-    fit = len(fitting(left, whole, jobs, settings)[0])
-    while fit < min(FIRST, settings.max_workers or FIRST) and (request := suggested(live, estimates, jobs, devices)):
+    fit = len(fitting(left, whole, tasks, settings)[0])
+    while fit < min(FIRST, settings.max_workers or FIRST) and (request := suggested(live, estimates, tasks, devices)):
         found.append(request)
-        fit += bool(fitting([request], whole, jobs, settings)[0])
+        fit += bool(fitting([request], whole, tasks, settings)[0])
     if not live.trials:
         why = live.fault or "it suggests nothing"
         raise InputError(f"--search {settings.search}: none of its suggestions can be used: {why}")
     return found
 
 
-def suggested(live: LiveSearch, estimates: Estimates, jobs: Jobs, devices: Sequence[Device]) -> Request | None:
+def suggested(live: LiveSearch, estimates: Estimates, tasks: Tasks, devices: Sequence[Device]) -> Request | None:
     """The request of the next suggestion whose footprint can be estimated; None if there is none.
 
     A model that cannot be built of some values must not end the trials of others.
     """
     for _ in range(ESTIMATES):
-        trial = live.next(jobs[live.workload.name].data)
+        trial = live.next(tasks[live.workload.name].data)
         if trial is None:
             return None
         key = memory_key(trial.config)
         if key not in live.refused:
             try:
-                return estimated(trial, estimates, jobs, devices, live.settings)
+                return estimated(trial, estimates, tasks, devices, live.settings)
             except InputError as error:
                 live.refused[key] = str(error)
         live.refuse(trial, live.refused[key])
@@ -200,7 +201,7 @@ def suggested(live: LiveSearch, estimates: Estimates, jobs: Jobs, devices: Seque
 
 
 def estimated(
-    trial: Trial, estimates: Estimates, jobs: Jobs, devices: Sequence[Device], settings: Settings
+    trial: Trial, estimates: Estimates, tasks: Tasks, devices: Sequence[Device], settings: Settings
 ) -> Request:
     """The request of a suggested trial, whose estimate is kept with the others'.
 
@@ -214,7 +215,7 @@ def estimated(
         estimates.raw[trial.trial_id] = estimates.raw[like.trial.trial_id]
         estimates.requests.append(replace(like, trial=trial))
         return estimates.requests[-1]
-    found = estimate_requests({trial.workload: jobs[trial.workload]}, [trial], devices, settings)
+    found = estimate_requests({trial.workload: tasks[trial.workload]}, [trial], devices, settings)
     estimates.raw.update(found.raw)
     estimates.requests.extend(found.requests)
     return found.requests[0]
@@ -229,7 +230,7 @@ def to_configuration(workload: Workload, values: Mapping[str, Any], name: str) -
     (found,) = configurations(
         [{**values, "name": name}], workload.schema, source="a suggestion", finish=workload.finish
     )
-    _choice(workload, [found])
+    _selection(workload, [found])
     return found
 
 
@@ -238,5 +239,5 @@ def _refuse_prerequisites(workload: Workload, found: Configuration) -> None:
         raise InputError(f"{wanted.name} must be trained first: do that, and give the path by --set {key}=PATH")
 
 
-def _choice(workload: Workload, listed: Sequence[Configuration]) -> Choice:
-    return Choice(workload, lambda: None, listed)
+def _selection(workload: Workload, listed: Sequence[Configuration]) -> Selection:
+    return Selection(workload, lambda: None, listed)

@@ -13,7 +13,8 @@ from tuner.estimation.estimate import calibrated, estimate_all
 from tuner.placement.packing import Plan, budget_bytes, limited, make_plan, need_bytes
 from tuner.spec.settings import Settings
 from tuner.trial import GB, Configuration, Device, MemoryEstimate, Request, Trial, title
-from tuner.workloads.base import Choice, Job, Jobs, Workload, accumulated
+from tuner.workloads.base import Workload
+from tuner.workloads.task import Selection, Tasks, TrainingTask, accumulated
 
 Pair = tuple[MemoryEstimate, MemoryEstimate]  # before and after calibration
 
@@ -40,23 +41,23 @@ def usable(devices: Sequence[Device], settings: Settings) -> tuple[Device, ...]:
     return tuple(limited(device, int(settings.device_memory_gb * GB)) for device in devices)
 
 
-def to_trials(choices: Sequence[Choice], settings: Settings) -> list[Trial]:
+def to_trials(selections: Sequence[Selection], settings: Settings) -> list[Trial]:
     """A trial for each configuration and seed, numbered over the whole study: all of the first seed come first.
 
     So more seeds only add trials, and leave the numbers of the others as they are.
 
     Args:
-        choices: what to try of each workload.
+        selections: what to try of each workload.
         settings: the seeds, and another number of epochs, if one is set.
 
     Raises:
         InputError: it is more than a workload allows.
     """
     listed = [
-        (choice.workload, each, _config(choice.workload, each, settings.epochs), seed)
+        (selection.workload, each, _config(selection.workload, each, settings.epochs), seed)
         for seed in range(settings.seed, settings.seed + settings.seeds)
-        for choice in choices
-        for each in choice.configurations
+        for selection in selections
+        for each in selection.configurations
     ]
     width = max(3, len(str(max(len(listed), settings.num_samples or 0))))  # a search adds to them
     return [
@@ -66,12 +67,12 @@ def to_trials(choices: Sequence[Choice], settings: Settings) -> list[Trial]:
 
 
 def estimate_requests(
-    jobs: Jobs, trials: Sequence[Trial], devices: Sequence[Device], settings: Settings
+    tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device], settings: Settings
 ) -> Estimates:
     """What each trial will need, on whichever of the devices it needs the most.
 
     Args:
-        jobs: what they train; the data are not looked at unless memory is estimated.
+        tasks: what they train; the data are not looked at unless memory is estimated.
         trials: all of the study, each workload's side by side.
         devices: where trials may run.
         settings: how to estimate, and whether to calibrate.
@@ -79,16 +80,16 @@ def estimate_requests(
     Raises:
         InputError: a footprint cannot be estimated, the calibration is damaged, or a trial can run on no CPU.
     """
-    check_amp(jobs, trials, devices)
+    check_amp(tasks, trials, devices)
     if not settings.auto_memory:
         given = MemoryEstimate("given", context_bytes=int(settings.model_memory_gb * GB))
         requests = [Request(trial, given, need_bytes(given)) for trial in trials]
-        return Estimates(requests, {trial.trial_id: given for trial in trials}, {name: [] for name in jobs})
+        return Estimates(requests, {trial.trial_id: given for trial in trials}, {name: [] for name in tasks})
     kinds = {device.name: device for device in devices}
     requests, raw, known = [], {}, {}
-    for name, job in jobs.items():
+    for name, task in tasks.items():
         mine = [trial for trial in trials if trial.workload == name]
-        for trial, (before, after) in zip(mine, _estimated(job, mine, list(kinds.values()), settings), strict=True):
+        for trial, (before, after) in zip(mine, _estimated(task, mine, list(kinds.values()), settings), strict=True):
             requests.append(Request(trial, after, need_bytes(after)))
             raw[trial.trial_id] = before
         keys = [calibration_key(name, device, settings) for device in kinds.values() if settings.calibration]
@@ -96,7 +97,7 @@ def estimate_requests(
     return Estimates(requests, raw, known)
 
 
-def check_amp(jobs: Jobs, trials: Sequence[Trial], devices: Sequence[Device]) -> None:
+def check_amp(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device]) -> None:
     """Refuses mixed precision on the CPU with batches of many sizes.
 
     oneDNN compiles its bfloat16 kernels for every shape and keeps them: GT-SSL's epochs took ten times as long there,
@@ -106,7 +107,7 @@ def check_amp(jobs: Jobs, trials: Sequence[Trial], devices: Sequence[Device]) ->
         InputError: a trial asks for it.
     """
     for trial in trials:
-        varies = jobs[trial.workload].workload.batches_vary
+        varies = tasks[trial.workload].workload.batches_vary
         if varies and trial.config.get("amp") and any(device.kind == "cpu" for device in devices):
             raise InputError(
                 f"{trial.name}: amp 1: not on the CPU, where it is slower and larger for the batches of "
@@ -125,7 +126,7 @@ def whole_bytes(devices: Sequence[Device], settings: Settings) -> int:
 
 
 def plan_requests(
-    jobs: Jobs, requests: Sequence[Request], devices: Sequence[Device], settings: Settings, trials: int = 0
+    tasks: Tasks, requests: Sequence[Request], devices: Sequence[Device], settings: Settings, trials: int = 0
 ) -> tuple[Plan, list[Request]]:
     """The plan, and the requests as it can serve them.
 
@@ -133,7 +134,7 @@ def plan_requests(
     it may accumulate.
 
     Args:
-        jobs: what they train.
+        tasks: what they train.
         requests: at least one.
         devices: where they may run.
         settings: the study's.
@@ -143,7 +144,7 @@ def plan_requests(
         InputError: a trial fits on no device; the text names it and says what can be done.
     """
     whole = whole_bytes(devices, settings)
-    served = [within(request, whole, jobs, settings) for request in requests]
+    served = [within(request, whole, tasks, settings) for request in requests]
     largest = max(served, key=lambda request: request.need_bytes)
     try:
         plan = make_plan(
@@ -156,7 +157,7 @@ def plan_requests(
         )
     except InputError as error:
         remedy = "leave out the largest configurations" if settings.auto_memory else "lower --model-memory-gb"
-        name = title(largest.trial.workload, largest.trial.name, several=len(jobs) > 1)
+        name = title(largest.trial.workload, largest.trial.name, several=len(tasks) > 1)
         whose = f"{name}: " if settings.auto_memory else ""
         raise InputError(f"{whose}{error}: lower --gpu-memory-buffer-gb, {remedy}, or use a larger device") from error
     return plan, served
@@ -171,31 +172,35 @@ def _config(workload: Workload, configuration: Configuration, epochs: int | None
     return {**configuration.values, "epochs": epochs}
 
 
-def _estimated(job: Job, trials: Sequence[Trial], devices: Sequence[Device], settings: Settings) -> list[Pair]:
+def _estimated(
+    task: TrainingTask, trials: Sequence[Trial], devices: Sequence[Device], settings: Settings
+) -> list[Pair]:
     """Each trial's estimate on the device on which it needs the most: it may be placed on any of them."""
-    pairs = [_of_one_kind(job, trials, device, settings) for device in devices]
+    pairs = [_of_one_kind(task, trials, device, settings) for device in devices]
     return [max(each, key=lambda pair: need_bytes(pair[1])) for each in zip(*pairs, strict=True)]
 
 
-def _of_one_kind(job: Job, trials: Sequence[Trial], device: Device, settings: Settings) -> list[Pair]:
+def _of_one_kind(task: TrainingTask, trials: Sequence[Trial], device: Device, settings: Settings) -> list[Pair]:
     method, expandable = settings.memory_estimation, settings.expandable_segments
     configurations = [Configuration(trial.name, trial.config) for trial in trials]
-    raw = estimate_all(job.workload, configurations, job.data, device, method=method, expandable_segments=expandable)
+    raw = estimate_all(
+        task.workload, configurations, task.data, device, method=method, expandable_segments=expandable
+    )
     if not settings.calibration:
         return [(each, each) for each in raw]
-    return list(zip(raw, calibrated(raw, job.workload.name, device.name, expandable), strict=True))
+    return list(zip(raw, calibrated(raw, task.workload.name, device.name, expandable), strict=True))
 
 
-def within(request: Request, whole: int, jobs: Jobs, settings: Settings) -> Request:
+def within(request: Request, whole: int, tasks: Tasks, settings: Settings) -> Request:
     """The request as a plan serves it: of no more than a whole device, where only its margin is more than that.
 
     Args:
         request: a trial's.
         whole: the most that a trial can be given, in bytes.
-        jobs: what the study trains.
+        tasks: what the study trains.
         settings: whether a trial that is too large may accumulate.
     """
-    may_shrink = settings.on_oom == "accumulate" and accumulated(jobs, request.trial) is not None
+    may_shrink = settings.on_oom == "accumulate" and accumulated(tasks, request.trial) is not None
     if whole and (request.estimate.total_bytes <= whole or may_shrink):
         return replace(request, need_bytes=min(request.need_bytes, whole))
     return request

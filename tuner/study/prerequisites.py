@@ -20,28 +20,28 @@ from tuner.spec.settings import Settings
 from tuner.study.result import StudyResult
 from tuner.study.study import run_study
 from tuner.trial import Configuration
-from tuner.workloads.base import Choice
+from tuner.workloads.task import Selection
 
 # Options of such a study, whatever those of the others are: it is one trial, needed to its end.
 ALONE: Mapping[str, Any] = {"seeds": 1, "epochs": None, "search": None, "num_samples": None, "scheduler": "fifo"}
 
 
 def train_prerequisites(
-    choices: Sequence[Choice],
+    selections: Sequence[Selection],
     settings: Settings,
     *,
     command: str,
     options: Mapping[str, Any] | None = None,
     make_executor: Callable[[], Executor] | None = None,
-) -> tuple[list[Choice], Settings]:
-    """The same choices and settings, with every prerequisite trained and its path filled in.
+) -> tuple[list[Selection], Settings]:
+    """The same selections and settings, with every prerequisite trained and its path filled in.
 
     Each is trained in a folder of its own, ``<output>-<name>`` or a new one under ``results/``, with the same options
     as the study but for ``--epochs``. One that is in ``<output>-<name>`` already is gone on with, or taken from there
     if it is complete. A dry run shows its plan and fills in nothing. What is left of a limit of time is the study's.
 
     Args:
-        choices: what to try of each workload.
+        selections: what to try of each workload.
         settings: the study's.
         command: what the user called.
         options: the options of ``tune run`` that make the study.
@@ -52,20 +52,20 @@ def train_prerequisites(
         ExecutionError: one could not be trained.
         KeyboardInterrupt: after everything that was finished has been written.
     """
-    choices = [replace(choice, load_data=cache(choice.load_data)) for choice in choices]
-    found = [(choice, wanted) for choice in choices for wanted in needed(choice)]
+    selections = [replace(selection, load_data=cache(selection.load_data)) for selection in selections]
+    found = [(selection, wanted) for selection in selections for wanted in needed(selection)]
     if not found:
-        return choices, settings
+        return selections, settings
     began, paths = time.monotonic(), list[tuple[Configuration, str]]()
     # What would end the study, or a later one of these, is found before hours of training and not after them.
     for checked in (settings, *(_own_settings(settings, wanted.name, began) for _, wanted in found)):
         checked.check()
-    for choice in choices:
-        choice.load_checked()
-    for choice, wanted in found:
-        study = _Study(choice, wanted, command, options, make_executor, tuple(paths))
+    for selection in selections:
+        selection.load_checked()
+    for selection, wanted in found:
+        study = _Study(selection, wanted, command, options, make_executor, tuple(paths))
         paths.append((wanted, study.run(_own_settings(settings, wanted.name, began))))
-    filled = [choice if settings.dry_run else _filled(choice, paths) for choice in choices]
+    filled = [selection if settings.dry_run else _filled(selection, paths) for selection in selections]
     return filled, replace(settings, time_limit=_time_left(settings, began))
 
 
@@ -73,7 +73,7 @@ def train_prerequisites(
 class _Study:
     """A study of one configuration, which others need."""
 
-    choice: Choice
+    selection: Selection
     wanted: Configuration
     command: str
     options: Mapping[str, Any] | None
@@ -82,11 +82,11 @@ class _Study:
 
     def run(self, settings: Settings) -> str:
         """Trains it, and tells where its best weights are."""
-        whose = [each.name for each in self.choice.configurations if self.wanted in _of(self.choice, each)]
+        whose = [each.name for each in self.selection.configurations if self.wanted in _of(self.selection, each)]
         _say(f"{self.wanted.name} is trained first, once, for {', '.join(whose)}")
         try:
             result = run_study(
-                [replace(self.choice, configurations=[self.wanted])],
+                [replace(self.selection, configurations=[self.wanted])],
                 settings,
                 label=self.wanted.name,
                 command=self.command,
@@ -128,31 +128,31 @@ class _Study:
         """How a path is given to who needs it: --set is for all configurations, of which some may refuse it."""
         found = {
             each.name: key
-            for each in self.choice.configurations
-            for key, needed in self.choice.workload.prerequisites(each.values).items()
+            for each in self.selection.configurations
+            for key, needed in self.selection.workload.prerequisites(each.values).items()
             if needed == wanted
         }
         if not found:
             return ""  # it is for another workload
         key = next(iter(found.values()))
-        if len(found) == len(self.choice.configurations):
+        if len(found) == len(self.selection.configurations):
             return f"add --set {key}={path}"
         return f"give {key}: {path} to {', '.join(found)} in a file for --config"
 
 
-def _of(choice: Choice, configuration: Configuration) -> list[Configuration]:
-    return list(choice.workload.prerequisites(configuration.values).values())
+def _of(selection: Selection, configuration: Configuration) -> list[Configuration]:
+    return list(selection.workload.prerequisites(configuration.values).values())
 
 
-def needed(choice: Choice) -> list[Configuration]:
+def needed(selection: Selection) -> list[Configuration]:
     """What must be trained before a workload's configurations can be, each once.
 
     Raises:
         InputError: two that differ have one name.
     """
     found: list[Configuration] = []
-    for each in choice.configurations:
-        found += [wanted for wanted in _of(choice, each) if wanted not in found]
+    for each in selection.configurations:
+        found += [wanted for wanted in _of(selection, each) if wanted not in found]
     for name, number in Counter(wanted.name for wanted in found).items():
         if number > 1:
             differing = sorted(
@@ -164,17 +164,17 @@ def needed(choice: Choice) -> list[Configuration]:
     return found
 
 
-def _filled(choice: Choice, paths: Sequence[tuple[Configuration, str]]) -> Choice:
-    """The choice with the paths of what its configurations need."""
+def _filled(selection: Selection, paths: Sequence[tuple[Configuration, str]]) -> Selection:
+    """The selection with the paths of what its configurations need."""
 
     def path(wanted: Configuration) -> str:
         return next(path for known, path in paths if known == wanted)
 
     configurations = []
-    for each in choice.configurations:
-        known = {key: path(wanted) for key, wanted in choice.workload.prerequisites(each.values).items()}
+    for each in selection.configurations:
+        known = {key: path(wanted) for key, wanted in selection.workload.prerequisites(each.values).items()}
         configurations.append(replace(each, values={**each.values, **known}))
-    return replace(choice, configurations=configurations)
+    return replace(selection, configurations=configurations)
 
 
 def _own_settings(settings: Settings, name: str, began: float) -> Settings:

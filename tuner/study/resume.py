@@ -18,7 +18,7 @@ from tuner.placement.retry import Accumulated, Retry, RetryPolicy, next_attempt
 from tuner.records.rows import Row
 from tuner.records.study_json import AUTO_BATCH
 from tuner.trial import ACCUMULATION, GB, AttemptResult, Request, Trial, is_auto, with_batch
-from tuner.workloads.base import Jobs
+from tuner.workloads.task import Tasks
 
 Study = Mapping[str, Any]
 
@@ -65,23 +65,23 @@ def _digest(kind: str, values: NDArray[np.uint8]) -> tuple[type[str], tuple[str]
 
 
 def description(
-    jobs: Jobs, trials: Sequence[Trial], seed: int, seeds: int = 1, split_seed: int | None = None
+    tasks: Tasks, trials: Sequence[Trial], seed: int, seeds: int = 1, split_seed: int | None = None
 ) -> dict[str, Any]:
     """What of a study is compared when it is gone on with.
 
     Workload and fingerprint are a list where there are several workloads; then each configuration has its own's name.
 
     Args:
-        jobs: what is trained.
+        tasks: what is trained.
         trials: all of the study.
         seed: the first of the seeds.
         seeds: how many there are.
         split_seed: the validation split's, if it is not ``seed``.
     """
-    prints = [fingerprint(job.data) for job in jobs.values()]
-    several = len(jobs) > 1
+    prints = [fingerprint(task.data) for task in tasks.values()]
+    several = len(tasks) > 1
     return {
-        "workload": list(jobs) if several else next(iter(jobs)),
+        "workload": list(tasks) if several else next(iter(tasks)),
         "seed": seed,
         "seeds": seeds,
         "split_seed": seed if split_seed is None else split_seed,

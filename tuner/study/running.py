@@ -28,7 +28,7 @@ from tuner.study.recorder import Recorder
 from tuner.study.resume import attempt_result
 from tuner.study.steering import Pruning, Steering
 from tuner.trial import ACCUMULATION, EpochReport, Outcome, Request, Trial
-from tuner.workloads.base import Jobs, accumulated, metrics_of
+from tuner.workloads.task import Tasks, accumulated, metrics_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 class Running:
     """A study that runs: what of it waits, and all that its decisions are made by."""
 
-    jobs: Jobs
+    tasks: Tasks
     requests: Sequence[Request]
     misfits: Sequence[Request]
     estimates: Estimates
@@ -76,21 +76,21 @@ def run_to_the_end(
 
 
 def _execute(study: Running, executor: Executor, console: Console, interrupt: Interrupt, trackers: Trackers) -> None:
-    jobs, requests, plan, folder, settings = study.jobs, study.requests, study.plan, study.folder, study.settings
+    tasks, requests, plan, folder, settings = study.tasks, study.requests, study.plan, study.folder, study.settings
     number = len(requests) + len(study.misfits) + (study.live.left if study.live else 0)
     known = [request.trial.epochs for request in requests]
     epochs = sum(known) * number // max(1, len(known))
     progress = (NotebookProgress if in_notebook() else Progress)(
-        console, number, epochs, metrics_of(jobs), sum(plan.budgets), several_seeds=settings.seeds > 1
+        console, number, epochs, metrics_of(tasks), sum(plan.budgets), several_seeds=settings.seeds > 1
     )
     recorder = Recorder(folder, progress, requests, trackers, settings.scheduler)
     feedback = _feedback(study.estimates, folder)
-    pruning = Pruning(settings.scheduler, metrics_of(jobs), study.trials)
+    pruning = Pruning(settings.scheduler, metrics_of(tasks), study.trials)
     pruning.replay(read_epochs(folder.path / EPOCHS))
     steering = Steering(
         study.live,
         pruning,
-        jobs,
+        tasks,
         plan.devices,
         study.estimates,
         requests,
@@ -100,14 +100,14 @@ def _execute(study: Running, executor: Executor, console: Console, interrupt: In
         folder,
         study.study,
     )
-    decisions = _decisions(jobs, feedback, settings, pruning, steering)
+    decisions = _decisions(tasks, feedback, settings, pruning, steering)
     try:
         with progress:
             for request in study.misfits:
                 steering.misfit(request)
             if requests:
                 interrupt.check()  # Ray takes seconds to start
-                executor.open(jobs, plan, folder.checkpoints)
+                executor.open(tasks, plan, folder.checkpoints)
                 corrected = map(feedback.correct, requests)
                 run_trials(corrected, Packer(plan), executor, recorder, decisions, interrupt)
     except BaseException as error:
@@ -136,7 +136,7 @@ def _feedback(estimates: Estimates, folder: StudyFolder) -> StudyFeedback:
 
 
 def _decisions(
-    jobs: Jobs, feedback: StudyFeedback, settings: Settings, pruning: Pruning, steering: Steering
+    tasks: Tasks, feedback: StudyFeedback, settings: Settings, pruning: Pruning, steering: Steering
 ) -> Decisions:
     """What follows an attempt, what it tells of the trials that wait, and what a search and a scheduler decide."""
     policy = settings.retry_policy
@@ -148,7 +148,7 @@ def _decisions(
             outcome.result,
             policy,
             whole_bytes=whole_bytes,
-            accumulated=partial(accumulated, jobs),
+            accumulated=partial(accumulated, tasks),
             random=jitter.random,
         )
 

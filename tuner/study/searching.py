@@ -22,12 +22,14 @@ from tuner.spec.settings import Settings
 from tuner.study.live_search import LiveSearch, to_configuration
 from tuner.study.selection import choose, label_of, parse_override
 from tuner.trial import AUTO, Configuration, is_auto
-from tuner.workloads import DEFAULT_WORKLOAD, Finder, is_built_in
-from tuner.workloads import listed as as_list
-from tuner.workloads.base import Choice, Workload
+from tuner.workloads.base import Workload
+from tuner.workloads.built_in import DEFAULT_WORKLOAD, is_built_in
+from tuner.workloads.lookup import Finder
+from tuner.workloads.lookup import listed as as_list
+from tuner.workloads.task import Selection
 
 if TYPE_CHECKING:
-    from tuner.workloads import Workloads
+    from tuner.workloads.lookup import Workloads
 
 UP_FRONT = ("grid", "random")
 BUILT_IN = (*UP_FRONT, "optuna")
@@ -36,7 +38,7 @@ SELECTION = ("workload", "mode", "config", "only", "limit", "overrides")
 
 def choose_searched(
     options: Mapping[str, Any], study: Mapping[str, Any], wanted: Workloads, search: Any
-) -> tuple[list[Choice], str, LiveSearch | None]:
+) -> tuple[list[Selection], str, LiveSearch | None]:
     """What to try of each workload, what the list is called, and the search that goes on with it, if it is live.
 
     Args:
@@ -54,8 +56,8 @@ def choose_searched(
     label = label_of(options["config"]) or ("space" if options["space"] else options["mode"])
     if isinstance(search, str) and search in UP_FRONT:
         listing = partial(_listing, options, search)
-        choices, _ = choose(**asked, seed=split_seed, listing=listing)
-        return choices, f"{search}-{label}", None
+        selections, _ = choose(**asked, seed=split_seed, listing=listing)
+        return selections, f"{search}-{label}", None
     workload, space, fixed = _one_space(options, wanted, search)
     before = study.get("configurations", [])
     if study.get("options") and not same_selection(study, options, (*SELECTION, "search", "space")):
@@ -69,9 +71,9 @@ def choose_searched(
     live = LiveSearch(workload, searcher, fixed, Settings.from_options(options))
     tried = configurations(before or [{}], workload.schema, source="study.json", finish=workload.finish)
     asked |= {"overrides": (), "workload": [workload]}
-    choices, _ = choose(**asked, seed=split_seed, listing=lambda *_: {workload.name: tried})
-    choices = choices if before else [replace(each, configurations=[]) for each in choices]
-    return choices, f"{options['search']}-{label}", live
+    selections, _ = choose(**asked, seed=split_seed, listing=lambda *_: {workload.name: tried})
+    selections = selections if before else [replace(each, configurations=[]) for each in selections]
+    return selections, f"{options['search']}-{label}", live
 
 
 def same_selection(study: Mapping[str, Any], options: Mapping[str, Any], names: Collection[str]) -> bool:

@@ -11,13 +11,15 @@ from tuner.errors import InputError
 from tuner.search.configurations import Configs, Schema, configurations, mode_file, read_configs, select, source_name
 from tuner.search.plain import plain_configs
 from tuner.trial import Configuration
-from tuner.workloads import BUILT_IN, DEFAULT_WORKLOAD, NO_CLASSES, Classes, Finder, is_built_in
-from tuner.workloads import listed as as_list
-from tuner.workloads.base import Choice, Workload
+from tuner.workloads.base import Workload
+from tuner.workloads.built_in import BUILT_IN, DEFAULT_WORKLOAD, is_built_in
+from tuner.workloads.lookup import NO_CLASSES, Classes, Finder
+from tuner.workloads.lookup import listed as as_list
 from tuner.workloads.own import SPEC, load_data
+from tuner.workloads.task import Selection
 
 if TYPE_CHECKING:
-    from tuner.workloads import Workloads
+    from tuner.workloads.lookup import Workloads
 
 Listing = Callable[[Sequence[str], Finder], dict[str, list[Configuration]]]
 DEFAULT_MODE = "quick"
@@ -36,7 +38,7 @@ def choose(
     overrides: Sequence[str] = (),
     skip_bad: bool = False,
     listing: Listing | None = None,
-) -> tuple[list[Choice], str]:
+) -> tuple[list[Selection], str]:
     """What is to be tried of each workload, and what the list of configurations is called.
 
     Args:
@@ -71,7 +73,7 @@ def choose(
     sources = _sources(data, found, find)
     selected = _overridden(select(found, only=only, limit=limit), overrides, find)
     label = label_of(config) or (mode if any(is_built_in(find(name)) for name in found) else "default")
-    return _choices(selected, sources, seed, skip_bad, find), label
+    return _selections(selected, sources, seed, skip_bad, find), label
 
 
 def label_of(config: Configs | None) -> str:
@@ -87,7 +89,7 @@ def chosen_before(
     skip_bad: bool = False,
     classes: Classes = NO_CLASSES,
     given: Workloads = (),
-) -> list[Choice]:
+) -> list[Selection]:
     """What a study has tried of each workload, as its ``study.json`` lists it.
 
     Args:
@@ -108,7 +110,7 @@ def chosen_before(
     found = _by_workload(listed, names, {}, find, source="study.json")
     if isinstance(data, Mapping):  # of it, what no trial needs was left out when the study was begun, too
         data = {name: source for name, source in data.items() if {name} & {*found, *map(classes.get, found)}}
-    return _choices(found, _sources(data, found, find), seed, skip_bad, find)
+    return _selections(found, _sources(data, found, find), seed, skip_bad, find)
 
 
 def source_of(data: str | Mapping[str, str], name: str, classes: Classes = NO_CLASSES) -> str:
@@ -259,9 +261,9 @@ def _sources(data: str | Mapping[str, str], names: Collection[str], find: Finder
     return {name: found.get(name) or find(name).default_data for name in names}
 
 
-def _choices(
+def _selections(
     found: Mapping[str, Sequence[Configuration]], sources: Mapping[str, str], seed: int, skip_bad: bool, find: Finder
-) -> list[Choice]:
+) -> list[Selection]:
     named = [find(name) for name in found]
     if skip_bad and not any(workload.skips_bad_files for workload in named):
         raise InputError(f"--skip-bad: has no effect on the data of {', '.join(found)}")
@@ -269,5 +271,5 @@ def _choices(
     for workload in named:
         load = partial(load_data, workload, sources[workload.name], seed)
         skipping = {"skip_bad": True} if skip_bad and workload.skips_bad_files else {}
-        chosen.append(Choice(workload, partial(load, **skipping), found[workload.name]))
+        chosen.append(Selection(workload, partial(load, **skipping), found[workload.name]))
     return chosen

@@ -14,7 +14,7 @@ from tuner.study.planning import Estimates
 from tuner.study.recorder import Recorder
 from tuner.study.resume import listed
 from tuner.trial import Device, EpochReport, Outcome, Request, Trial
-from tuner.workloads.base import Jobs
+from tuner.workloads.task import Tasks
 
 
 class Pruning:
@@ -79,7 +79,7 @@ class Steering:
         self,
         live: LiveSearch | None,
         pruning: Pruning,
-        jobs: Jobs,
+        tasks: Tasks,
         devices: Sequence[Device],
         estimates: Estimates,
         requests: Sequence[Request],
@@ -94,7 +94,7 @@ class Steering:
         Args:
             live: the search; None where every trial is known from the start.
             pruning: is told of each trial.
-            jobs: what is trained.
+            tasks: what is trained.
             devices: where trials may run.
             estimates: of all trials so far.
             requests: those of them that wait.
@@ -106,7 +106,7 @@ class Steering:
         """
         self._live = live
         self._pruning = pruning
-        self._jobs = jobs
+        self._tasks = tasks
         self._devices = devices
         self._estimates = estimates
         self._whole = whole
@@ -127,10 +127,10 @@ class Steering:
         live = self._live
         if live is None or room_bytes < max(1, self._least):
             return None
-        while request := suggested(live, self._estimates, self._jobs, self._devices):
+        while request := suggested(live, self._estimates, self._tasks, self._devices):
             self._pruning.add(request.trial)
             self._folder.describe({**self._study, "configurations": listed(live.trials, several=False)})
-            if fitting([request], self._whole, self._jobs, live.settings)[0]:
+            if fitting([request], self._whole, self._tasks, live.settings)[0]:
                 self._least = min(self._least, request.need_bytes)
                 self._recorder.add(request)
                 return self._feedback.correct(request)

@@ -34,11 +34,11 @@ from tuner.study.result import StudyResult
 from tuner.study.resume import description, with_batches_of
 from tuner.study.running import Running, ray_executor, run_to_the_end
 from tuner.trial import is_auto
-from tuner.workloads.base import Choice, load_jobs, metrics_of
+from tuner.workloads.task import Selection, load_tasks, metrics_of
 
 
 def run_study(
-    choices: Sequence[Choice],
+    selections: Sequence[Selection],
     settings: Settings,
     *,
     label: str,
@@ -53,7 +53,7 @@ def run_study(
     """Runs every configuration and writes the results as they come.
 
     Args:
-        choices: what to try of each workload, in the order in which trials are numbered.
+        selections: what to try of each workload, in the order in which trials are numbered.
         settings: how.
         label: ends the default folder's name: the mode.
         command: what the user called, for ``study.json``.
@@ -62,7 +62,7 @@ def run_study(
         executor: what runs the trials; Ray by default.
         returns_table: the caller returns a table that a notebook shows, so that none is printed there.
         from_python: the user called a function, so that advice names its parameters.
-        live: suggests trials as others end; those in ``choices`` are what it suggested before.
+        live: suggests trials as others end; those in ``selections`` are what it suggested before.
 
     Raises:
         InputError: something given cannot be used; nothing has been written.
@@ -79,12 +79,12 @@ def run_study(
     study: Mapping[str, Any] = read_study(Path(settings.resume)) if settings.resume else {}
     if settings.resume and not settings.dry_run:
         check_unused(Path(settings.resume))  # a plan of what cannot begin would be for nothing
-    trials = to_trials(choices, settings)
+    trials = to_trials(selections, settings)
     if study.get(AUTO_BATCH) or any(is_auto(trial.config) for trial in trials):
         settings = packed_uniformly(settings)
     trials = with_batches_of(study, trials)
-    jobs = load_jobs(choices)
-    described = description(jobs, trials, settings.seed, settings.seeds, settings.data_seed)
+    tasks = load_tasks(selections)
+    described = description(tasks, trials, settings.seed, settings.seeds, settings.data_seed)
     attempts = earlier_attempts(settings, study, described)
     executor = executor or ray_executor(settings)
     with orderly(interrupt), closing(executor):
@@ -95,37 +95,37 @@ def run_study(
             # closes.
             executor.prepare(devices)
         with interrupt.at_once():
-            sized = size_batches(jobs, trials, devices, settings)
-            plan, requests, misfits = plan_left(jobs, sized.estimates, trials, attempts, devices, settings, live)
+            sized = size_batches(tasks, trials, devices, settings)
+            plan, requests, misfits = plan_left(tasks, sized.estimates, trials, attempts, devices, settings, live)
             tried = live.trials if live else sized.trials
-            print_beginning(console, plan, requests, attempts, jobs, sized, live)
+            print_beginning(console, plan, requests, attempts, tasks, sized, live)
             if settings.dry_run:
-                print_needs(console, jobs, requests)
+                print_needs(console, tasks, requests)
                 return StudyResult(plan, sized.estimates.raw)
             print_monitoring(console, plan, requests)
             if requests:
                 trackers.connect()
         interrupt.check_signals()  # one that came where Python drops exceptions
-        folder = open_folder(settings, jobs, label, len(attempts), console)
+        folder = open_folder(settings, tasks, label, len(attempts), console)
         with closing(folder):
             called = {"command": command, "options": options}
-            study = describe_study(folder, study, described, called, tried, sized, plan, jobs, settings, live)
-            running = Running(jobs, requests, misfits, sized.estimates, plan, folder, settings, tried, live, study)
+            study = describe_study(folder, study, described, called, tried, sized, plan, tasks, settings, live)
+            running = Running(tasks, requests, misfits, sized.estimates, plan, folder, settings, tried, live, study)
             broken = run_to_the_end(running, executor, console, interrupt, trackers)
             attempts = folder.attempts()
         result = StudyResult(
             plan,
             sized.estimates.raw,
-            best_first(folder.rows(), metrics_of(jobs)),
+            best_first(folder.rows(), metrics_of(tasks)),
             folder.path,
-            {name: job.workload for name, job in jobs.items()},
+            {name: task.workload for name, task in tasks.items()},
         )
         if settings.auto_memory and settings.calibration:
             learn_from(result, settings, console)
-        page = write_report(console, result, metrics_of(jobs), again) if settings.report else None
+        page = write_report(console, result, metrics_of(tasks), again) if settings.report else None
         with suppress(OSError):  # nobody reads it any more: a closed pipe or terminal
             if again:
-                figures = Figures(result.rows, attempts, plan, settings, metrics_of(jobs), from_python)
+                figures = Figures(result.rows, attempts, plan, settings, metrics_of(tasks), from_python)
                 print_end(console, result, figures, again, page, tables=not (returns_table and in_notebook()))
             if live and not broken and (early := live.ended_early()):
                 console.print(early, markup=False, soft_wrap=True)

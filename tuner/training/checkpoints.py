@@ -24,7 +24,7 @@ class Stopped(TunerError):
 
 
 @dataclass
-class Progress:
+class TrainingState:
     """How far a training has come.
 
     Attributes:
@@ -71,14 +71,14 @@ class Checkpoint:
         """What could not be read or written, a line each; the latest of a kind."""
         return tuple(self._faults.values())
 
-    def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress | None:
+    def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingState | None:
         """Puts the model, the optimizer and torch's random numbers where the file left them.
 
         Returns:
             How far that was: nowhere without a file. None if it cannot be used; then they may be half changed.
         """
         if not self._path.exists():
-            return Progress()
+            return TrainingState()
         try:
             content = torch.load(self._path, map_location="cpu", weights_only=True)
             if any(content[key] != value for key, value in self._of.items()):
@@ -86,7 +86,7 @@ class Checkpoint:
                 return None
             model.load_state_dict(content["model"])
             optimizer.load_state_dict(content["optimizer"])
-            progress = Progress(**content["progress"])
+            progress = TrainingState(**content["progress"])
             _set_random_state(content["random"])
         except Exception as error:
             if is_out_of_memory(error):
@@ -96,7 +96,7 @@ class Checkpoint:
         self._kept = progress.epoch
         return progress
 
-    def stop_if_asked(self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
+    def stop_if_asked(self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: TrainingState) -> None:
         """Keeps what has been reached and ends the trial, if its study ends; called between two epochs.
 
         Raises:
@@ -107,12 +107,12 @@ class Checkpoint:
                 self._save(model, optimizer, progress)
             raise Stopped(f"stopped after epoch {progress.epoch}")
 
-    def save_if_due(self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
+    def save_if_due(self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: TrainingState) -> None:
         """Writes the file if it is time for it."""
         if time.monotonic() - self._last >= self._every_seconds:
             self._save(model, optimizer, progress)
 
-    def _save(self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
+    def _save(self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: TrainingState) -> None:
         """Writes the file under another name first, so that it is whole or the one before."""
         if not self._folder.is_dir():
             return

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tuner.errors import TunerError
-from tuner.training.checkpoints import Checkpoint, Progress
+from tuner.training.checkpoints import Checkpoint, TrainingState
 from tuner.training.offload import offload
 from tuner.training.optimizers import Adam
 from tuner.training.recompute import recomputing
@@ -29,8 +29,9 @@ from tuner.trial import (
     Trial,
 )
 from tuner.workloads import contract
-from tuner.workloads.base import Batch, Config, Job, Workload
+from tuner.workloads.base import Batch, Config, Workload
 from tuner.workloads.contract import asked
+from tuner.workloads.task import TrainingTask
 
 # Enough for the intra-op threads to start: a layer so wide, and so many samples.
 WARM_UP_SIZE = 512
@@ -73,7 +74,7 @@ def fit(
     device: str,
     checkpoint: Checkpoint | None = None,
     *,
-    progress: Progress | None = None,
+    progress: TrainingState | None = None,
     held_out: bool = True,
     last_epoch: int | None = None,
     prune_asked: Callable[[], bool] = lambda: False,
@@ -99,7 +100,7 @@ def fit(
 
     Raises:
         Pruned: it was.
-        Diverged: an epoch's mean loss is not finite, or the workload's ``explosion`` times that of the first step.
+        Diverged: an epoch's mean loss is not finite, or ``divergence_factor`` times that of the first step.
         Stopped: the checkpoint was told that the study ends.
         Exception: what the workload or torch raises; ``phase_of`` tells what was being done.
     """
@@ -123,7 +124,7 @@ def fit(
             now = workload.epoch_data(model, trial.config, data, epoch)
             loss, first = train_epoch(workload, model, optimizer, trial.config, now, device, after_step, steps)
             progress.first_loss = first if progress.first_loss is None else progress.first_loss
-            _check(loss, progress.first_loss, epoch, workload.explosion)
+            _check(loss, progress.first_loss, epoch, workload.divergence_factor)
             enter("evaluation")
             metrics = {"train_loss": loss, **(evaluate(workload, model, data, "validation") if held_out else {})}
             if not held_out or metrics[workload.metric] < progress.best.get(workload.metric, math.inf):
@@ -165,13 +166,13 @@ def _begin(
     data: Any,
     device: str,
     checkpoint: Checkpoint | None,
-    progress: Progress | None = None,
-) -> tuple[nn.Module, torch.optim.Optimizer, Progress]:
+    progress: TrainingState | None = None,
+) -> tuple[nn.Module, torch.optim.Optimizer, TrainingState]:
     """The model and its optimizer, new, or as a checkpoint that can be used has them."""
     torch.manual_seed(trial.seed)
     model = place(workload, trial.config, data, device)
     optimizer = build_optimizer(model, trial.config)
-    progress = checkpoint.restore(model, optimizer) if checkpoint else progress or Progress()
+    progress = checkpoint.restore(model, optimizer) if checkpoint else progress or TrainingState()
     if progress is None:  # they may be half restored
         del model, optimizer
         return _begin(workload, trial, data, device, None)
@@ -203,10 +204,10 @@ def prepare(workload: Workload, model: nn.Module, config: Config, data: Any, *, 
         workload.prepare(model, config, data, rehearsal=rehearsal)
 
 
-def _check(loss: float, first: float, epoch: int, explosion: float) -> None:
+def _check(loss: float, first: float, epoch: int, divergence_factor: float) -> None:
     if not math.isfinite(loss):
         raise Diverged(f"the training loss became {loss} in epoch {epoch}: lower lr")
-    if loss > explosion * max(1.0, abs(first)):
+    if loss > divergence_factor * max(1.0, abs(first)):
         raise Diverged(f"the training loss rose from {first:.3g} to {loss:.3g} in epoch {epoch}: lower lr")
 
 
@@ -419,7 +420,7 @@ def to_device(batch: Batch, device: str) -> Batch:
     return batch if device == "cpu" else tuple(part.to(device, non_blocking=True) for part in batch)
 
 
-def warm_up(device: str, threads: int | None = None, jobs: Iterable[Job] = ()) -> None:
+def warm_up(device: str, threads: int | None = None, tasks: Iterable[TrainingTask] = ()) -> None:
     """Takes a few steps, so that what is loaded or started late belongs to a process's base and not to a trial.
 
     Without a workload's own steps its imports would come under a trial's cap, where they must not fail half-way, and
@@ -428,7 +429,7 @@ def warm_up(device: str, threads: int | None = None, jobs: Iterable[Job] = ()) -
     Args:
         device: a torch device.
         threads: for the process's CPU operations, from now on; their stacks count as its memory. None leaves them.
-        jobs: the smallest configuration of each is rehearsed too; whatever that raises, its trials will raise.
+        tasks: the smallest configuration of each is rehearsed too; whatever that raises, its trials will raise.
     """
     if threads is not None:
         torch.set_num_threads(threads)
@@ -436,23 +437,23 @@ def warm_up(device: str, threads: int | None = None, jobs: Iterable[Job] = ()) -
     optimizer = build_optimizer(model, {"lr": 0.1, "weight_decay": 0.0})
     model(torch.ones(WARM_UP_SIZE, WARM_UP_SIZE, device=device)).relu().sum().backward()
     optimizer.step()
-    for job in jobs:
+    for task in tasks:
         with suppress(Exception):
-            _rehearse_smallest(job, device)
+            _rehearse_smallest(task, device)
 
 
 def _is_size(kind: AnyHyperparameter) -> TypeGuard[Hyperparameter]:
     return isinstance(kind, Hyperparameter) and isinstance(kind.default, int)
 
 
-def _rehearse_smallest(job: Job, device: str) -> None:
-    workload, data = job.workload, job.data
+def _rehearse_smallest(task: TrainingTask, device: str) -> None:
+    workload, data = task.workload, task.data
     # Whole numbers are mostly sizes. But the smallest batch would make an epoch of a hundred thousand.
     config = {
         name: kind.low if _is_size(kind) and name != workload.memory_scales_with else kind.default
         for name, kind in workload.hyperparameters.items()
     }
-    config |= {CHECKPOINTING: int(job.checkpointing)}
+    config |= {CHECKPOINTING: int(task.checkpointing)}
     config = workload.finish(config)
     model = place(workload, config, data, device, rehearsal=True)
     two_epochs = (batch for _ in range(2) for batch in contract.epoch(workload, config, data))

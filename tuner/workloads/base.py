@@ -9,23 +9,19 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tuner.errors import InputError
 from tuner.trial import (
     ACCUMULATION,
-    AUTO,
-    CHECKPOINTING,
     LOOP_OPTIONS,
-    OFFLOADING,
     AnyHyperparameter,
     Configuration,
     Hyperparameter,
     TextHyperparameter,
-    Trial,
 )
 from tuner.workloads.contract import epoch
 from tuner.workloads.search_path import SearchPath, search_path
@@ -59,7 +55,7 @@ class Workload(ABC):
         memory_limited_by: the key of a configuration beyond which a batch takes no more memory, however many samples
             it may have; None where there is none.
         default_data: what ``load_data`` is given as its source where the user names none.
-        explosion: an epoch's mean loss that is so many times the first step's ends a trial as diverged.
+        divergence_factor: an epoch's mean loss that is so many times the first step's ends a trial as diverged.
         skips_bad_files: whether ``load_data`` takes ``skip_bad=True``, to leave out files that cannot be used.
     """
 
@@ -74,7 +70,7 @@ class Workload(ABC):
     # Where the model had learned nothing: of a squared error, a prediction a thousand times as wrong as an untrained
     # model's. It must be that much: with one step an epoch, wide models were seen at 80,000 times their first loss
     # and came down again. Losses that begin near 0 or below it are measured as if they began at 1.
-    explosion: ClassVar[float] = 1e6
+    divergence_factor: ClassVar[float] = 1e6
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -272,101 +268,3 @@ class Workload(ABC):
             ) from error
         model.load_state_dict(dict(weights))
         return model
-
-
-@dataclass(frozen=True)
-class Job:
-    """What the trials of one workload train.
-
-    Attributes:
-        workload: the model, its batches and its loss.
-        data: what ``workload.load_data`` returned.
-        checkpointing: whether one of the trials computes activations again.
-    """
-
-    workload: Workload
-    data: Any
-    checkpointing: bool = False
-
-
-Jobs = Mapping[str, Job]  # a study's, by the workload's name, in the order in which the user named them
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What of one workload is to be tried.
-
-    Attributes:
-        workload: what to train.
-        load_data: gives its data; called once, when everything else is known to be usable.
-        configurations: complete and valid.
-    """
-
-    workload: Workload
-    load_data: Callable[[], Any]
-    configurations: Sequence[Configuration]
-
-    def __post_init__(self) -> None:
-        """Refuses options of the training loop that the workload cannot serve.
-
-        Raises:
-            InputError: a configuration's ``accumulation`` does not divide its batch, or there is none to divide; or
-                it has ``gradient_checkpointing``, and the workload names no modules for it.
-        """
-        key = self.workload.memory_scales_with
-        for each in self.configurations:
-            parts = int(each.values.get(ACCUMULATION, 1))
-            if parts > 1 and key is None:
-                raise InputError(f"{each.name}: accumulation: workload {self.workload.name} has no batch to divide")
-            if key is not None and each.values[key] != AUTO and int(each.values[key]) % parts:
-                raise InputError(f"{each.name}: accumulation {parts} does not divide {key} {each.values[key]}")
-            if each.values.get(CHECKPOINTING) and not self.workload.can_checkpoint:
-                raise InputError(
-                    f"{each.name}: {CHECKPOINTING} 1: workload {self.workload.name} names no modules that may be "
-                    "computed again: leave it out"
-                )
-            if each.values.get(OFFLOADING) and not self.workload.can_offload:
-                raise InputError(
-                    f"{each.name}: {OFFLOADING} 1: workload {self.workload.name} has no module that is never "
-                    "trained: leave it out"
-                )
-
-    def load_checked(self) -> Any:
-        """The data, which serve the configurations.
-
-        Raises:
-            InputError: they are not there, cannot be read, or do not.
-        """
-        data = self.load_data()
-        self.workload.check(self.configurations, data)
-        return data
-
-
-def load_jobs(choices: Sequence[Choice]) -> dict[str, Job]:
-    """The jobs of a study, with their data.
-
-    Raises:
-        InputError: data are not there, cannot be read, or do not serve a configuration.
-    """
-    return {choice.workload.name: _job(choice) for choice in choices}
-
-
-def _job(choice: Choice) -> Job:
-    checkpointing = any(each.values.get(CHECKPOINTING) for each in choice.configurations)
-    return Job(choice.workload, choice.load_checked(), checkpointing)
-
-
-def accumulated(jobs: Jobs, trial: Trial) -> Config | None:
-    """A trial's configuration in micro-batches of half the size; None where they cannot be halved."""
-    return jobs[trial.workload].workload.accumulated(trial.config)
-
-
-def metrics_of(jobs: Jobs) -> dict[str, str]:
-    """The metric that each workload's trials are compared by."""
-    return {name: job.workload.metric for name, job in jobs.items()}
-
-
-def describe(jobs: Jobs) -> str:
-    """The data sets in a few words, a line for each; after the workload's name where there are several."""
-    words = {name: job.workload.describe(job.data) for name, job in jobs.items()}
-    return "\n".join(f"{name}: {text}" if len(jobs) > 1 else text for name, text in words.items() if text)

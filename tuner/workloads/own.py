@@ -17,8 +17,8 @@ from typing import Any
 
 from tuner.errors import InputError, TunerError
 from tuner.trial import Hyperparameter, TextHyperparameter
-from tuner.workloads import is_built_in
 from tuner.workloads.base import NAME, Workload
+from tuner.workloads.built_in import is_built_in
 from tuner.workloads.contract import said
 from tuner.workloads.search_path import search_path
 

@@ -8,10 +8,10 @@ import torch
 
 from tuner.datasets.ratings import RatingData
 from tuner.search.configurations import complete
-from tuner.workloads import find_workload
 from tuner.workloads.graphsage.model import GraphSAGEModel, SAGELayer, dropout
 from tuner.workloads.graphsage.sparse import bipartite_mean
 from tuner.workloads.graphsage.workload import GraphSAGE
+from tuner.workloads.lookup import find_workload
 
 CONFIG = complete({"hidden_dim": 8, "batch_size": 100}, GraphSAGE.hyperparameters)
 

@@ -15,7 +15,6 @@ from tuner.estimation.trace import trace_workload
 from tuner.search.configurations import complete, configurations, mode_file, read_configs
 from tuner.training.loop import Fit, build_optimizer, evaluate, fit, representative_batches, train_step
 from tuner.trial import EpochReport, Trial
-from tuner.workloads import find_workload
 from tuner.workloads.gt_ssl import model as model_module
 from tuner.workloads.gt_ssl.batches import Limits, collate
 from tuner.workloads.gt_ssl.evaluation import embed
@@ -31,6 +30,7 @@ from tuner.workloads.gt_ssl.model import (
     violation,
 )
 from tuner.workloads.gt_ssl.workload import GTSSL
+from tuner.workloads.lookup import find_workload
 
 SMALL: dict[str, Any] = {"hidden_channels": 8, "num_interactions": 2, "num_rbf_centers": 6, "n_negatives": 0}
 

@@ -14,9 +14,9 @@ from tuner.search.configurations import complete, configurations, mode_file, rea
 from tuner.training.checkpoints import Checkpoint
 from tuner.training.loop import Fit, evaluate, fit
 from tuner.trial import AUTO, MAX_BATCH, Trial
-from tuner.workloads import find_workload
 from tuner.workloads.kd_gat.batches import CanBatch
 from tuner.workloads.kd_gat.workload import CHUNK, KDGAT
+from tuner.workloads.lookup import find_workload
 
 SIZES = {
     ("autoencoder", "teacher"): (480, 48, 4),

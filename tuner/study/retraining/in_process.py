@@ -14,17 +14,17 @@ from tuner.reporting.training import TrainingProgress
 from tuner.study.retraining.model_folder import remove
 from tuner.study.retraining.run import Run
 from tuner.trial import Device, EpochReport
-from tuner.workloads.base import Job
+from tuner.workloads.task import TrainingTask
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tuner.training.checkpoints import Progress
+    from tuner.training.checkpoints import TrainingState
     from tuner.training.loop import Fit
 
 
 def trained(
-    run: Run, job: Job, device: Device, folder: Path, console: Console, interrupt: Immediate
+    run: Run, task: TrainingTask, device: Device, folder: Path, console: Console, interrupt: Immediate
 ) -> tuple[Fit, bool]:
     """What training leaves, and whether it was broken off; then it is the best epoch so far, without a test.
 
@@ -33,14 +33,14 @@ def trained(
         ExecutionError: memory has run out.
         Exception: what training raises. In all these cases the folder is gone again.
     """
-    from tuner.training.checkpoints import Progress
+    from tuner.training.checkpoints import TrainingState
     from tuner.training.loop import Fit
 
-    progress = Progress()
+    progress = TrainingState()
     try:
         with _on(device, run.threads) as name:
-            shown = TrainingProgress(console, job.workload.metric)
-            return _fit(run, job, name, progress, shown, interrupt), False
+            shown = TrainingProgress(console, task.workload.metric)
+            return _fit(run, task, name, progress, shown, interrupt), False
     except KeyboardInterrupt:
         if progress.weights:
             return Fit(progress.best, progress.weights), True
@@ -54,13 +54,15 @@ def trained(
         raise
 
 
-def _fit(run: Run, job: Job, device: str, progress: Progress, shown: TrainingProgress, interrupt: Immediate) -> Fit:
+def _fit(
+    run: Run, task: TrainingTask, device: str, progress: TrainingState, shown: TrainingProgress, interrupt: Immediate
+) -> Fit:
     from tuner.training.loop import fit
 
     training = fit(
-        job.workload,
+        task.workload,
         run.trial,
-        job.data,
+        task.data,
         device,
         progress=progress,
         held_out=not run.all_data,

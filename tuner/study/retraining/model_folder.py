@@ -14,7 +14,7 @@ from tuner.records.journal import replace_file
 from tuner.study.retraining.figures import versions, written_figures
 from tuner.study.retraining.run import Run
 from tuner.trial import Device
-from tuner.workloads import classes_of
+from tuner.workloads.lookup import classes_of
 
 if TYPE_CHECKING:
     from tuner.training.loop import Fit

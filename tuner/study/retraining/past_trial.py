@@ -19,11 +19,11 @@ from tuner.study.given_again import CALL
 from tuner.study.resume import fingerprint
 from tuner.study.selection import DEFAULT_DATA, chosen_before, source_of
 from tuner.trial import ACCUMULATION
-from tuner.workloads import WAS_OBJECT, find_workload
 from tuner.workloads.base import Config, Workload
+from tuner.workloads.lookup import WAS_OBJECT, find_workload
 
 if TYPE_CHECKING:
-    from tuner.workloads import Wanted
+    from tuner.workloads.lookup import Wanted
 
 Values = Mapping[str, float]  # of each trial's metric, by its id
 BEST_TRIAL = "best"

@@ -12,7 +12,7 @@ from tuner.spec.settings import Settings
 from tuner.study.planning import estimate_requests
 from tuner.study.retraining.past_trial import PastTrial
 from tuner.trial import GB, Device, MemoryEstimate, Trial
-from tuner.workloads.base import Job
+from tuner.workloads.task import TrainingTask
 
 
 @dataclass(frozen=True)
@@ -86,10 +86,10 @@ def choose_device(choice: DeviceChoice) -> Device:
     return max(detect_devices(choice), key=lambda device: device.free_bytes)
 
 
-def estimate_memory(job: Job, trial: Trial, device: Device) -> MemoryEstimate:
+def estimate_memory(task: TrainingTask, trial: Trial, device: Device) -> MemoryEstimate:
     """What training will take of the device."""
     settings = Settings(auto_memory=True)
-    (request,) = estimate_requests({trial.workload: job}, [trial], [device], settings).requests
+    (request,) = estimate_requests({trial.workload: task}, [trial], [device], settings).requests
     return request.estimate
 
 

@@ -35,7 +35,7 @@ class GTSSL(Workload):
     memory_limited_by: ClassVar[str | None] = "max_paths_per_batch"
     batches_vary: ClassVar[bool] = True
     skips_bad_files: ClassVar[bool] = True
-    explosion: ClassVar[float] = 1e3  # an order loss was seen to go from 5.4 to 151,633 in an epoch
+    divergence_factor: ClassVar[float] = 1e3  # an order loss was seen to go from 5.4 to 151,633 in an epoch
     hyperparameters: ClassVar[Mapping[str, AnyHyperparameter]] = {
         "hidden_channels": Hyperparameter(64, 2, 4096, "channels of embeddings and messages"),
         "num_interactions": Hyperparameter(3, 1, 16, "layers of the encoder"),

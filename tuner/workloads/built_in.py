@@ -1,0 +1,17 @@
+"""The workloads that come with tuner, by name."""
+
+from __future__ import annotations
+
+from tuner.workloads.base import Workload
+
+DEFAULT_WORKLOAD = "graphsage"
+BUILT_IN = {
+    "graphsage": "tuner.workloads.graphsage.workload:GraphSAGE",
+    "gt-ssl": "tuner.workloads.gt_ssl.workload:GTSSL",
+    "kd-gat": "tuner.workloads.kd_gat.workload:KDGAT",
+}
+
+
+def is_built_in(workload: Workload) -> bool:
+    """Whether it is none of the user's own."""
+    return workload.name in BUILT_IN

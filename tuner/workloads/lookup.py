@@ -1,0 +1,124 @@
+"""Finds workloads: built-in ones by name, the user's own by ``module:Class``; none is imported before it is named."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from tuner.errors import InputError
+from tuner.workloads import own
+from tuner.workloads.base import Workload
+from tuner.workloads.built_in import BUILT_IN, is_built_in
+
+Wanted = str | Workload | type[Workload]  # a name, module:Class, an object or its class
+Workloads = Wanted | Sequence[Wanted]
+
+Classes = Mapping[str, str | None]
+NO_CLASSES: Classes = MappingProxyType({})
+WAS_OBJECT = "was given as an object, of a class that is in no module or with attributes of its own"
+
+
+def find_workload(wanted: Wanted, classes: Classes = NO_CLASSES) -> Workload:
+    """The workload that is meant.
+
+    Args:
+        wanted: the name of a built-in one; ``package.module:Class`` for the user's own, also from the current folder;
+            or an object, or its class.
+        classes: where to find those that a study names: ``module:Class`` by name, None where it is not known.
+
+    Raises:
+        InputError: there is none, or it cannot be used; the text says why.
+    """
+    if isinstance(wanted, str) and wanted in BUILT_IN:
+        return _built_in(wanted)
+    if isinstance(wanted, Workload):
+        found = wanted
+        own.check(found)
+    elif isinstance(wanted, type) and issubclass(wanted, Workload):
+        found = own.make(wanted)
+    elif isinstance(wanted, str) and (wanted in classes or ":" in wanted):
+        found = _by_class(wanted, classes)
+    else:
+        known = ", ".join(BUILT_IN)
+        hint = own.in_file(wanted) if isinstance(wanted, str) else ""
+        hint = hint or f"choose one of {known}, or give your own as MODULE:CLASS"
+        raise InputError(f"unknown workload {wanted!r}: {hint}")
+    if found.name in BUILT_IN and BUILT_IN[found.name] != own.spec_of(found):
+        raise InputError(f"workload {found.name}: a built-in one is called so: give your class another name")
+    return found
+
+
+def listed(wanted: Workloads) -> list[Wanted]:
+    """What was asked for, whether it is one or several."""
+    return list(wanted) if isinstance(wanted, Sequence) and not isinstance(wanted, str) else [wanted]
+
+
+def specs_of(wanted: Workloads) -> Sequence[str] | str | None:
+    """The same as texts, which a file can hold; None if one of them cannot be found again by a text.
+
+    Raises:
+        InputError: as ``find_workload``, of what is no text.
+    """
+    if all(isinstance(each, str) for each in listed(wanted)):
+        return wanted  # type: ignore[return-value]
+    texts = [each if isinstance(each, str) else find_workload(each) and own.spec_of(each) for each in listed(wanted)]
+    return None if None in texts else [str(each) for each in texts]
+
+
+def texts_of(wanted: Workloads) -> Sequence[str] | str:
+    """The same as texts, with the name of what cannot be found again by a text.
+
+    Raises:
+        InputError: as ``find_workload``.
+    """
+    texts = specs_of(wanted)
+    if texts is not None:
+        return texts
+    return [(specs_of([each]) or [find_workload(each).name])[0] for each in listed(wanted)]
+
+
+def classes_of(workloads: Sequence[Workload]) -> dict[str, str | None]:
+    """Where the user's own are found again, by name; None where there is no module to find one in."""
+    return {each.name: own.spec_of(each) for each in workloads if not is_built_in(each)}
+
+
+class Finder:
+    """Finds each workload once, and then by its name too."""
+
+    def __init__(self, classes: Classes = NO_CLASSES) -> None:
+        """Knows none yet; ``classes`` as for ``find_workload``."""
+        self._classes = classes
+        self._known: dict[str, Workload] = {}
+
+    def __call__(self, wanted: Wanted) -> Workload:
+        """The workload that is meant.
+
+        Raises:
+            InputError: as ``find_workload``, or two differ and have one name.
+        """
+        if isinstance(wanted, str) and wanted in self._known:
+            return self._known[wanted]
+        found = find_workload(wanted, self._classes)
+        known = self._known.setdefault(found.name, found)
+        if known is not found and (type(known) is not type(found) or vars(known) or vars(found)):
+            raise InputError(f"two workloads are called {found.name!r}: give one of them another name")
+        if isinstance(wanted, str):
+            self._known[wanted] = known
+        return known
+
+
+def _built_in(name: str) -> Workload:
+    module, _, attribute = BUILT_IN[name].partition(":")
+    workload: Workload = getattr(importlib.import_module(module), attribute)()
+    return workload
+
+
+def _by_class(wanted: str, classes: Classes) -> Workload:
+    spec = classes.get(wanted, wanted)
+    if not isinstance(spec, str):
+        raise InputError(f"workload {wanted} {WAS_OBJECT}: give it again, from Python")
+    found = own.make(own.load_class(spec))
+    if wanted in classes and found.name != wanted:
+        raise InputError(f"workload {wanted}: {spec} is now called {found.name!r}: give it its old name")
+    return found
