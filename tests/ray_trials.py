@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tests.toy import Toy
 from tuner.execution.loop import Executor
-from tuner.execution.stop_requests import EndRequests
+from tuner.execution.stop_requests import StopRequests
 from tuner.placement.packing import Packer, Plan
 from tuner.trial import GB, EpochReport, MemoryEstimate, Outcome, Placement, Request, Trial
 from tuner.workloads.base import Batch
@@ -66,7 +66,7 @@ def stop_and_go_on(executor: Executor, plan: Plan, checkpoints: Path) -> None:
         assert until(executor, EpochReport).epoch == stopped.epochs > 0
         assert until(executor, Outcome).epochs == stopped.epochs, "it is still to stop"
     finally:
-        EndRequests(checkpoints).reset()
+        StopRequests(checkpoints).reset()
         kept.unlink(missing_ok=True)
 
 

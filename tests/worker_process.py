@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tuner.execution.worker import Event, TrialOptions, run_trial
+from tuner.execution.worker import TrialOptions, WorkerEvent, run_trial
 from tuner.machine.caps import environment, worker_environment
 from tuner.machine.devices import ram_device
 from tuner.machine.peak import PeakMeter
@@ -51,6 +51,6 @@ def run_capped(workload: Workload, configs: list[dict[str, Any]], cap_bytes: int
     outcomes = []
     for config in configs:
         placement = place(workload, config, meter.context_bytes + cap_bytes)
-        events: list[Event] = list(run_trial(task, placement, meter, TrialOptions()))
+        events: list[WorkerEvent] = list(run_trial(task, placement, meter, TrialOptions()))
         outcomes += [event for event in events if isinstance(event, Outcome)]
     return outcomes

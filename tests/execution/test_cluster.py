@@ -15,8 +15,8 @@ import pytest
 from tests.ray_trials import Slow, placements
 from tuner.errors import InputError
 from tuner.execution import cluster_discovery as joining
-from tuner.execution.cluster import Session
-from tuner.execution.cluster_discovery import find_address, joined_session
+from tuner.execution.cluster import RayConnection
+from tuner.execution.cluster_discovery import find_address, join_cluster
 from tuner.execution.mapped_arrays import put
 from tuner.execution.nodes import on_one_machine, oom_kills, within
 from tuner.execution.ray_executor import RayExecutor
@@ -52,7 +52,7 @@ def test_every_node_tells_what_it_has_within_what_ray_may_give_away(joined: RayE
     devices = joined.devices("cpu")
     assert len({device.node_id for device in devices}) == len({device.label for device in devices}) == 2
     assert all(device.total_bytes == GB and device.cores == 1 for device in devices)
-    with pytest.raises(InputError, match="--device cuda: none of the cluster's 2 nodes has a GPU"):
+    with pytest.raises(InputError, match="device='cuda': none of the cluster's 2 nodes has a GPU"):
         joined.devices("cuda")
 
 
@@ -120,8 +120,8 @@ def test_an_address_at_which_nothing_listens_is_told_at_once(not_connected: None
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{reserved.getsockname()[1]}"
-        with pytest.raises(InputError, match=f"--address {address}: nothing listens there"):
-            joined_session(address)
+        with pytest.raises(InputError, match=f"address='{address}': nothing listens there"):
+            join_cluster(address)
 
 
 def test_an_address_at_which_something_else_listens_is_told_soon(
@@ -132,8 +132,8 @@ def test_an_address_at_which_something_else_listens_is_told_soon(
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         began = time.monotonic()
-        with pytest.raises(InputError, match=f"--address {address}: what listens there does not answer like a Ray"):
-            joined_session(address)
+        with pytest.raises(InputError, match=f"address='{address}': what listens there does not answer like a Ray"):
+            join_cluster(address)
     assert time.monotonic() - began < 15
 
 
@@ -150,9 +150,9 @@ def test_joining_that_is_broken_off_leaves_no_connection_behind(monkeypatch: pyt
         raise KeyboardInterrupt
 
     monkeypatch.setattr(joining, "_joined", joined)
-    monkeypatch.setattr(Session, "wait", interrupted)
+    monkeypatch.setattr(RayConnection, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        joined_session("127.0.0.1:6379")
+        join_cluster("127.0.0.1:6379")
     assert connected == [True, False]
 
 
@@ -161,7 +161,7 @@ def test_auto_means_the_environment_and_then_the_last_ray_started(
 ) -> None:
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    with pytest.raises(InputError, match=r"--address auto: RAY_ADDRESS is not set, and there is no .*ray_current"):
+    with pytest.raises(InputError, match=r"address='auto': RAY_ADDRESS is not set, and there is no .*ray_current"):
         find_address("auto")
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "ray_current_cluster").write_text("10.0.0.1:6379\n")

@@ -14,8 +14,8 @@ import pytest
 
 from tests.ray_trials import Slow, Unpackable, placements, stop_and_go_on, until
 from tests.toy import Toy
-from tuner.execution import ray_errors as losses
 from tuner.execution.pool import Pool, make_pools
+from tuner.execution.ray_errors import classify_loss
 from tuner.execution.ray_executor import RayExecutor
 from tuner.machine.devices import ram_device
 from tuner.machine.interrupts import Interrupt, orderly
@@ -119,10 +119,10 @@ def test_what_ray_says_of_a_loss_becomes_a_status() -> None:
 
     monitor = "1 worker(s) were killed due to the node running low on memory. Memory on the node was 2 GB"
     for error in (ray.exceptions.OutOfMemoryError(monitor), ray.exceptions.RayActorError(error_msg=monitor)):
-        assert losses.verdict(error, kernel_killed=False)[:2] == ("out_of_memory", "worker")
+        assert classify_loss(error, kernel_killed=False)[:2] == ("out_of_memory", "worker")
     died = ray.exceptions.ActorDiedError()
-    assert losses.verdict(died, kernel_killed=True)[:2] == ("out_of_memory", "worker")
-    assert losses.verdict(died, kernel_killed=False)[:2] == ("failed", "worker")
+    assert classify_loss(died, kernel_killed=True)[:2] == ("out_of_memory", "worker")
+    assert classify_loss(died, kernel_killed=False)[:2] == ("failed", "worker")
     for last, status in (
         ("torch.OutOfMemoryError: CUDA out of memory.", "out_of_memory"),
         ("torch.AcceleratorError: CUDA error: out of memory", "out_of_memory"),
@@ -130,7 +130,7 @@ def test_what_ray_says_of_a_loss_becomes_a_status() -> None:
     ):
         text = f"Traceback\n  File\n{last}\nCompile with `TORCH_USE_CUDA_DSA`.\n"
         made = ray.exceptions.RayActorError(error_msg=text, actor_init_failed=True)
-        assert losses.verdict(made, kernel_killed=True) == (status, "", f"the worker was lost: {last}")
+        assert classify_loss(made, kernel_killed=True) == (status, "", f"the worker was lost: {last}")
 
 
 def test_only_devices_that_are_used_are_reserved_and_never_more_cores_than_there_are(gpu_16gb: Device) -> None:

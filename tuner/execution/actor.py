@@ -1,4 +1,4 @@
-"""The process that trials run in, one after another: a Ray actor."""
+"""The process in which trials run, one after another: a Ray actor."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from tuner.execution.worker import Event, TrialOptions, run_trial, torch_device
+from tuner.execution.worker import TrialOptions, WorkerEvent, run_trial, torch_device
 from tuner.machine.devices import pin
 from tuner.machine.peak import PeakMeter
 from tuner.trial import Device, Placement
@@ -15,35 +15,31 @@ from tuner.workloads.task import Tasks
 
 
 class Worker:
-    """A warm process that trains one trial after another; it has torch loaded before its first.
-
-    Attributes:
-        device: what it computes on.
-    """
+    """A warm process that trains one trial after another on ``device``; it loads torch before the first."""
 
     def __init__(self, tasks: Tasks, device: Device, threads: int, options: TrialOptions) -> None:
-        """Makes the process ready for trials of all tasks, whose data come from Ray's object store without a copy."""
+        """Prepares the process for trials of all tasks; their data come from Ray's object store without a copy."""
         self._tasks = tasks
         self._options = options
         self.device = device
         self._meter = self.prepare(device, threads)
-        gc.freeze()  # a trial's clean-up then looks at what trials leave, not at all of torch: 2 ms, not 100
+        gc.freeze()  # so a clean-up looks at what a trial leaves and not at all of torch: 2 ms, not 100
 
     def prepare(self, device: Device, threads: int) -> PeakMeter:
         """Pins the process to its device and takes first steps there.
 
-        A benchmark of GPUs that are only declared replaces this, and sets ``device`` to what there is.
+        A benchmark with simulated GPUs replaces this method, and sets ``device`` to the real one.
         """
-        pin(device)  # Ray's own choice of a GPU need not be ours
+        pin(device)  # Ray may have chosen another GPU
         from tuner.training.loop import warm_up
 
         return PeakMeter(device, partial(warm_up, torch_device(device), threads, self._tasks.values()))
 
-    def run(self, placement: Placement) -> Iterator[Event | None]:
-        """Streams a trial's events; before them comes None, which says that the worker lived to take it."""
+    def run(self, placement: Placement) -> Iterator[WorkerEvent | None]:
+        """Streams a trial's events after a None, which says that the worker has taken the trial."""
         yield None
         placed = replace(placement, device=self.device)
         yield from run_trial(self._tasks[placed.trial.workload], placed, self._meter, self._options)
 
     def ping(self) -> None:
-        """Tells that the process lives."""
+        """Returns if the process lives."""

@@ -1,4 +1,4 @@
-"""A connection to Ray for one study; and a local Ray, started in the background while the study is planned."""
+"""A study's connection to Ray, and a local Ray that starts in the background while the study is planned."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from tuner.trial import MB, Device
 
 OBJECT_STORE_BYTES = 256 * MB  # enough for the data sets' arrays; /dev/shm is small in many containers
 STOP_SECONDS = 30
-# Ray prints pages about lost workers and nodes into the driver's output; the study has a line on each.
-TOLD_BY_US = (
+# Ray prints pages about lost workers and nodes into the driver's output. The study has a line about each.
+SKIPPED_LOGS = (
     "A worker died or was killed while executing|were killed due to the node running low on memory|"
     "Raylet is terminated|has been marked dead because the detector"
 )
 
 
-class Session:
+class RayConnection:
     """A connection of this process to Ray, made in a thread that lives as long as the connection.
 
-    Starting Ray takes seconds in which other things can be done, and its helper processes die with the thread that
-    started them, not with the process.
+    Starting Ray takes seconds, in which other work can be done. Its helper processes die with the thread that started
+    them, not with the process.
     """
 
     def __init__(self, connection: AbstractContextManager[bool]) -> None:
         """Begins to connect, and returns at once.
 
         Args:
-            connection: entering it connects this process to Ray, and tells whether there was no connection before.
+            connection: connects this process to Ray as it is entered; its value is whether it made the connection.
         """
         self._connection = connection
         self._error: Exception | None = None
@@ -44,11 +44,11 @@ class Session:
         self._thread.start()
 
     def wait(self, timeout_seconds: float | None = None) -> None:
-        """Waits until the connection is there.
+        """Waits until the process is connected.
 
         Raises:
-            ExecutionError: it could not be made, or not in time.
-            InputError: it could not be made because of what the user asked for.
+            ExecutionError: Ray cannot be reached, or not in time.
+            InputError: Ray cannot be reached because of what the user asked for.
         """
         if not self._connected.wait(timeout_seconds):
             self._ending.set()
@@ -60,7 +60,7 @@ class Session:
         take_back()
 
     def stop(self) -> None:
-        """Ends the connection and whatever was started for it, and waits for that; one from before is left alone."""
+        """Ends the connection and what was started for it, and waits for that; an older connection is left alone."""
         self._ending.set()
         self._thread.join(STOP_SECONDS)
 
@@ -74,14 +74,14 @@ class Session:
         self._connected.set()
 
 
-def local_session(devices: Sequence[Device], variables: Mapping[str, str]) -> Session:
-    """A Ray of this study's own with these devices, or the one that this process is connected to.
+def connect_local(devices: Sequence[Device], variables: Mapping[str, str]) -> RayConnection:
+    """Starts a Ray with these devices, or uses the one that this process is connected to.
 
     Args:
-        devices: what Ray is to have.
-        variables: for the environment of the workers' processes; a Ray that is there already keeps its own.
+        devices: what Ray may give away.
+        variables: for the environment of the workers' processes; a Ray that runs already keeps its own.
     """
-    return Session(_started(tuple(devices), dict(variables)))
+    return RayConnection(_started(tuple(devices), dict(variables)))
 
 
 @contextmanager
@@ -92,7 +92,7 @@ def _started(devices: tuple[Device, ...], variables: dict[str, str]) -> Iterator
     if ray.is_initialized():
         yield False
         return
-    # What Ray starts inherits it: workers that Ray keeps ready can be used, which saves half a second for each.
+    # Ray's processes inherit the variables. So the workers that Ray keeps ready can be used: half a second less each.
     with environment(variables), _loopback():
         ray.init(
             address="local",
@@ -109,11 +109,11 @@ def _started(devices: tuple[Device, ...], variables: dict[str, str]) -> Iterator
 
 
 def quiet() -> None:
-    """Sets what keeps Ray from talking, before it is imported."""
+    """Makes Ray quiet; call it before Ray is imported."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Ray's future default; without it, it warns.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", TOLD_BY_US)
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", SKIPPED_LOGS)
     logging.getLogger("ray.widgets.util").setLevel(logging.WARNING)  # in a notebook it asks for ipywidgets
 
 
@@ -121,8 +121,8 @@ def quiet() -> None:
 def _loopback() -> Iterator[None]:
     """A Ray that is started in this block listens on the loopback address alone.
 
-    That is what Ray does by itself on macOS and Windows; on Linux it takes another address even if it is given
-    127.0.0.1, unless this switch is off (``RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER``, read when Ray is imported).
+    That is Ray's default on macOS and Windows. On Linux it takes another address even if given 127.0.0.1, unless this
+    switch is off (``RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER``, read when Ray is imported).
     """
     from ray._private import ray_constants
 

@@ -1,4 +1,4 @@
-"""A Ray cluster that a study joins: where it is, whether it answers, and whether it asks for a token."""
+"""Finds and joins a Ray cluster: its address, whether it answers, and whether it asks for a token."""
 
 from __future__ import annotations
 
@@ -7,59 +7,68 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tuner.errors import InputError
-from tuner.execution.cluster import Session, quiet
+from tuner.errors import ParameterError
+from tuner.execution.cluster import RayConnection, quiet
+from tuner.execution.ray_errors import last_line
 from tuner.machine.caps import environment
 
 PORT_SECONDS = 3
 ANSWER_SECONDS = 10
 JOIN_SECONDS = 60
 AUTH_MODE = "RAY_AUTH_MODE"
+CURRENT_CLUSTER = "ray_current_cluster"  # Ray's file with the address
 
 
-def joined_session(address: str) -> Session:
-    """A connection to the cluster at an address, which is waited for.
+def join_cluster(address: str) -> RayConnection:
+    """Connects this process to the cluster at an address, and waits for that.
 
     Args:
-        address: "HOST:PORT", or "auto" for the one that ``RAY_ADDRESS`` or the last ``ray start`` here tells of.
+        address: "HOST:PORT", or "auto" for ``RAY_ADDRESS`` or the cluster of the last ``ray start`` on this machine.
 
     Raises:
-        InputError: no Ray answers there within 15 s, it does not let this process in, or the process is connected to
-            another one.
+        InputError: no Ray answers there within 15 s, it rejects this process, or the process is connected to another
+            Ray.
         ExecutionError: joining takes more than a minute.
-        KeyboardInterrupt: the user broke it off; the process is not connected then.
+        KeyboardInterrupt: the user interrupted it; the process is not connected then.
     """
-    session = Session(_joined(find_address(address)))
+    connection = RayConnection(_joined(find_address(address)))
     try:
-        session.wait(PORT_SECONDS + ANSWER_SECONDS + JOIN_SECONDS)
-    except KeyboardInterrupt:  # nobody else knows of it yet
-        session.stop()
+        connection.wait(PORT_SECONDS + ANSWER_SECONDS + JOIN_SECONDS)
+    except KeyboardInterrupt:  # the caller does not have it yet
+        connection.stop()
         raise
-    return session
+    return connection
+
+
+def ray_folder() -> Path:
+    """The folder of Ray's sessions on this machine."""
+    return Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp") / "ray"
+
+
+def announced_address() -> str:
+    """The address in ``RAY_ADDRESS``, or that the last ``ray start`` on this machine wrote down; else empty."""
+    with suppress(OSError):
+        return os.environ.get("RAY_ADDRESS") or (ray_folder() / CURRENT_CLUSTER).read_text().strip()
+    return ""
 
 
 def find_address(address: str) -> str:
     """The "HOST:PORT" that an address stands for; "auto" is looked up where Ray's own tools look.
 
     Raises:
-        InputError: there is nothing to be found, or it is of another form.
+        InputError: there is no cluster, or its address has another form.
     """
     if address == "auto":
-        folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
-        current = Path(folder) / "ray" / "ray_current_cluster"
-        address = os.environ.get("RAY_ADDRESS", "")
-        if not address and current.is_file():
-            address = current.read_text().strip()
+        address = announced_address()
         if not address:
-            raise InputError(
-                f"--address auto: RAY_ADDRESS is not set, and there is no {current}: is Ray started here?"
-            )
+            missing = f"RAY_ADDRESS is not set, and there is no {ray_folder() / CURRENT_CLUSTER}"
+            raise ParameterError("address", "auto", missing, "is Ray started here?")
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdigit() or not 0 < int(port) < 2**16:
-        raise InputError(f"--address {address}: not of the form HOST:PORT, such as 10.0.0.1:6379")
+        raise ParameterError("address", address, "not of the form HOST:PORT, such as 10.0.0.1:6379")
     return address
 
 
@@ -81,14 +90,14 @@ def _joined(address: str) -> Iterator[bool]:
     if ray.is_initialized():
         connected = ray.get_runtime_context().gcs_address
         if address.rpartition(":")[2] != connected.rpartition(":")[2]:
-            raise InputError(f"--address {address}: this process is connected to the Ray at {connected} already")
+            raise ParameterError("address", address, f"this process is connected to the Ray at {connected} already")
         yield False
         return
     with _auth_mode(_check(address)):
         try:
             ray.init(address=address, log_to_driver=False, logging_level="ERROR")
         except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-            raise InputError(f"--address {address}: cannot join: {' '.join(str(error).split())}") from error
+            raise ParameterError("address", address, "cannot join", " ".join(str(error).split())) from error
         yield True
         ray.shutdown()
 
@@ -97,25 +106,29 @@ def _check(address: str) -> str:
     """Whether the Ray at an address asks for a token: "token" or "disabled".
 
     Raises:
-        InputError: none answers, or it does not take the token that there is.
+        InputError: no Ray answers, or it rejects this user's token.
     """
     if not port_answers(address, PORT_SECONDS):
-        raise InputError(f"--address {address}: nothing listens there: is it the address of a Ray head that runs?")
+        raise ParameterError(
+            "address", address, "nothing listens there", "is it the address of a Ray head that runs?"
+        )
     refusal = _refusal(address, "disabled")
     if not refusal:
         return "disabled"
     if "AuthenticationError" not in refusal:
-        raise InputError(f"--address {address}: Ray refuses: {refusal}")
+        raise ParameterError("address", address, "Ray refuses", refusal)
     if _refusal(address, "token"):
-        raise InputError(
-            f"--address {address}: Ray asks for a token, and there is none here or a wrong one: copy the head's "
-            "~/.ray/auth_token to this user's"
+        raise ParameterError(
+            "address",
+            address,
+            "Ray asks for a token, and there is none here or a wrong one",
+            "copy the head's ~/.ray/auth_token to this user's",
         )
     return "token"
 
 
 def _refusal(address: str, mode: str) -> str:
-    """Why the Ray at an address has nothing to do with this process; empty if it has.
+    """Why the Ray at an address rejects this process; empty if it does not.
 
     Asks in a process of its own, which can be ended: ``ray.init`` would hang for minutes.
     """
@@ -126,19 +139,16 @@ def _refusal(address: str, mode: str) -> str:
             command, env=variables, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise InputError(
-            f"--address {address}: what listens there does not answer like a Ray head within {ANSWER_SECONDS} s"
-        ) from error
-    said = [line.strip() for line in answer.stderr.splitlines() if line.strip()] or ["it gives no reason"]
-    return said[-1] if answer.returncode else ""
+        wrong = f"what listens there does not answer like a Ray head within {ANSWER_SECONDS} s"
+        raise ParameterError("address", address, wrong) from error
+    return last_line(answer.stderr) if answer.returncode else ""
 
 
 @contextmanager
 def _auth_mode(mode: str) -> Iterator[None]:
-    """In this block this process asks for a token where Ray's other processes do, and nowhere else.
+    """In this block this process asks for a token if the cluster's processes do.
 
-    Where a driver asks for one that the cluster does not show, Ray's head cannot reach it, takes it for dead and ends
-    its workers.
+    If only the driver asks for one, Ray's head cannot reach it, takes it for dead and ends its workers.
     """
     import ray
 

@@ -1,4 +1,4 @@
-"""The ask/tell loop: asks where the waiting trials can run, starts them, tells what comes of them, tries again."""
+"""The loop of a study: it starts trials where there is room, reports what comes of them, and tries them again."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tuner.trial import Device, DeviceLost, EpochReport, Outcome, Placement, Req
 from tuner.workloads.task import Tasks
 
 Weights = Callable[[], bytes]
+ExecutorEvent = tuple[EpochReport | Outcome | DeviceLost, Weights]
 Correction = Callable[[Request], Request]
 TryAgain = Callable[[Request, Outcome, int], Retry | None]
 Learn = Callable[[Outcome], Correction | None]
@@ -26,79 +27,79 @@ Suggest = Callable[[int], Request | None]
 Prune = Callable[[EpochReport], bool]
 
 POLL_SECONDS = 0.5
-STOP_SECONDS = 10.0  # for the checkpoints of trials that run as their study ends; another signal does not wait
+STOP_SECONDS = 10.0  # for checkpoints as the study ends, unless another signal comes
 
 
 class Executor(Protocol):
-    """What runs placed trials: Ray's workers, or this process."""
+    """Runs placed trials: in Ray's workers, or in this process."""
 
     def devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
-        """The devices that it can run trials on; joins a cluster for that, if it was told to use one.
+        """The devices on which it can run trials; joins the cluster, if it was given one.
 
         Raises:
-            InputError: there is none, or no cluster where one was to be.
+            InputError: there is no such device or no such cluster.
         """
 
     def prepare(self, devices: Sequence[Device]) -> None:
-        """May begin in the background what takes long to start, before there is a plan."""
+        """May start slow things in the background, before there is a plan."""
 
     def open(self, tasks: Tasks, plan: Plan, checkpoints: Path | None) -> None:
-        """Makes everything ready for trials of these tasks on the plan's devices; checkpoints go into this folder."""
+        """Prepares the plan's devices for trials of these tasks; ``checkpoints`` is the folder for theirs."""
 
     def submit(self, placement: Placement) -> None:
-        """Starts a trial; what it says comes out of ``poll``."""
+        """Starts a trial; ``poll`` returns its events."""
 
-    def poll(self, timeout_seconds: float) -> list[tuple[EpochReport | Outcome | DeviceLost, Weights]]:
-        """What has happened since the last call, waiting for at most so long for the first of it.
+    def poll(self, timeout_seconds: float) -> list[ExecutorEvent]:
+        """The events since the last call; waits for the first one for at most this time.
 
-        Beside an ``Outcome`` that is completed stands a function that fetches its weights, which can be called
-        until the next call of ``poll``.
+        With the ``Outcome`` of a completed trial comes a function that fetches its weights. It can be called until
+        the next call of ``poll``.
         """
 
     def stop(self) -> None:
-        """Asks the trials that run to write a checkpoint after the epoch that they are in, and to end.
+        """Asks the running trials to write a checkpoint after the current epoch, and to end.
 
-        Their outcomes come out of ``poll``, as ``interrupted``, unless they end otherwise before that. Those that
-        have no folder for checkpoints are not asked.
+        ``poll`` returns their outcomes as ``interrupted``, unless they end otherwise before that. Without a folder
+        for checkpoints they are not asked.
         """
 
     def prune(self, trial_id: str) -> None:
-        """Asks a running trial to end soon; it is ``pruned`` then, with what it had reached, if not ended before."""
+        """Asks a running trial to end soon; unless it ends before, it is ``pruned`` with its metrics so far."""
 
     def close(self) -> None:
-        """Ends every process that was started, whatever was reached; trials that still run are lost."""
+        """Ends every process that was started; trials that still run are lost."""
 
 
 class Listener(Protocol):
-    """What wants to know how a study goes."""
+    """Is notified of what happens in a study."""
 
     def started(self, placement: Placement) -> None:
-        """A trial has been given its place."""
+        """A trial has been placed and started."""
 
     def reported(self, report: EpochReport) -> None:
         """A trial has begun to train, or finished an epoch."""
 
     def finished(self, outcome: Outcome, weights: Weights, retry: Retry | None) -> None:
-        """An attempt has ended; ``weights`` fetches the best epoch's, if it is completed. ``retry`` follows it."""
+        """An attempt has ended, and ``retry`` follows; ``weights`` fetches the best epoch's if it is completed."""
 
     def device_lost(self, event: DeviceLost) -> None:
         """A device is gone."""
 
     def stopping(self, trials: int, seconds: float, fault: str = "") -> None:
-        """The study ends; this many trials have so long to write checkpoints, or cannot be asked for this reason."""
+        """The study ends; so many trials have these seconds to write checkpoints, or cannot because of ``fault``."""
 
 
 @dataclass(frozen=True)
 class Decisions:
-    """What the loop asks as trials run and end.
+    """The decisions that the loop leaves to others while trials run and end.
 
     Attributes:
-        try_again: the attempt that follows one that has ended, given the most that a trial can have; or None.
-        learn: what an outcome tells of the trials that wait: how to correct them, or None.
-        suggest: where no trial waits: a new one, given the most memory that is free for it on a device; or None, as
-            there is no more or it is not the time for one. Where nothing runs either, None ends the study.
-        prune: whether a trial that has reported an epoch is not worth any more of them.
-        ended: is told how a trial has ended for good.
+        try_again: the retry of an attempt, given the most memory that a trial can have; None if there is none.
+        learn: how an outcome corrects the trials that wait; None if it does not.
+        suggest: a new trial when none waits, given the largest free memory of a device; None if there is none now.
+            If nothing runs either, None ends the study.
+        prune: whether a trial that has reported an epoch is not worth further ones.
+        ended: is notified of a trial that has ended for good.
     """
 
     try_again: TryAgain
@@ -116,15 +117,15 @@ def run_trials(
     decisions: Decisions,
     interrupt: Interrupt,
 ) -> None:
-    """Runs every trial, as many side by side as there is room for, until each has ended for good.
+    """Runs all trials, as many side by side as there is room for, until each has ended for good.
 
-    Where there is room and no trial waits for it, ``decisions`` are asked for another.
+    Where there is room and no trial waits, ``decisions.suggest`` is asked for another.
 
     Raises:
-        ExecutionError: every device is lost.
-        KeyboardInterrupt: an end was asked for; everything that had ended by then has been told to the listener, and
-            the trials that run have had ``STOP_SECONDS`` to write checkpoints.
-        TimeLimitReached: the same, where the time is over.
+        ExecutionError: all devices are lost.
+        KeyboardInterrupt: the user ended the study. The listener has been notified of all that had ended by then, and
+            running trials have had ``STOP_SECONDS`` to write checkpoints.
+        TimeLimitReached: the same at the time limit.
     """
     packer.enqueue(requests)
     loop = _Loop(packer, executor, listener, decisions, interrupt)
@@ -137,18 +138,18 @@ def run_trials(
         loop.place()
         if not (packer.waiting or loop.running or loop.delayed):
             return
-        loop.hear(interrupt.seconds_left(loop.delayed.seconds_until_next(POLL_SECONDS)))
+        loop.handle_events(interrupt.seconds_left(loop.delayed.seconds_until_next(POLL_SECONDS)))
 
 
 @dataclass
 class _Loop:
-    """The study as it runs.
+    """The state of a running study.
 
     Attributes:
-        running: what was asked for, by trial that has its place.
-        training: of these, the trials that have said that they train.
-        delayed: retries.
-        stopping: the study ends.
+        running: the requests of trials that have a place, by trial id.
+        training: the ids of those that have reported.
+        delayed: retries whose time has not come.
+        stopping: whether the study ends.
     """
 
     packer: Packer
@@ -162,18 +163,18 @@ class _Loop:
     stopping: bool = False
 
     def place(self) -> None:
-        """Starts what there is room for; where no trial waits for it, another is asked for."""
+        """Starts what there is room for; if no trial waits, asks for a new one."""
         self.packer.enqueue(self.delayed.due(idle=not self.running and not self.packer.waiting))
         self._start()
         while not self.packer.waiting and (suggested := self.decisions.suggest(self.packer.room_bytes)):
             self.packer.enqueue([suggested])
             self._start()
 
-    def hear(self, timeout_seconds: float) -> None:
-        """Takes what has happened, waiting for the first of it for at most so long.
+    def handle_events(self, timeout_seconds: float) -> None:
+        """Handles what has happened; waits for the first event for at most this time.
 
         Raises:
-            ExecutionError: every device is lost.
+            ExecutionError: all devices are lost.
         """
         for event, weights in self.executor.poll(timeout_seconds):
             if isinstance(event, EpochReport):
@@ -189,19 +190,19 @@ class _Loop:
                     self._end(event, weights)
 
     def stop(self) -> None:
-        """Waits for trials that train to write checkpoints and end, for a while, or until it is asked once more."""
+        """Waits until training trials have written checkpoints and ended, for a while or until another signal."""
         if not self.training:
             return
         self.stopping = True
         signals, deadline = self.interrupt.signals, time.monotonic() + STOP_SECONDS
         try:
             self.executor.stop()
-        except ExecutionError as error:  # the study ends in order all the same
-            self.listener.stopping(len(self.training), 0.0, str(error))
+        except ExecutionError as error:  # the study ends in good order all the same
+            self.listener.stopping(len(self.training), 0.0, error.text)
             return
         self.listener.stopping(len(self.training), STOP_SECONDS)
         while self.training and self.interrupt.signals == signals and time.monotonic() < deadline:
-            self.hear(POLL_SECONDS)
+            self.handle_events(POLL_SECONDS)
 
     def _start(self) -> None:
         for request, placement in self.packer.place():
@@ -210,7 +211,7 @@ class _Loop:
             self.listener.started(placement)
 
     def _end(self, outcome: Outcome, weights: Weights) -> None:
-        """Frees the attempt's place, decides what follows, and corrects those that wait by what it took."""
+        """Frees the attempt's place, decides what follows, and corrects the trials that wait by its peak."""
         assert outcome.placement is not None
         request = self.running.pop(outcome.trial.trial_id)
         self.packer.release(outcome.placement)
@@ -245,12 +246,12 @@ class _Delayed:
         heapq.heappush(self._heap, (time.monotonic() + retry.delay_seconds, next(self._order), retry.request))
 
     def due(self, *, idle: bool) -> list[Request]:
-        """The retries whose time has come; where nothing else runs or waits, the next one at once."""
+        """The retries whose time has come; if nothing else runs or waits, the next one at once."""
         found: list[Request] = []
         while self._heap and (self._heap[0][0] <= time.monotonic() or (idle and not found)):
             found.append(heapq.heappop(self._heap)[2])
         return found
 
     def seconds_until_next(self, most: float) -> float:
-        """How long the loop may wait for events, in seconds; at most ``most``."""
+        """The seconds until the next retry, at most ``most``."""
         return max(0.0, min(most, self._heap[0][0] - time.monotonic())) if self._heap else most

@@ -1,4 +1,4 @@
-"""The nodes of a cluster: what devices they have, whether they live, and what their kernels have killed."""
+"""The nodes of a cluster: their devices, whether they live, and how many processes their kernels have killed."""
 
 from __future__ import annotations
 
@@ -7,54 +7,57 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-from tuner.errors import InputError
+from tuner.errors import InputError, ParameterError
 from tuner.execution.cluster_discovery import PORT_SECONDS, port_answers
+from tuner.execution.ray_api import Node, ObjectRef, Remote
 from tuner.execution.ray_errors import last_line
 from tuner.machine.devices import DeviceChoice, detect_devices
 from tuner.trial import Device
 
+T = TypeVar("T")
 VMSTAT = Path("/proc/vmstat")
 PROBE_SECONDS = 60
 LOOK_SECONDS = 2  # between two looks at the nodes
-# A head that has not answered for so long is given up; after 60 s Ray itself would end this process.
+# A head that has not answered for this long is given up; after 60 s Ray would end this process.
 HEAD_SECONDS = 20
 
 
 def cluster_devices(choice: DeviceChoice) -> tuple[Device, ...]:
-    """The devices of every node of the cluster that this process is connected to, as the nodes see them.
+    """The devices of all nodes of the cluster that this process is connected to, as the nodes see them.
 
-    "auto" means GPUs, if any node has one, else the nodes' RAM. Nodes to which Ray gives no CPU are left out.
+    "auto" means GPUs if any node has one, else the nodes' RAM. Nodes to which Ray gives no CPU are left out.
 
     Raises:
-        InputError: a node cannot tell, or there is no such device.
+        InputError: a node does not answer, or there is no such device.
     """
     import ray
 
     nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
-    choices = {node["NodeID"]: _choice_of(node, choice) for node in nodes}
-    asked = {
-        node["NodeID"]: on_node(detect, node["NodeID"]).remote(choices[node["NodeID"]])
-        for node in nodes
-        if choices[node["NodeID"]]
-    }
     hosts = _hosts(nodes)
-    devices = []
-    for node in nodes:
-        if node["NodeID"] in asked:
-            found = _answer(asked[node["NodeID"]], hosts[node["NodeID"]])
-            devices += [replace(each, host=hosts[node["NodeID"]]) for each in within(found, node)]
+    answers = [
+        (node, hosts[node["NodeID"]], on_node(detect, node["NodeID"]).remote(node_choice))
+        for node in nodes
+        if (node_choice := _choice_of(node, choice))
+    ]
+    devices = [
+        replace(device, host=host)
+        for node, host, answer in answers
+        for device in within(_devices_of(answer, host), node)
+    ]
     gpus = [device for device in devices if device.kind == "cuda"]
     if choice == "cuda" and not gpus:
-        raise InputError(f"--device cuda: none of the cluster's {len(nodes)} nodes has a GPU that Ray may give away")
+        raise ParameterError(
+            "device", choice, f"none of the cluster's {len(nodes)} nodes has a GPU that Ray may give away"
+        )
     if not devices:
         raise InputError("Ray has no CPU to give away on any node of the cluster")
     return tuple(gpus or devices)
 
 
 def detect(choice: DeviceChoice) -> tuple[Device, ...]:
-    """The devices of the node on which this runs; none where GPUs were asked for and there are none."""
+    """The devices of the node on which this runs; empty if GPUs were asked for and there are none."""
     try:
         return detect_devices(choice)
     except InputError:
@@ -64,7 +67,7 @@ def detect(choice: DeviceChoice) -> tuple[Device, ...]:
 
 
 def oom_kills(vmstat: Path = VMSTAT) -> int:
-    """How many processes this machine's kernel has killed since it started because memory ran out."""
+    """The number of processes that this machine's kernel has killed since it started because memory ran out."""
     try:
         fields = dict(line.split() for line in vmstat.read_text().splitlines())
     except OSError:
@@ -72,17 +75,18 @@ def oom_kills(vmstat: Path = VMSTAT) -> int:
     return int(fields.get("oom_kill", 0))
 
 
-def on_node(function: Callable[..., Any], node_id: str) -> Any:
-    """The function as a Ray task that runs on one node, takes no share of it and is not tried again."""
+def on_node(function: Callable[..., object], node_id: str) -> Remote[ObjectRef]:
+    """The function as a Ray task on one node, which takes no resources and is not tried again."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     pinned = NodeAffinitySchedulingStrategy(node_id, soft=False)
-    return ray.remote(function).options(num_cpus=0, max_retries=0, scheduling_strategy=pinned)
+    task: Remote[ObjectRef] = ray.remote(function)
+    return task.options(num_cpus=0, max_retries=0, scheduling_strategy=pinned)
 
 
-def within(devices: Sequence[Device], node: Mapping[str, Any]) -> list[Device]:
-    """A node's devices as far as Ray may give them away: no more GPUs, CPUs and memory than Ray has there."""
+def within(devices: Sequence[Device], node: Node) -> list[Device]:
+    """A node's devices, limited to the GPUs, CPUs and memory that Ray may give away there."""
     resources = node["Resources"]
     cpus = int(resources.get("CPU", 0))
     gpus = [device for device in devices if device.kind == "cuda"][: min(cpus, int(resources.get("GPU", 0)))]
@@ -95,21 +99,17 @@ def within(devices: Sequence[Device], node: Mapping[str, Any]) -> list[Device]:
     return found
 
 
-def on_one_machine(nodes: Sequence[Mapping[str, Any]], node_ids: Collection[str]) -> bool:
-    """Whether some nodes, by what Ray tells of all, are on one machine: they have one address and one host name."""
+def on_one_machine(nodes: Sequence[Node], node_ids: Collection[str]) -> bool:
+    """Whether the nodes with these ids are on one machine: they have the same address and host name."""
     chosen = [node for node in nodes if node["NodeID"] in node_ids]
     return len({(node["NodeManagerAddress"], node["NodeManagerHostname"]) for node in chosen}) == 1
 
 
 class NodeWatch:
-    """Knows which nodes have died; asks Ray for it now and then.
-
-    Attributes:
-        own_node: the one to which this process is connected.
-    """
+    """Knows which nodes have died. ``own_node`` is the id of the node to which this process is connected."""
 
     def __init__(self) -> None:
-        """Begins with what is alive."""
+        """Remembers the nodes that are alive."""
         import ray
 
         self._ray = ray
@@ -120,10 +120,9 @@ class NodeWatch:
         self._died: dict[str, str] = {}
 
     def died(self, *, now: bool = False) -> Mapping[str, str]:
-        """Nodes that were alive at the beginning and are not any more, with what is known of it.
+        """The reasons why nodes died that were alive at the beginning, by node id.
 
-        Args:
-            now: asks at once; else not before ``LOOK_SECONDS`` have gone since the last time.
+        Ray is asked at most every ``LOOK_SECONDS``, or ``now``.
         """
         if now or time.monotonic() - self._looked > LOOK_SECONDS:
             self._looked = time.monotonic()
@@ -132,11 +131,11 @@ class NodeWatch:
 
     @property
     def head_answers(self) -> bool:
-        """Whether Ray's head answered at the last look; questions to one that does not would hang."""
+        """Whether Ray's head answered the last time; calls to one that does not would hang."""
         return self._answered >= self._looked
 
     def _look(self) -> None:
-        if port_answers(self._head, PORT_SECONDS):  # else the question would hang
+        if port_answers(self._head, PORT_SECONDS):  # else ``ray.nodes`` would hang
             self._answered = time.monotonic()
             alive = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
             reason = "its node died"
@@ -149,27 +148,27 @@ class NodeWatch:
         self._died |= {node_id: reason for node_id in self._alive - alive if node_id not in self._died}
 
 
-def _choice_of(node: Mapping[str, Any], choice: DeviceChoice) -> DeviceChoice | None:
-    """What to look for on a node; None if it cannot have it, as Ray has no GPU there to give away."""
+def _choice_of(node: Node, choice: DeviceChoice) -> DeviceChoice | None:
+    """The devices to look for on a node; None if Ray has no GPU there and only GPUs are wanted."""
     if node["Resources"].get("GPU", 0) >= 1:
         return choice
     return None if choice == "cuda" else "cpu"
 
 
-def _answer(reference: Any, host: str) -> tuple[Device, ...]:
+def _devices_of(answer: ObjectRef, host: str) -> tuple[Device, ...]:
     import ray
 
     try:
-        found: tuple[Device, ...] = ray.get(reference, timeout=PROBE_SECONDS)
+        found: tuple[Device, ...] = ray.get(answer, timeout=PROBE_SECONDS)
     except ray.exceptions.GetTimeoutError as error:
-        raise InputError(f"node {host} did not tell its devices within {PROBE_SECONDS} s") from error
+        raise InputError(f"node {host} did not report its devices within {PROBE_SECONDS} s") from error
     except (ray.exceptions.RayError, InputError) as error:
-        raise InputError(f"node {host} cannot tell its devices: {last_line(str(error))}") from error
+        raise InputError(f"node {host} cannot report its devices: {last_line(str(error))}") from error
     return found
 
 
-def _hosts(nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """What to call each node: its address, with a piece of its ID where several have the same."""
+def _hosts(nodes: Sequence[Node]) -> dict[str, str]:
+    """A name for each node by id: its address, with a part of the id if several nodes have the same address."""
     uses = Counter(node["NodeManagerAddress"] for node in nodes)
     return {
         node["NodeID"]: node["NodeManagerAddress"]

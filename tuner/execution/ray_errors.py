@@ -1,40 +1,39 @@
-"""What Ray's errors say of a trial whose worker is gone, or could not be made."""
+"""What Ray's errors say about a worker that died or could not be made."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
 
+from tuner.execution.ray_api import WorkerHandle
 from tuner.machine.caps import OUT_OF_MEMORY
 from tuner.trial import GB, Lost, Status
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")  # colours in Ray's messages
-# Ray has a type for what its memory monitor does, but where another error quotes it there is only the text.
+# Ray's memory monitor has an error of its own. Where another error quotes it, there is only the text.
 MONITOR = "due to the node running low on memory"
 EXCEPTION = re.compile(r"[\w.]+(Error|Exception|Interrupt|Exit)\b")
 MEMORY_ERRORS = ("MemoryError", "torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError")
+NO_REASON = "no reason was given"
 
 
-def plain(error: Exception) -> str:
+def plain_text(error: Exception) -> str:
     """An error's text without colours."""
     return ANSI.sub("", str(error))
 
 
+def _lines(text: str) -> list[str]:
+    return [line.strip() for line in ANSI.sub("", text).splitlines() if line.strip()] or [NO_REASON]
+
+
 def last_line(text: str) -> str:
-    """The last line that is not empty: of a traceback, the one that says what went wrong."""
-    lines = [line.strip() for line in ANSI.sub("", text).splitlines() if line.strip()]
-    return lines[-1] if lines else "no reason was given"
+    """The last line of a text: in a traceback, the one that names the error."""
+    return _lines(text)[-1]
 
 
 def exception_line(text: str) -> str:
-    """The last line that begins with an exception's name, as torch's own go on for several lines; or the last."""
-    named = [line.strip() for line in ANSI.sub("", text).splitlines() if EXCEPTION.match(line.strip())]
-    return named[-1] if named else last_line(text)
-
-
-def first_line(text: str) -> str:
-    """The first line that is not empty: of what Ray says of a worker's death, the one that sums it up."""
-    return next((line.strip() for line in text.splitlines() if line.strip()), "no reason was given")
+    """The last line that begins with an exception's name, as torch's errors have several lines; or the last line."""
+    lines = _lines(text)
+    return next((line for line in reversed(lines) if EXCEPTION.match(line)), lines[-1])
 
 
 def killed_by_monitor(error: Exception) -> bool:
@@ -44,8 +43,8 @@ def killed_by_monitor(error: Exception) -> bool:
     return isinstance(error, ray.exceptions.OutOfMemoryError) or MONITOR in str(error)
 
 
-def raised(error: Exception) -> bool:
-    """Whether there was an exception in the worker, as it was made or in its trial: then it did not just die."""
+def raised_in_worker(error: Exception) -> bool:
+    """Whether an exception was raised in the worker or its construction, so that it did not just die."""
     import ray
 
     if isinstance(error, ray.exceptions.RayActorError):
@@ -54,27 +53,29 @@ def raised(error: Exception) -> bool:
     return isinstance(error, own) or not isinstance(error, ray.exceptions.RayError)
 
 
-def monitored_peak(error: Exception, worker: Any) -> int | None:
-    """What the memory monitor says that the worker had, in bytes; None where it says nothing."""
-    own = re.search(rf"Actor\({worker._actor_id.hex()}\).*?actual memory used=([\d.]+)GB", plain(error))
+def monitored_peak(error: Exception, worker: WorkerHandle) -> int | None:
+    """The bytes that the worker had according to Ray's memory monitor; None if the error does not say."""
+    actor_id = worker._actor_id.hex()  # type: ignore[attr-defined]
+    own = re.search(rf"Actor\({actor_id}\).*?actual memory used=([\d.]+)GB", plain_text(error))
     return int(float(own[1]) * GB) if own else None
 
 
-def verdict(error: Exception, *, kernel_killed: bool) -> tuple[Status, Lost, str]:
-    """A trial's status, what was lost under it, and why, by the error with which its worker ended.
+def classify_loss(error: Exception, *, kernel_killed: bool) -> tuple[Status, Lost, str]:
+    """The status of a trial whose worker ended with this error, what was lost, and the reason in one line.
 
     Args:
-        error: Ray's.
-        kernel_killed: the node's kernel has killed a process for want of memory meanwhile.
+        error: what Ray raised.
+        kernel_killed: whether the node's kernel has killed a process because memory ran out.
     """
-    text = plain(error)
+    text = plain_text(error)
+    first = _lines(text)[0]
     if killed_by_monitor(error):
-        used = first_line(text).rpartition("low on memory. ")[2]
+        used = first.rpartition("low on memory. ")[2]
         return "out_of_memory", "worker", f"the worker was killed by Ray's memory monitor: {used}"
-    if raised(error):
+    if raised_in_worker(error):
         last = exception_line(text)
         memory = last.startswith(MEMORY_ERRORS) or any(sign in last for sign in OUT_OF_MEMORY)
         return "out_of_memory" if memory else "failed", "", f"the worker was lost: {last}"
     if kernel_killed:
         return "out_of_memory", "worker", "the worker was lost: the kernel killed it, as memory ran out"
-    return "failed", "worker", f"the worker was lost: {first_line(text)}"
+    return "failed", "worker", f"the worker was lost: {first}"

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tuner.errors import ExecutionError
-from tuner.execution import ray_errors as losses
 from tuner.execution.actor import Worker as Worker
-from tuner.execution.cluster import Session, local_session
-from tuner.execution.cluster_discovery import joined_session
-from tuner.execution.loop import Weights
+from tuner.execution.cluster import RayConnection, connect_local
+from tuner.execution.cluster_discovery import join_cluster
+from tuner.execution.loop import ExecutorEvent, Weights
 from tuner.execution.mapped_arrays import put
 from tuner.execution.nodes import NodeWatch, cluster_devices, on_one_machine
 from tuner.execution.pool import Pool, make_pools, reserve
-from tuner.execution.stop_requests import EndRequests
+from tuner.execution.ray_api import Node, ObjectRef, Remote, WorkerHandle
+from tuner.execution.ray_errors import last_line, raised_in_worker
+from tuner.execution.stop_requests import StopRequests
 from tuner.execution.worker import TrialOptions
-from tuner.execution.worker_failures import Inquests, Run
+from tuner.execution.worker_failures import RunningTrial, WorkerFailures
 from tuner.machine.caps import worker_environment
 from tuner.machine.devices import DeviceChoice, allocator_environment, detect_devices
 from tuner.placement.packing import Plan
@@ -30,9 +31,9 @@ from tuner.workloads.task import Tasks
 
 EVENT_SECONDS = 30
 WEIGHTS_SECONDS = 60
-START_SECONDS = 300  # torch from a slow network drive takes a while
+START_SECONDS = 300  # importing torch from a slow network drive takes a while
 
-Told = tuple[EpochReport | Outcome | DeviceLost, Weights]
+Stream = Iterator[ObjectRef]  # of a trial's events
 
 
 class RayExecutor:
@@ -52,69 +53,69 @@ class RayExecutor:
 
         Args:
             expandable_segments: set the CUDA allocator's option of that name in the workers.
-            address: the cluster to join, "HOST:PORT" or "auto"; without one a Ray of this machine's is started, or
-                the one used that this process is connected to.
+            address: the cluster to join, "HOST:PORT" or "auto"; None for the Ray to which this process is connected,
+                or a new local one.
             caps: hold each trial to its share of its device.
-            checkpoint_seconds: between two of a trial's checkpoints, and before its first.
+            checkpoint_seconds: between a trial's checkpoints, and before its first.
         """
         self._allocator = allocator_environment(expandable_segments)
         self._address = address
         self._options = TrialOptions(caps=caps, checkpoint_seconds=checkpoint_seconds)
-        self._session: Session | None = None
-        self._end_requests = EndRequests(None)
+        self._connection: RayConnection | None = None
+        self._stop_requests = StopRequests(None)
         self._pools: dict[Device, Pool] = {}
         self._lost: dict[Device, str] = {}
-        self._runs: dict[Any, Run] = {}  # by the trial's stream of events
-        self._spent: list[Run] = []  # their workers are not used again
-        self._told: list[Told] = []  # what the next poll tells
+        self._running: dict[Stream, RunningTrial] = {}
+        self._spent: list[RunningTrial] = []  # their workers are not used again
+        self._events: list[ExecutorEvent] = []  # for the next poll
 
     def devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
-        """This machine's devices, or those of all nodes of the cluster, which is joined for that.
+        """This machine's devices, or those of all nodes of the cluster, which it joins.
 
         Raises:
-            InputError: there is none, no Ray at the address, or a node that cannot tell what it has.
+            InputError: there is no such device, no Ray at the address, or a node does not report its devices.
         """
         if self._address is None:
             return detect_devices(choice)
-        self._session = self._session or joined_session(self._address)
+        self._connection = self._connection or join_cluster(self._address)
         return cluster_devices(choice)
 
     def prepare(self, devices: Sequence[Device]) -> None:
-        """Begins to start a local Ray with these devices, unless there is one to be used."""
-        if self._session is None:
-            self._session = local_session(devices, self._environment(devices[0]))
+        """Begins to start a local Ray with these devices, unless it is connected to one."""
+        if self._connection is None:
+            self._connection = connect_local(devices, self._environment(devices[0]))
 
     def wait(self) -> None:
-        """Waits until Ray is there, after ``prepare``.
+        """Waits for the Ray that ``prepare`` has begun to start.
 
         Raises:
             ExecutionError: it did not start.
         """
-        assert self._session is not None
-        self._session.wait()
+        assert self._connection is not None
+        self._connection.wait()
 
     def open(self, tasks: Tasks, plan: Plan, checkpoints: Path | None) -> None:
         """Waits for Ray, reserves the plan's devices and puts the data into Ray's store.
 
         Raises:
-            DataError: a file that the data are mapped from has been removed.
-            ExecutionError: Ray did not start, or has not the CPUs, GPUs or memory that the plan counts on; or the
-                folder for checkpoints cannot be written.
+            DataError: a file from which data are mapped has been removed.
+            ExecutionError: Ray did not start or lacks the plan's CPUs, GPUs or memory, or the folder for checkpoints
+                cannot be written.
         """
-        self._end_requests = EndRequests(checkpoints)
-        self._end_requests.reset()
+        self._stop_requests = StopRequests(checkpoints)
+        self._stop_requests.reset()
         self.prepare(plan.devices)
         self.wait()
         import ray
 
         self._ray = ray
-        self._actor = ray.remote(self.worker_class)
+        self._actor: Remote[WorkerHandle] = ray.remote(self.worker_class)
         self._watch = NodeWatch()
         self._nodes = {device: device.node_id or self._watch.own_node for device in plan.devices}
-        nodes = ray.nodes()
+        nodes: list[Node] = ray.nodes()
         memory = {node["NodeID"]: int(node["Resources"].get("memory", 0)) for node in nodes}
         self._options = replace(self._options, checkpoints=checkpoints.absolute() if checkpoints else None)
-        # One object: Ray resolves no references within containers, and arrays within one are shared all the same.
+        # One object, as Ray does not resolve references within containers; its arrays are shared all the same.
         one_machine = on_one_machine(nodes, {self._watch.own_node, *self._nodes.values()})
         elsewhere = (
             [] if one_machine else [task.workload for task in tasks.values() if not is_built_in(task.workload)]
@@ -123,152 +124,154 @@ class RayExecutor:
             self._shared = (put(dict(tasks), one_machine=one_machine), plan.threads, self._options)
         self._pools = make_pools(plan, self._nodes, memory, self._make)
         reserve(list(self._pools.values()))
-        self._inquests = Inquests(self._watch, {pool.node_id for pool in self._pools.values()})
+        self._failures = WorkerFailures(self._watch, {pool.node_id for pool in self._pools.values()})
 
     def submit(self, placement: Placement) -> None:
         """Starts a trial on an idle worker of its device; on a new one if there is none, or if it is a retry."""
         self._end_spent()
-        self._end_requests.forget_prune(placement.trial.trial_id)
-        pool = self._pools[placement.device]
-        run = Run(placement, pool, None, False, time.monotonic())
-        if placement.device in self._lost:
-            self._tell(run.lost("failed", "node", self._lost[placement.device]))
+        self._stop_requests.forget_prune(placement.trial.trial_id)
+        if reason := self._lost.get(placement.device):
+            self._emit(
+                Outcome(
+                    placement.trial, "failed", placement, error=reason, phase="start", lost="node", reusable=False
+                )
+            )
         else:
-            self._start(run, new=placement.trial.attempt > 1)
+            self._start(placement, new=placement.trial.attempt > 1, started=time.monotonic())
 
-    def poll(self, timeout_seconds: float) -> list[Told]:
-        """One event of every trial that has one, waiting for the first for at most ``timeout_seconds``."""
+    def poll(self, timeout_seconds: float) -> list[ExecutorEvent]:
+        """One event of every trial that has one; waits for the first for at most ``timeout_seconds``."""
         self._end_spent()
-        waited = [*self._runs, *self._inquests.references]
-        if not waited and not self._told:
+        streams, answers = list(self._running), self._failures.references
+        if not (streams or answers or self._events):
             time.sleep(timeout_seconds)
-        for reference in self._ready(waited, 0.0 if self._told else timeout_seconds):
-            if reference in self._runs:
-                self._hear(reference)
-            else:
-                self._tell(self._inquests.answer(reference))
-        self._look()
-        told, self._told = self._told, []
-        return told
+        ready = self._ready([*streams, *answers], 0.0 if self._events else timeout_seconds)
+        for stream in filter(ready.__contains__, streams):
+            self._receive(stream)
+        for answer in filter(ready.__contains__, answers):
+            self._emit(self._failures.answered(answer))
+        self._check_health()
+        events, self._events = self._events, []
+        return events
 
     def stop(self) -> None:
-        """Has the workers end their trials after the epoch that they are in, with a checkpoint.
+        """Has the workers end their trials after the current epoch, with a checkpoint.
 
         Raises:
             ExecutionError: the folder for checkpoints cannot be written.
         """
-        self._end_requests.stop_all()
+        self._stop_requests.stop_all()
 
     def prune(self, trial_id: str) -> None:
-        """Has a trial end after the step that it is in; one on a node without the folder for checkpoints goes on."""
-        self._end_requests.prune(trial_id)
+        """Has a trial end after its current step; on a node without the folder for checkpoints it goes on."""
+        self._stop_requests.prune(trial_id)
 
     def close(self) -> None:
-        """Ends the workers, gives the devices back, and ends Ray if it was started here, or leaves the cluster."""
-        if self._session is None:
+        """Ends the workers, frees the devices, and ends the local Ray or leaves the cluster."""
+        if self._connection is None:
             return
-        self._end_requests.remove()
-        # A Ray of its own goes with everything in it; and where the head is gone there is nobody to be told.
+        self._stop_requests.remove()
+        # A local Ray ends with everything in it, and a head that is gone cannot be called.
         if self._pools and not self._has_own_ray and self._watch.head_answers:
             for pool in self._pools.values():
                 pool.close()
-        self._runs.clear()
+        self._running.clear()
         self._pools.clear()
-        self._session.stop()
+        self._connection.stop()
 
     @property
     def _has_own_ray(self) -> bool:
-        return self._session is not None and self._session.owned and self._address is None
+        return self._connection is not None and self._connection.owned and self._address is None
 
     def _environment(self, device: Device) -> dict[str, str]:
-        """Environment variables that the C library or torch reads as a worker's process begins."""
+        """Environment variables that the C library or torch reads as a worker's process starts."""
         return {**worker_environment(device), **self._allocator}
 
-    def _make(self, device: Device, options: Mapping[str, Any]) -> Any:
+    def _make(self, device: Device, options: Mapping[str, object]) -> WorkerHandle:
         own = {} if self._has_own_ray else {"runtime_env": {"env_vars": self._environment(device)}}
         tasks, threads, trial_options = self._shared
         return self._actor.options(**options, **own).remote(tasks, device, threads, trial_options)
 
-    def _start(self, run: Run, *, new: bool) -> None:
-        run.worker, run.fresh = run.pool.take(run.placement, new=new)
-        stream = run.worker.run.options(num_returns="streaming").remote(run.placement)
-        self._runs[stream] = run
+    def _start(self, placement: Placement, *, new: bool, started: float) -> None:
+        pool = self._pools[placement.device]
+        worker, fresh = pool.take(placement, new=new)
+        stream = worker.run.options(num_returns="streaming").remote(placement)
+        self._running[stream] = RunningTrial(placement, pool, worker, fresh, started)
 
     def _end_spent(self) -> None:
-        """Ends the workers that are not used again: what they had to tell has been taken."""
+        """Ends the workers that are not used again: their last events have been fetched."""
         for run in self._spent:
             run.pool.end(run.worker)
         self._spent = []
 
-    def _ready(self, waited: list[Any], timeout_seconds: float) -> list[Any]:
+    def _ready(self, waited: list[object], timeout_seconds: float) -> set[object]:
         if not waited:
-            return []
+            return set()
         ready, _ = self._ray.wait(waited, num_returns=1, timeout=timeout_seconds)
         if ready:
             ready, _ = self._ray.wait(waited, num_returns=len(waited), timeout=0)
-        return list(ready)
+        return set(ready)
 
-    def _hear(self, stream: Any) -> None:
-        """Takes a trial's next event, or what Ray has in its place."""
-        run = self._runs[stream]
+    def _receive(self, stream: Stream) -> None:
+        """Takes a trial's next event, or Ray's error in its place."""
+        run = self._running[stream]
         try:
             event = self._ray.get(next(stream), timeout=EVENT_SECONDS)
-        except Exception as error:  # Ray's own, or whatever comes of unpacking what another machine has packed
-            del self._runs[stream]
-            self._broken(run, error)
+        except Exception as error:  # Ray's own, or of unpickling what another machine has sent
+            del self._running[stream]
+            self._worker_lost(run, error)
             return
         run.taken = True
         if isinstance(event, EpochReport):
             run.report = event
-            self._tell(event)
+            self._emit(event)
         elif isinstance(event, Outcome):
-            del self._runs[stream]
-            self._end_requests.forget_prune(event.trial.trial_id)
+            del self._running[stream]
+            self._stop_requests.forget_prune(event.trial.trial_id)
             if event.reusable:
                 run.pool.give_back(run.worker)
             else:
-                self._spent.append(run)  # not at once, as its weights are still to be had
-            self._tell(replace(event, placement=run.placement), lambda: self._weights(stream))
+                self._spent.append(run)  # it ends later, as its weights are still to be fetched
+            self._emit(replace(event, placement=run.placement), lambda: self._weights(stream))
 
-    def _broken(self, run: Run, error: Exception) -> None:
-        """Ends a run whose worker is gone; one that a warm worker had not even begun starts again."""
-        died_idle = not run.taken and not run.fresh and not losses.raised(error)
+    def _worker_lost(self, run: RunningTrial, error: Exception) -> None:
+        """Finds out why; a trial that a warm worker had not even begun starts again."""
+        died_idle = not run.taken and not run.fresh and not raised_in_worker(error)
         if died_idle and run.pool.node_id not in self._watch.died(now=True):
             run.pool.end(run.worker)
-            self._start(run, new=True)
+            self._start(run.placement, new=True, started=run.started)
         else:
-            self._tell(self._inquests.ask(run, error))
+            self._emit(self._failures.investigate(run, error))
 
-    def _look(self) -> None:
-        """Tells of nodes that have died, of workers that do not start, and of what will never be known."""
+    def _check_health(self) -> None:
+        """Reports dead nodes, workers that do not start, and losses that stay unexplained."""
         for node, reason in self._watch.died().items():
-            self._lose(node, reason)
-        for outcome in self._inquests.overdue():
-            self._tell(outcome)
-        for stream, run in list(self._runs.items()):
-            if not run.taken and time.monotonic() - run.began > START_SECONDS:
-                del self._runs[stream]
+            self._lose_node(node, reason)
+        for outcome in self._failures.overdue():
+            self._emit(outcome)
+        for stream, run in list(self._running.items()):
+            if not run.taken and time.monotonic() - run.started > START_SECONDS:
+                del self._running[stream]
                 run.pool.end(run.worker)
-                self._tell(run.lost("failed", "worker", f"its worker did not start within {START_SECONDS} s"))
+                self._emit(run.lost("failed", "worker", f"its worker did not start within {START_SECONDS} s"))
 
-    def _lose(self, node: str, reason: str) -> None:
-        """Tells that a node's trials and devices are lost, once."""
+    def _lose_node(self, node: str, reason: str) -> None:
+        """Reports once that a node's trials and devices are lost."""
         devices = [each for each, where in self._nodes.items() if where == node and each not in self._lost]
-        streams = [stream for stream, run in self._runs.items() if run.pool.node_id == node]
-        runs = [self._runs.pop(stream) for stream in streams] + self._inquests.on_node(node)
-        for run in runs:
-            self._tell(run.lost("failed", "node", reason))
+        streams = [stream for stream, run in self._running.items() if run.pool.node_id == node]
+        for run in [self._running.pop(stream) for stream in streams] + self._failures.drop_node(node):
+            self._emit(run.lost("failed", "node", reason))
         for device in devices:
             self._lost[device] = reason
-            self._tell(DeviceLost(device, reason))
+            self._emit(DeviceLost(device, reason))
             if device in self._pools and self._watch.head_answers:
                 self._pools[device].close()
 
-    def _tell(self, event: EpochReport | Outcome | DeviceLost | None, weights: Weights = bytes) -> None:
+    def _emit(self, event: EpochReport | Outcome | DeviceLost | None, weights: Weights = bytes) -> None:
         if event is not None:
-            self._told.append((event, weights))
+            self._events.append((event, weights))
 
-    def _weights(self, stream: Any) -> bytes:
+    def _weights(self, stream: Stream) -> bytes:
         """A completed trial's weights.
 
         Raises:
@@ -280,5 +283,5 @@ class RayExecutor:
                 raise ExecutionError(f"the weights did not come within {WEIGHTS_SECONDS} s")
             content: bytes = self._ray.get(next(stream), timeout=WEIGHTS_SECONDS)
         except (self._ray.exceptions.RayError, StopIteration) as error:
-            raise ExecutionError(f"the weights are lost: {losses.last_line(str(error))}") from error
+            raise ExecutionError(f"the weights are lost: {last_line(str(error))}") from error
         return content

@@ -1,4 +1,4 @@
-"""One trial in one process: the same code under Ray and in the in-process twin."""
+"""Runs one trial in one process: the same code under Ray and in the in-process twin."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.errors import TunerError
-from tuner.execution.stop_requests import EndRequests
+from tuner.execution.stop_requests import StopRequests
 from tuner.machine.caps import MMAP_THRESHOLD_BYTES, capped, is_out_of_memory
 from tuner.machine.peak import PeakMeter
 from tuner.trial import GB, MB, Device, EpochReport, Outcome, Phase, Placement, Status, Trial
@@ -26,27 +26,26 @@ if TYPE_CHECKING:
     from tuner.training.checkpoints import Checkpoint
     from tuner.training.loop import Fit
 
-Event = EpochReport | Outcome | bytes
+WorkerEvent = EpochReport | Outcome | bytes
 
-# Where in torch's source an allocation failed: in front of what it says of it.
+# The place in torch's source where an allocation failed, in front of the message.
 ENFORCE = re.compile(r"^\[enforce fail at [^\]]*\] \S+ == \S+\. ")
 
-# A worker with more than this left of its trials is not used again: what is left is taken from the next trial's cap,
-# and so much every need has to spare (``tuner.estimation.calibration.HEADROOM_BYTES``). After 56 trials of GraphSAGEs
-# of 14 to 670 MiB and an MLP, in 8 workers, it was 5 MiB or less, but for 3 times 13 to 23 and 4 times 32 to 56.
+# A worker in which trials have left more than this is not used again: the next trial's cap would miss it. Every
+# need has this much to spare (``tuner.estimation.calibration.HEADROOM_BYTES``). After 56 trials (GraphSAGEs
+# of 14 to 670 MiB and an MLP) in 8 workers, it was 5 MiB or less, except for 3 times 13 to 23 and 4 times 32 to 56.
 LEFT_BYTES = 32 * MB
 
 
 @dataclass(frozen=True)
 class TrialOptions:
-    """What a study asks of its workers.
+    """A study's options for its workers.
 
     Attributes:
         caps: end a trial that takes more than its share of the device.
-        checkpoints: the folder in which a trial keeps what it has reached; None, or a folder that this machine does
-            not have, for nowhere.
-        checkpoint_seconds: between two of a trial's checkpoints, and before its first; it writes another as it is
-            stopped by the folder's ``EndRequests``.
+        checkpoints: the folder for checkpoints; None, or a folder that this machine does not have, for none.
+        checkpoint_seconds: the time between a trial's checkpoints and before its first. It writes another one as the
+            folder's ``StopRequests`` stop it.
     """
 
     caps: bool = True
@@ -55,18 +54,19 @@ class TrialOptions:
 
 
 class ShareTooSmall(TunerError):
-    """A trial's share is less than its worker takes before the first tensor."""
+    """A trial's share is smaller than the memory that its worker takes before the first tensor."""
 
 
-def run_trial(task: TrainingTask, placement: Placement, meter: PeakMeter, options: TrialOptions) -> Iterator[Event]:
+def run_trial(
+    task: TrainingTask, placement: Placement, meter: PeakMeter, options: TrialOptions
+) -> Iterator[WorkerEvent]:
     """Trains a placed trial of this task.
 
-    Yields an ``EpochReport`` as training begins and after each epoch, then the ``Outcome``, then, if it is
-    completed, the content of its ``best.pt``. One that was asked to end by ``EndRequests.prune`` is "pruned", and
-    "interrupted" if it was asked to stop. Nothing that a trial raises gets out. The cap holds while the trial
-    computes, and at no moment at which an event is on its way.
+    Yields an ``EpochReport`` as training begins and after each epoch, then the ``Outcome``, then the content of
+    ``best.pt`` if the trial is completed. ``StopRequests`` make it "pruned" or "interrupted". No exception of the
+    trial gets out. The cap holds while the trial computes, but never while an event is on its way.
     """
-    began = time.perf_counter()
+    started = time.perf_counter()
     attempt = _Attempt(placement)
     yield from attempt.train(task, meter, options)
     peak, left = attempt.measure(meter)
@@ -76,13 +76,13 @@ def run_trial(task: TrainingTask, placement: Placement, meter: PeakMeter, option
         placement=placement,
         metrics=attempt.metrics,
         epochs=attempt.epochs,
-        seconds=time.perf_counter() - began,
+        seconds=time.perf_counter() - started,
         peak_bytes=peak,
         error=attempt.error,
         traceback=attempt.traceback,
         phase=attempt.phase,
-        # A failed kernel leaves a CUDA context that fails everything after it, and memory that ran out in the middle
-        # of a late import leaves a module half loaded.
+        # A failed kernel breaks the CUDA context for all that follows, and running out of memory during a late import
+        # leaves a module half loaded.
         reusable=attempt.status in ("completed", "diverged", "pruned") and left is not None and left <= LEFT_BYTES,
     )
     if attempt.weights:
@@ -91,7 +91,7 @@ def run_trial(task: TrainingTask, placement: Placement, meter: PeakMeter, option
 
 @dataclass
 class _Attempt:
-    """What comes of a trial: plain values only, none of its tensors or exceptions."""
+    """The result of a trial in plain values, without its tensors and exceptions."""
 
     placement: Placement
     status: Status = "completed"
@@ -103,7 +103,7 @@ class _Attempt:
     traceback: str = ""
 
     def train(self, task: TrainingTask, meter: PeakMeter, options: TrialOptions) -> Iterator[EpochReport]:
-        """Trains under the cap, yields the reports and notes how it ended."""
+        """Trains under the cap, yields the reports and records how it ended."""
         checkpoint = None
         try:
             import torch
@@ -114,34 +114,34 @@ class _Attempt:
             meter.start()
             torch.set_num_threads(self.placement.threads)
             checkpoint = _checkpoint(trial, options)
-            pruned = partial(EndRequests(options.checkpoints).prune_asked, trial.trial_id)
+            pruned = partial(StopRequests(options.checkpoints).prune_requested, trial.trial_id)
             training = fit(task.workload, trial, task.data, torch_device(device), checkpoint, prune_asked=pruned)
             while True:
                 with _cap(self.placement, meter, options):
-                    said = next(training)
-                if not isinstance(said, EpochReport):
+                    event = next(training)
+                if not isinstance(event, EpochReport):
                     break
-                self.epochs = said.epoch
-                yield replace(said, memory_bytes=_taken_bytes(meter))
-            training.close()  # of all that it held, only the weights are needed any more
-            self.metrics = said.metrics
-            self.weights = to_bytes(trial, said)
+                self.epochs = event.epoch
+                yield replace(event, memory_bytes=_peak_bytes(meter))
+            training.close()  # frees everything but the weights
+            self.metrics = event.metrics
+            self.weights = to_bytes(trial, event)
         except Exception as error:
             self._fail(error)
         self.error = "; ".join(filter(None, [self.error, *(checkpoint.faults if checkpoint else ())]))
 
     def measure(self, meter: PeakMeter) -> tuple[int | None, int | None]:
-        """The trial's peak, and what it has left behind, in bytes; None where the device does not answer any more.
+        """The trial's peak and what it has left behind, in bytes; None if the device does not answer any more.
 
-        The peak is read before the clean-up, and that is done when the attempt's frames and exceptions are gone: they
-        would keep the trial's tensors alive.
+        The peak is read before the clean-up. That must wait until the attempt's frames and exceptions are gone, as
+        they keep the trial's tensors alive.
         """
         peak = None
         try:
             peak = meter.peak_bytes()
             gc.collect()
             return peak, meter.left_bytes() - (len(self.weights) if self.placement.device.kind == "cpu" else 0)
-        except Exception as error:  # a failed kernel has left a CUDA context that fails everything after it
+        except Exception as error:  # a failed kernel has broken the CUDA context
             self.error = self.error or f"the worker cannot be used again: {_one_line(error)}"
             return peak, None
 
@@ -157,7 +157,7 @@ class _Attempt:
             return
         self.status = classify(error)
         self.phase = phase_of(error) or ("evaluation" if self.metrics else "start")
-        own = told(error) if self.status == "failed" else ""  # where memory ran out says nothing
+        own = told(error) if self.status == "failed" else ""  # the place where memory ran out says nothing
         self.error, self.traceback = own or _one_line(error), traceback.format_exc()
         self.metrics, self.weights = {}, b""
 
@@ -166,11 +166,13 @@ def _checkpoint(trial: Trial, options: TrialOptions) -> Checkpoint | None:
     from tuner.training.checkpoints import Checkpoint
 
     folder = options.checkpoints
-    return Checkpoint(folder, trial, options.checkpoint_seconds, EndRequests(folder).stop_asked) if folder else None
+    return (
+        Checkpoint(folder, trial, options.checkpoint_seconds, StopRequests(folder).stop_requested) if folder else None
+    )
 
 
-def _taken_bytes(meter: PeakMeter) -> int | None:
-    """The trial's peak so far; a device that does not tell is no reason to end the trial here."""
+def _peak_bytes(meter: PeakMeter) -> int | None:
+    """The trial's peak so far; None if the device does not answer, which does not end the trial here."""
     try:
         return meter.peak_bytes()
     except Exception:
@@ -178,12 +180,12 @@ def _taken_bytes(meter: PeakMeter) -> int | None:
 
 
 def torch_device(device: Device) -> str:
-    """What torch calls a worker's device: it sees no other GPU than the one it is pinned to."""
+    """Torch's name for a worker's device: the GPU to which it is pinned is the only one that it sees."""
     return "cuda:0" if device.kind == "cuda" else "cpu"
 
 
 def classify(error: Exception) -> Status:
-    """The status that an exception stands for: by its type, its text where torch has no type, and its causes."""
+    """The status of a trial that raised an exception."""
     from tuner.training.loop import Diverged
 
     if isinstance(error, ShareTooSmall) or is_out_of_memory(error):
@@ -192,10 +194,10 @@ def classify(error: Exception) -> Status:
 
 
 def _cap(placement: Placement, meter: PeakMeter, options: TrialOptions) -> AbstractContextManager[None]:
-    """Holds the trial to its share less what the worker took of it before its first trial.
+    """Caps the trial at its share less the worker's context.
 
     Raises:
-        ShareTooSmall: nothing is left of it.
+        ShareTooSmall: nothing is left.
     """
     if not options.caps:
         return nullcontext()
@@ -214,7 +216,7 @@ def _one_line(error: Exception) -> str:
 
 
 def to_bytes(trial: Trial, result: Fit) -> bytes:
-    """What ``best.pt`` holds: plain values and tensors, so that ``torch.load(weights_only=True)`` reads it."""
+    """The content of ``best.pt``: plain values and tensors, which ``torch.load(weights_only=True)`` can read."""
     import torch
 
     content = {
@@ -225,7 +227,7 @@ def to_bytes(trial: Trial, result: Fit) -> bytes:
         "metrics": result.metrics,
         "weights": result.weights,
     }
-    # A block that is mapped by itself: among what the trial has freed it would keep the heap from shrinking.
+    # A block that is mapped by itself. Among the trial's freed memory it would keep the heap from shrinking.
     buffer = io.BytesIO(bytes(MMAP_THRESHOLD_BYTES))
     torch.save(content, buffer)
     buffer.truncate()

@@ -1,54 +1,54 @@
-"""What became of a trial whose worker is gone: asked of Ray, of the worker's node and of its kernel."""
+"""Why a trial lost its worker: asked of Ray, of the worker's node and of its kernel."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from tuner.execution import ray_errors as losses
 from tuner.execution.nodes import NodeWatch, on_node, oom_kills
 from tuner.execution.pool import Pool
+from tuner.execution.ray_api import ObjectRef, WorkerHandle
+from tuner.execution.ray_errors import classify_loss, killed_by_monitor, monitored_peak, plain_text, raised_in_worker
 from tuner.trial import EpochReport, Lost, Outcome, Placement, Status
 
-# So long is asked; Ray itself takes 15 s to notice that a node is dead, and until then only says "unavailable".
-QUESTION_SECONDS = 60
+# Ray needs 15 s to notice that a node is dead, and only says "unavailable" until then.
+INVESTIGATION_SECONDS = 60
 KILLS_SECONDS = 30
 
 
 @dataclass
-class Run:
+class RunningTrial:
     """A trial in a worker.
 
     Attributes:
         placement: what runs, and where.
-        pool: of its device.
+        pool: the workers of its device.
         worker: the actor.
-        fresh: it is the worker's first trial.
-        began: by the monotonic clock.
-        taken: the worker has begun with it.
-        report: the last one.
+        fresh: whether this is the worker's first trial.
+        started: by the monotonic clock.
+        taken: whether the worker has begun with it.
+        report: the latest one.
     """
 
     placement: Placement
     pool: Pool
-    worker: Any
+    worker: WorkerHandle
     fresh: bool
-    began: float
+    started: float
     taken: bool = False
     report: EpochReport | None = None
 
     def lost(
         self, status: Status, lost: Lost, error: str, *, text: str = "", peak_bytes: int | None = None
     ) -> Outcome:
-        """How it ended, as its worker can tell no more."""
+        """The outcome of a trial whose worker cannot report any more."""
         return Outcome(
             trial=self.placement.trial,
             status=status,
             placement=self.placement,
             epochs=self.report.epoch if self.report else 0,
-            seconds=time.monotonic() - self.began,
+            seconds=time.monotonic() - self.started,
             peak_bytes=peak_bytes,
             error=error,
             traceback=text,
@@ -59,102 +59,93 @@ class Run:
 
 
 @dataclass
-class _Question:
-    run: Run
+class _Investigation:
+    run: RunningTrial
     error: Exception
-    asked: float
+    started: float
     ping: bool = False
 
 
-class Inquests:
-    """Runs whose workers are gone, until it is known why. A node that died is found by the one who asks."""
+class WorkerFailures:
+    """The trials that lost their workers, until the reason is known."""
 
     def __init__(self, watch: NodeWatch, nodes: Collection[str]) -> None:
-        """Notes what the nodes' kernels have killed so far.
-
-        Args:
-            watch: knows which nodes have died.
-            nodes: where workers run.
-        """
+        """Counts what the kernels of these nodes, on which workers run, have killed so far."""
         import ray
 
         self._ray = ray
         self._watch = watch
-        self._questions: dict[Any, _Question] = {}
+        self._open: dict[ObjectRef, _Investigation] = {}
         self._kills: dict[str, int] = {watch.own_node: oom_kills()}
-        asked = {node: on_node(oom_kills, node).remote() for node in nodes if node != watch.own_node}
-        told, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=KILLS_SECONDS) if asked else ([], [])
-        for node, reference in asked.items():
-            if reference in told:
+        counts = {node: on_node(oom_kills, node).remote() for node in nodes if node != watch.own_node}
+        ready, _ = (
+            ray.wait(list(counts.values()), num_returns=len(counts), timeout=KILLS_SECONDS) if counts else ([], [])
+        )
+        for node, reference in counts.items():
+            if reference in ready:
                 self._kernel_killed(node, reference)
 
     @property
-    def references(self) -> list[Any]:
-        """What to wait for: an answer to each question."""
-        return list(self._questions)
+    def references(self) -> list[ObjectRef]:
+        """What to wait for: the next answer of each investigation."""
+        return list(self._open)
 
-    def ask(self, run: Run, error: Exception) -> Outcome | None:
-        """How a run has ended, by the error with which its worker was lost; None if that is still to be answered."""
-        return self._decide(_Question(run, error, time.monotonic()))
+    def investigate(self, run: RunningTrial, error: Exception) -> Outcome | None:
+        """The outcome of a trial that lost its worker with this error; None if more has to be asked first."""
+        return self._next_step(_Investigation(run, error, time.monotonic()))
 
-    def answer(self, reference: Any) -> Outcome | None:
-        """How a run has ended, now that a question is answered; None if another follows."""
-        question = self._questions.pop(reference)
-        if not question.ping:
-            return self._close(question, self._kernel_killed(question.run.pool.node_id, reference))
+    def answered(self, reference: ObjectRef) -> Outcome | None:
+        """The outcome of the trial that this answer is about; None if more has to be asked."""
+        found = self._open.pop(reference)
+        if not found.ping:
+            return self._close(found, self._kernel_killed(found.run.pool.node_id, reference))
         try:
             self._ray.get(reference, timeout=KILLS_SECONDS)
         except self._ray.exceptions.RayError as error:
-            question.error = error
-            return self._decide(question)
-        return self._close(question, False)  # it lives, but what its trial says is lost
+            found.error = error
+            return self._next_step(found)
+        return self._close(found, False)  # the worker lives, but the trial's reports are lost
 
-    def overdue(self) -> list[Outcome]:
-        """How the runs have ended of which nothing more will be known."""
-        found = []
-        for reference, question in list(self._questions.items()):
-            if time.monotonic() - question.asked > QUESTION_SECONDS:
-                del self._questions[reference]
-                found.append(self._close(question, False))
-        return found
+    def overdue(self) -> Iterator[Outcome]:
+        """The outcomes of trials of which nothing more will be known."""
+        for reference, found in list(self._open.items()):
+            if time.monotonic() - found.started > INVESTIGATION_SECONDS:
+                del self._open[reference]
+                yield self._close(found, False)
 
-    def on_node(self, node_id: str) -> list[Run]:
-        """Takes out the runs of a node that is dead: nothing more need be asked."""
-        found = [(each, question.run) for each, question in self._questions.items()]
-        gone = [(each, run) for each, run in found if run.pool.node_id == node_id]
-        for reference, _ in gone:
-            del self._questions[reference]
-        return [run for _, run in gone]
+    def drop_node(self, node_id: str) -> list[RunningTrial]:
+        """Ends the investigations on a dead node and returns their trials."""
+        gone = [reference for reference, found in self._open.items() if found.run.pool.node_id == node_id]
+        return [self._open.pop(reference).run for reference in gone]
 
-    def _decide(self, question: _Question) -> Outcome | None:
-        """Closes what is clear, and asks the next question of what is not."""
-        error, run = question.error, question.run
+    def _next_step(self, found: _Investigation) -> Outcome | None:
+        """Closes what is clear, and asks the next question about what is not."""
+        error, run = found.error, found.run
         node = run.pool.node_id
         unknown = (self._ray.exceptions.ActorUnavailableError, self._ray.exceptions.GetTimeoutError)
-        if losses.killed_by_monitor(error) or losses.raised(error):
-            return self._close(question, False)
-        question.ping = isinstance(error, unknown) or node in self._watch.died(now=True)
-        if question.ping:
-            self._questions[run.worker.ping.remote()] = question
+        if killed_by_monitor(error) or raised_in_worker(error):
+            return self._close(found, False)
+        found.ping = isinstance(error, unknown) or node in self._watch.died(now=True)
+        if found.ping:
+            self._open[run.worker.ping.remote()] = found
         elif node == self._watch.own_node:
-            return self._close(question, self._kernel_killed(node))
+            return self._close(found, self._kernel_killed(node))
         else:
-            self._questions[on_node(oom_kills, node).remote()] = question
+            self._open[on_node(oom_kills, node).remote()] = found
         return None
 
-    def _close(self, question: _Question, kernel_killed: bool) -> Outcome:
-        run, error = question.run, question.error
-        run.pool.end(run.worker)  # it may live on after an error of its own, and would keep its share
-        status, lost, reason = losses.verdict(error, kernel_killed=kernel_killed)
-        peak = losses.monitored_peak(error, run.worker)
-        return run.lost(status, lost, reason, text=losses.plain(error), peak_bytes=peak)
+    def _close(self, found: _Investigation, kernel_killed: bool) -> Outcome:
+        run, error = found.run, found.error
+        run.pool.end(run.worker)  # after an error of its own it may live on, and would keep its share
+        status, lost, reason = classify_loss(error, kernel_killed=kernel_killed)
+        return run.lost(status, lost, reason, text=plain_text(error), peak_bytes=monitored_peak(error, run.worker))
 
-    def _kernel_killed(self, node: str, reference: Any = None) -> bool:
+    def _kernel_killed(self, node: str, reference: ObjectRef | None = None) -> bool:
         """Whether a node's kernel has killed one more process than has been accounted for."""
         try:
-            count = oom_kills() if reference is None else self._ray.get(reference, timeout=KILLS_SECONDS)
+            count: int = oom_kills() if reference is None else self._ray.get(reference, timeout=KILLS_SECONDS)
         except self._ray.exceptions.RayError:
             return False
         before = self._kills.setdefault(node, count)
         self._kills[node] = min(count, before + 1)
-        return bool(count > before)
+        return count > before
