@@ -22,11 +22,11 @@ import pytest
 import tuner
 from tests.generated_study import write_study
 from tests.study.test_study import study as run_toy
-from tuner.api.report import load_page_study
+from tuner.api.report import load_study_view
 from tuner.errors import InputError
 from tuner.machine.interrupts import INSISTED
-from tuner.reporting.page.study import PageStudy
 from tuner.reporting.serving import LivePage, make_server
+from tuner.reporting.study_view import StudyView
 from tuner.study.again import program
 
 
@@ -110,14 +110,14 @@ def test_a_study_from_before_metrics_were_kept_still_gives_a_page(folder: Path) 
     about = json.loads((folder / "study.json").read_text())
     del about["metrics"]
     (folder / "study.json").write_text(json.dumps(about))
-    assert load_page_study(folder).metrics == {"toy": "val_loss"}
+    assert load_study_view(folder).metrics == {"toy": "val_loss"}
 
 
 def test_half_a_line_at_the_end_of_the_journal_is_left_out_and_told(folder: Path) -> None:
-    before = load_page_study(folder).rows
+    before = load_study_view(folder).rows
     with (folder / "attempts.jsonl").open("a") as file:
         file.write('{"trial_id": "t00')
-    assert load_page_study(folder).rows == before
+    assert load_study_view(folder).rows == before
     with pytest.warns(UserWarning, match=r"attempts\.jsonl: line 6 is not whole; left out$"):
         page = tuner.report(folder).read_text()
     assert "/attempts.jsonl: line 6 is not whole; left out</p>" in page
@@ -125,7 +125,7 @@ def test_half_a_line_at_the_end_of_the_journal_is_left_out_and_told(folder: Path
 
 @pytest.fixture
 def address(folder: Path) -> Iterator[str]:
-    with make_server(LivePage(folder, lambda: load_page_study(folder)), 0) as server:
+    with make_server(LivePage(folder, lambda: load_study_view(folder)), 0) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
@@ -163,7 +163,7 @@ def test_only_those_who_name_this_machine_are_answered(address: str) -> None:
 def test_what_goes_wrong_with_a_page_is_a_line_in_it(
     folder: Path, error: Exception, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def load() -> PageStudy:
+    def load() -> StudyView:
         raise error
 
     with make_server(LivePage(folder, load), 0) as server:
@@ -178,7 +178,7 @@ def test_what_goes_wrong_with_a_page_is_a_line_in_it(
 
 
 def test_an_answer_that_cannot_be_sent_leaves_no_traceback(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def load() -> PageStudy:
+    def load() -> StudyView:
         raise AssertionError
 
     with make_server(LivePage(folder, load), 0) as server, socket.socket() as request:

@@ -114,8 +114,8 @@ def test_few_epochs_have_a_tick_each(study: StudyFrame, tmp_path: Path) -> None:
 def test_every_completed_trial_is_a_line_and_a_point(study: StudyFrame) -> None:
     done = completed(study)
     lines, points = study.plot_parallel().data, study.plot_metric().data
-    assert len(lines) == len(done)
-    assert lines[-1].text[0].endswith(f"val_loss {done.val_loss.min()}"), "the best is drawn last"
+    assert {trial_id for trace in lines for trial_id, _ in filter(None, trace.customdata)} == {*done.trial_id}
+    assert lines[-1].customdata[0][1] == done.val_loss.min(), "the best is drawn last"
     assert {len(trace.y) for trace in points if trace.mode == "markers"} == {len(done)}
 
 

@@ -20,7 +20,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from tests.generated_study import write_study
-from tuner.api.report import load_page_study, report
+from tuner.api.report import load_study_view, report
 from tuner.reporting.serving import LivePage, make_server
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -237,12 +237,13 @@ def test_a_theme_is_chosen_by_button_and_the_plots_follow(browser: webdriver.Chr
     light = browser.execute_script(ground)
     button = browser.find_element(By.ID, "theme")
     assert button.text == "Dark theme"
-    before = browser.execute_script("return readColours().completed")
+    completed = "return getComputedStyle(document.querySelector('.status.completed')).color"
+    before = browser.execute_script(completed)
     button.click()
     assert (button.text, browser.execute_script(ground) != light) == ("Light theme", True)
     browser.execute_script("drawAll()")
     marker = "return getComputedStyle(document.querySelector('.grid .plot .point')).fill"
-    assert browser.execute_script(marker) == browser.execute_script("return readColours().completed") != before
+    assert browser.execute_script(marker) == browser.execute_script(completed) != before
 
 
 # The boxes that are scrolled sideways, and the texts that a plot's edge cuts off.
@@ -291,7 +292,7 @@ def test_a_live_page_follows_its_study_and_keeps_sort_and_filter(browser: webdri
     write_study(folder, 12)
     lines = (folder / "attempts.jsonl").read_text().splitlines(keepends=True)
     (folder / "attempts.jsonl").write_text("".join(lines[:4]))
-    with make_server(LivePage(folder, lambda: load_page_study(folder)), 0) as server:
+    with make_server(LivePage(folder, lambda: load_study_view(folder)), 0) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         browser.get(f"http://127.0.0.1:{server.server_port}/")

@@ -11,30 +11,26 @@ from typing import Any
 import pytest
 
 from tests.generated_study import METRICS, write_study
-from tuner.reporting.page.axes import metric_axis, nice_ticks, value_axis, varying
-from tuner.reporting.page.coordinates import against_each, parallel_coordinates, rank_correlation
-from tuner.reporting.page.curves import learning_curves, subset
+from tuner.reporting.figures.attempt_bars import Bar, in_lanes, memory_over_time, to_bars, used_share, without_pauses
+from tuner.reporting.figures.axes import metric_axis, nice_ticks, value_axis, varying
+from tuner.reporting.figures.chart import Chart
+from tuner.reporting.figures.coordinates import parallel_coordinates
+from tuner.reporting.figures.curves import learning_curves, subset
+from tuner.reporting.figures.effects import against_each, rank_correlation
+from tuner.reporting.figures.estimates import estimate_against_peak
+from tuner.reporting.figures.style import COLOURS, DARK, SHADES, shade
+from tuner.reporting.figures.timeline import timelines
 from tuner.reporting.page.document import json_block, main_html, page_html
-from tuner.reporting.page.estimates import estimate_against_peak
-from tuner.reporting.page.study import PageStudy, read_page_study
-from tuner.reporting.page.timeline import (
-    Bar,
-    in_lanes,
-    memory_over_time,
-    timelines,
-    to_bars,
-    used_share,
-    without_pauses,
-)
+from tuner.reporting.study_view import StudyView, read_study_view
 
 Row = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> PageStudy:
+def study(tmp_path_factory: pytest.TempPathFactory) -> StudyView:
     folder = tmp_path_factory.mktemp("studies") / "forty"
     write_study(folder, 40)
-    return read_page_study(folder, METRICS, lambda row: f"again {row['name']}")
+    return read_study_view(folder, METRICS, lambda row: f"again {row['name']}")
 
 
 def rows_of(**columns: list[Any]) -> list[Row]:
@@ -48,6 +44,18 @@ def rows_of(**columns: list[Any]) -> list[Row]:
         for row, value in zip(rows, values, strict=True):
             row[key if key.startswith("val_") else f"config/{key}"] = value
     return rows
+
+
+def view_of(rows: list[Row]) -> StudyView:
+    """A study of which nothing but these rows is known."""
+    return StudyView("s", {}, [], rows, [], METRICS, lambda _: "")
+
+
+def points(chart: Chart, mode: str) -> Any:
+    """The one trace of a chart that is drawn in this mode."""
+    assert chart.plot
+    (found,) = (trace for trace in chart.plot.data if trace.mode == mode)
+    return found
 
 
 def bar(start: float, end: float, reserved: float = 1.0, used: float | None = 0.5) -> Bar:
@@ -102,19 +110,19 @@ def test_the_findings_name_what_the_best_have_in_common() -> None:
     rows = rows_of(
         depth=[2, 2, 2, 3, 4, 3, 4, 2], width=[8, 16, 32, 8, 16, 32, 8, 16], val_loss=[n / 10 for n in range(8)]
     )
-    assert parallel_coordinates(rows, "val_loss").caption.endswith("Of the best 3, 3 have depth 2.")
-    depth, width = against_each(rows, "val_loss")
+    assert parallel_coordinates(view_of(rows), "toy").caption.endswith("Of the best 3, 3 have depth 2.")
+    depth, width = against_each(view_of(rows), "toy")
     assert (depth.title, width.title) == ("depth", "width")
     assert depth.caption == "Median val_loss lowest at 2 (0.15, 4 trials), highest at 4 (0.5, 2 trials)."
-    assert depth.data
-    assert [x for x, _ in depth.data["medians"]] == [0.0, 0.5, 1.0]
-    assert [y for _, y in depth.data["medians"]] == pytest.approx([0.15 / 0.7, 0.4 / 0.7, 0.5 / 0.7], abs=1e-4)
+    medians = points(depth, "lines+markers")
+    assert medians.x == (0.0, 0.5, 1.0)
+    assert medians.y == pytest.approx([0.15 / 0.7, 0.4 / 0.7, 0.5 / 0.7], abs=1e-4)
 
 
 def test_the_quarter_in_which_a_number_does_best_is_named() -> None:
     sizes = list(range(10, 30))
     rows = rows_of(size=sizes, val_loss=[abs(size - 22) / 10 for size in sizes])
-    (figure,) = against_each(rows, "val_loss")
+    (figure,) = against_each(view_of(rows), "toy")
     assert "that from 20 to 24 has the lowest median val_loss (0.1)" in figure.caption
 
 
@@ -127,9 +135,9 @@ def test_the_quarter_in_which_a_number_does_best_is_named() -> None:
     ],
 )
 def test_what_cannot_be_compared_says_why(rows: list[Row], reason: str) -> None:
-    figure = parallel_coordinates(rows, "val_loss")
-    assert figure.data is None
-    assert reason in figure.caption
+    chart = parallel_coordinates(view_of(rows), "toy")
+    assert chart.plot is None
+    assert reason in chart.caption
 
 
 def test_there_are_as_many_lanes_as_ran_at_once() -> None:
@@ -149,29 +157,32 @@ def test_the_time_between_a_study_and_its_resumption_is_left_out() -> None:
     assert pauses == [(20, 3600), (30, 3600)]
 
 
-def test_a_timeline_has_a_bar_for_each_attempt_on_its_device(study: PageStudy) -> None:
-    figures = timelines(study)
-    assert [figure.title.split(" (")[0] for figure in figures] == ["Timeline of cuda:0", "Timeline of cuda:1"]
-    told = [trial for figure in figures for trial in (figure.data or {})["ids"]]
-    assert sorted(told) == sorted(row["trial_id"] for row in study.attempts)
+def test_a_timeline_has_a_bar_for_each_attempt_on_its_device(study: StudyView) -> None:
+    charts = timelines(study)
+    assert [chart.title.split(" (")[0] for chart in charts] == ["Timeline of cuda:0", "Timeline of cuda:1"]
+    traces = [
+        trace for chart in charts if chart.plot for trace in chart.plot.data if trace.type == "bar" and trace.text
+    ]
+    drawn = [trial_id for trace in traces for trial_id, *_ in trace.customdata]
+    assert sorted(drawn) == sorted(row["trial_id"] for row in study.attempts)
     bars = to_bars(study.attempts)
     assert min(each.start for each in bars) == 0
-    assert "of the device's 14.00 GB were reserved at a time" in figures[0].caption
+    assert "of the device's 14.00 GB were reserved at a time" in charts[0].caption
     retried = sum(each.attempt > 1 for each in bars if each.device == "cuda:0")
-    assert f"{retried} bar" in figures[0].caption
+    assert f"{retried} bar" in charts[0].caption
 
 
-def test_an_older_study_gives_a_page_that_says_what_was_not_kept(study: PageStudy) -> None:
+def test_an_older_study_gives_a_page_that_says_what_was_not_kept(study: StudyView) -> None:
     attempts = [{k: v for k, v in row.items() if k not in ("started_at", "ended_at")} for row in study.attempts]
     old = replace(study, attempts=attempts, epochs=[])
     assert "it ran before the times of attempts were kept" in timelines(old)[0].caption
     assert "kept no epochs" in learning_curves(old, "toy").caption
-    assert main_html(old).count("data-figure=") == 1 + 5 + 1
+    assert main_html(old).count('class="plot"') == 1 + 5 + 1
 
 
-def test_a_study_of_which_nothing_has_ended_gives_a_page_that_says_so(study: PageStudy) -> None:
+def test_a_study_of_which_nothing_has_ended_gives_a_page_that_says_so(study: StudyView) -> None:
     text = main_html(replace(study, attempts=[], rows=[], epochs=[]))
-    assert text.count("data-figure=") == 0
+    assert text.count('class="plot"') == 0
     for said in (
         "No trial has completed yet",
         "No trial has ended yet",
@@ -187,24 +198,24 @@ def test_curves_are_the_best_and_others_evenly_by_rank() -> None:
     assert subset(["a", "b"], 60) == ["a", "b"]
 
 
-def test_a_later_attempt_says_what_an_epoch_came_to(study: PageStudy) -> None:
+def test_a_later_attempt_says_what_an_epoch_came_to(study: StudyView) -> None:
     line = {"trial_id": study.rows[0]["trial_id"], "attempt": 2, "epoch": 3, "at": 0.0, "metrics": {"val_loss": 9.0}}
-    figure = learning_curves(replace(study, epochs=[*study.epochs, line]), "toy")
-    curve = next(each for each in (figure.data or {})["curves"] if each["id"] == line["trial_id"])
-    assert (3, 9.0) in curve["points"]
-    assert len({epoch for epoch, _ in curve["points"]}) == len(curve["points"]) == 12
+    plot = learning_curves(replace(study, epochs=[*study.epochs, line]), "toy").plot
+    curve = next(trace for trace in plot.data if trace.customdata[0] == [line["trial_id"]])
+    assert (3, 9.0) in zip(curve.x, curve.y, strict=True)
+    assert list(curve.x) == list(range(1, 13))
 
 
-def test_a_running_trial_has_a_curve_and_is_named(study: PageStudy) -> None:
+def test_a_running_trial_has_a_curve_and_is_named(study: StudyView) -> None:
     waiting = {**study.study, "configurations": [*study.study["configurations"], {"name": "late <one>"}]}
     line = {"trial_id": "t041", "attempt": 1, "epoch": 1, "at": 0.0, "metrics": {"val_loss": 1.0}}
     going = replace(study, study=waiting, epochs=[*study.epochs, line])
-    figure = learning_curves(going, "toy")
-    assert [each["id"] for each in (figure.data or {})["curves"]][-1] == "t041"
+    plot = learning_curves(going, "toy").plot
+    assert [trace.name for trace in plot.data if trace.customdata[0] == ["t041"]] == ["late &lt;one&gt;"]
     assert "late &lt;one&gt; (after epoch 1)" in main_html(going)
 
 
-def test_trials_of_several_seeds_are_told_apart_and_all_counted(study: PageStudy) -> None:
+def test_trials_of_several_seeds_are_told_apart_and_all_counted(study: StudyView) -> None:
     known = len(study.study["configurations"])
     seeds = replace(study, study={**study.study, "seed": 3, "seeds": 2}, rows=study.rows[:1])
     row = study.rows[0]
@@ -213,16 +224,16 @@ def test_trials_of_several_seeds_are_told_apart_and_all_counted(study: PageStudy
     assert seeds.trial_names[f"t{known + 1:03d}"] == f"{study.study['configurations'][0]['name']} (seed 4)"
 
 
-def test_estimates_are_judged_only_where_some_were_made(study: PageStudy) -> None:
-    figure = estimate_against_peak(study)
+def test_estimates_are_judged_only_where_some_were_made(study: StudyView) -> None:
+    chart = estimate_against_peak(study)
     completed = [row for row in study.rows if row["status"] == "completed"]
-    assert figure.data and len(figure.data["ids"]) == len(completed)
-    assert re.search(r"off by \d\.\d% at the median", figure.caption)
+    assert len(points(chart, "markers").x) == len(completed)
+    assert re.search(r"off by \d\.\d% at the median", chart.caption)
     given = replace(study, study={**study.study, "settings": {"auto_memory": False, "model_memory_gb": 2.0}})
     assert estimate_against_peak(given).caption.startswith("No memory was estimated: each was given 2.0 GB")
 
 
-def test_workloads_have_sections_of_their_own(study: PageStudy) -> None:
+def test_workloads_have_sections_of_their_own(study: StudyView) -> None:
     other = [{**row, "trial_id": f"u{row['trial_id']}", "workload": "wide", "val_error": 0.5} for row in study.rows]
     both = replace(
         study,
@@ -236,7 +247,7 @@ def test_workloads_have_sections_of_their_own(study: PageStudy) -> None:
 
 
 def test_no_text_breaks_out_of_the_json_in_a_page() -> None:
-    text = json_block("data", ["</script><!--<script>&"])
+    text = json_block("drawn", json.dumps(["</script><!--<script>&"]))
     assert text.count("<") == 2
     assert json.loads(text.partition(">")[2].removesuffix("</script>")) == ["</script><!--<script>&"]
 
@@ -244,14 +255,24 @@ def test_no_text_breaks_out_of_the_json_in_a_page() -> None:
 def test_names_of_users_are_text_wherever_they_stand(tmp_path: Path) -> None:
     nasty = "</script><img src=x onerror=alert(1)>'\"$title"
     write_study(tmp_path / "s", 6, name=nasty)
-    found = read_page_study(tmp_path / "s", METRICS, lambda row: f"tune --only {row['name']}")
+    found = read_study_view(tmp_path / "s", METRICS, lambda row: f"tune --only {row['name']}")
     found = replace(found, name=nasty, study={**found.study, "command": nasty, "data": nasty})
     page = page_html(found)
     assert "<img" not in page.partition("<body>")[2].partition("<script>")[0]
-    assert page.count("</script>") == 4, "the data, the table's, plotly and ours"
+    assert page.count("</script>") == page.count("<script") == page.count('class="plot"') + 4, (
+        "colours and three scripts"
+    )
 
 
-def test_a_policy_lets_no_other_script_run_and_nothing_be_loaded(study: PageStudy) -> None:
+def test_every_light_colour_has_one_dark_counterpart() -> None:
+    assert len({light for light, _ in COLOURS.values()}) == len(COLOURS)
+    assert [DARK[light] for light, _ in COLOURS.values()] == [dark for _, dark in COLOURS.values()]
+    shades = [shade(step / (SHADES - 1)) for step in range(SHADES)]
+    assert (shades[0], shades[-1], len(set(shades))) == (COLOURS["best"][0], COLOURS["worst"][0], SHADES)
+    assert {*shades} <= {*DARK}
+
+
+def test_a_policy_lets_no_other_script_run_and_nothing_be_loaded(study: StudyView) -> None:
     (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', page_html(study))
     assert policy.startswith("default-src &#x27;none&#x27;; script-src &#x27;sha256-")
     assert "connect-src &#x27;none&#x27;" in policy

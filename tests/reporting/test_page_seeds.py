@@ -8,21 +8,22 @@ import pytest
 
 from tests.generated_study import METRICS, write_study
 from tuner.records.seed_statistics import averages, summary
+from tuner.reporting.figures.coordinates import parallel_coordinates
+from tuner.reporting.figures.effects import against_each
 from tuner.reporting.page.configurations import configurations_table
-from tuner.reporting.page.coordinates import against_each, parallel_coordinates
 from tuner.reporting.page.document import main_html
-from tuner.reporting.page.study import PageStudy, read_page_study
 from tuner.reporting.seeds import interval_text
+from tuner.reporting.study_view import StudyView, read_study_view
 
 
 @pytest.fixture(scope="module")
-def seeded(tmp_path_factory: pytest.TempPathFactory) -> PageStudy:
+def seeded(tmp_path_factory: pytest.TempPathFactory) -> StudyView:
     folder = tmp_path_factory.mktemp("studies") / "seeded"
     write_study(folder, 36, seeds=3)
-    return read_page_study(folder, METRICS, lambda row: f"again {row['name']}")
+    return read_study_view(folder, METRICS, lambda row: f"again {row['name']}")
 
 
-def test_the_head_is_the_best_configuration_by_mean_and_the_best_single_trial_has_its_seed(seeded: PageStudy) -> None:
+def test_the_head_is_the_best_configuration_by_mean_and_the_best_single_trial_has_its_seed(seeded: StudyView) -> None:
     best, *others = averages(seeded.rows, "val_loss")
     assert best.verdict == "best"
     assert best.interval
@@ -35,7 +36,7 @@ def test_the_head_is_the_best_configuration_by_mean_and_the_best_single_trial_ha
     assert f"Best single trial: <strong>{lucky['name']} (seed {lucky['seed']})</strong>, val_loss" in text
 
 
-def test_configurations_have_the_means_and_verdicts_that_results_have(seeded: PageStudy) -> None:
+def test_configurations_have_the_means_and_verdicts_that_results_have(seeded: StudyView) -> None:
     table = configurations_table(seeded.rows, "val_loss", "configurations")
     found = averages(seeded.rows, "val_loss")
     lines = [line for line in table.splitlines() if line.startswith("<tr")]
@@ -48,27 +49,26 @@ def test_configurations_have_the_means_and_verdicts_that_results_have(seeded: Pa
     assert {each.verdict for each in found} == {"best", "=", "worse"}
 
 
-def test_comparisons_of_several_seeds_are_of_means_and_the_seed_is_no_axis(seeded: PageStudy) -> None:
-    whole, each = parallel_coordinates(seeded.rows, "val_loss"), against_each(seeded.rows, "val_loss")
-    assert whole.data
+def test_comparisons_of_several_seeds_are_of_means_and_the_seed_is_no_axis(seeded: StudyView) -> None:
+    whole, each = parallel_coordinates(seeded, "toy"), against_each(seeded, "toy")
     labels = ["hidden_dim", "num_layers", "dropout", "lr", "batch_size"]
-    assert [axis["label"] for axis in whole.data["axes"]] == [*labels, "mean val_loss"]
-    assert [figure.title for figure in each] == labels
+    assert whole.plot and [*whole.plot.layout.xaxis.ticktext] == [
+        f"<b>{each}</b>" for each in [*labels, "mean val_loss"]
+    ]
+    assert [chart.title for chart in each] == labels
     means = [found.interval.mean for found in averages(seeded.rows, "val_loss") if found.interval]
-    assert whole.data["values"] == pytest.approx(means, abs=1e-6)
+    lines = dict(about for trace in reversed(whole.plot.data) for about in trace.customdata if about)
+    assert list(lines.values()) == pytest.approx(means, abs=1e-6)
     assert whole.caption.startswith("12 configurations, each a line")
-    done = [row for row in seeded.rows if row["status"] == "completed"]
-    for figure in each:
-        assert figure.data
-        assert [(trial, value) for _, _, trial, value in figure.data["trials"]] == [
-            (row["trial_id"], row["val_loss"]) for row in done
-        ]
-    assert {*whole.data["ids"]} <= {*seeded.trial_names}
+    done = [[row["trial_id"], row["val_loss"]] for row in seeded.rows if row["status"] == "completed"]
+    assert all(chart.plot and [*chart.plot.data[0].customdata] == done for chart in each)
+    assert {*lines} <= {*seeded.trial_names}
 
 
-def test_seeds_of_one_configuration_are_not_compared_and_said_to_be_so(seeded: PageStudy) -> None:
+def test_seeds_of_one_configuration_are_not_compared_and_said_to_be_so(seeded: StudyView) -> None:
     rows = [row for row in seeded.rows if row["name"] == "width-8"]
-    assert "Only one configuration has ended well" in parallel_coordinates(rows, "val_loss").caption
-    text = main_html(replace(seeded, rows=rows))
+    one = replace(seeded, rows=rows)
+    assert "Only one configuration has ended well" in parallel_coordinates(one, "toy").caption
+    text = main_html(one)
     assert "Means of 3 of 3 seeds" in text
     assert "cannot be told from the best" not in text

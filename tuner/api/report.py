@@ -15,8 +15,8 @@ from tuner.records.rows import Row
 from tuner.records.study_folder import ATTEMPTS
 from tuner.records.study_json import read_study, workloads
 from tuner.reporting.page.files import REPORT, check_replaceable, write_page
-from tuner.reporting.page.study import PageStudy, read_page_study
 from tuner.reporting.serving import PORT, LivePage, serve
+from tuner.reporting.study_view import StudyView, read_study_view
 
 
 def report(
@@ -58,12 +58,12 @@ def write_report(
     if port != PORT and not watch:
         raise InputError(f"--port {port}: has no effect without --watch")
     folder = newest_study(RESULTS_FOLDER) if directory is None else Path(directory)
-    load_page_study(folder)  # what cannot be read is refused before anything is served or written
+    load_study_view(folder)  # what cannot be read is refused before anything is served or written
     file = folder / REPORT if output is None else Path(output)
     _check_file(file)
     if watch:
-        serve(LivePage(folder, lambda: load_page_study(folder)), port)
-    study = load_page_study(folder)
+        serve(LivePage(folder, lambda: load_study_view(folder)), port)
+    study = load_study_view(folder)
     try:
         write_page(study, file)
     except OSError as error:
@@ -87,7 +87,7 @@ def _refusal(file: Path, error: OSError) -> InputError:
     return InputError(f"--output {file}: cannot be written: {error.strerror}; give another file")
 
 
-def load_page_study(folder: Path) -> PageStudy:
+def load_study_view(folder: Path) -> StudyView:
     """A study's folder as the page shows it.
 
     Raises:
@@ -95,7 +95,7 @@ def load_page_study(folder: Path) -> PageStudy:
     """
     study = read_study(folder, "report")
     metrics = metrics_used(study, read_attempts(folder / ATTEMPTS)[0])
-    return read_page_study(folder, metrics, lambda row: command_again(study, row, folder), "report")
+    return read_study_view(folder, metrics, lambda row: command_again(study, row, folder), "report")
 
 
 def metrics_used(study: Mapping[str, Any], rows: list[Row]) -> dict[str, str]:

@@ -13,11 +13,7 @@ from tuner.records.rows import Row, columns
 from tuner.records.seed_statistics import best_by_mean
 from tuner.records.study_json import read_study
 from tuner.reporting.frame_table import trials_html
-from tuner.reporting.page.coordinates import against_each, parallel_coordinates
-from tuner.reporting.page.curves import learning_curves
-from tuner.reporting.page.estimates import estimate_against_peak
-from tuner.reporting.page.study import PageStudy, read_page_study
-from tuner.reporting.page.timeline import timelines
+from tuner.reporting.study_view import StudyView, read_study_view
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -74,39 +70,39 @@ class StudyFrame(pd.DataFrame):
         Raises:
             InputError: the study's folder cannot be read, or there is nothing to draw; as of every plot.
         """
-        from tuner.reporting.plots import curves_plot
+        from tuner.reporting.figures.curves import learning_curves
+        from tuner.reporting.figures.joined import titled
 
-        study = self._study()
-        return curves_plot(learning_curves(study, next(iter(study.metrics))), study.trial_names)
+        return titled(learning_curves(*self._study()))
 
     def plot_parallel(self) -> Figure:
         """Parallel coordinates: a line for each trial through its hyperparameters to its metric."""
-        from tuner.reporting.plots import coordinates_plot
+        from tuner.reporting.figures.coordinates import parallel_coordinates
+        from tuner.reporting.figures.joined import titled
 
-        study = self._study()
-        return coordinates_plot(parallel_coordinates(study.rows, self._about(METRIC)), study.trial_names)
+        return titled(parallel_coordinates(*self._study()))
 
     def plot_metric(self) -> Figure:
         """The metric against each hyperparameter that varies."""
-        from tuner.reporting.plots import metric_plot
+        from tuner.reporting.figures.effects import effects_plot
 
-        study, metric = self._study(), self._about(METRIC)
-        whole, each = parallel_coordinates(study.rows, metric), against_each(study.rows, metric)
-        return metric_plot(whole, each, study.trial_names)
+        return effects_plot(*self._study())
 
     def plot_timeline(self) -> Figure:
         """Every attempt on its device over time, with what it reserved and used, in GB of 2**30 bytes."""
-        from tuner.reporting.plots import timeline_plot
+        from tuner.reporting.figures.joined import one_above_another
+        from tuner.reporting.figures.timeline import timelines
 
-        study = self._study()
-        return timeline_plot(timelines(study), study.trial_names)
+        charts = timelines(self._study()[0])
+        captions = [f"{chart.title}: {chart.caption}" if len(charts) > 1 else chart.caption for chart in charts]
+        return one_above_another("Timeline", "\n".join(captions), charts)
 
     def plot_memory(self) -> Figure:
         """The estimate of each completed trial's memory against its measured peak, in GB of 2**30 bytes."""
-        from tuner.reporting.plots import estimates_plot
+        from tuner.reporting.figures.estimates import estimate_against_peak
+        from tuner.reporting.figures.joined import titled
 
-        study = self._study()
-        return estimates_plot(estimate_against_peak(study), study.trial_names)
+        return titled(estimate_against_peak(self._study()[0]))
 
     def _repr_html_(self) -> str | None:
         """The columns that matter, of a table of trials; a selection of columns is shown as it is."""
@@ -116,11 +112,11 @@ class StudyFrame(pd.DataFrame):
         rows, metric = _to_rows(self), self.attrs[METRIC]
         return trials_html(rows, columns(rows), metric, _best_place(rows, metric), self.attrs.get(FOLDER, ""))
 
-    def _study(self) -> PageStudy:
-        """What the plots are made of: all trials of the study, also where this table has only some."""
+    def _study(self) -> tuple[StudyView, str]:
+        """What the plots are made of, also where this table has only some of the trials; and its workload."""
         folder = Path(self._about(FOLDER))
         metrics: Mapping[str, str] = read_study(folder, "the study's folder")["metrics"]
-        return read_page_study(folder, metrics, lambda _: "")
+        return read_study_view(folder, metrics, lambda _: ""), next(iter(metrics))
 
     def _about(self, key: str) -> str:
         if key not in self.attrs:

@@ -8,7 +8,7 @@ from html import escape
 
 from tuner.records.row_queries import default_columns, head
 from tuner.records.rows import Row
-from tuner.reporting.page.figure import count_text
+from tuner.reporting.figures.chart import count_text
 from tuner.reporting.tables import value_text
 
 SHOWN_ROWS = 60

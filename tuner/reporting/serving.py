@@ -15,7 +15,7 @@ from tuner.records.epochs import EPOCHS
 from tuner.records.study_folder import ATTEMPTS
 from tuner.records.study_json import STUDY
 from tuner.reporting.page.document import main_html, page_html
-from tuner.reporting.page.study import PageStudy
+from tuner.reporting.study_view import StudyView
 
 HOST = "127.0.0.1"
 PORT = 8765
@@ -24,7 +24,7 @@ PORT = 8765
 class LivePage:
     """A study's page, made anew when the study's files have changed."""
 
-    def __init__(self, folder: Path, load: Callable[[], PageStudy]) -> None:
+    def __init__(self, folder: Path, load: Callable[[], StudyView]) -> None:
         """Makes nothing yet.
 
         Args:

@@ -56,9 +56,9 @@ def write_report(
     assert folder is not None
     try:
         from tuner.reporting.page.files import REPORT, write_page
-        from tuner.reporting.page.study import read_page_study
+        from tuner.reporting.study_view import read_study_view
 
-        study = read_page_study(folder, metrics, lambda row: again(row, folder, result.plan) if again else "")
+        study = read_study_view(folder, metrics, lambda row: again(row, folder, result.plan) if again else "")
         write_page(study, folder / REPORT)
     except Exception as error:
         said = getattr(error, "strerror", None) or f"{type(error).__name__}: {' '.join(str(error).split())}"

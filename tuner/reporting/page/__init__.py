@@ -1,6 +1,6 @@
 """A study as one HTML page that works offline.
 
-    files of a folder ──► PageStudy ──► Figure … ──► page_html
+    files of a folder ──► StudyView ──► Figure … ──► page_html
 
 ``study.py`` reads the folder; ``axes.py``, ``coordinates.py``, ``curves.py``, ``timeline.py`` and ``estimates.py``
 make figures of it, each with its finding in words, of trials or of means as ``means.py`` decides. ``best.py``,

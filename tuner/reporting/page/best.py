@@ -10,12 +10,12 @@ from tuner.records.rows import Row
 from tuner.records.seed_statistics import averages, summary
 from tuner.reporting.page.configurations import values_text
 from tuner.reporting.page.parts import command, facts, section
-from tuner.reporting.page.study import PageStudy
 from tuner.reporting.seeds import has_seeds, interval_text, intervals
+from tuner.reporting.study_view import StudyView
 from tuner.trial import title
 
 
-def best_section(study: PageStudy, workload: str) -> str:
+def best_section(study: StudyView, workload: str) -> str:
     """A workload's best trial or, with several seeds, its best configuration and below that its best single trial."""
     rows, metric = study.of_workload(workload), study.metrics[workload]
     several = has_seeds(rows)
@@ -44,7 +44,7 @@ def _configuration(rows: Sequence[Row], metric: str) -> str:
     return _card(best.name, figures, own) + "".join(f'<p class="said">{escape(text)}</p>' for text in [about, *lines])
 
 
-def _single(study: PageStudy, row: Row, metric: str) -> str:
+def _single(study: StudyView, row: Row, metric: str) -> str:
     name = title(row["workload"], row["name"], several=False, seed=row["seed"])
     said = ", ".join(f"{key} {_number(row, key)}" for key in dict.fromkeys(metric_columns([row], metric)))
     text = f'<p class="single">Best single trial: <strong>{escape(name)}</strong>, {escape(said)}</p>'

@@ -8,10 +8,10 @@ from html import escape
 from tuner.records.row_queries import CONFIG, metric_columns
 from tuner.records.rows import Row
 from tuner.records.seed_statistics import Average, Interval, averages
-from tuner.reporting.page.axes import varying
-from tuner.reporting.page.study import mean_id
+from tuner.reporting.figures.axes import varying
 from tuner.reporting.page.table import NAME, cell_classes, cell_text, head_cell
 from tuner.reporting.seeds import interval_text, intervals
+from tuner.reporting.study_view import mean_id
 
 VERDICT = "verdict"
 VERDICTS = {"=": "cannot be told from the best", "better": "better on common seeds"}  # the others are words already

@@ -11,20 +11,23 @@ from datetime import datetime
 from html import escape
 from importlib import resources
 from string import Template
-from typing import Any
 
 from tuner.records.rows import Row
+from tuner.reporting.figures.attempt_bars import to_bars, without_pauses
+from tuner.reporting.figures.chart import Chart, count_text
+from tuner.reporting.figures.compared import compared
+from tuner.reporting.figures.coordinates import parallel_coordinates
+from tuner.reporting.figures.curves import learning_curves
+from tuner.reporting.figures.effects import against_each
+from tuner.reporting.figures.estimates import estimate_against_peak
+from tuner.reporting.figures.style import COLOURS, DARK, FONT
+from tuner.reporting.figures.timeline import timelines
 from tuner.reporting.page.best import best_section
 from tuner.reporting.page.configurations import configurations_table
-from tuner.reporting.page.coordinates import against_each, parallel_coordinates
-from tuner.reporting.page.curves import learning_curves
-from tuner.reporting.page.estimates import estimate_against_peak
-from tuner.reporting.page.figure import Figure, count_text
 from tuner.reporting.page.parts import command, facts, section, table_box
-from tuner.reporting.page.study import PageStudy
 from tuner.reporting.page.table import trials_table
-from tuner.reporting.page.timeline import timelines, to_bars, without_pauses
 from tuner.reporting.seeds import has_seeds
+from tuner.reporting.study_view import StudyView
 from tuner.reporting.tables import duration
 from tuner.trial import GB
 
@@ -32,7 +35,7 @@ STATUSES = ("completed", "pruned", "out_of_memory", "diverged", "failed", "inter
 REASONS = 8  # so many different reasons of failures are listed
 
 
-def page_html(study: PageStudy, *, live: str = "") -> str:
+def page_html(study: StudyView, *, live: str = "") -> str:
     """The whole page: one file that asks the network for nothing.
 
     Args:
@@ -42,11 +45,12 @@ def page_html(study: PageStudy, *, live: str = "") -> str:
     from plotly.offline import get_plotlyjs
 
     # The table can be used before plotly has been read.
-    scripts = [_static("table.js"), get_plotlyjs(), _static("charts.js") + _static("page.js")]
+    scripts = [_static("table.js"), get_plotlyjs(), _static("page.js")]
     return Template(_static("page.html")).substitute(
         policy=escape(_policy(scripts, bool(live))),
         title=escape(f"{study.name} · tuner"),
-        style=_static("page.css"),
+        style=_style(),
+        dark=json_block("dark", json.dumps(DARK)),
         main=main_html(study),
         table=scripts[0],
         plotly=scripts[1],
@@ -60,55 +64,48 @@ def page_start() -> str:
     return _static("page.html").partition("$")[0]
 
 
-def main_html(study: PageStudy) -> str:
+def main_html(study: StudyView) -> str:
     """What a page shows of a study, without styles and scripts: the part that changes while the study runs."""
-    parts = _Parts()
     body = [_head(study)]
     body += [best_section(study, workload) for workload in study.metrics]
     body += [_configurations(study, workload, metric) for workload, metric in study.metrics.items()]
     body.append(_trials(study))
-    for workload, metric in study.metrics.items():
-        body.append(_comparison(study, workload, metric, parts))
+    for workload in study.metrics:
+        body.append(_comparison(study, workload))
     memory = [*timelines(study), estimate_against_peak(study)]
-    body.append(section("Time and memory", "memory", "".join(map(parts.add, memory))))
+    body.append(section("Time and memory", "memory", "".join(map(_figure, memory))))
     body.append(_foot(study))
-    data = {"names": study.trial_names, "figures": parts.data}
-    return f'<main id="main">{"".join(body)}{json_block("data", data)}</main>'
+    return f'<main id="main">{"".join(body)}</main>'
 
 
-def json_block(name: str, value: Any) -> str:
-    """A value as JSON in a page; no text in it can break out, as ``<``, ``>`` and ``&`` are written as escapes."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    for character in "<>&":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return f'<script type="application/json" id="{escape(name)}">{text}</script>'
+def json_block(name: str, text: str) -> str:
+    """JSON in a page; no text in it can break out, as ``<`` is written as an escape."""
+    escaped = text.replace("<", "\\u003c")
+    return f'<script type="application/json" class="{escape(name)}">{escaped}</script>'
 
 
-class _Parts:
-    """Gives each figure its number, and keeps what it draws."""
-
-    def __init__(self) -> None:
-        self.data: list[dict[str, Any]] = []
-
-    def add(self, figure: Figure, of: int | None = None) -> str:
-        """A figure's HTML; ``of`` is the number of the figure that has the data of this one too."""
-        caption = f"<p>{escape(figure.caption)}</p>"
-        heading = f"<h3>{escape(figure.title)}</h3>"
-        if figure.data is None:
-            return f'<div class="figure empty">{heading}{caption}</div>'
-        number = len(self.data)
-        self.data.append({"kind": figure.kind, "of": of, "data": figure.data})
-        narrow = f"min-width:{figure.minimum_width}px;" if figure.minimum_width else ""
-        label = escape(f"{figure.title}: {figure.caption}")
-        scroll = ' tabindex="0" role="group" aria-label="Plot, can be scrolled sideways"' if narrow else ""
-        return (
-            f'<figure class="figure">{heading}<figcaption>{caption}</figcaption><div class="scroll"{scroll}>'
-            f'<div class="plot" data-figure="{number}" role="img" aria-label="{label}" '
-            f'style="{narrow}height:{figure.height}px"></div></div></figure>'
-        )
+def _style() -> str:
+    colours = "".join(f"--{name}: light-dark({light}, {dark}); " for name, (light, dark) in COLOURS.items())
+    return f":root {{ {colours}}}\nbody {{ font-family: {FONT}; }}\n{_static('page.css')}"
 
 
-def _head(study: PageStudy) -> str:
+def _figure(chart: Chart) -> str:
+    """A chart's HTML, with its plotly figure as JSON; page.js shows it."""
+    heading, caption = f"<h3>{escape(chart.title)}</h3>", f"<p>{escape(chart.caption)}</p>"
+    if chart.plot is None:
+        return f'<div class="figure empty">{heading}{caption}</div>'
+    narrow = f"min-width:{chart.minimum_width}px;" if chart.minimum_width else ""
+    size = f"{narrow}height:{chart.plot.layout.height}px"
+    label = escape(f"{chart.title}: {chart.caption}")
+    scroll = ' tabindex="0" role="group" aria-label="Plot, can be scrolled sideways"' if narrow else ""
+    return (
+        f'<figure class="figure">{heading}<figcaption>{caption}</figcaption><div class="scroll"{scroll}>'
+        f'<div class="plot" role="img" aria-label="{label}" style="{size}"></div>'
+        f"{json_block('drawn', chart.plot.to_json(validate=False))}</div></figure>"
+    )
+
+
+def _head(study: StudyView) -> str:
     about = study.study
     known = [("Trials", _counts(study)), *_times(study)]
     known += [
@@ -123,7 +120,7 @@ def _head(study: PageStudy) -> str:
     )
 
 
-def _counts(study: PageStudy) -> str:
+def _counts(study: StudyView) -> str:
     counts = Counter(str(row["status"]) for row in study.rows)
     parts = [f"{counts[status]} {status.replace('_', ' ')}" for status in STATUSES if counts[status]]
     waiting = study.total - len(study.rows)
@@ -135,7 +132,7 @@ def _counts(study: PageStudy) -> str:
     )
 
 
-def _times(study: PageStudy) -> list[tuple[str, str]]:
+def _times(study: StudyView) -> list[tuple[str, str]]:
     found = []
     try:
         started = datetime.fromisoformat(str(study.study.get("started", "")))
@@ -162,7 +159,7 @@ def _bar(rows: Sequence[Row], total: int) -> str:
     return f'<div class="bar" aria-hidden="true">{spans}</div>'
 
 
-def _running(study: PageStudy) -> str:
+def _running(study: StudyView) -> str:
     names = study.trial_names
     ended = {row["trial_id"] for row in study.rows if row["status"] != "interrupted"}
     lines = [(names.get(each, each), line["epoch"]) for each, line in study.running.items() if each not in ended]
@@ -173,7 +170,7 @@ def _running(study: PageStudy) -> str:
     return f'<p class="running">Running when last heard of: {escape(shown)}{more}.</p>'
 
 
-def _configurations(study: PageStudy, workload: str, metric: str) -> str:
+def _configurations(study: StudyView, workload: str, metric: str) -> str:
     """The workload's configurations over their seeds; nothing where there is one seed."""
     rows = study.of_workload(workload)
     if not has_seeds(rows):
@@ -184,7 +181,7 @@ def _configurations(study: PageStudy, workload: str, metric: str) -> str:
     return section(title, name, table)
 
 
-def _trials(study: PageStudy) -> str:
+def _trials(study: StudyView) -> str:
     if not study.rows:
         return section("All trials", "all", '<p class="none">No trial has ended yet.</p>')
     counts = Counter(str(row["status"]) for row in study.rows)
@@ -215,23 +212,17 @@ def _reasons(rows: Sequence[Row]) -> str:
     return f'<div class="reasons"><h3>What went wrong</h3><ul>{items}</ul>{more}</div>'
 
 
-def _comparison(study: PageStudy, workload: str, metric: str, parts: _Parts) -> str:
-    rows = study.of_workload(workload)
-    several = len(study.metrics) > 1
-    number = len(parts.data)
-    figure = parallel_coordinates(rows, metric)
-    what = figure.data["metric"] if figure.data else metric
-    whole = parts.add(figure)
-    small = "".join(parts.add(each, number) for each in against_each(rows, metric))
-    grid = f'<h3 class="grid-title">{escape(what)} against each hyperparameter</h3><div class="grid">{small}</div>'
-    curves = parts.add(learning_curves(study, workload))
+def _comparison(study: StudyView, workload: str) -> str:
+    small = "".join(map(_figure, against_each(study, workload)))
+    metric = compared(study.of_workload(workload), study.metrics[workload]).metric
+    grid = f'<h3 class="grid-title">{escape(metric)} against each hyperparameter</h3><div class="grid">{small}</div>'
+    whole, curves = parallel_coordinates(study, workload), learning_curves(study, workload)
+    title = f"Comparison: {workload}" if len(study.metrics) > 1 else "Comparison"
     name = f"compared-{list(study.metrics).index(workload)}"
-    return section(
-        f"Comparison: {workload}" if several else "Comparison", name, whole + (grid if small else "") + curves
-    )
+    return section(title, name, _figure(whole) + (grid if small else "") + _figure(curves))
 
 
-def _foot(study: PageStudy) -> str:
+def _foot(study: StudyView) -> str:
     versions = study.study.get("versions", {})
     listed = ", ".join(f"{name} {version}" for name, version in versions.items())
     return f"<footer><p>Made by tuner from attempts.jsonl and epochs.jsonl. {escape(listed)}</p></footer>"

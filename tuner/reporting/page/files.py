@@ -8,12 +8,12 @@ from pathlib import Path
 
 from tuner.records.journal import PARTIAL
 from tuner.reporting.page.document import page_html, page_start
-from tuner.reporting.page.study import PageStudy
+from tuner.reporting.study_view import StudyView
 
 REPORT = "report.html"
 
 
-def write_page(study: PageStudy, file: Path) -> None:
+def write_page(study: StudyView, file: Path) -> None:
     """Writes the page as a whole: readers see the old one or the new one. The disk is not waited for.
 
     Raises:

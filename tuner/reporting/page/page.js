@@ -1,21 +1,24 @@
 // Starts the page: theme, copy buttons, plots as they come into view, and news of a study that runs.
+"use strict";
 
 const POLL_MILLISECONDS = 5000;
-const plots = { waiting: new Set(), observer: null, data: null };
+const CONFIG = { displayModeBar: false, responsive: true, scrollZoom: false, showTips: false };
+const DARK = JSON.parse(document.querySelector("script.dark").textContent);
+const plots = { waiting: new Set(), observer: null };
 
+// Shows the figure that stands behind the element as JSON; in the dark theme its colours give way to darker ones.
 function drawPlot(element) {
   if (!plots.waiting.delete(element)) return;
   plots.observer.unobserve(element);
-  const { names, figures } = plots.data;
-  const figure = figures[Number(element.dataset.figure)];
-  const [traces, layout] = charts[figure.kind](figure.data, readColours(), names, figures[figure.of]?.data);
-  Plotly.newPlot(element, traces, layout, { displayModeBar: false, responsive: true, scrollZoom: false, showTips: false });
-  element.on("plotly_click", (event) => chooseTrial(event.points[0].customdata));
+  const counterpart = isDark() ? (_, value) => DARK[value] ?? value : undefined;
+  const { data, layout } = JSON.parse(element.nextElementSibling.textContent, counterpart);
+  if (!matchMedia("(pointer: fine)").matches) layout.dragmode = false;
+  Plotly.newPlot(element, data, layout, CONFIG);
+  element.on("plotly_click", (event) => chooseTrial(event.points[0].customdata[0]));
 }
 
 function startPlots() {
   plots.observer?.disconnect();
-  plots.data = JSON.parse(document.getElementById("data").textContent);
   plots.waiting = new Set(document.querySelectorAll(".plot"));
   const seen = (entries) => entries.filter((entry) => entry.isIntersecting).forEach((entry) => drawPlot(entry.target));
   plots.observer = new IntersectionObserver(seen, { rootMargin: "300px" });

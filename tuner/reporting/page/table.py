@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
 from tuner.records.rows import AFTER_METRICS, BEFORE_METRICS, Row, columns
-from tuner.reporting.page.axes import varying
+from tuner.reporting.figures.axes import varying
 from tuner.reporting.seeds import has_seeds
 
 NAME, SEED, STATUS = "name", "seed", "status"
@@ -25,9 +25,10 @@ def trials_table(rows: Sequence[Row], metrics: Mapping[str, str]) -> str:
     listed = ordered_columns(rows, metrics)
     classes = {key: cell_classes(key, rows) for key in listed}
     head = "".join(_header(key, classes[key], listed) for key in listed)
-    body = "\n".join(_line(row, classes) for row in rows)
+    body = "\n".join(_line(row, listed) for row in rows)
     caption = "All trials, the best first; the columns are those of results.csv"
     return (
+        f"<style>{_column_styles(classes.values())}</style>"
         f'<table id="trials"><caption class="hidden">{caption}</caption>'
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table>"
     )
@@ -76,14 +77,22 @@ def head_cell(key: str, label: str, kind: str) -> str:
     )
 
 
-def _line(row: Row, classes: Mapping[str, str]) -> str:
+def _column_styles(classes: Iterable[str]) -> str:
+    """What the classes mean for the cells of the trials' table, so that not every cell must have them."""
+    numbered = [(f"td:nth-child({place})", kind.split()) for place, kind in enumerate(classes, 1)]
+    numbers = [f"#trials {cell}" for cell, kinds in numbered if "n" in kinds]
+    same = [f"#trials:not(.every) {cell}" for cell, kinds in numbered if "s" in kinds]
+    return f"{','.join(numbers)} {{ text-align: right }} {','.join(same)} {{ display: none }}"
+
+
+def _line(row: Row, listed: Sequence[str]) -> str:
     cells = []
-    for key, kind in classes.items():
+    for key in listed:
         text = escape(cell_text(row.get(key)))
-        if key == "name":
+        if key == NAME:
             cells.append(f'<th scope="row">{text}</th>')
-        elif key == "status":
+        elif key == STATUS:
             cells.append(f'<td><span class="status {text}">{text}</span>')
         else:
-            cells.append(f'<td class="{kind}">{text}' if kind else f"<td>{text}")
+            cells.append(f"<td>{text}")
     return f'<tr data-trial="{escape(str(row["trial_id"]))}">{"".join(cells)}</tr>'

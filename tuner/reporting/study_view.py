@@ -20,7 +20,7 @@ DEVICE_FIELDS = tuple(Device.__dataclass_fields__)
 
 
 @dataclass(frozen=True)
-class PageStudy:
+class StudyView:
     """A study, finished or not.
 
     Attributes:
@@ -99,7 +99,7 @@ def mean_id(row: Row) -> str:
     return f"{row['workload']}/{row['name']}"
 
 
-def read_page_study(folder: Path, metrics: Mapping[str, str], again: Again, option: str = "DIR") -> PageStudy:
+def read_study_view(folder: Path, metrics: Mapping[str, str], again: Again, option: str = "DIR") -> StudyView:
     """Reads a study's folder, which a study may be writing at the same time.
 
     Args:
@@ -117,4 +117,4 @@ def read_page_study(folder: Path, metrics: Mapping[str, str], again: Again, opti
     latest = {row["trial_id"]: row for row in attempts}
     rows = best_first([latest[trial_id] for trial_id in sorted(latest)], metrics)
     epochs = read_epochs(folder / EPOCHS)
-    return PageStudy(folder.resolve().name, study, attempts, rows, epochs, metrics, again, notes)
+    return StudyView(folder.resolve().name, study, attempts, rows, epochs, metrics, again, notes)

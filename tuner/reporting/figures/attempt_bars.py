@@ -1,19 +1,13 @@
-"""When every attempt ran, where, and with how much memory."""
+"""When every attempt ran, and on which device, as bars; and what ran at the same time."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from tuner.records.rows import Row
-from tuner.reporting.page.figure import Figure, count_text
-from tuner.reporting.page.study import PageStudy
-from tuner.reporting.tables import duration
-from tuner.trial import GB, Device
 
-DEVICES = 8  # so many are drawn
 PAUSE_SECONDS = 30.0  # while nothing runs for longer than this, and for longer than ...
 PAUSE_SHARE = 0.1  # ... this share of the time in which something does, the time is left out
 
@@ -43,27 +37,6 @@ class Bar:
     reserved_gb: float
     used_gb: float | None
     lane: int = 0
-
-
-def timelines(study: PageStudy) -> list[Figure]:
-    """A figure for each device: its attempts over time, and the sums of what they reserved and used."""
-    title = "Timeline"
-    bars = to_bars(study.attempts)
-    if not bars:
-        placed = any(row.get("device") for row in study.attempts)
-        why = "it ran before the times of attempts were kept" if placed else "no attempt has ended yet"
-        return [Figure("timeline", title, f"There is no timeline: {why}.")]
-    bars, pauses = without_pauses(bars)
-    budgets = {device.label: (device, budget) for device, budget in study.devices()}
-    labels = sorted({bar.device for bar in bars})
-    figures = []
-    for label in labels[:DEVICES]:
-        device, budget = budgets.get(label, (None, 0))
-        figures.append(_figure(label, device, budget / GB, [bar for bar in bars if bar.device == label], pauses))
-    if len(labels) > DEVICES:
-        left = len(labels) - DEVICES
-        figures.append(Figure("timeline", title, f"{count_text(left, 'more device')} are not drawn."))
-    return figures
 
 
 def to_bars(attempts: Sequence[Row]) -> list[Bar]:
@@ -153,46 +126,3 @@ def used_share(bars: Sequence[Bar]) -> float | None:
     known = [bar for bar in bars if bar.used_gb is not None and bar.reserved_gb]
     reserved = sum(bar.reserved_gb * (bar.end - bar.start) for bar in known)
     return sum((bar.used_gb or 0.0) * (bar.end - bar.start) for bar in known) / reserved if reserved else None
-
-
-def _figure(
-    label: str, device: Device | None, budget_gb: float, bars: Sequence[Bar], pauses: Sequence[tuple[float, float]]
-) -> Figure:
-    placed = in_lanes(bars)
-    lanes = 1 + max(bar.lane for bar in placed)
-    end = max(bar.end for bar in placed)
-    unit, seconds = ("s", 1) if end < 300 else ("min", 60) if end < 3 * 3600 else ("h", 3600)
-    data: dict[str, Any] = {
-        "unit": unit,
-        "lanes": lanes,
-        "budget": round(budget_gb, 4),
-        "pauses": [(at / seconds, duration(length)) for at, length in pauses],
-        "ids": [bar.trial_id for bar in placed],
-        "attempts": [bar.attempt for bar in placed],
-        "statuses": [bar.status for bar in placed],
-        "starts": [round(bar.start / seconds, 4) for bar in placed],
-        "lengths": [round((bar.end - bar.start) / seconds, 4) for bar in placed],
-        "lane": [bar.lane for bar in placed],
-        "reserved": [round(bar.reserved_gb, 4) for bar in placed],
-        "used": [bar.used_gb for bar in placed],
-        "memory": [(round(at / seconds, 4), *sums) for at, *sums in memory_over_time(placed)],
-    }
-    name = f"Timeline of {label}" + (f" ({device.name})" if device and device.name else "")
-    height = 340 + min(lanes, 16) * (26 if lanes <= 8 else 16)
-    return Figure("timeline", name, _finding(placed, lanes, budget_gb, pauses), data, height=height)
-
-
-def _finding(bars: Sequence[Bar], lanes: int, budget_gb: float, pauses: Sequence[tuple[float, float]]) -> str:
-    steps = memory_over_time(bars)
-    reserved, used = max(step[1] for step in steps), max(step[2] for step in steps)
-    of = f" of the device's {budget_gb:.2f} GB" if budget_gb else ""
-    text = f"{count_text(len(bars), 'attempt')} in {duration(max(bar.end for bar in bars))}, up to {lanes} at once. "
-    text += f"At most {reserved:.2f} GB{of} were reserved at a time and {used:.2f} GB used"
-    share = used_share(bars)
-    text += f"; over time, {share:.0%} of what was reserved was used. " if share is not None else ". "
-    retried = sum(bar.attempt > 1 for bar in bars)
-    short = sum(bar.status == "out_of_memory" for bar in bars)
-    text += f"{count_text(retried, 'bar')} with stripes: a further attempt. " if retried else "No trial was retried. "
-    text += f"{count_text(short, 'attempt')} ran out of memory. " if short else ""
-    text += f"{count_text(len(pauses), 'pause')} in which nothing ran left out (dotted). " if pauses else ""
-    return text + "The solid part of a bar is the share of its reserved memory that it used."

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal, TypeGuard
 
 from tuner.records.rows import Row
-from tuner.reporting.page.figure import number_text, usual_end
+from tuner.reporting.figures.chart import number_text, plain, usual_end
 
 EVEN = 8  # so many different values stand at even distances; more numbers stand where they are
 LOGARITHMIC = 50  # a largest value so many times the smallest calls for a logarithmic axis
 TICKS = 8
+GOLDEN = 0.618034  # its multiples are spread evenly over 0 to 1
 
 Scale = Literal["even", "linear", "logarithmic"]
 
@@ -22,7 +23,6 @@ class Axis:
     """An axis with the places of all rows on it.
 
     Attributes:
-        key: the column.
         scale: how values are placed.
         ticks: places and what is written there.
         places: of each row from 0 to 1; None where the row has no value.
@@ -42,9 +42,20 @@ class Axis:
         """The same axis with the places of the first rows alone."""
         return replace(self, places=self.places[:count])
 
-    def to_record(self) -> dict[str, Any]:
-        """As the page's data hold it."""
-        return {"label": self.label, "even": self.scale == "even", "ticks": self.ticks, "places": self.places}
+    def spread(self, width: float, turn: int = 0) -> list[float | None]:
+        """The places; on an even axis moved by up to half this width, so that no line hides another.
+
+        The same row is always moved alike, and differently for another ``turn``.
+        """
+        if self.scale != "even":
+            return self.places
+        moves = ((((number + turn) * GOLDEN) % 1 - 0.5) * width for number in range(len(self.places)))
+        return [None if at is None else round(at + move, 4) for at, move in zip(self.places, moves, strict=True)]
+
+    def layout(self) -> dict[str, object]:
+        """As an axis of a plotly figure."""
+        places, texts = zip(*self.ticks, strict=True)
+        return {"tickvals": places, "ticktext": [plain(text) for text in texts], "range": [-0.06, 1.06]}
 
 
 def varying(rows: Sequence[Row]) -> list[str]:
@@ -62,7 +73,8 @@ def value_axis(key: str, rows: Sequence[Row]) -> Axis:
         return _even(key, values)
     low, high = min(numbers), max(numbers)
     if low > 0 and high / low >= LOGARITHMIC:
-        return _scaled(key, "logarithmic", [_log(value) for value in values], math.log10(low), math.log10(high))
+        logs = [None if value is None else math.log10(value) for value in values]
+        return _scaled(key, "logarithmic", logs, math.log10(low), math.log10(high))
     return _scaled(key, "linear", values, low, high)
 
 
@@ -73,7 +85,7 @@ def metric_axis(key: str, rows: Sequence[Row]) -> Axis:
     return _scaled(key, "linear", [min(value, high) for value in values], low, high)
 
 
-def _even(key: str, values: Sequence[Any]) -> Axis:
+def _even(key: str, values: Sequence[object]) -> Axis:
     ordered = sorted({repr(value): value for value in values if value is not None}.values(), key=_order)
     last = max(1, len(ordered) - 1)
     places = {
@@ -110,13 +122,9 @@ def _decades(low: float, high: float) -> list[float]:
     return [float(power) for power in whole[:: math.ceil(len(whole) / TICKS)]] if len(whole) > 1 else [low, high]
 
 
-def _order(value: Any) -> tuple[bool, float, str]:
+def _order(value: object) -> tuple[bool, float, str]:
     return not _is_number(value), value if _is_number(value) else 0.0, str(value)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _log(value: Any) -> float | None:
-    return None if value is None else math.log10(value)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from tuner.records.rows import Row
 from tuner.records.seed_statistics import averages
-from tuner.reporting.page.study import mean_id
+from tuner.reporting.figures.axes import Axis, metric_axis, value_axis
 from tuner.reporting.seeds import has_seeds
+from tuner.reporting.study_view import mean_id
 from tuner.trial import SUCCESSFUL
 
 DIGITS = 6  # of a mean, as trials' metrics have
@@ -34,6 +35,15 @@ class Compared:
     def median(self) -> str:
         """What texts call the median of the metric."""
         return f"median of {self.metric}" if self.trials else f"median {self.metric}"
+
+    def axis(self, key: str) -> Axis:
+        """A hyperparameter's axis, with the places of the rows and then those of the trials behind means."""
+        return value_axis(key, [*self.rows, *self.trials])
+
+    @property
+    def level(self) -> Axis:
+        """The metric's axis, with the same places."""
+        return metric_axis(self.metric, [*self.rows, *self.trials])
 
 
 def compared(rows: Sequence[Row], metric: str) -> Compared:

@@ -1,35 +1,53 @@
-"""What the page draws: data for a function in ``charts.js``, with the finding in words."""
+"""A figure with its finding in words, and how numbers are written in it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from html import escape
+from typing import TYPE_CHECKING
+
+from tuner.records.rows import Row
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure as Plot
+
+Names = Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A plot of the page.
+class Chart:
+    """A figure with words.
 
     Attributes:
-        kind: the function in ``charts.js`` that draws it.
         title: its heading.
-        caption: what it shows, in words, for those who do not see it too; or why it cannot be drawn.
-        data: what the function is given; None where there is nothing to draw.
-        height: in CSS pixels.
-        minimum_width: in CSS pixels; on a narrower screen it scrolls in a box of its own.
+        caption: what it shows, also for those who do not see it; or why it cannot be drawn.
+        plot: None where there is nothing to draw. A point's ``customdata`` begin with the id of its trial.
+        minimum_width: in CSS pixels; a page lets a wider one scroll in a box of its own.
     """
 
-    kind: str
     title: str
     caption: str
-    data: Mapping[str, Any] | None = None
-    height: int = 320
+    plot: Plot | None = None
     minimum_width: int = 0
 
 
-def number_text(value: Any) -> str:
+def hover(rows: Sequence[Row | None], metric: str, names: Names) -> dict[str, object]:
+    """What the points of these rows say, the trial's name and its metric; None stands for a gap."""
+    return {
+        "text": [row and plain(names[row["trial_id"]]) for row in rows],
+        "customdata": [row and [row["trial_id"], row[metric]] for row in rows],
+        "hovertemplate": f"%{{text}}<br>{plain(metric)} %{{customdata[1]}}<extra></extra>",
+    }
+
+
+def plain(text: str) -> str:
+    """A text of the user without markup: plotly understands a little HTML."""
+    return escape(text, quote=False)
+
+
+def number_text(value: object) -> str:
     """A number as captions and ticks show it: four significant digits; other values as they are."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)

@@ -1,0 +1,146 @@
+"""The metric against each hyperparameter that varies."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from tuner.reporting.figures.axes import Axis, varying
+from tuner.reporting.figures.chart import Chart, Names, count_text, hover, number_text, plain
+from tuner.reporting.figures.compared import Compared, compared
+from tuner.reporting.figures.coordinates import MOST, parallel_coordinates
+from tuner.reporting.figures.joined import side_by_side, titled
+from tuner.reporting.figures.style import colour, new_plot
+from tuner.reporting.study_view import StudyView
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure as Plot
+
+QUARTERS = 4
+MANY = 200  # so many points are drawn small
+
+
+def against_each(study: StudyView, workload: str) -> list[Chart]:
+    """The metric against each hyperparameter that varies: one small figure each, on the axes of parallel coordinates.
+
+    Where the points are means of several seeds, the single trials are there as well.
+    """
+    found, names = compared(study.of_workload(workload), study.metrics[workload]), study.trial_names
+    if len(found.rows) < 2:
+        return []
+    axes = map(found.axis, varying(found.rows)[:MOST])
+    return [Chart(axis.label, _effect(axis, found), _draw(axis, found, names)) for axis in axes]
+
+
+def effects_plot(study: StudyView, workload: str) -> Plot:
+    """All of them side by side, for a notebook.
+
+    Raises:
+        InputError: there is nothing to draw.
+    """
+    whole, charts = parallel_coordinates(study, workload), against_each(study, workload)
+    if not charts:
+        return titled(whole)  # which says why
+    found = compared(study.of_workload(workload), study.metrics[workload])
+    points = "A point for each configuration, faint ones for its trials" if found.trials else "A point for each trial"
+    caption = f"{points}; lines join the medians of values with several."
+    return side_by_side(f"{found.metric} against each hyperparameter", caption, charts)
+
+
+def _draw(axis: Axis, found: Compared, names: Names) -> Plot:
+    count, level = len(found.rows), found.level
+    plot = new_plot(240, margin={"l": 50, "r": 10, "t": 8, "b": 30}, dragmode=False)
+    fixed, blue = {"fixedrange": True}, colour("completed")
+    plot.update_xaxes(**axis.layout(), **fixed, showgrid=False)
+    title = {"text": plain(found.metric), "standoff": 10, "font": {"size": 12}}
+    plot.update_yaxes(**level.layout(), **fixed, title=title)
+    if found.trials:
+        plot.add_scatter(
+            **hover(found.trials, found.metric, names),
+            mode="markers",
+            x=axis.places[count:],
+            y=level.places[count:],
+            marker={"size": 5, "opacity": 0.4, "color": blue},
+        )
+    big = {"size": 8, "opacity": 0.85} if count <= MANY else {"size": 5, "opacity": 0.55}
+    plot.add_scatter(
+        **hover(found.rows, found.metric, names),
+        mode="markers",
+        x=axis.first(count).spread(0.09 if count > 20 else 0.03),
+        y=level.places[:count],
+        marker={**big, "color": blue},
+    )
+    if medians := _medians(axis.first(count), level.first(count)):
+        ink = colour("ink")
+        plot.add_scatter(
+            mode="lines+markers",
+            x=[x for x, _ in medians],
+            y=[y for _, y in medians],
+            hoverinfo="skip",
+            line={"color": ink, "width": 1.5},
+            marker={"symbol": "line-ew-open", "size": 16, "line": {"width": 2.5, "color": ink}},
+        )
+    return plot
+
+
+def _medians(axis: Axis, level: Axis) -> list[tuple[float, float]]:
+    """The median place for each value of an even axis; none for others."""
+    if axis.scale != "even":
+        return []
+    groups: dict[float, list[float]] = {}
+    for x, y in zip(axis.places, level.places, strict=True):
+        if x is not None and y is not None:
+            groups.setdefault(x, []).append(y)
+    return [(x, round(statistics.median(groups[x]), 4)) for x in sorted(groups)]
+
+
+def _effect(axis: Axis, found: Compared) -> str:
+    if axis.scale != "even":
+        return _numeric_effect(axis, found)
+    groups: dict[str, list[float]] = {}
+    for row in found.rows:
+        groups.setdefault(number_text(row.get(axis.key)), []).append(row[found.metric])
+    medians = {value: statistics.median(group) for value, group in groups.items()}
+    low, high = min(medians, key=medians.__getitem__), max(medians, key=medians.__getitem__)
+    said = {value: f"{number_text(medians[value])}, {count_text(len(groups[value]), found.noun)}" for value in groups}
+    median = f"{found.median[0].upper()}{found.median[1:]}"
+    return f"{median} lowest at {low} ({said[low]}), highest at {high} ({said[high]})."
+
+
+def _numeric_effect(axis: Axis, found: Compared) -> str:
+    """In which quarter of the trials by this hyperparameter the metric was lowest, and the rank correlation."""
+    rows, metric = found.rows, found.metric
+    known = sorted(
+        (row for row in rows if isinstance(row.get(axis.key), (int, float))), key=lambda row: row[axis.key]
+    )
+    if len(known) < len(rows) or len(known) < 2 * QUARTERS:
+        return f"{metric} of {count_text(len(rows), found.noun)} against {axis.label}."
+    cuts = [number * len(known) // QUARTERS for number in range(QUARTERS + 1)]
+    quarters = [known[start:end] for start, end in pairwise(cuts)]
+    medians = [statistics.median(row[metric] for row in quarter) for quarter in quarters]
+    best = min(range(QUARTERS), key=medians.__getitem__)
+    low, high = quarters[best][0][axis.key], quarters[best][-1][axis.key]
+    rho = rank_correlation([row[axis.key] for row in known], [row[metric] for row in known])
+    return (
+        f"Of the quarters by {axis.label}, that from {number_text(low)} to {number_text(high)} has the lowest "
+        f"{found.median} ({number_text(medians[best])}). Rank correlation {rho:+.2f}."
+    )
+
+
+def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
+    """Spearman's rank correlation, from -1 to 1, equal values sharing their mean rank; 0 where a list is constant.
+
+    Source: Spearman (1904), computed as Pearson's correlation of the ranks.
+    """
+    ranks = _ranks(first), _ranks(second)
+    return 0.0 if any(len(set(each)) < 2 for each in ranks) else statistics.correlation(*ranks)
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    order = sorted(values)
+    first = {value: number for number, value in reversed(list(enumerate(order)))}
+    counts = Counter(order)
+    return [first[value] + (counts[value] - 1) / 2 for value in values]

@@ -1,0 +1,66 @@
+"""How good the estimates of memory were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tuner.records.rows import Row
+from tuner.reporting.figures.chart import Chart, Names, plain
+from tuner.reporting.figures.style import colour, new_plot
+from tuner.reporting.study_view import StudyView
+from tuner.reporting.tables import estimate_accuracy
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure as Plot
+
+MANY = 200  # so many points are drawn small
+
+
+def estimate_against_peak(study: StudyView) -> Chart:
+    """A point for each completed trial: what it was estimated to take, and what it took."""
+    title = "Memory: estimate against measured peak"
+    settings = study.study.get("settings", {})
+    if not settings.get("auto_memory", True):
+        given = f"each was given {settings.get('model_memory_gb')} GB"
+        return Chart(title, f"No memory was estimated: {given}. --auto-memory estimates it.")
+    rows = measured(study.rows)
+    if not rows:
+        return Chart(title, "No completed trial has a measured peak, so estimates cannot be judged yet.")
+    text = estimate_accuracy(study.rows).removeprefix("estimates: ")
+    text = f"Estimates were {text}. Triangles, above the diagonal, took more than was estimated."
+    return Chart(title, text, _draw(rows, study.trial_names))
+
+
+def measured(rows: Sequence[Row]) -> list[Row]:
+    """The completed rows whose peak is known."""
+    return [row for row in rows if row["status"] == "completed" and row["peak_memory_gb"]]
+
+
+def _draw(rows: Sequence[Row], names: Names) -> Plot:
+    estimated, peaks = [row["estimated_memory_gb"] for row in rows], [row["peak_memory_gb"] for row in rows]
+    least, most = min(*estimated, *peaks), 1.06 * max(*estimated, *peaks)
+    low = 0.94 * least if least > most / 3 else 0.0
+    over = [peak > guess for guess, peak in zip(estimated, peaks, strict=True)]
+    at, ends = low + 0.8 * (most - low), [low, most]
+    plot = new_plot(380)
+    plot.add_scatter(
+        mode="lines", x=ends, y=ends, hoverinfo="skip", line={"color": colour("muted"), "width": 1.5, "dash": "dash"}
+    )
+    plot.add_scatter(
+        mode="markers",
+        x=estimated,
+        y=peaks,
+        text=[plain(names[row["trial_id"]]) for row in rows],
+        customdata=[[row["trial_id"]] for row in rows],
+        hovertemplate="%{text}<br>estimated %{x} GB, peak %{y} GB<extra></extra>",
+        marker={
+            "size": 6 if len(rows) > MANY else 9,
+            "opacity": 0.8,
+            "color": [colour("out_of_memory" if each else "completed") for each in over],
+            "symbol": ["triangle-up" if each else "circle" for each in over],
+        },
+    )
+    plot.add_annotation(x=at, y=at, text="as estimated", xanchor="right", yanchor="bottom", xshift=-6)
+    plot.update_xaxes(title="estimated, GB", range=ends)
+    return plot.update_yaxes(title="measured peak, GB", range=ends)

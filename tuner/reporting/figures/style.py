@@ -1,0 +1,86 @@
+"""How every figure looks: its colours, and the layout that all have in common.
+
+A figure has the colours of the light theme; where a page is dark, each gives way to its counterpart in ``DARK``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure as Plot
+
+FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif'
+# In the light and in the dark theme; the page's style sheet has them, too.
+COLOURS = {
+    "page": ("#f6f7f8", "#121518"),
+    "surface": ("#ffffff", "#1a1e23"),
+    "raised": ("#f0f2f4", "#242a30"),
+    "ink": ("#1b2127", "#e6eaee"),
+    "muted": ("#55606b", "#9eaab6"),
+    "line": ("#dfe3e7", "#2f363e"),
+    "accent": ("#0a6a94", "#5cc0e6"),
+    "best": ("#08306b", "#b8f0ff"),
+    "middle": ("#3f8fc4", "#3f8db8"),
+    "worst": ("#bcd0e2", "#35536a"),
+    "completed": ("#0b72b5", "#57b3ea"),
+    "pruned": ("#6a7480", "#98a4b0"),
+    "out_of_memory": ("#b34f00", "#f59a4c"),
+    "diverged": ("#8449b0", "#c79bf0"),
+    "failed": ("#b3261e", "#ff8a80"),
+    "interrupted": ("#6b6250", "#c4b68f"),
+}
+SHADES = 12  # from the best to the worst
+PALE = "47"  # appended to a colour: 28 % of it
+
+
+def colour(name: str) -> str:
+    """A colour of the light theme."""
+    return COLOURS[name][0]
+
+
+def shade(place: float) -> str:
+    """The colour of a place from 0, the best, to 1, the worst."""
+    return _shade(round(place * (SHADES - 1)), 0)
+
+
+def _shade(step: int, theme: int) -> str:
+    stops = [bytes.fromhex(COLOURS[name][theme][1:]) for name in ("best", "middle", "worst")]
+    half, share = divmod(2 * step / (SHADES - 1), 1)
+    low, high = stops[int(half)], stops[min(2, int(half) + 1)]
+    return "#" + bytes(round(a + (b - a) * share) for a, b in zip(low, high, strict=True)).hex()
+
+
+_PAIRS = [*COLOURS.values(), *((_shade(step, 0), _shade(step, 1)) for step in range(SHADES))]
+DARK = {light + alpha: dark + alpha for light, dark in _PAIRS for alpha in ("", PALE)}
+
+
+def new_plot(height: int, **layout: object) -> Plot:
+    """A plot without traces.
+
+    Args:
+        height: in CSS pixels.
+        layout: plotly's, beyond what all figures have in common.
+    """
+    from plotly.graph_objects import Figure as Plot
+
+    return Plot(layout={"template": {"layout": _common_layout()}, "height": height, **layout})
+
+
+def _common_layout() -> dict[str, object]:
+    axis = {"gridcolor": colour("line"), "linecolor": colour("line"), "zeroline": False, "automargin": True}
+    above = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "font": {"color": colour("ink")}}
+    label = {"bgcolor": colour("surface"), "bordercolor": colour("muted"), "align": "left"}
+    return {
+        "paper_bgcolor": colour("surface"),
+        "plot_bgcolor": colour("surface"),
+        "font": {"family": FONT, "size": 12, "color": colour("muted")},
+        "margin": {"l": 56, "r": 14, "t": 10, "b": 42},
+        "hovermode": "closest",
+        "hoverlabel": {**label, "font": {"family": FONT, "color": colour("ink")}},
+        "showlegend": False,
+        "legend": above,
+        "annotationdefaults": {"showarrow": False},
+        "xaxis": axis,
+        "yaxis": axis,
+    }
