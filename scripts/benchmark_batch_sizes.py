@@ -31,7 +31,7 @@ from tuner.machine.devices import ram_device
 from tuner.records.rows import Row
 from tuner.search.configurations import complete
 from tuner.sizing.choices import Chosen, Goal
-from tuner.sizing.configuration import Estimator, size_configuration
+from tuner.sizing.configuration import Predictor, size_configuration
 from tuner.sizing.profile import profiled
 from tuner.sizing.workload import batch_key
 from tuner.spec.settings import Settings
@@ -124,9 +124,9 @@ def trees(count: int) -> TreeData:
 def choose(case: Case, task: TrainingTask, safety_margin: float, profile: bool) -> Chosen:
     device = replace(ram_device(), total_bytes=int(case.gb * GB), free_bytes=int(case.gb * GB))
     goal = Goal(int(case.gb * GB * safety_margin), safety_margin)
-    estimator, config = Estimator(task, device), complete(case.values, task.workload.schema)
-    chosen = size_configuration(estimator, case.name, config, goal)
-    return profiled(estimator, config, goal, chosen)[0] if profile else chosen
+    predictor, config = Predictor(task, device), complete(case.values, task.workload.schema)
+    chosen = size_configuration(predictor, case.name, config, goal)
+    return profiled(predictor, config, goal, chosen)[0] if profile else chosen
 
 
 def train(

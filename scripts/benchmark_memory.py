@@ -42,7 +42,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.distributed._tools.mem_tracker import MemTracker
 
-from tuner.estimation.static import estimate_static
+from tuner.estimation.estimators.static import estimate_static
 from tuner.training.loop import build_optimizer, representative_batches, train_step
 from tuner.trial import MB
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tuner.api.tune_hyperparameters import tune_hyperparameters_parallel
     from tuner.cli.completion import completion
     from tuner.errors import DataError, ExecutionError, InputError, TunerError
-    from tuner.estimation.static import auto_estimate_memory_from_configs, estimate_model_memory
+    from tuner.estimation.formulas.graphsage import auto_estimate_memory_from_configs, estimate_model_memory
     from tuner.health.doctor import doctor
     from tuner.integrations.ray_tune.wrap import memory_aware
     from tuner.records.weights import load_best
@@ -78,7 +78,7 @@ _MODULES = {
     "tuner.health.doctor": ("doctor",),
     "tuner.api.report": ("report",),
     "tuner.integrations.ray_tune.wrap": ("memory_aware",),
-    "tuner.estimation.static": ("auto_estimate_memory_from_configs", "estimate_model_memory"),
+    "tuner.estimation.formulas.graphsage": ("auto_estimate_memory_from_configs", "estimate_model_memory"),
     "tuner.api.optimize": ("optimize",),
     "tuner.api.export": ("export",),
     "tuner.api.train": ("train",),

@@ -154,6 +154,16 @@ class MemoryEstimate:
     headroom_bytes: int = 0
     note: str = ""
 
+    @classmethod
+    def given(cls, gb: float) -> MemoryEstimate:
+        """A footprint that the user gave; it counts as it is, without a margin."""
+        return cls("given", context_bytes=int(gb * GB))
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the user gave it, so that it says nothing of what a trial takes."""
+        return self.method == "given"
+
     @property
     def total_bytes(self) -> int:
         """The sum of all parts: what the trial's process takes from its device."""

@@ -14,6 +14,7 @@ from tests.toy import Toy
 from tuner.api.capacity import Capacity, capacity, card_sizes, cheapest_change, to_record
 from tuner.cli.print_capacity import capacity_text
 from tuner.errors import InputError
+from tuner.estimation.service import Estimated, EstimationService
 from tuner.spec.settings import Settings
 from tuner.trial import GB, Configuration, Hyperparameter, MemoryEstimate, Trial
 from tuner.workloads.base import Config
@@ -90,10 +91,11 @@ def test_a_switch_that_is_refused_is_not_proposed() -> None:
 def made_up(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Capacity]:
     """The answer for batches of 2, 8 and 64 with ``footprint`` for estimates."""
 
-    def estimates(workload: Any, listed: list[Configuration], *given: Any, **options: Any) -> list[MemoryEstimate]:
-        return [MemoryEstimate("traced", context_bytes=footprint(each.values)) for each in listed]
+    def estimates(_: Any, workload: Any, listed: list[Configuration], *given: Any) -> list[Estimated]:
+        raw = [MemoryEstimate("traced", context_bytes=footprint(each.values)) for each in listed]
+        return list(map(Estimated, raw, raw))
 
-    monkeypatch.setattr("tuner.study.planning.estimate_all", estimates)
+    monkeypatch.setattr(EstimationService, "estimate_all", estimates)
 
     def answer(*sizes: float, **options: Any) -> Capacity:
         trials = [Trial(f"t{batch}", "toy", f"b{batch}", {"batch": batch, "epochs": 1}, 0) for batch in (2, 8, 64)]

@@ -15,12 +15,12 @@ from tests.toy import Batched
 from tuner.api.optimize import to_record
 from tuner.cli.print_optimization import optimization_text
 from tuner.errors import InputError
-from tuner.estimation.estimate import estimate
 from tuner.estimation.measure import Measurement
+from tuner.estimation.service import EstimationService
 from tuner.search.configurations import complete
 from tuner.sizing import profile, target
 from tuner.sizing.choices import Goal, explanations
-from tuner.sizing.configuration import Estimator, limited_by, size_configuration
+from tuner.sizing.configuration import Predictor, limited_by, size_configuration
 from tuner.sizing.search import DoesNotFit
 from tuner.trial import GB, Device
 from tuner.workloads.graphsage.workload import GraphSAGE
@@ -51,7 +51,7 @@ def optimize(**options):
         ({"devices": 0}, "--devices 0: must be a whole number of at least 1"),
         ({"target_effective_batch": 0}, "--target-effective-batch 0: must be a whole number of at least 1"),
         ({"min_batch_size": 9, "max_batch_size": 8}, "--min-batch-size 9 is more than --max-batch-size 8"),
-        ({"memory_estimation": "guessed", "footprint": None}, "--memory-estimation 'guessed': choose one of"),
+        ({"memory_estimation": "guessed", "footprint": None}, "memory_estimation='guessed': choose one of"),
         ({"workload": "graphsage"}, "--workload and --footprint were both given: a footprint has no model to train"),
         ({"profile": True}, "--profile and --footprint were both given: a footprint has no model to train"),
         ({"apply": True}, "--apply: which files. Name them with --config-path PATH"),
@@ -157,41 +157,43 @@ def test_an_optimizer_step_has_no_more_samples_than_there_are(folder: Path) -> N
 def test_what_ends_batches_of_trees_before_memory_does_is_named(trees, paths: int, named: str | None) -> None:
     workload = find_workload("gt-ssl")
     config = complete({**TINY, "max_paths_per_batch": paths}, workload.schema)
-    estimator = Estimator(TrainingTask(workload, trees), replace(GPU, kind="cpu"), calibration=False)
-    row = size_configuration(estimator, "a", config, Goal(GB))
+    predictor = on_the_cpu(TrainingTask(workload, trees))
+    row = size_configuration(predictor, "a", config, Goal(GB))
     assert (row.batch_size, row.stopped_by) == (8, "the training set")
-    assert limited_by(estimator, config, row) == named
+    assert limited_by(predictor, config, row) == named
 
 
 def test_a_tree_that_does_not_fit_has_fewer_negatives(trees) -> None:
     workload = find_workload("gt-ssl")
     config = complete({**TINY, "n_negatives": 200_000}, workload.schema)
-    estimator = Estimator(TrainingTask(workload, trees), replace(GPU, kind="cpu"), "static", calibration=False)
-    limit = estimator.estimate({**config, "n_negatives": 100_000}, 1).total_bytes
-    row = size_configuration(estimator, "a", config, Goal(limit, effective_batch=1, max_batch_size=1))
+    predictor = Predictor(
+        TrainingTask(workload, trees), replace(GPU, kind="cpu"), EstimationService("static", calibration=False)
+    )
+    limit = predictor.estimate({**config, "n_negatives": 100_000}, 1).total_bytes
+    row = size_configuration(predictor, "a", config, Goal(limit, effective_batch=1, max_batch_size=1))
     assert row.lowered == ("n_negatives",)
     assert 100_000 <= row.variables["n_negatives"] < 200_000
     assert row.need_bytes <= limit
 
 
-def on_the_cpu(task: TrainingTask) -> Estimator:
-    return Estimator(task, replace(GPU, kind="cpu"), calibration=False)
+def on_the_cpu(task: TrainingTask) -> Predictor:
+    return Predictor(task, replace(GPU, kind="cpu"), EstimationService(calibration=False))
 
 
 def test_batches_that_accumulate_fit_beside_the_gradients_of_those_before() -> None:
-    estimator, config = on_the_cpu(TrainingTask(Batched(), None)), complete({}, Batched().schema)
-    alone = estimator.estimate(config, 300).total_bytes
-    row = size_configuration(estimator, "a", config, Goal(alone, effective_batch=1_000))
+    predictor, config = on_the_cpu(TrainingTask(Batched(), None)), complete({}, Batched().schema)
+    alone = predictor.estimate(config, 300).total_bytes
+    row = size_configuration(predictor, "a", config, Goal(alone, effective_batch=1_000))
     assert (row.batch_size < 300, row.accumulation) == (True, 1_000 // row.batch_size)
     sized = {"batch_size": row.batch_size * row.accumulation, "accumulation": row.accumulation}
-    guess = estimate(Batched(), {**config, **sized}, None, estimator.device, "traced")
+    guess = EstimationService("traced").raw(Batched(), {**config, **sized}, None, predictor.device)
     assert guess.total_bytes == row.need_bytes <= alone < (row.beyond_bytes or 0)
 
 
 def test_where_a_batch_fits_but_no_gradients_beside_it_none_are_accumulated() -> None:
-    estimator, config = on_the_cpu(TrainingTask(Batched(), None)), complete({}, Batched().schema)
-    goal = Goal(estimator.estimate(config, 300).total_bytes, effective_batch=1_000, min_batch_size=300)
-    row = size_configuration(estimator, "a", config, goal)
+    predictor, config = on_the_cpu(TrainingTask(Batched(), None)), complete({}, Batched().schema)
+    goal = Goal(predictor.estimate(config, 300).total_bytes, effective_batch=1_000, min_batch_size=300)
+    row = size_configuration(predictor, "a", config, goal)
     assert (row.batch_size, row.accumulation) == (300, 1)
     assert explanations(row, goal, config)[-1] == (
         "a: no accumulation, which would make more of the 1000 wanted: beside the gradients of another batch not "
@@ -200,19 +202,19 @@ def test_where_a_batch_fits_but_no_gradients_beside_it_none_are_accumulated() ->
 
 
 def test_a_profile_runs_the_batches_of_a_step(ratings, monkeypatch) -> None:
-    estimator = on_the_cpu(TrainingTask(GraphSAGE(), ratings))
+    predictor = on_the_cpu(TrainingTask(GraphSAGE(), ratings))
     config, goal, ran = complete({}, GraphSAGE().schema), Goal(4 * GB, effective_batch=100, max_batch_size=30), []
-    chosen = size_configuration(estimator, "a", config, goal)
+    chosen = size_configuration(predictor, "a", config, goal)
     monkeypatch.setattr(profile, "measure", lambda _, whole, *__: ran.append(whole) or Measurement(0, 0, 0, 0, 0, 0))
-    profile.profiled(estimator, config, goal, chosen)
+    profile.profiled(predictor, config, goal, chosen)
     assert [(whole["batch_size"], whole["accumulation"]) for whole in ran] == [(90, 3)]
 
 
 def test_a_smallest_batch_above_the_training_set_is_refused(ratings) -> None:
-    estimator = on_the_cpu(TrainingTask(GraphSAGE(), ratings))
+    predictor = on_the_cpu(TrainingTask(GraphSAGE(), ratings))
     config = complete({}, GraphSAGE().schema)
     with pytest.raises(InputError, match="--min-batch-size 761 is above 760, the training set: lower it"):
-        size_configuration(estimator, "a", config, Goal(GB, min_batch_size=761))
+        size_configuration(predictor, "a", config, Goal(GB, min_batch_size=761))
 
 
 def test_a_footprint_of_our_results_writes_what_a_plan_accepts(tmp_path: Path, folder: Path) -> None:
@@ -234,13 +236,13 @@ def test_a_footprint_of_our_results_writes_what_a_plan_accepts(tmp_path: Path, f
 
 
 def test_a_batch_of_one_that_does_not_fit_says_by_how_much_and_what_would(ratings) -> None:
-    estimator = Estimator(TrainingTask(GraphSAGE(), ratings), GPU, calibration=False)
+    predictor = Predictor(TrainingTask(GraphSAGE(), ratings), GPU, EstimationService(calibration=False))
     config = complete({"hidden_dim": 4096}, GraphSAGE().schema)
-    half = estimator.estimate({**config, "hidden_dim": 2048}, 1).total_bytes
+    half = predictor.estimate({**config, "hidden_dim": 2048}, 1).total_bytes
     with pytest.raises(
         DoesNotFit, match=r"wide: a batch of 1 takes .* GB more than the .* it fits a device of"
     ) as raised:
-        size_configuration(estimator, "wide", config, Goal(half, safety_margin=0.5))
+        size_configuration(predictor, "wide", config, Goal(half, safety_margin=0.5))
     assert f"--set hidden_dim=2048 takes {half / GB:.2f} GB, which fits" in str(raised.value)
     device_gb = float(str(raised.value).split("it fits a device of ")[1].split(" GB")[0])
     assert device_gb == pytest.approx(raised.value.need_bytes / 0.5 / GB, abs=0.006)
@@ -267,21 +269,21 @@ def test_auto_sizes_for_the_device_that_has_the_least(monkeypatch, devices, limi
 
 
 def test_a_profile_that_takes_too_much_makes_the_batch_smaller(ratings, monkeypatch) -> None:
-    estimator = Estimator(TrainingTask(GraphSAGE(), ratings), GPU, "static", calibration=False)
+    predictor = Predictor(TrainingTask(GraphSAGE(), ratings), GPU, EstimationService("static", calibration=False))
     config = complete({"hidden_dim": 512}, GraphSAGE().schema)
-    predicted = {batch: estimator.estimate(config, batch) for batch in (1, 300)}
+    predicted = {batch: predictor.estimate(config, batch) for batch in (1, 300)}
     goal = Goal(predicted[300].total_bytes)
-    first = size_configuration(estimator, "a", config, goal)
+    first = size_configuration(predictor, "a", config, goal)
     asked: list[int] = []
 
     def half_as_much_again(workload, whole, data, where, expandable) -> Measurement:
         asked.append(whole["batch_size"])
-        guess = estimator.estimate(config, whole["batch_size"])
+        guess = predictor.estimate(config, whole["batch_size"])
         excess = max(0, guess.reserved_bytes - predicted[1].reserved_bytes) // 2
         return Measurement(guess.total_bytes + excess, guess.context_bytes, 0, 0, 0, 0)
 
     monkeypatch.setattr(profile, "measure", half_as_much_again)
-    chosen, notes = profile.profiled(estimator, config, goal, first)
+    chosen, notes = profile.profiled(predictor, config, goal, first)
     assert asked[0] == first.batch_size > chosen.batch_size
     assert chosen.batch_size in asked[1:] and all(batch < first.batch_size for batch in asked[1:])
     assert chosen.measured_bytes is not None and chosen.measured_bytes <= goal.limit_bytes
@@ -289,38 +291,38 @@ def test_a_profile_that_takes_too_much_makes_the_batch_smaller(ratings, monkeypa
 
 
 def test_a_profile_that_takes_less_makes_the_batch_larger(ratings, monkeypatch) -> None:
-    estimator = Estimator(TrainingTask(GraphSAGE(), ratings), GPU, "static", calibration=False)
+    predictor = Predictor(TrainingTask(GraphSAGE(), ratings), GPU, EstimationService("static", calibration=False))
     config = complete({"hidden_dim": 512}, GraphSAGE().schema)
-    goal = Goal(estimator.estimate(config, 100).total_bytes)
-    first = size_configuration(estimator, "a", config, goal)
+    goal = Goal(predictor.estimate(config, 100).total_bytes)
+    first = size_configuration(predictor, "a", config, goal)
 
     def a_tenth_less(workload, whole, data, where, expandable) -> Measurement:
-        guess = estimator.estimate(config, whole["batch_size"])
+        guess = predictor.estimate(config, whole["batch_size"])
         return Measurement(guess.total_bytes - guess.reserved_bytes // 10, guess.context_bytes, 0, 0, 0, 0)
 
     monkeypatch.setattr(profile, "measure", a_tenth_less)
-    chosen, _ = profile.profiled(estimator, config, goal, first)
+    chosen, _ = profile.profiled(predictor, config, goal, first)
     assert chosen.batch_size > first.batch_size
     assert chosen.measured_bytes is not None and chosen.measured_bytes <= goal.limit_bytes
 
 
 def test_a_profile_that_never_fits_is_an_error(ratings, monkeypatch) -> None:
-    estimator = Estimator(TrainingTask(GraphSAGE(), ratings), GPU, "static", calibration=False)
+    predictor = Predictor(TrainingTask(GraphSAGE(), ratings), GPU, EstimationService("static", calibration=False))
     config = complete({}, GraphSAGE().schema)
     goal = Goal(GB, max_batch_size=4)
-    chosen = size_configuration(estimator, "a", config, goal)
+    chosen = size_configuration(predictor, "a", config, goal)
     monkeypatch.setattr(profile, "_corrected", lambda guess, took: lambda other: other.total_bytes)
     monkeypatch.setattr(profile, "measure", lambda *given: Measurement(2 * GB, 0, 0, 0, 0, 0))
     with pytest.raises(InputError, match=r"after 3 rounds of --profile: .*: lower --safety-margin"):
-        profile.profiled(estimator, config, goal, chosen)
+        profile.profiled(predictor, config, goal, chosen)
 
 
 def test_real_steps_on_the_cpu_take_about_what_is_predicted(ratings) -> None:
     cpu = replace(GPU, kind="cpu", name="a CPU")
-    estimator = Estimator(TrainingTask(GraphSAGE(), ratings), cpu, calibration=False)
+    predictor = Predictor(TrainingTask(GraphSAGE(), ratings), cpu, EstimationService(calibration=False))
     config = complete({"hidden_dim": 512}, GraphSAGE().schema)
     goal = Goal(4 * GB)
-    chosen, notes = profile.profiled(estimator, config, goal, size_configuration(estimator, "a", config, goal))
+    chosen, notes = profile.profiled(predictor, config, goal, size_configuration(predictor, "a", config, goal))
     assert len(notes) == 1
     assert chosen.measured_bytes == pytest.approx(chosen.need_bytes, rel=0.3)
 

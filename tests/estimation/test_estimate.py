@@ -11,7 +11,7 @@ from tests.toy import Toy
 from tests.worker_process import measure_here
 from tuner.datasets.ratings import RatingData
 from tuner.errors import ExecutionError, InputError
-from tuner.estimation.estimate import METHODS, Method, estimate, estimate_all
+from tuner.estimation.service import EstimationService
 from tuner.placement.packing import need_bytes
 from tuner.search.configurations import complete, configurations
 from tuner.trial import GB, MB, Device, MemoryEstimate
@@ -24,7 +24,7 @@ CPU = Device("", "cpu", 0, "a machine", 16 * GB, 16 * GB, cores=2)
 @pytest.fixture(autouse=True)
 def _pytest_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The workloads below are in this module, which imports it; what it takes would be measured."""
-    monkeypatch.setattr("tuner.estimation.estimate.import_bytes", lambda cls: 0)
+    monkeypatch.setattr("tuner.estimation.estimators.traced.import_bytes", lambda cls: 0)
 
 
 class Branching(Toy):
@@ -53,7 +53,7 @@ def config(**values: float) -> dict[str, Any]:
 
 def test_the_parts_of_a_traced_step_are_those_of_the_real_one(ratings: RatingData) -> None:
     wide = config(hidden_dim=512)
-    found = estimate(GraphSAGE(), wide, ratings, CPU, "traced")
+    found = EstimationService("traced").raw(GraphSAGE(), wide, ratings, CPU)
     model = GraphSAGE().build_model(wide, ratings)
     parameters = sum(p.nbytes for p in model.parameters())
     assert found.parameter_bytes == parameters
@@ -84,7 +84,7 @@ class Enormous(Varying):
 
 
 def test_the_largest_batch_of_an_epoch_decides() -> None:
-    found = estimate(Varying(), complete({}, Toy.hyperparameters), None, CPU, "traced")
+    found = EstimationService("traced").raw(Varying(), complete({}, Toy.hyperparameters), None, CPU)
     assert found.data_bytes >= 2 * 500_000 * 4
 
 
@@ -92,16 +92,16 @@ def test_micro_batches_take_less_and_their_gradients_stay_meanwhile(ratings: Rat
     whole = config(hidden_dim=256, batch_size=800, dropout=0.0)
     half = GraphSAGE().accumulated(whole)
     assert half is not None
-    first, second = (estimate(GraphSAGE(), each, ratings, CPU, "traced") for each in (whole, half))
+    first, second = (EstimationService("traced").raw(GraphSAGE(), each, ratings, CPU) for each in (whole, half))
     assert second.activation_bytes < first.activation_bytes
     assert second.gradient_bytes == second.parameter_bytes
 
 
 def test_only_tensors_that_the_heap_holds_leave_gaps_in_it(ratings: RatingData) -> None:
-    narrow = estimate(GraphSAGE(), config(), ratings, CPU, "traced")
+    narrow = EstimationService("traced").raw(GraphSAGE(), config(), ratings, CPU)
     assert narrow.heap_bytes == pytest.approx((narrow.reserved_bytes - narrow.heap_bytes) / 2, rel=0.01)
-    large = estimate(Varying(), complete({}, Toy.hyperparameters), None, CPU, "traced")
-    larger = estimate(Enormous(), complete({}, Toy.hyperparameters), None, CPU, "traced")
+    large = EstimationService("traced").raw(Varying(), complete({}, Toy.hyperparameters), None, CPU)
+    larger = EstimationService("traced").raw(Enormous(), complete({}, Toy.hyperparameters), None, CPU)
     assert larger.heap_bytes < large.heap_bytes < larger.data_bytes
 
 
@@ -109,13 +109,13 @@ def test_only_tensors_that_the_heap_holds_leave_gaps_in_it(ratings: RatingData) 
 def test_on_the_cpu_a_need_has_room_for_what_is_no_tensor(
     ratings: RatingData, hidden_dim: int, headroom_mb: int | None
 ) -> None:
-    found = estimate(GraphSAGE(), config(hidden_dim=hidden_dim), ratings, CPU, "traced")
+    found = EstimationService("traced").raw(GraphSAGE(), config(hidden_dim=hidden_dim), ratings, CPU)
     beyond = need_bytes(found) - found.context_bytes
     assert beyond == 64 * MB if headroom_mb is None else found.headroom_bytes == headroom_mb * MB
 
 
 def test_on_cuda_what_the_allocator_reserves_is_counted(ratings: RatingData, gpu_16gb: Device) -> None:
-    found = estimate(GraphSAGE(), config(), ratings, gpu_16gb, "traced")
+    found = EstimationService("traced").raw(GraphSAGE(), config(), ratings, gpu_16gb)
     assert found.reserved_bytes % (2 * MB) == 0
     assert found.reserved_bytes > 0
     assert found.context_bytes == 500 * MB
@@ -123,7 +123,7 @@ def test_on_cuda_what_the_allocator_reserves_is_counted(ratings: RatingData, gpu
 
 def test_a_step_that_cannot_be_followed_is_measured_and_the_operation_named(monkeypatch: pytest.MonkeyPatch) -> None:
     measure_here(monkeypatch)
-    found = estimate(Branching(), complete({}, Toy.hyperparameters), None, CPU, "auto")
+    found = EstimationService("auto").raw(Branching(), complete({}, Toy.hyperparameters), None, CPU)
     assert found.method == "measured"
     assert found.note.startswith("not traced: ")
     assert "aten." in found.note
@@ -131,7 +131,7 @@ def test_a_step_that_cannot_be_followed_is_measured_and_the_operation_named(monk
 
 
 def test_a_workload_without_a_formula_is_traced_and_that_is_said() -> None:
-    found = estimate(Toy(), complete({}, Toy.hyperparameters), None, CPU, "static")
+    found = EstimationService("static").raw(Toy(), complete({}, Toy.hyperparameters), None, CPU)
     assert found.method == "traced"
     assert found.note.startswith("not static: no memory formula for workload 'toy'")
 
@@ -142,15 +142,15 @@ def test_where_no_method_works_all_reasons_are_told(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("tuner.estimation.measure.measure", out_of_memory)
     with pytest.raises(
-        InputError, match=r"not traced: .*; not measured: the process died; not static: .*: give --model-memory-gb"
+        InputError, match=r"not traced: .*; not measured: the process died; not static: .*: give model_memory_gb"
     ):
-        estimate(Unmeasurable(), complete({}, Toy.hyperparameters), None, CPU, "auto")
+        EstimationService("auto").raw(Unmeasurable(), complete({}, Toy.hyperparameters), None, CPU)
 
 
 def test_what_a_real_step_fails_of_is_told_alone_and_for_which_configuration() -> None:
     listed = configurations([{"name": "a"}, {"name": "b"}], Toy.hyperparameters)
     with pytest.raises(InputError, match=r"^a: workload unmeasurable: evaluate failed: OSError: no such thing \("):
-        estimate_all(Unmeasurable(), listed, None, CPU)
+        EstimationService().estimate_all(Unmeasurable(), listed, None, CPU)
 
 
 def test_where_no_real_step_could_be_taken_it_is_told_beside_what_was_traced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +160,7 @@ def test_where_no_real_step_could_be_taken_it_is_told_beside_what_was_traced(mon
     monkeypatch.setattr("tuner.estimation.measure.measure", dies)
     faulty = complete({"fault": 1}, Toy.hyperparameters)
     with pytest.raises(InputError, match=r"not traced: .*loss failed while traced.*; not measured: out of memory"):
-        estimate(Toy(), faulty, None, CPU, "auto")
+        EstimationService("auto").raw(Toy(), faulty, None, CPU)
 
 
 def test_configurations_that_take_the_same_memory_are_estimated_once(
@@ -168,21 +168,15 @@ def test_configurations_that_take_the_same_memory_are_estimated_once(
 ) -> None:
     asked: list[Any] = []
 
-    def count(workload: Any, values: Any, *_: Any) -> MemoryEstimate:
+    def count(service: EstimationService, workload: Any, values: Any, *_: Any) -> MemoryEstimate:
         asked.append(values)
         return MemoryEstimate("static", activation_bytes=values["hidden_dim"])
 
-    monkeypatch.setattr("tuner.estimation.estimate.estimate", count)
-    listed = [{"lr": 0.1}, {"lr": 0.2, "epochs": 3}, {"hidden_dim": 8}]
-    found = estimate_all(GraphSAGE(), configurations(listed, GraphSAGE.hyperparameters), ratings, CPU)
-    assert [each.activation_bytes for each in found] == [64, 64, 8]
+    monkeypatch.setattr(EstimationService, "raw", count)
+    listed = configurations([{"lr": 0.1}, {"lr": 0.2, "epochs": 3}, {"hidden_dim": 8}], GraphSAGE.hyperparameters)
+    found = EstimationService(calibration=False).estimate_all(GraphSAGE(), listed, ratings, CPU)
+    assert [each.calibrated.activation_bytes for each in found] == [64, 64, 8]
     assert len(asked) == 2
-
-
-def test_an_unknown_method_is_refused(ratings: RatingData) -> None:
-    wrong: Method = "guessed"  # type: ignore[assignment]
-    with pytest.raises(InputError, match=f"choose one of {', '.join(METHODS)}"):
-        estimate_all(GraphSAGE(), [], ratings, CPU, method=wrong)
 
 
 def test_the_margin_is_added_once_and_not_to_the_context() -> None:

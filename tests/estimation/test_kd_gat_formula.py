@@ -9,8 +9,8 @@ from tests.kd_gat_models import best_pt
 from tuner.datasets.can import CanData
 from tuner.datasets.can import build as build_can
 from tuner.datasets.synthetic_can import synthetic_can
-from tuner.estimation.kd_gat_formula import PART, parameters
-from tuner.estimation.static import estimate_static
+from tuner.estimation.estimators.static import estimate_static
+from tuner.estimation.formulas.kd_gat import PART, parameters
 from tuner.estimation.trace import trace_workload
 from tuner.search.configurations import complete
 from tuner.workloads.kd_gat import attention

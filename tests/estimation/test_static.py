@@ -5,7 +5,7 @@ import pytest
 from tuner import auto_estimate_memory_from_configs, estimate_model_memory
 from tuner.datasets.ratings import RatingData
 from tuner.errors import InputError
-from tuner.estimation.static import estimate_static
+from tuner.estimation.estimators.static import estimate_static
 from tuner.search.configurations import complete
 from tuner.trial import GB
 from tuner.workloads.graphsage.workload import GraphSAGE

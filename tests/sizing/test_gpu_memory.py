@@ -24,7 +24,7 @@ from memory_models import MODELS, WORKLOADS, Step, parse_sizes, percentile, read
 
 from tuner.estimation import calibration  # noqa: E402
 from tuner.estimation.allocator import events_from_trace, replay  # noqa: E402
-from tuner.estimation.estimate import cublas_workspace_bytes, to_estimate  # noqa: E402
+from tuner.estimation.overheads import cublas_workspace_bytes  # noqa: E402
 from tuner.trial import MB, Device, MemoryEstimate  # noqa: E402
 
 TABLE = ROOT / "tests/data/gpu_memory.csv"
@@ -36,7 +36,7 @@ def estimate(row: Measured) -> MemoryEstimate:
     """What the tracer expects of the step that a row measured."""
     workspace = cublas_workspace_bytes(Device("", "cuda", 0, row.gpu, 0, 0, cores=1))
     step = Step(row.name, row.model, parse_sizes(row.sizes))
-    return to_estimate(trace(step, "cuda", cublas_workspace_bytes=workspace), "cuda")
+    return trace(step, "cuda", cublas_workspace_bytes=workspace).to_estimate("cuda")
 
 
 def errors(rows: Sequence[Measured], estimates: Sequence[MemoryEstimate]) -> list[float]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tuner.errors import InputError
-from tuner.estimation.estimate import memory_key
+from tuner.estimation.service import memory_key
 from tuner.placement.packing import Packing, budget_bytes
 from tuner.spec.settings import Settings
 from tuner.study.planning import check_amp, estimate_requests, plan_requests, within

@@ -12,7 +12,9 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError
-from tuner.estimation.estimate import Method, calibrated, cublas_workspace_bytes, estimate_all, to_estimate
+from tuner.estimation.overheads import cublas_workspace_bytes
+from tuner.estimation.registry import Method
+from tuner.estimation.service import EstimationService
 from tuner.machine.devices import DeviceChoice, detect_devices
 from tuner.placement.packing import low_bytes, need_bytes
 from tuner.records.rows import Row
@@ -25,8 +27,7 @@ from tuner.study.auto_batch import refuse_auto
 from tuner.study.prerequisites import needed
 from tuner.study.selection import DEFAULT_DATA, DEFAULT_MODE, choose, is_workload
 from tuner.study.study import run_study
-from tuner.trial import GB, Configuration, Device, MemoryEstimate, title
-from tuner.workloads.task import Selection
+from tuner.trial import GB, Device, MemoryEstimate, title
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -132,7 +133,7 @@ def estimate(
 
         workspace = cublas_workspace_bytes(target)
         trace = trace_step(step, device_kind=target.kind, cublas_workspace_bytes=workspace)
-        return [("step", to_estimate(trace, target.kind, expandable_segments))]
+        return [("step", trace.to_estimate(target.kind, expandable_segments))]
     selections, _ = choose(
         workload=workload,
         mode=mode,
@@ -145,12 +146,13 @@ def estimate(
         overrides=overrides,
     )
     refuse_auto(selections)
+    service = EstimationService(memory_estimation, calibration, expandable_segments)
     found = []
     for selection in selections:
         listed = [*needed(selection), *selection.configurations]
-        estimates = _estimates(selection, listed, target, memory_estimation, calibration, expandable_segments)
+        estimates = service.estimate_all(selection.workload, listed, selection.load_checked(), target)
         name = partial(title, selection.workload.name, several=len(selections) > 1)
-        found += [(name(each.name), guess) for each, guess in zip(listed, estimates, strict=True)]
+        found += [(name(each.name), guess.calibrated) for each, guess in zip(listed, estimates, strict=True)]
     return found
 
 
@@ -168,26 +170,6 @@ def transformer(**chosen: Any) -> TransformerConfig | None:
             option = OPTIONS_NAMED_OTHERWISE.get(name, f"--{name.replace('_', '-')}")
             raise InputError(f"{option} is of no use to a transformer's sizes, which were given too: leave one out")
     return transformer_config(chosen["model"], sizes)
-
-
-def _estimates(
-    selection: Selection,
-    configurations: Sequence[Configuration],
-    device: Device,
-    method: Method,
-    calibration: bool,
-    expandable_segments: bool,
-) -> list[MemoryEstimate]:
-    """Of these configurations, on the data of the selection."""
-    raw = estimate_all(
-        selection.workload,
-        configurations,
-        selection.load_checked(),
-        device,
-        method=method,
-        expandable_segments=expandable_segments,
-    )
-    return calibrated(raw, selection.workload.name, device.name, expandable_segments) if calibration else raw
 
 
 def calibrate(
@@ -245,9 +227,10 @@ def calibrate(
     rows = sorted(result.rows, key=lambda row: row["trial_id"])
     before = [result.estimates[row["trial_id"]] for row in rows]
     after: list[MemoryEstimate] = []
+    service = EstimationService(expandable_segments=expandable_segments)
     for name in dict.fromkeys(row["workload"] for row in rows):
         mine = [guess for row, guess in zip(rows, before, strict=True) if row["workload"] == name]
-        after += calibrated(mine, name, result.plan.devices[0].name, expandable_segments)
+        after += service.calibrated(mine, name, result.plan.devices[0].name)
     return _before_and_after(rows, before, after)
 
 

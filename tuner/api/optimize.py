@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError
-from tuner.estimation.estimate import METHODS, Method
+from tuner.estimation.registry import Method, check_method
+from tuner.estimation.service import EstimationService
 from tuner.machine.devices import DeviceChoice
 from tuner.search.configurations import Configs
 from tuner.sizing.choices import Chosen, Goal, check_not_chosen, explanations
@@ -18,7 +19,7 @@ from tuner.sizing.config_edits.edit import apply as write
 from tuner.sizing.config_entries import Sized
 from tuner.sizing.config_files import Plan, Values, parse_keys, planned_edits, values_of
 from tuner.sizing.config_folders import ConfigFile, config_files
-from tuner.sizing.configuration import Estimator, limited_by, reachable, size_configuration
+from tuner.sizing.configuration import Predictor, limited_by, reachable, size_configuration
 from tuner.sizing.footprints.footprint import read_footprint
 from tuner.sizing.footprints.stages import size_stages, stages_of
 from tuner.sizing.profile import profiled
@@ -192,18 +193,13 @@ def _of_workloads(given: Mapping[str, Any], goal: Goal, device: Device) -> _Foun
         for text in given["overrides"]:
             check_not_chosen(text, choice.workload.memory_scales_with or "")
     tasks = load_tasks(choices)
+    service = EstimationService(given["memory_estimation"], given["calibration"], given["expandable_segments"])
     several, why, sized = len(choices) > 1, list[str](), list[Sized]()
     for choice in choices:
-        estimator = Estimator(
-            tasks[choice.workload.name],
-            device,
-            given["memory_estimation"],
-            given["calibration"],
-            given["expandable_segments"],
-        )
+        predictor = Predictor(tasks[choice.workload.name], device, service)
         for each in choice.configurations:
             name = title(choice.workload.name, each.name, several=several)
-            found, lines = _sized(estimator, name, each.values, goal, profile=given["profile"])
+            found, lines = _sized(predictor, name, each.values, goal, profile=given["profile"])
             sized.append(Sized(choice.workload.name, each.name, found))
             why += lines
     chosen = [each.chosen for each in sized]
@@ -216,17 +212,17 @@ def _of_workloads(given: Mapping[str, Any], goal: Goal, device: Device) -> _Foun
     return _Found(describe(tasks), chosen, why, to_write, {}, tuple(sized))
 
 
-def _sized(estimator: Estimator, name: str, config: Config, goal: Goal, *, profile: bool) -> tuple[Chosen, list[str]]:
+def _sized(predictor: Predictor, name: str, config: Config, goal: Goal, *, profile: bool) -> tuple[Chosen, list[str]]:
     """A configuration's choice, and why."""
-    chosen, notes = size_configuration(estimator, name, config, goal), list[str]()
+    chosen, notes = size_configuration(predictor, name, config, goal), list[str]()
     if profile:
-        chosen, notes = profiled(estimator, config, goal, chosen)
-    wanted = reachable(estimator.task, goal)
+        chosen, notes = profiled(predictor, config, goal, chosen)
+    wanted = reachable(predictor.task, goal)
     why = explanations(chosen, replace(goal, effective_batch=wanted), config)
     if wanted < goal.effective_batch:
-        bound = batch_bound(estimator.task)[1]
+        bound = batch_bound(predictor.task)[1]
         why.append(f"{name}: {wanted} are wanted and not {goal.effective_batch}, as {bound} has no more")
-    limit = limited_by(estimator, config, chosen)
+    limit = limited_by(predictor, config, chosen)
     if limit is not None:
         why.append(
             f"{name}: {limit} {config[limit]} ends batches before memory does: raise it (--set {limit}=N) to use more"
@@ -277,8 +273,7 @@ def _check(given: Mapping[str, Any]) -> None:
     least, most = given["min_batch_size"], given["max_batch_size"]
     if most is not None and most < least:
         raise InputError(f"--min-batch-size {least} is more than --max-batch-size {most}")
-    if given["memory_estimation"] not in METHODS:
-        raise InputError(f"--memory-estimation {given['memory_estimation']!r}: choose one of {', '.join(METHODS)}")
+    check_method(given["memory_estimation"])
     if given["footprint"] is not None:
         for name, default in NOT_OF_FOOTPRINTS.items():
             if given[name] != default:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 from tuner.api.capacity import Capacity, capacity, card_sizes, imagined
 from tuner.errors import InputError
-from tuner.estimation.estimate import Method
+from tuner.estimation.registry import Method
 from tuner.machine.devices import DeviceChoice, detect_devices
 from tuner.placement.packing import Packing, Plan, Schedule, simulate
 from tuner.records.journal import read_attempts

@@ -10,7 +10,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError
-from tuner.estimation.estimate import Method
+from tuner.estimation.registry import Method
 from tuner.machine.devices import DeviceChoice
 from tuner.placement.packing import Packing, Plan
 from tuner.placement.retry import OnOom

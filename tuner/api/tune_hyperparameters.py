@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tuner.estimation.estimate import Method
+from tuner.estimation.registry import Method
 from tuner.machine.devices import DeviceChoice
 from tuner.placement.packing import Packing
 from tuner.placement.retry import OnOom

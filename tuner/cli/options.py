@@ -9,6 +9,7 @@ from click.core import ParameterSource
 
 from tuner.cli.completion import complete_modes, complete_studies, complete_workloads
 from tuner.errors import InputError
+from tuner.estimation.registry import methods
 
 Command = Callable[..., None]
 
@@ -229,7 +230,7 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
     ),
     "memory_estimation": click.option(
         "--memory-estimation",
-        type=click.Choice(["auto", "static", "traced", "measured"]),
+        type=click.Choice(methods()),
         default="auto",
         show_default=True,
         help="How to estimate: by a formula, by following a step on tensors without content, or by running one; auto "

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from tuner.estimation import calibration
 from tuner.estimation.calibration import Calibration, Sample
+from tuner.estimation.registry import can_be_calibrated
 from tuner.trial import ACCUMULATION, AttemptResult, MemoryEstimate, Request, Trial
 
 # A fit takes time that grows with the square of the samples: with many, it waits until they are a tenth more.
@@ -33,7 +34,7 @@ class Feedback:
             known: samples of earlier studies.
             need: from an estimate to what is set aside for it, in bytes.
         """
-        self._raw = raw
+        self._raw = dict(raw)
         self._known = list(known)
         self._need = need
         self._samples: dict[str, Sample] = {}
@@ -41,11 +42,15 @@ class Feedback:
         self._fitted = 0
         self._least: dict[str, tuple[int, int]] = {}  # by trial that ran out: its estimate, and what to give at least
 
+    def add(self, trial: Trial, raw: MemoryEstimate) -> None:
+        """A search has suggested another trial, of which this is the estimate before any calibration."""
+        self._raw[trial.trial_id] = raw
+
     def learn(self, trial: Trial, result: AttemptResult) -> bool:
         """Takes note of how an attempt ended; returns whether that changes what ``correct`` says."""
         estimate = self._raw[trial.trial_id]
         ran_out = result.status == "out_of_memory" and result.limit_bytes > 0
-        if ACCUMULATION in trial.config or estimate.method == "given":
+        if ACCUMULATION in trial.config or estimate.is_given:
             return False
         if ran_out:
             enough = math.ceil(result.limit_bytes * (1 + calibration.UNCALIBRATED_MARGIN))
@@ -54,7 +59,7 @@ class Feedback:
             enough = math.ceil(result.peak_bytes * (1 + calibration.CALIBRATED_MARGIN))
             self._least[trial.trial_id] = estimate.total_bytes, enough
         peak = result.limit_bytes if ran_out else result.peak_bytes
-        if estimate.method == "traced" and peak and (ran_out or result.status == "completed"):
+        if can_be_calibrated(estimate) and peak and (ran_out or result.status == "completed"):
             known_better = trial.trial_id in self._samples  # it had run out before
             self._samples[trial.trial_id] = calibration.to_sample(estimate, peak)
             if ran_out or known_better or len(self._samples) >= REFIT * self._fitted:
@@ -65,9 +70,9 @@ class Feedback:
     def correct(self, request: Request) -> Request:
         """The request as its estimate is known now; one that was raised after it ran out is left as it is."""
         raw = self._raw[request.trial.trial_id]
-        if request.history.out_of_memory or raw.method == "given":
+        if request.history.out_of_memory or raw.is_given:
             return request
-        if raw.method == "traced" and self._calibration:
+        if self._calibration and can_be_calibrated(raw):
             estimate = calibration.apply(raw, self._calibration)
             request = replace(request, estimate=estimate, need_bytes=self._need(estimate))
         floors = (enough for total, enough in self._least.values() if total <= raw.total_bytes)
@@ -91,6 +96,10 @@ class StudyFeedback:
             need: from an estimate to what is set aside for it, in bytes.
         """
         self._of = {workload: Feedback(raw, samples, need) for workload, samples in known.items()}
+
+    def add(self, trial: Trial, raw: MemoryEstimate) -> None:
+        """A search has suggested another trial, of which this is the estimate before any calibration."""
+        self._of[trial.workload].add(trial, raw)
 
     def learn(self, trial: Trial, result: AttemptResult) -> bool:
         """Takes note of how an attempt ended; returns whether that changes what ``correct`` says."""

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import multiprocessing
 import os
 import sys
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import ExecutionError, WorkloadError
-from tuner.estimation.packed import packed, unpacked, without_main
+from tuner.estimation.new_process import run_in_new_process, unpacked
 from tuner.machine.caps import environment, is_out_of_memory, worker_environment
 from tuner.machine.devices import allocator_environment, pin
 from tuner.machine.peak import PeakMeter
@@ -69,18 +67,9 @@ def measure(
         ExecutionError: the process died or the step failed; the text has the reason.
         WorkloadError: the step failed in a method of the user's.
     """
-    context = multiprocessing.get_context("spawn")
     try:
-        # The process has a worker's settings of the heap, which are read as it begins.
-        with environment(worker_environment(device)), ProcessPoolExecutor(1, mp_context=context) as pool:
-            with without_main():
-                running = pool.submit(_unpack, packed((workload, config, data)), device, expandable_segments)
-            try:
-                return running.result()
-            except KeyboardInterrupt:  # the process may be stuck, and leaving the block waits for it
-                for process in pool._processes.values():
-                    process.terminate()
-                raise
+        with environment(worker_environment(device)):  # its heap's settings are read as a process begins
+            return run_in_new_process(_run_packed, (workload, config, data), device, expandable_segments)
     except BrokenProcessPool as error:
         raise ExecutionError("the process that measured a step could not start, or died (out of memory?)") from error
     except WorkloadError:
@@ -90,7 +79,7 @@ def measure(
         raise ExecutionError(f"the step that was measured failed: {type(error).__name__}: {reason}") from error
 
 
-def _unpack(content: bytes, device: Device, expandable_segments: bool) -> Measurement:
+def _run_packed(content: bytes, device: Device, expandable_segments: bool) -> Measurement:
     workload, config, data = unpacked(content)
     try:
         return _run(workload, config, data, device, expandable_segments)

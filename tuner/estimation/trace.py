@@ -19,7 +19,9 @@ from torch._subclasses import fake_tensor
 
 from tuner.errors import TunerError, WorkloadError
 from tuner.estimation import corrections
-from tuner.estimation.allocator import RELEASE, Event
+from tuner.estimation.allocator import RELEASE, Event, replay
+from tuner.estimation.calibration import UNCALIBRATED_MARGIN
+from tuner.estimation.overheads import CONTEXT_BYTES, HEAP_SLACK
 from tuner.estimation.trace_mode import (
     Category,
     DeviceKind,
@@ -30,9 +32,10 @@ from tuner.estimation.trace_mode import (
     patched,
     paused,
 )
+from tuner.machine.caps import MMAP_THRESHOLD_BYTES
 from tuner.training.loop import build_optimizer, prepare, rehearse, representative_batches, uses
 from tuner.training.offload import offload, values
-from tuner.trial import OFFLOADING
+from tuner.trial import OFFLOADING, MemoryEstimate
 from tuner.workloads.base import Config, Workload
 from tuner.workloads.contract import built, fault
 
@@ -76,6 +79,43 @@ class Trace:
                 if now > most:
                     most, last = now, place
         return self._parts(last)
+
+    def to_estimate(self, device_kind: DeviceKind, expandable_segments: bool = False) -> MemoryEstimate:
+        """What the step takes from a device of this kind, before any calibration.
+
+        On CUDA that is what the caching allocator reserves, by replaying the record through its simulator; on the
+        CPU the tensors' peak and the heap's gaps. What the allocator has beyond the tensors' peak is fragmentation.
+        """
+        parts = self.parts_at_peak()
+        allocated = reserved = sum(parts.values())
+        if device_kind == "cuda":
+            reserved = replay(self.events, expandable_segments=expandable_segments).peak_reserved_bytes
+        return MemoryEstimate(
+            method="traced",
+            parameter_bytes=parts["parameters"],
+            gradient_bytes=parts["gradients"],
+            optimizer_bytes=parts["optimizer"],
+            activation_bytes=parts["activations"],
+            data_bytes=parts["data"],
+            workspace_bytes=parts["workspace"],
+            fragmentation_bytes=reserved - allocated,
+            heap_bytes=round(HEAP_SLACK * self._most_in_heap()) if device_kind == "cpu" else 0,
+            context_bytes=CONTEXT_BYTES[device_kind],
+            margin=UNCALIBRATED_MARGIN,
+        )
+
+    def _most_in_heap(self) -> int:
+        """The most bytes that are allocated at once in tensors of which none is mapped by itself."""
+        live: dict[int, int] = {}
+        now = most = 0
+        for key, size in self.events:
+            if 0 <= size < MMAP_THRESHOLD_BYTES:
+                live[key] = size
+                now += size
+                most = max(most, now)
+            elif size == RELEASE:
+                now -= live.pop(key, 0)
+        return most
 
     def _parts(self, last: int) -> dict[Category, int]:
         """The bytes of each category after the event at place ``last``."""

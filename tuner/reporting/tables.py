@@ -162,7 +162,7 @@ def _footprint(plan: Plan, requests: Sequence[Request]) -> str:
     guess, least = largest.estimate, min(request.need_bytes for request in requests)
     span = f"{least / GB:.2f} to " if plan.packing == "per-trial" and least < plan.footprint_bytes else ""
     need = f"{span}{plan.footprint_bytes / GB:.2f} GB a trial"
-    if guess.method == "given":
+    if guess.is_given:
         return f"{need}, as given"
     sum_ = f" = {guess.context_bytes / GB:.2f} context + {guess.reserved_bytes / GB:.2f}"
     sum_ += f" + {guess.margin:.0%} margin" if guess.margin else ""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from tuner.estimation.estimate import Method, calibrated, estimate
+from tuner.estimation.service import EstimationService
 from tuner.sizing.choices import PAIRS, Chosen, Goal, accumulation_for, lowered
 from tuner.sizing.search import DoesNotFit, LargestBatch
 from tuner.sizing.workload import batch_bound, batch_key, in_batches, largest_batch_of
@@ -20,29 +20,23 @@ ALIKE = 2
 
 
 @dataclass(frozen=True)
-class Estimator:
+class Predictor:
     """How footprints of a workload's configurations are predicted.
 
     Attributes:
         task: the workload and its data.
         device: what to estimate for.
-        method: how to estimate.
-        calibration: correct by what earlier trials on this device needed.
-        expandable_segments: estimate with PyTorch's CUDA allocator option of that name.
+        service: what estimates.
     """
 
     task: TrainingTask
     device: Device
-    method: Method = "auto"
-    calibration: bool = True
-    expandable_segments: bool = False
+    service: EstimationService = field(default_factory=EstimationService)
 
     def estimate(self, config: Config, batch: int, accumulation: int = 1) -> MemoryEstimate:
         """A configuration's estimate with batches of so many samples, and so many of them in an optimizer step."""
-        workload, option = self.task.workload, self.expandable_segments
         sized = in_batches(config, batch_key(self.task), batch, accumulation)
-        raw = estimate(workload, sized, self.task.data, self.device, self.method, option)
-        return calibrated([raw], workload.name, self.device.name, option)[0] if self.calibration else raw
+        return self.service.estimate(self.task.workload, sized, self.task.data, self.device)
 
     def largest(
         self, config: Config, goal: Goal, need_bytes: Callable[[MemoryEstimate], int], accumulation: int = 1
@@ -62,9 +56,7 @@ class Estimator:
             at_least=goal.min_batch_size,
             at_most=goal.max_batch_size,
             accumulation=accumulation,
-            method=self.method,
-            calibration=self.calibration,
-            expandable_segments=self.expandable_segments,
+            service=self.service,
         )
 
 
@@ -79,7 +71,7 @@ def total_bytes(guess: MemoryEstimate) -> int:
 
 
 def size_configuration(
-    estimator: Estimator,
+    predictor: Predictor,
     name: str,
     config: Config,
     goal: Goal,
@@ -88,7 +80,7 @@ def size_configuration(
     """The largest batch of a configuration, with fewer pairs where not even the smallest fits with all of them.
 
     Args:
-        estimator: how footprints are predicted.
+        predictor: how footprints are predicted.
         name: what the configuration is called.
         config: a complete configuration; its own batch and accumulation do not count.
         goal: what is asked for.
@@ -101,18 +93,18 @@ def size_configuration(
     """
     changed: dict[str, int] = {}
     try:
-        found, guess = estimator.largest(config, goal, need_bytes)
+        found, guess = predictor.largest(config, goal, need_bytes)
     except DoesNotFit as error:
-        changed = _fewer_pairs(estimator, config, goal, need_bytes) or {}
+        changed = _fewer_pairs(predictor, config, goal, need_bytes) or {}
         if not changed:
-            remedies = "; ".join(_remedies(estimator, config, goal, error.need_bytes))
+            remedies = "; ".join(_remedies(predictor, config, goal, error.need_bytes))
             raise DoesNotFit(f"{name}: {error}: {remedies}", error.need_bytes, error.limit_bytes) from error
-        found, guess = estimator.largest({**config, **changed}, goal, need_bytes)
-    accumulation = _accumulation(estimator, goal, found.batch_size)
+        found, guess = predictor.largest({**config, **changed}, goal, need_bytes)
+    accumulation = _accumulation(predictor, goal, found.batch_size)
     if accumulation > 1:
         try:
-            found, guess = estimator.largest({**config, **changed}, goal, need_bytes, ALIKE)
-            accumulation = _accumulation(estimator, goal, found.batch_size)
+            found, guess = predictor.largest({**config, **changed}, goal, need_bytes, ALIKE)
+            accumulation = _accumulation(predictor, goal, found.batch_size)
         except DoesNotFit:
             accumulation = 1  # the text of the choice says so
     return Chosen(
@@ -134,74 +126,74 @@ def reachable(task: TrainingTask, goal: Goal) -> int:
     return min(goal.effective_batch, batch_bound(task)[0])
 
 
-def limited_by(estimator: Estimator, config: Config, chosen: Chosen) -> str | None:
+def limited_by(predictor: Predictor, config: Config, chosen: Chosen) -> str | None:
     """The hyperparameter that kept memory from growing before the batch met its bound; None where nothing did."""
-    name = estimator.task.workload.memory_limited_by
+    name = predictor.task.workload.memory_limited_by
     if name is None or chosen.beyond_bytes is not None or chosen.batch_size < 2:
         return None
     config = with_fewer_pairs(config, chosen)
-    half, whole = (estimator.estimate(config, batch) for batch in (chosen.batch_size // 2, chosen.batch_size))
+    half, whole = (predictor.estimate(config, batch) for batch in (chosen.batch_size // 2, chosen.batch_size))
     return name if half.total_bytes == whole.total_bytes else None
 
 
-def _accumulation(estimator: Estimator, goal: Goal, batch: int) -> int:
-    return accumulation_for(batch, goal.devices, reachable(estimator.task, goal))
+def _accumulation(predictor: Predictor, goal: Goal, batch: int) -> int:
+    return accumulation_for(batch, goal.devices, reachable(predictor.task, goal))
 
 
 def _fewer_pairs(
-    estimator: Estimator, config: Config, goal: Goal, need_bytes: Callable[[MemoryEstimate], int]
+    predictor: Predictor, config: Config, goal: Goal, need_bytes: Callable[[MemoryEstimate], int]
 ) -> dict[str, int] | None:
     """Those with which the smallest batch fits, where it can be beside the gradients of those before it."""
     batch = goal.min_batch_size
     # Of the positives 0 stands for all that there are, which are fewer than the most that can be asked for.
     pairs = {key: config[key] for key in PAIRS if key in config}
     if pairs.get("n_positives") == 0:
-        pairs["n_positives"] = int(estimator.task.workload.number("n_positives").high)
+        pairs["n_positives"] = int(predictor.task.workload.number("n_positives").high)
 
     def fewer(accumulation: int) -> dict[str, int] | None:
         def need(changed: Mapping[str, int]) -> int:
-            return need_bytes(estimator.estimate({**config, **changed}, batch, accumulation))
+            return need_bytes(predictor.estimate({**config, **changed}, batch, accumulation))
 
         return lowered(need, pairs, goal.limit_bytes)
 
-    return fewer(min(ALIKE, _accumulation(estimator, goal, batch))) or fewer(1)
+    return fewer(min(ALIKE, _accumulation(predictor, goal, batch))) or fewer(1)
 
 
-def _remedies(estimator: Estimator, config: Config, goal: Goal, need: int) -> list[str]:
+def _remedies(predictor: Predictor, config: Config, goal: Goal, need: int) -> list[str]:
     """What would make the smallest batch fit: a larger device, a switch, half of what counts the most."""
     batch = goal.min_batch_size
     found = [f"it fits a device of {need / goal.safety_margin / GB:.2f} GB"]
     if goal.min_batch_size > 1:
         found.append("or lower --min-batch-size")
-    half = _halved(estimator, config, batch)
-    for key, value in [*_switches(estimator, config), *([half] if half else [])]:
-        total = estimator.estimate({**config, key: value}, batch).total_bytes
+    half = _halved(predictor, config, batch)
+    for key, value in [*_switches(predictor, config), *([half] if half else [])]:
+        total = predictor.estimate({**config, key: value}, batch).total_bytes
         if total < need:
             fits = "fits" if total <= goal.limit_bytes else "is still too much"
             found.append(f"--set {key}={value} takes {total / GB:.2f} GB, which {fits}")
     return found
 
 
-def _switches(estimator: Estimator, config: Config) -> list[tuple[str, int]]:
+def _switches(predictor: Predictor, config: Config) -> list[tuple[str, int]]:
     """What can be switched on to need less; mixed precision on the CPU only where a study does not refuse it."""
-    workload = estimator.task.workload
+    workload = predictor.task.workload
     allowed = {
-        "amp": estimator.device.kind == "cuda" or not workload.batches_vary,
+        "amp": predictor.device.kind == "cuda" or not workload.batches_vary,
         CHECKPOINTING: workload.can_checkpoint,
-        OFFLOADING: workload.can_offload and estimator.device.kind == "cuda",
+        OFFLOADING: workload.can_offload and predictor.device.kind == "cuda",
     }
     return [(key, 1) for key, can in allowed.items() if can and not config.get(key)]
 
 
-def _halved(estimator: Estimator, config: Config, batch: int) -> tuple[str, int] | None:
+def _halved(predictor: Predictor, config: Config, batch: int) -> tuple[str, int] | None:
     """The whole number of which half leaves the smallest footprint."""
-    without = (*NOT_SIZES, batch_key(estimator.task))
+    without = (*NOT_SIZES, batch_key(predictor.task))
     halves = {
         key: config[key] // 2
-        for key, spec in estimator.task.workload.hyperparameters.items()
+        for key, spec in predictor.task.workload.hyperparameters.items()
         if isinstance(spec, Hyperparameter) and isinstance(spec.default, int)
         if key not in without and config[key] // 2 >= max(spec.low, 1)
     }
     if not halves:
         return None
-    return min(halves.items(), key=lambda each: estimator.estimate({**config, each[0]: each[1]}, batch).total_bytes)
+    return min(halves.items(), key=lambda each: predictor.estimate({**config, each[0]: each[1]}, batch).total_bytes)

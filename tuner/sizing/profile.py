@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tuner.errors import InputError
-from tuner.estimation.estimate import RAY_BYTES
 from tuner.estimation.measure import measure
+from tuner.estimation.overheads import RAY_BYTES
 from tuner.sizing.choices import Chosen, Goal
-from tuner.sizing.configuration import Estimator, size_configuration, with_fewer_pairs
+from tuner.sizing.configuration import Predictor, size_configuration, with_fewer_pairs
 from tuner.sizing.workload import batch_key, in_batches
 from tuner.trial import GB, MemoryEstimate
 from tuner.workloads.base import Config
@@ -19,14 +19,14 @@ ROUNDS = 3
 NEARLY = 1.03  # a batch that is larger by no more than this is not worth another round
 
 
-def profiled(estimator: Estimator, config: Config, goal: Goal, chosen: Chosen) -> tuple[Chosen, list[str]]:
+def profiled(predictor: Predictor, config: Config, goal: Goal, chosen: Chosen) -> tuple[Chosen, list[str]]:
     """The choice after real steps with it on the device, made anew with what they took.
 
     What was measured beyond a prediction, or below it, is added to every other in proportion to what they reserve. A
     choice stands if its steps fit and that correction does not make the batch more than ``NEARLY`` times as large.
 
     Args:
-        estimator: how footprints are predicted; its device must be there.
+        predictor: how footprints are predicted; its device must be there.
         config: the configuration.
         goal: what is asked for.
         chosen: what was chosen by prediction.
@@ -40,7 +40,7 @@ def profiled(estimator: Estimator, config: Config, goal: Goal, chosen: Chosen) -
     """
     name, notes, best, too_large = chosen.name, list[str](), None, math.inf
     for _ in range(ROUNDS):
-        took = _measured_bytes(estimator, config, chosen)
+        took = _measured_bytes(predictor, config, chosen)
         fits = took <= goal.limit_bytes
         over = "" if fits else f", and {goal.limit_bytes / GB:.2f} GB is the limit: chosen anew"
         predicted = f"{chosen.need_bytes / GB:.2f} GB predicted"
@@ -49,8 +49,8 @@ def profiled(estimator: Estimator, config: Config, goal: Goal, chosen: Chosen) -
             too_large = min(too_large, chosen.batch_size)
         elif best is None or chosen.batch_size > best.batch_size:
             best = replace(chosen, measured_bytes=took)
-        guess = estimator.estimate(with_fewer_pairs(config, chosen), chosen.batch_size, chosen.accumulation)
-        chosen = size_configuration(estimator, name, config, goal, _corrected(guess, took))
+        guess = predictor.estimate(with_fewer_pairs(config, chosen), chosen.batch_size, chosen.accumulation)
+        chosen = size_configuration(predictor, name, config, goal, _corrected(guess, took))
         if best is not None and not NEARLY * best.batch_size < chosen.batch_size < too_large:
             return best, notes
     if best is not None:
@@ -63,9 +63,9 @@ def _corrected(guess: MemoryEstimate, took_bytes: int) -> Callable[[MemoryEstima
     return lambda other: other.total_bytes + int(share * other.reserved_bytes)
 
 
-def _measured_bytes(estimator: Estimator, config: Config, chosen: Chosen) -> int:
-    task, device = estimator.task, estimator.device
+def _measured_bytes(predictor: Predictor, config: Config, chosen: Chosen) -> int:
+    task, device = predictor.task, predictor.device
     sizes = chosen.batch_size, chosen.accumulation
     whole = in_batches(with_fewer_pairs(config, chosen), batch_key(task), *sizes)
-    found = measure(task.workload, whole, task.data, device, estimator.expandable_segments)
+    found = measure(task.workload, whole, task.data, device, predictor.service.expandable_segments)
     return found.peak_bytes + (RAY_BYTES if device.kind == "cpu" else 0)

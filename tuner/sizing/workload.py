@@ -7,7 +7,7 @@ from functools import cache
 from types import MappingProxyType
 
 from tuner.errors import InputError
-from tuner.estimation.estimate import Method, calibrated, estimate
+from tuner.estimation.service import EstimationService
 from tuner.sizing.search import TRAINING_SET, LargestBatch, check_least, largest_batch
 from tuner.trial import ACCUMULATION, MAX_BATCH, Device, MemoryEstimate
 from tuner.workloads.base import Config
@@ -24,9 +24,7 @@ def largest_batch_of(
     at_least: int = 1,
     at_most: int | None = None,
     accumulation: int = 1,
-    method: Method = "auto",
-    calibration: bool = True,
-    expandable_segments: bool = False,
+    service: EstimationService,
 ) -> tuple[LargestBatch, MemoryEstimate]:
     """The largest batch of a configuration that fits, or micro-batch, and the estimate of its footprint.
 
@@ -40,9 +38,7 @@ def largest_batch_of(
         at_most: the largest; by default the training set, or what the hyperparameter allows.
         accumulation: micro-batches in a step. Where there are several, one of them is sought: it takes more than a
             batch of its size does, as the gradients of those before it are there, too.
-        method: how to estimate.
-        calibration: correct by what earlier trials on this device needed.
-        expandable_segments: estimate with PyTorch's CUDA allocator option of that name.
+        service: what estimates.
 
     Raises:
         InputError: the workload has no batch to size, not as many samples as asked for at least, or a footprint
@@ -54,10 +50,7 @@ def largest_batch_of(
     @cache
     def guess(batch: int) -> MemoryEstimate:
         sized = in_batches(config, key, batch, accumulation)
-        raw = estimate(task.workload, sized, task.data, device, method, expandable_segments)
-        if not calibration:
-            return raw
-        return calibrated([raw], task.workload.name, device.name, expandable_segments)[0]
+        return service.estimate(task.workload, sized, task.data, device)
 
     most, bound = batch_bound(task, config)
     if accumulation > most:

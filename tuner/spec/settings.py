@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self, get_args
 
 from tuner.errors import InputError
-from tuner.estimation.estimate import Method
+from tuner.estimation.registry import Method
 from tuner.machine.devices import DeviceChoice
 from tuner.placement.packing import Packing
 from tuner.placement.retry import OnOom, RetryPolicy

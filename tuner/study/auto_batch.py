@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tuner.errors import InputError
-from tuner.estimation.estimate import WITHOUT_MEMORY
+from tuner.estimation.service import memory_key
 from tuner.placement.packing import Bound, budget_bytes, need_bytes
 from tuner.sizing.search import TRAINING_SET, DoesNotFit, LargestBatch
 from tuner.sizing.workload import batch_bound, batch_key, largest_batch_of
 from tuner.spec.settings import Settings
-from tuner.study.planning import Estimates, estimate_requests
+from tuner.study.planning import Estimates, estimate_requests, estimation_service
 from tuner.trial import ACCUMULATION, AUTO, GB, MAX_BATCH, Device, Trial, is_auto, title, with_batch
 from tuner.workloads.task import Selection, Tasks, TrainingTask
 
@@ -162,8 +162,8 @@ def size_batches(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device
     batches = _batches(tasks, [trial for trial in trials if is_auto(trial.config)], devices, share, settings)
     found = estimate_requests(tasks, [each.trial for each in batches], devices, settings)
     requests = {request.trial.trial_id: request for request in [*known.requests, *found.requests]}
-    ordered = [requests[trial.trial_id] for trial in trials]
-    estimates = Estimates(ordered, {**known.raw, **found.raw}, known.known)
+    ordered = tuple(requests[trial.trial_id] for trial in trials)
+    estimates = replace(known.with_more(found), requests=ordered)
     return Sized([request.trial for request in ordered], estimates, share, batches)
 
 
@@ -205,8 +205,7 @@ def _batches(
     batches = []
     for trial in trials:
         task = tasks[trial.workload]
-        sizes = (item for item in trial.config.items() if item[0] not in WITHOUT_MEMORY)
-        same = (trial.workload, trial.config.get(MAX_BATCH), *sizes)
+        same = (trial.workload, trial.config.get(MAX_BATCH), *memory_key(trial.config))
         if same not in known:
             known[same] = _largest(task, trial, devices, share, settings, several=len(tasks) > 1)
         batches.append(_to_batch(task, trial, known[same]))
@@ -235,9 +234,7 @@ def _largest(
                 share.size_bytes,
                 need_bytes,
                 accumulation=trial.micro_batches,
-                method=settings.memory_estimation,
-                calibration=settings.calibration,
-                expandable_segments=settings.expandable_segments,
+                service=estimation_service(settings),
             )[0]
             for device in kinds.values()
         ]

@@ -60,11 +60,12 @@ def plan_left(
     Only where nothing is left, the plan is one for all of them. A live search is asked for its first trials.
     """
     whole = whole_bytes(devices, settings)
-    policy, requests = settings.retry_policy, list(estimates.requests)
+    policy, requests = settings.retry_policy, estimates.requests
     left = remaining(requests, attempts, policy, whole_bytes=whole, accumulated=partial(accumulated, tasks))
     if live:
         live.recall(trials, ended(attempts, left), read_epochs(Path(settings.resume or "") / EPOCHS))
-        left += first_suggestions(live, left, estimates, tasks, devices, whole)
+        live.estimates = estimates
+        left += first_suggestions(live, left, tasks, devices, whole)
     fit, misfits = fitting(left, whole, tasks, settings) if settings.search else (left, [])
     if fit:
         more = len(fit) + live.left if live else 0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.errors import TunerError
 from tuner.estimation import calibration
+from tuner.estimation.registry import can_be_calibrated
 from tuner.placement.packing import Plan
 from tuner.records.rows import Row
 from tuner.records.study_folder import RESULTS
@@ -20,7 +21,7 @@ from tuner.spec.settings import Settings
 from tuner.study.advice import Figures, advise
 from tuner.study.again import program
 from tuner.study.given_again import needs_objects
-from tuner.study.planning import calibration_key
+from tuner.study.planning import estimation_service
 from tuner.study.result import StudyResult
 from tuner.trial import ACCUMULATION, GB, title
 
@@ -34,12 +35,13 @@ Again = Callable[[Row, Path, Plan], str]
 def learn_from(result: StudyResult, settings: Settings, console: Console) -> None:
     """Keeps what completed trials took, so that the next study on this machine estimates and packs better."""
     devices = {device.label: device for device in result.plan.devices}
+    service = estimation_service(settings)
     samples: dict[str, list[calibration.Sample]] = {}
     for row in result.rows:
         estimate = result.estimates[row["trial_id"]]
-        as_estimated = estimate.method == "traced" and f"config/{ACCUMULATION}" not in row
+        as_estimated = can_be_calibrated(estimate) and f"config/{ACCUMULATION}" not in row
         if row["status"] == "completed" and row["peak_memory_gb"] and as_estimated and row["device"] in devices:
-            key = calibration_key(row["workload"], devices[row["device"]], settings)
+            key = service.key(row["workload"], devices[row["device"]].name)
             samples.setdefault(key, []).append(calibration.to_sample(estimate, int(row["peak_memory_gb"] * GB)))
     try:
         for key, measured in samples.items():

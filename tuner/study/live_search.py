@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tuner.errors import InputError
-from tuner.estimation.estimate import memory_key
+from tuner.estimation.service import memory_key
 from tuner.records.epochs import Line
 from tuner.records.rows import Row
 from tuner.search.configurations import configurations
@@ -39,6 +39,7 @@ class LiveSearch:
         fixed: values of all of them.
         settings: the study's.
         trials: those suggested so far, in the order of their ids.
+        estimates: of all trials of the study so far.
         fault: why the last suggestion could not be used; empty if it could.
     """
 
@@ -47,6 +48,7 @@ class LiveSearch:
     fixed: Mapping[str, Any]
     settings: Settings
     trials: list[Trial] = field(default_factory=list)
+    estimates: Estimates = field(default_factory=Estimates)
     fault: str = ""
     refused: dict[Any, str] = field(default_factory=dict)  # why no footprint could be estimated, by ``memory_key``
 
@@ -151,7 +153,6 @@ def misfit_text(request: Request, whole: int) -> str:
 def first_suggestions(
     live: LiveSearch,
     left: Sequence[Request],
-    estimates: Estimates,
     tasks: Tasks,
     devices: Sequence[Device],
     whole: int,
@@ -161,7 +162,6 @@ def first_suggestions(
     Args:
         live: the search.
         left: trials of a study that is gone on with.
-        estimates: of all trials; those of the suggestions are added.
         tasks: what is trained.
         devices: where trials may run.
         whole: the most that a trial can be given, in bytes.
@@ -172,7 +172,7 @@ def first_suggestions(
     settings = live.settings
     found: list[Request] = []
     fit = len(fitting(left, whole, tasks, settings)[0])
-    while fit < min(FIRST, settings.max_workers or FIRST) and (request := suggested(live, estimates, tasks, devices)):
+    while fit < min(FIRST, settings.max_workers or FIRST) and (request := suggested(live, tasks, devices)):
         found.append(request)
         fit += bool(fitting([request], whole, tasks, settings)[0])
     if not live.trials:
@@ -181,10 +181,11 @@ def first_suggestions(
     return found
 
 
-def suggested(live: LiveSearch, estimates: Estimates, tasks: Tasks, devices: Sequence[Device]) -> Request | None:
+def suggested(live: LiveSearch, tasks: Tasks, devices: Sequence[Device]) -> Request | None:
     """The request of the next suggestion whose footprint can be estimated; None if there is none.
 
-    A model that cannot be built of some values must not end the trials of others.
+    Its estimate is added to the search's. A model that cannot be built of some values must not end the trials of
+    others.
     """
     for _ in range(ESTIMATES):
         trial = live.next(tasks[live.workload.name].data)
@@ -193,32 +194,27 @@ def suggested(live: LiveSearch, estimates: Estimates, tasks: Tasks, devices: Seq
         key = memory_key(trial.config)
         if key not in live.refused:
             try:
-                return estimated(trial, estimates, tasks, devices, live.settings)
+                found = _estimated(trial, live, tasks, devices)
+                live.estimates = live.estimates.with_more(found)
+                return found.requests[0]
             except InputError as error:
                 live.refused[key] = str(error)
         live.refuse(trial, live.refused[key])
     return None
 
 
-def estimated(
-    trial: Trial, estimates: Estimates, tasks: Tasks, devices: Sequence[Device], settings: Settings
-) -> Request:
-    """The request of a suggested trial, whose estimate is kept with the others'.
-
-    One that takes the same memory as an earlier one has that one's.
+def _estimated(trial: Trial, live: LiveSearch, tasks: Tasks, devices: Sequence[Device]) -> Estimates:
+    """What a suggested trial will need; one that takes the same memory as an earlier one needs what that one does.
 
     Raises:
         InputError: its footprint cannot be estimated.
     """
     key = memory_key(trial.config)
-    if like := next((each for each in estimates.requests if memory_key(each.trial.config) == key), None):
-        estimates.raw[trial.trial_id] = estimates.raw[like.trial.trial_id]
-        estimates.requests.append(replace(like, trial=trial))
-        return estimates.requests[-1]
-    found = estimate_requests({trial.workload: tasks[trial.workload]}, [trial], devices, settings)
-    estimates.raw.update(found.raw)
-    estimates.requests.extend(found.requests)
-    return found.requests[0]
+    for earlier in live.estimates.requests:
+        if memory_key(earlier.trial.config) == key:
+            raw = live.estimates.raw[earlier.trial.trial_id]
+            return Estimates((replace(earlier, trial=trial),), {trial.trial_id: raw})
+    return estimate_requests({trial.workload: tasks[trial.workload]}, [trial], devices, live.settings)
 
 
 def to_configuration(workload: Workload, values: Mapping[str, Any], name: str) -> Configuration:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from typing import Any
 
 from tuner.errors import InputError
-from tuner.estimation import calibration
-from tuner.estimation.estimate import calibrated, estimate_all
+from tuner.estimation.calibration import Sample
+from tuner.estimation.service import Estimated, EstimationService
 from tuner.placement.packing import Plan, budget_bytes, limited, make_plan, need_bytes
 from tuner.spec.settings import Settings
 from tuner.trial import GB, Configuration, Device, MemoryEstimate, Request, Trial, title
 from tuner.workloads.base import Workload
 from tuner.workloads.task import Selection, Tasks, TrainingTask, accumulated
-
-Pair = tuple[MemoryEstimate, MemoryEstimate]  # before and after calibration
 
 
 @dataclass(frozen=True)
@@ -25,13 +23,17 @@ class Estimates:
 
     Attributes:
         requests: one for each trial, in their order, with its estimate and its need.
-        raw: each trial's estimate before calibration, by trial id; a search adds those of its further trials.
+        raw: each trial's estimate before calibration, by trial id.
         known: samples of each workload's earlier trials on these devices, by which its estimates were calibrated.
     """
 
-    requests: list[Request]
-    raw: dict[str, MemoryEstimate]
-    known: Mapping[str, list[calibration.Sample]]
+    requests: tuple[Request, ...] = ()
+    raw: Mapping[str, MemoryEstimate] = field(default_factory=dict)
+    known: Mapping[str, Sequence[Sample]] = field(default_factory=dict)
+
+    def with_more(self, more: Estimates) -> Estimates:
+        """These, and those of further trials of the same workloads."""
+        return Estimates((*self.requests, *more.requests), {**self.raw, **more.raw}, self.known)
 
 
 def usable(devices: Sequence[Device], settings: Settings) -> tuple[Device, ...]:
@@ -82,19 +84,23 @@ def estimate_requests(
     """
     check_amp(tasks, trials, devices)
     if not settings.auto_memory:
-        given = MemoryEstimate("given", context_bytes=int(settings.model_memory_gb * GB))
-        requests = [Request(trial, given, need_bytes(given)) for trial in trials]
-        return Estimates(requests, {trial.trial_id: given for trial in trials}, {name: [] for name in tasks})
-    kinds = {device.name: device for device in devices}
-    requests, raw, known = [], {}, {}
+        given = MemoryEstimate.given(settings.model_memory_gb)
+        return Estimates(
+            tuple(Request(trial, given, need_bytes(given)) for trial in trials),
+            {trial.trial_id: given for trial in trials},
+            dict.fromkeys(tasks, ()),
+        )
+    service = estimation_service(settings)
+    kinds = list({device.name: device for device in devices}.values())
+    requests: list[Request] = []
+    raw: dict[str, MemoryEstimate] = {}
     for name, task in tasks.items():
         mine = [trial for trial in trials if trial.workload == name]
-        for trial, (before, after) in zip(mine, _estimated(task, mine, list(kinds.values()), settings), strict=True):
-            requests.append(Request(trial, after, need_bytes(after)))
-            raw[trial.trial_id] = before
-        keys = [calibration_key(name, device, settings) for device in kinds.values() if settings.calibration]
-        known[name] = [sample for key in keys for sample in calibration.load_samples(key)]
-    return Estimates(requests, raw, known)
+        for trial, found in zip(mine, _largest(service, task, mine, kinds), strict=True):
+            requests.append(Request(trial, found.calibrated, need_bytes(found.calibrated)))
+            raw[trial.trial_id] = found.raw
+    known = {name: [sample for device in kinds for sample in service.samples(name, device.name)] for name in tasks}
+    return Estimates(tuple(requests), raw, known)
 
 
 def check_amp(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device]) -> None:
@@ -115,9 +121,9 @@ def check_amp(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device]) 
             )
 
 
-def calibration_key(workload: str, device: Device, settings: Settings) -> str:
-    """What a workload's samples are kept under."""
-    return calibration.key(workload, device.name, settings.expandable_segments)
+def estimation_service(settings: Settings) -> EstimationService:
+    """What estimates a study's trials, as its settings ask for."""
+    return EstimationService(settings.memory_estimation, settings.calibration, settings.expandable_segments)
 
 
 def whole_bytes(devices: Sequence[Device], settings: Settings) -> int:
@@ -172,23 +178,13 @@ def _config(workload: Workload, configuration: Configuration, epochs: int | None
     return {**configuration.values, "epochs": epochs}
 
 
-def _estimated(
-    task: TrainingTask, trials: Sequence[Trial], devices: Sequence[Device], settings: Settings
-) -> list[Pair]:
+def _largest(
+    service: EstimationService, task: TrainingTask, trials: Sequence[Trial], devices: Sequence[Device]
+) -> list[Estimated]:
     """Each trial's estimate on the device on which it needs the most: it may be placed on any of them."""
-    pairs = [_of_one_kind(task, trials, device, settings) for device in devices]
-    return [max(each, key=lambda pair: need_bytes(pair[1])) for each in zip(*pairs, strict=True)]
-
-
-def _of_one_kind(task: TrainingTask, trials: Sequence[Trial], device: Device, settings: Settings) -> list[Pair]:
-    method, expandable = settings.memory_estimation, settings.expandable_segments
     configurations = [Configuration(trial.name, trial.config) for trial in trials]
-    raw = estimate_all(
-        task.workload, configurations, task.data, device, method=method, expandable_segments=expandable
-    )
-    if not settings.calibration:
-        return [(each, each) for each in raw]
-    return list(zip(raw, calibrated(raw, task.workload.name, device.name, expandable), strict=True))
+    found = [service.estimate_all(task.workload, configurations, task.data, device) for device in devices]
+    return [max(each, key=lambda estimated: need_bytes(estimated.calibrated)) for each in zip(*found, strict=True)]
 
 
 def within(request: Request, whole: int, tasks: Tasks, settings: Settings) -> Request:

@@ -92,7 +92,6 @@ def _execute(study: Running, executor: Executor, console: Console, interrupt: In
         pruning,
         tasks,
         plan.devices,
-        study.estimates,
         requests,
         study.whole,
         recorder,

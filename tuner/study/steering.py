@@ -10,7 +10,6 @@ from tuner.records.epochs import Line
 from tuner.records.study_folder import StudyFolder
 from tuner.search.schedulers import Scheduler, make_scheduler
 from tuner.study.live_search import LiveSearch, fitting, misfit_text, suggested
-from tuner.study.planning import Estimates
 from tuner.study.recorder import Recorder
 from tuner.study.resume import listed
 from tuner.trial import Device, EpochReport, Outcome, Request, Trial
@@ -81,7 +80,6 @@ class Steering:
         pruning: Pruning,
         tasks: Tasks,
         devices: Sequence[Device],
-        estimates: Estimates,
         requests: Sequence[Request],
         whole: int,
         recorder: Recorder,
@@ -96,7 +94,6 @@ class Steering:
             pruning: is told of each trial.
             tasks: what is trained.
             devices: where trials may run.
-            estimates: of all trials so far.
             requests: those of them that wait.
             whole: the most that a trial can be given, in bytes.
             recorder: writes what becomes of them.
@@ -108,7 +105,6 @@ class Steering:
         self._pruning = pruning
         self._tasks = tasks
         self._devices = devices
-        self._estimates = estimates
         self._whole = whole
         self._recorder = recorder
         self._feedback = feedback
@@ -127,7 +123,8 @@ class Steering:
         live = self._live
         if live is None or room_bytes < max(1, self._least):
             return None
-        while request := suggested(live, self._estimates, self._tasks, self._devices):
+        while request := suggested(live, self._tasks, self._devices):
+            self._feedback.add(request.trial, live.estimates.raw[request.trial.trial_id])
             self._pruning.add(request.trial)
             self._folder.describe({**self._study, "configurations": listed(live.trials, several=False)})
             if fitting([request], self._whole, self._tasks, live.settings)[0]:

@@ -98,10 +98,11 @@ def run_study(
             sized = size_batches(tasks, trials, devices, settings)
             plan, requests, misfits = plan_left(tasks, sized.estimates, trials, attempts, devices, settings, live)
             tried = live.trials if live else sized.trials
+            estimates = live.estimates if live else sized.estimates
             print_beginning(console, plan, requests, attempts, tasks, sized, live)
             if settings.dry_run:
                 print_needs(console, tasks, requests)
-                return StudyResult(plan, sized.estimates.raw)
+                return StudyResult(plan, estimates.raw)
             print_monitoring(console, plan, requests)
             if requests:
                 trackers.connect()
@@ -110,12 +111,12 @@ def run_study(
         with closing(folder):
             called = {"command": command, "options": options}
             study = describe_study(folder, study, described, called, tried, sized, plan, tasks, settings, live)
-            running = Running(tasks, requests, misfits, sized.estimates, plan, folder, settings, tried, live, study)
+            running = Running(tasks, requests, misfits, estimates, plan, folder, settings, tried, live, study)
             broken = run_to_the_end(running, executor, console, interrupt, trackers)
             attempts = folder.attempts()
         result = StudyResult(
             plan,
-            sized.estimates.raw,
+            (live.estimates if live else estimates).raw,
             best_first(folder.rows(), metrics_of(tasks)),
             folder.path,
             {name: task.workload for name, task in tasks.items()},

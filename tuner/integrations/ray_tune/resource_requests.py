@@ -153,4 +153,4 @@ def given(value: Any, what: str = "") -> MemoryEstimate:
             f"estimate {value!r}{what}: must be a number of GB above 0 and up to {MOST_GB:,}, or a function of a "
             "configuration that gives one"
         )
-    return MemoryEstimate("given", context_bytes=int(gb * GB))
+    return MemoryEstimate.given(gb)

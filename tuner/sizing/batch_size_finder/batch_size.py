@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from tuner.errors import InputError, TunerError
-from tuner.estimation.estimate import CONTEXT_BYTES, HEAP_SLACK, cublas_workspace_bytes, to_estimate
+from tuner.estimation.overheads import CONTEXT_BYTES, HEAP_SLACK, cublas_workspace_bytes
 from tuner.estimation.trace import Parts, Untraceable, trace_step
 from tuner.machine.caps import is_out_of_memory
 from tuner.machine.devices import ram_device
@@ -154,7 +154,7 @@ def _trace(step: TrainingStep, samples: Samples, device: Device, size: int) -> M
         if isinstance(error.__cause__, InputError):
             raise error.__cause__ from None
         raise _explained(error, size) from error
-    return to_estimate(trace, device.kind)
+    return trace.to_estimate(device.kind)
 
 
 def _explained(error: Untraceable, size: int) -> TunerError:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from tuner.errors import InputError, TunerError
-from tuner.estimation.estimate import HEAP_SLACK
 from tuner.estimation.measure import tensor_changes
+from tuner.estimation.overheads import HEAP_SLACK
 from tuner.machine.caps import MMAP_THRESHOLD_BYTES, is_out_of_memory
 from tuner.sizing.batch_size_finder.copies import copied
 from tuner.sizing.batch_size_finder.samples import Samples, apply
@@ -104,7 +104,7 @@ class Rehearsal:
         """What the tensors of a step with so many samples take at the peak, with the model and all that it holds.
 
         CUDA: by the allocator's statistics, whose peak is set back. CPU: by the profiler, with the heap's gaps as
-        ``tuner.estimation.estimate`` allows for them.
+        ``tuner.estimation.overheads`` allows for them.
 
         Raises:
             InputError: the step fails, for another reason than memory.

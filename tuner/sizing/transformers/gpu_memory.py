@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tuner.errors import InputError
-from tuner.estimation.estimate import CONTEXT_BYTES, CUBLAS_WORKSPACE_BYTES, cublas_workspace_bytes
+from tuner.estimation.overheads import CONTEXT_BYTES, CUBLAS_WORKSPACE_BYTES, cublas_workspace_bytes
 from tuner.sizing.search import largest_batch
 from tuner.sizing.transformers.formula import (
     GPT2_VOCABULARY,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from tuner.estimation.formulas.footprint import FLOAT_BYTES, footprint
 from tuner.trial import CHECKPOINTING, MemoryEstimate
 from tuner.workloads.kd_gat.workload import CHUNK, SIZES
 
@@ -13,7 +14,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-FLOAT_BYTES = 4
+    from tuner.datasets.can import CanData
+    from tuner.workloads.base import Config
+
 INPUT = ID_CHANNELS, FEATURES = 16, 10  # of a node: what is embedded of its ID, and what the data have
 # Edges whose messages are there at a time, as in tuner.workloads.kd_gat.attention.
 PART = 4096
@@ -28,7 +31,7 @@ class Graphs(NamedTuple):
     edges: int
 
 
-def estimate_kd_gat(config: Mapping[str, Any], data: Any, *, context_bytes: int) -> MemoryEstimate:
+def estimate_kd_gat(config: Config, data: CanData) -> MemoryEstimate:
     """A closed formula for one configuration: its largest step, or what is looked at in chunks if that takes more.
 
     - Of the student, and the projection onto a teacher's latent channels: parameters, gradients, Adam's two moments
@@ -40,11 +43,6 @@ def estimate_kd_gat(config: Mapping[str, Any], data: Any, *, context_bytes: int)
     - Activations: the most of a step on the batch (``_trained``), the evaluation's and the scorer's chunks of 500
       graphs (``_computed``), and a teacher's look at a share of the batch, which is of 500 graphs at most where its
       outputs are kept.
-
-    Args:
-        config: a complete configuration, in which ``batch_size`` is a number.
-        data: its ``CanData``.
-        context_bytes: of the process itself.
     """
     from tuner.workloads.kd_gat.data import usable
 
@@ -67,25 +65,15 @@ def estimate_kd_gat(config: Mapping[str, Any], data: Any, *, context_bytes: int)
     frozen = sum(parameters(each, ids) for each in (teacher, scorer) if each)
     found = 2 * 11 * len(data) if config["stage"] == "autoencoder" else 0  # the largest errors of all graphs
     held = own + rows + found + 14 * max(batch.nodes, chunk.nodes) + 5 * max(batch.edges, chunk.edges)
-    return MemoryEstimate(
-        method="static",
-        parameter_bytes=FLOAT_BYTES * (own + frozen),
-        gradient_bytes=FLOAT_BYTES * own,
-        optimizer_bytes=2 * FLOAT_BYTES * own,
-        activation_bytes=FLOAT_BYTES * max(peaks),
-        data_bytes=FLOAT_BYTES * held,
-        context_bytes=context_bytes,
+    return footprint(
+        FLOAT_BYTES * own, FLOAT_BYTES * max(peaks), FLOAT_BYTES * held, frozen_bytes=FLOAT_BYTES * frozen
     )
 
 
-def parameters(config: Mapping[str, Any], ids: int) -> int:
+def parameters(config: Config, ids: int) -> int:
     """The numbers that a VGAE or a GAT learns, its norms' running means and variances among them.
 
     An attention layer has its matrix, two vectors of scores, a bias, and one number of each head for the edges.
-
-    Args:
-        config: complete and finished.
-        ids: the vocabulary with its entry for unknown IDs.
     """
     pairs, heads = _layers(config), config["heads"]
     total = ID_CHANNELS * (ids if config["use_id"] else 1)
@@ -99,7 +87,7 @@ def parameters(config: Mapping[str, Any], ids: int) -> int:
     return int(total)
 
 
-def _layers(config: Mapping[str, Any]) -> list[tuple[int, int]]:
+def _layers(config: Config) -> list[tuple[int, int]]:
     """The channels before and after each attention layer."""
     hidden, first = config["hidden_channels"], sum(INPUT)
     if config["stage"] == "classifier":
@@ -108,7 +96,7 @@ def _layers(config: Mapping[str, Any]) -> list[tuple[int, int]]:
     return [*pairwise([first, hidden, half, latent]), *pairwise([latent, half, hidden, FEATURES])]
 
 
-def _trained(config: Mapping[str, Any], graphs: Graphs, ids: int) -> int:
+def _trained(config: Config, graphs: Graphs, ids: int) -> int:
     """What a step on a batch keeps for backward, and what backward works with.
 
     A GAT's layer keeps 3 rows: its values, dropout's mask and ReLU's result. A VGAE's keeps 5, as there is a norm
@@ -126,7 +114,7 @@ def _trained(config: Mapping[str, Any], graphs: Graphs, ids: int) -> int:
     return int(graphs.nodes * rows + _around(config, graphs, 1 if again else len(pairs), copies=2))
 
 
-def _computed(config: Mapping[str, Any], graphs: Graphs, ids: int) -> int:
+def _computed(config: Config, graphs: Graphs, ids: int) -> int:
     """What a model computes with where nothing is kept: a layer's input and three rows of its width at a time."""
     before = 2 if config["stage"] == "autoencoder" else 1  # ReLU's result is beside it
     rows = max(before * one + 3 * other for one, other in _layers(config))
@@ -134,13 +122,13 @@ def _computed(config: Mapping[str, Any], graphs: Graphs, ids: int) -> int:
     return int(graphs.nodes * rows + _around(config, graphs, 1, copies=1))
 
 
-def _heads(config: Mapping[str, Any], ids: int, *, losses: int) -> int:
+def _heads(config: Config, ids: int, *, losses: int) -> int:
     """Numbers of a node in a VGAE's latent variables and in its heads, of which each has one for each ID."""
     latent, half = config["latent_channels"], config["hidden_channels"] // 2
     return int(10 * latent + 6 * FEATURES + (losses * ids + 3 * half if config["use_id"] else 0))
 
 
-def _around(config: Mapping[str, Any], graphs: Graphs, layers: int, *, copies: int) -> int:
+def _around(config: Config, graphs: Graphs, layers: int, *, copies: int) -> int:
     """What does not grow with nodes times width.
 
     Nodes' embedded input with what it is made of; edges' scores in so many layers, and their ends and feature; of a
@@ -155,14 +143,14 @@ def _around(config: Mapping[str, Any], graphs: Graphs, layers: int, *, copies: i
     )
 
 
-def _guests(config: Mapping[str, Any], ids: int) -> tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]:
+def _guests(config: Config, ids: int) -> tuple[Config | None, Config | None]:
     """The configurations of a teacher and of a scorer, where there are such."""
     teacher = _guest(config, "teacher_path", config["stage"], ids) if config["use_kd"] else None
     scorer = _guest(config, "scorer_path", "autoencoder", ids) if config["curriculum"] else None
     return teacher, scorer
 
 
-def _guest(config: Mapping[str, Any], key: str, stage: str, ids: int) -> Mapping[str, Any]:
+def _guest(config: Config, key: str, stage: str, ids: int) -> Config:
     """That of the file, which ``check`` has read before; else the usual teacher, which is yet to be trained."""
     if not config[key]:
         return {**config, **SIZES[stage, "teacher"], "stage": stage}
@@ -171,13 +159,13 @@ def _guest(config: Mapping[str, Any], key: str, stage: str, ids: int) -> Mapping
     return load_teacher(config[key], stage, ids)[0]
 
 
-def _times_as_wide(teacher: Mapping[str, Any], config: Mapping[str, Any]) -> int:
+def _times_as_wide(teacher: Config, config: Config) -> int:
     """As ``kd_gat_teacher.times_as_wide``: how often a teacher looks, each time at a share of the graphs."""
     of_teacher, of_student = (sum(after for _, after in _layers(each)) for each in (teacher, config))
     return -(-of_teacher // of_student)
 
 
-def _kept(teacher: Mapping[str, Any], data: Any) -> int:
+def _kept(teacher: Config, data: CanData) -> int:
     """Numbers of a teacher's kept outputs, with two for each graph's place."""
     if teacher["stage"] == "classifier":
         return 2 * len(data.train) + 2 * len(data)
@@ -185,7 +173,7 @@ def _kept(teacher: Mapping[str, Any], data: Any) -> int:
     return int(nodes * (teacher["latent_channels"] + FEATURES) + 2 * len(data))
 
 
-def _most(data: Any, graphs: NDArray[np.int64], count: int) -> Graphs:
+def _most(data: CanData, graphs: NDArray[np.int64], count: int) -> Graphs:
     """Nodes of the so many graphs with the most nodes, and edges of those with the most edges."""
     import numpy as np
 
@@ -197,5 +185,5 @@ def _most(data: Any, graphs: NDArray[np.int64], count: int) -> Graphs:
     return Graphs(*found)
 
 
-def _larger(several: Any) -> Graphs:
+def _larger(several: Iterable[Graphs]) -> Graphs:
     return Graphs(*(max(each) for each in zip(*several, strict=True)))

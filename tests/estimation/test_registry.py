@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.toy import Toy
+from tuner.errors import ParameterError
+from tuner.estimation import estimators as package
+from tuner.estimation.registry import can_be_calibrated, estimators, methods
+from tuner.estimation.service import EstimationService
+from tuner.search.configurations import complete
+from tuner.trial import GB, Device, MemoryEstimate
+
+CPU = Device("", "cpu", 0, "a machine", 16 * GB, 16 * GB, cores=2)
+FIFTH = """
+from tuner.errors import InputError
+from tuner.estimation.estimator import Estimator
+from tuner.trial import MemoryEstimate
+
+class Guess(Estimator):
+    name = "guessed"
+    order = 0
+    can_be_calibrated = True
+
+    def estimate(self, workload, config, data, device, *, expandable_segments):
+        if config["epochs"] == 1:
+            raise InputError("one epoch is too few")
+        return MemoryEstimate("guessed", activation_bytes=2**30)
+"""
+
+
+@pytest.fixture
+def fifth_estimator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A file more in the folder of estimators."""
+    (tmp_path / "a_fifth.py").write_text(FIFTH)
+    monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
+    estimators.cache_clear()
+    yield
+    estimators.cache_clear()
+
+
+def test_there_are_three_estimators_and_auto() -> None:
+    assert methods() == ("auto", "traced", "measured", "static")
+
+
+@pytest.mark.usefixtures("fifth_estimator")
+def test_a_file_more_is_an_estimator_more() -> None:
+    assert methods() == ("auto", "guessed", "traced", "measured", "static")
+    config = complete({}, Toy.hyperparameters)
+    assert EstimationService("guessed").raw(Toy(), config, None, CPU).method == "guessed"
+    assert EstimationService().raw(Toy(), config, None, CPU).activation_bytes == GB
+    assert can_be_calibrated(MemoryEstimate("guessed"))
+
+
+@pytest.mark.usefixtures("fifth_estimator")
+def test_where_it_cannot_be_used_the_next_is_and_that_is_said() -> None:
+    found = EstimationService("guessed").raw(Toy(), complete({"epochs": 1}, Toy.hyperparameters), None, CPU)
+    assert (found.method, found.note) == ("traced", "not guessed: one epoch is too few")
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [("traced", True), ("traced, calibrated", False), ("measured", False), ("static", False), ("given", False)],
+)
+def test_only_an_estimate_that_is_off_by_the_same_everywhere_is_calibrated(method: str, expected: bool) -> None:
+    assert can_be_calibrated(MemoryEstimate(method)) == expected
+
+
+def test_an_unknown_method_is_refused() -> None:
+    with pytest.raises(ParameterError, match=f"memory_estimation='guessed': choose one of {', '.join(methods())}"):
+        EstimationService("guessed")

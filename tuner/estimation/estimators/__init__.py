@@ -1,0 +1,1 @@
+"""The ways to estimate: one file each, which ``tuner.estimation.registry`` finds."""

@@ -1,0 +1,32 @@
+"""By running a step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tuner.estimation.calibration import UNCALIBRATED_MARGIN
+from tuner.estimation.estimator import Estimator
+from tuner.estimation.overheads import RAY_BYTES
+
+if TYPE_CHECKING:
+    from tuner.trial import Device, MemoryEstimate
+    from tuner.workloads.base import Config, Workload
+
+
+class MeasuredEstimator(Estimator):
+    """The first steps and an evaluation, run on the device itself in a process of their own."""
+
+    name = "measured"
+    order = 2
+    takes_real_step = True
+
+    def estimate(
+        self, workload: Workload, config: Config, data: object, device: Device, *, expandable_segments: bool
+    ) -> MemoryEstimate:
+        """See ``Estimator.estimate``; the device must be there."""
+        from tuner.estimation.measure import measure
+
+        found = measure(workload, config, data, device, expandable_segments).to_estimate()
+        context = found.context_bytes + (RAY_BYTES if device.kind == "cpu" else 0)
+        return replace(found, context_bytes=context, margin=UNCALIBRATED_MARGIN)

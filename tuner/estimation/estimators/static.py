@@ -1,0 +1,48 @@
+"""By a closed formula."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tuner.errors import InputError
+from tuner.estimation.estimator import Estimator
+from tuner.estimation.formulas.graphsage import estimate_graphsage
+from tuner.estimation.formulas.gt_ssl import estimate_gt_ssl
+from tuner.estimation.formulas.kd_gat import estimate_kd_gat
+
+if TYPE_CHECKING:
+    from tuner.trial import Device, MemoryEstimate
+    from tuner.workloads.base import Config, Workload
+
+# By workload, each of its own kind of data.
+FORMULAS: Mapping[str, Callable[[Config, Any], MemoryEstimate]] = {
+    "graphsage": estimate_graphsage,
+    "gt-ssl": estimate_gt_ssl,
+    "kd-gat": estimate_kd_gat,
+}
+
+
+class StaticEstimator(Estimator):
+    """The closed formula of a workload of ours: milliseconds, and far on the safe side."""
+
+    name = "static"
+    order = 3
+
+    def estimate(
+        self, workload: Workload, config: Config, data: object, device: Device, *, expandable_segments: bool
+    ) -> MemoryEstimate:
+        """See ``Estimator.estimate``; one formula serves all devices."""
+        return estimate_static(workload.name, workload.micro_batch(config), data)
+
+
+def estimate_static(workload: str, config: Config, data: object) -> MemoryEstimate:
+    """The closed formula's estimate for one configuration of a built-in workload.
+
+    Raises:
+        InputError: there is no formula for this workload.
+    """
+    if workload not in FORMULAS:
+        known = ", ".join(FORMULAS)
+        raise InputError(f"no memory formula for workload {workload!r} (known: {known})")
+    return FORMULAS[workload](config, data)

@@ -1,0 +1,42 @@
+"""The closed formula for GT-SSL: the paths of a batch, each with its rows of numbers in every layer."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from tuner.estimation.formulas.footprint import FLOAT_BYTES, footprint
+from tuner.workloads.gt_ssl.workload import EVALUATION_PATHS, EVALUATION_TREES
+
+if TYPE_CHECKING:
+    from tuner.datasets.trees import TreeData
+    from tuner.trial import MemoryEstimate
+    from tuner.workloads.base import Config
+
+
+def estimate_gt_ssl(config: Config, data: TreeData) -> MemoryEstimate:
+    """A closed formula for one configuration of the GT-SSL workload: what its largest batch keeps for backward.
+
+    A path keeps 16 rows of H numbers in each layer: the message's input of 7, its hidden layers' 4 and 2, and the
+    three geometry networks' hidden layers; the backward pass of one layer takes 11 more. A node's chain of ancestors
+    counts as a path, and a pair that is not in order keeps 5 rows. See docs/gt_ssl.md.
+
+    An evaluation keeps nothing but its paths' geometry.
+    """
+    hidden, layers = config["hidden_channels"], config["num_interactions"]
+    distance, angle, turn = (config[f"num_{name}_centers"] for name in ("rbf", "angle", "dihedral"))
+    basis = 3 * distance + 2 * angle + turn
+    layer = 3 * (hidden + hidden * hidden + hidden) + basis * hidden + (7 * 4 + 4 * 2 + 2) * hidden**2 + 7 * hidden
+    parameters = FLOAT_BYTES * (layers * layer + 3 * hidden * hidden + (8 + distance) * hidden)
+    rows = _most_paths(data, config["batch_size"], config["max_paths_per_batch"])
+    pairs = min(config["batch_size"], len(data)) * config["n_negatives"]
+    trained = rows * ((16 * layers + 11) * hidden + 2 * basis) + pairs * (5 * hidden + 6)
+    evaluated = EVALUATION_PATHS * 22 * hidden + _most_paths(data, EVALUATION_TREES) * 3 * basis
+    values = max(trained, evaluated)
+    return footprint(parameters, FLOAT_BYTES * values, rows * 4 * 8 + pairs * (2 * 8 + FLOAT_BYTES))
+
+
+def _most_paths(data: TreeData, trees: int, limit: int | None = None) -> int:
+    """Paths and chains of the so many largest trees together: of a tree's nodes each has at most two chains."""
+    paths, nodes = (sorted(int(b - a) for a, b in pairwise(each)) for each in (data.first_path, data.first))
+    return min(limit or sum(paths), sum(paths[-trees:])) + 2 * sum(nodes[-trees:])
