@@ -103,6 +103,7 @@ def press(browser: webdriver.Chrome, column: str, key: str = Keys.ENTER) -> str:
     """Sorts by a column with the keyboard; returns what the header tells a screen reader."""
     head = browser.find_element(By.CSS_SELECTOR, f'th[data-column="{column}"]')
     head.find_element(By.TAG_NAME, "button").send_keys(key)
+    browser.execute_async_script("setTimeout(arguments[0], 5)")  # the table is sorted when the click is over
     return str(head.get_attribute("aria-sort"))
 
 
@@ -299,7 +300,7 @@ def test_a_live_page_follows_its_study_and_keeps_sort_and_filter(browser: webdri
         press(browser, "name")
         browser.find_element(By.ID, "filter").send_keys("width")
         (folder / "attempts.jsonl").write_text("".join(lines))
-        browser.execute_async_script("replaceMain().then(arguments[0])")
+        browser.execute_async_script("replaceMain().then(() => setTimeout(arguments[0], 5))")
         server.shutdown()
         thread.join()
     assert len(cells(browser, "name")) == 12

@@ -43,7 +43,7 @@ def test_configurations_have_the_means_and_verdicts_that_results_have(seeded: St
     for each, line in zip(found, lines, strict=True):
         assert each.interval
         assert f">{each.name}</th>" in line
-        assert f'data-value="{each.interval.mean}">{interval_text(each.interval)}<td' in line
+        assert f'data-sort="{each.interval.mean}">{interval_text(each.interval)}<td' in line
         assert f">{len(each.values)}/3<td" in line
         assert ("cannot be told from the best" in line) == (each.verdict == "=")
     assert {each.verdict for each in found} == {"best", "=", "worse"}

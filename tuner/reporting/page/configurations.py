@@ -9,7 +9,7 @@ from tuner.records.row_queries import CONFIG, metric_columns
 from tuner.records.rows import Row
 from tuner.records.seed_statistics import Average, Interval, averages
 from tuner.reporting.figures.axes import varying
-from tuner.reporting.page.table import NAME, cell_classes, cell_text, head_cell
+from tuner.reporting.page.table import NAME, cell_classes, cell_text, head_cell, sortable_table
 from tuner.reporting.seeds import interval_text, intervals
 from tuner.reporting.study_view import mean_id
 
@@ -39,13 +39,9 @@ def configurations_table(rows: Sequence[Row], metric: str, name: str) -> str:
         lines[mean_id(own[each.name][0])] = _cells(each, metric, means, values)
     numbers = {key: cell_classes(key, rows) for key in tried}
     classes = {key: numbers.get(key, "n") for key in next(iter(lines.values()))} | {NAME: "", VERDICT: "words"}
-    head = "".join(head_cell(key, key.removeprefix(CONFIG), kind) for key, kind in classes.items())
-    body = "\n".join(_line(key, cells, classes) for key, cells in lines.items())
+    heads = [head_cell(key, key.removeprefix(CONFIG), kind) for key, kind in classes.items()]
     caption = f"Configurations over their seeds, the smallest mean {metric} first; means have their 95 % intervals"
-    return (
-        f'<table id="{name}"><caption class="hidden">{escape(caption)}</caption>'
-        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table>"
-    )
+    return sortable_table(name, caption, heads, [_line(key, cells, classes) for key, cells in lines.items()])
 
 
 def values_text(rows: Iterable[Row], key: str) -> str:
@@ -78,7 +74,7 @@ def _line(key: str, cells: Cells, classes: Mapping[str, str]) -> str:
     listed = [f'<tr data-trial="{escape(key)}"><th scope="row">{escape(name)}</th>']
     for column, (text, value) in cells.items():
         if column != NAME:
-            sorted_by = f' data-value="{escape(value)}"' if value != text else ""
+            sorted_by = f' data-sort="{escape(value)}"' if value != text else ""
             kind = f' class="{classes[column]}"' if classes[column] else ""
             listed.append(f"<td{kind}{sorted_by}>{escape(text)}")
     return "".join(listed) + "</tr>"

@@ -45,7 +45,7 @@ def page_html(study: StudyView, *, live: str = "") -> str:
     from plotly.offline import get_plotlyjs
 
     # The table can be used before plotly has been read.
-    scripts = [_static("table.js"), get_plotlyjs(), _static("page.js")]
+    scripts = [_static("vendor/sortable.min.js") + _static("table.js"), get_plotlyjs(), _static("page.js")]
     return Template(_static("page.html")).substitute(
         policy=escape(_policy(scripts, bool(live))),
         title=escape(f"{study.name} · tuner"),

@@ -73,17 +73,30 @@ function startCopying() {
 // Replaces what the study shows; sorting, filter, place and focus stay.
 async function replaceMain() {
   const focused = document.activeElement?.id;
+  const inputs = Array.from(document.querySelectorAll(".controls input, .controls select"), (each) => [each.id, each.value, each.checked]);
+  const sorted = Array.from(document.querySelectorAll("th[aria-sort]"), (head) => [head.closest("table").id, head.dataset.column, head.ariaSort]);
   const places = Array.from(document.querySelectorAll("table"), (table) => [table.id, table.parentElement.scrollLeft, table.parentElement.scrollTop]);
   const answer = await fetch("main");
   if (!answer.ok) return;
   const text = await answer.text();
   document.querySelectorAll(".plot").forEach((element) => Plotly.purge(element));
   document.getElementById("main").outerHTML = text;
-  startTables();
+  for (const [id, value, checked] of inputs) restoreInput(document.getElementById(id), value, checked);
+  filterRows();
+  for (const [id, column, order] of sorted) {
+    const head = Array.from(document.querySelectorAll(`#${id} th`)).find((each) => each.dataset.column === column);
+    for (let clicks = order === "descending" ? 2 : 1; head && clicks; clicks--) head.click();
+  }
   startPlots();
   drawRest();
   places.forEach(([id, left, top]) => document.getElementById(id)?.parentElement.scrollTo(left, top));
   if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
+}
+
+function restoreInput(input, value, checked) {
+  if (!input) return;
+  Object.assign(input, { value, checked });
+  if (input.selectedIndex === -1) input.value = ""; // a status that no trial has any more is none
 }
 
 async function followStudy() {

@@ -24,14 +24,9 @@ def trials_table(rows: Sequence[Row], metrics: Mapping[str, str]) -> str:
     """
     listed = ordered_columns(rows, metrics)
     classes = {key: cell_classes(key, rows) for key in listed}
-    head = "".join(_header(key, classes[key], listed) for key in listed)
-    body = "\n".join(_line(row, listed) for row in rows)
+    heads, lines = [_header(key, classes[key], listed) for key in listed], [_line(row, listed) for row in rows]
     caption = "All trials, the best first; the columns are those of results.csv"
-    return (
-        f"<style>{_column_styles(classes.values())}</style>"
-        f'<table id="trials"><caption class="hidden">{caption}</caption>'
-        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table>"
-    )
+    return f"<style>{_column_styles(classes.values())}</style>{sortable_table('trials', caption, heads, lines)}"
 
 
 def ordered_columns(rows: Sequence[Row], metrics: Mapping[str, str]) -> list[str]:
@@ -68,11 +63,20 @@ def _header(key: str, classes: str, listed: Sequence[str]) -> str:
     return head_cell(key, label, classes)
 
 
+def sortable_table(name: str, caption: str, heads: Iterable[str], lines: Iterable[str]) -> str:
+    """A table of such heads and rows, which vendor/sortable.min.js sorts: first ascending, blank cells last."""
+    body = "\n".join(lines)
+    return (
+        f'<table id="{name}" class="sortable asc n-last"><caption class="hidden">{escape(caption)}</caption>'
+        f"<thead><tr>{''.join(heads)}</tr></thead>\n<tbody>\n{body}\n</tbody></table>"
+    )
+
+
 def head_cell(key: str, label: str, kind: str) -> str:
     """A column's head with the button that sorts by it; ``kind`` are the CSS classes of its cells."""
     kind = f' class="{kind}"' if kind else ""
     return (
-        f'<th scope="col" aria-sort="none" data-column="{escape(key)}"{kind}>'
+        f'<th scope="col" data-column="{escape(key)}"{kind}>'
         f'<button type="button">{escape(label)}<span class="arrow" aria-hidden="true"></span></button></th>'
     )
 
