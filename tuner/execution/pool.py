@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tuner.errors import ExecutionError
-from tuner.execution.ray_api import PlacementGroup, WorkerHandle
+from tuner.execution.ray_api import RAY_STEP, PlacementGroup, WorkerHandle
 from tuner.placement.packing import Plan
 from tuner.trial import Device, Placement
 
 READY_SECONDS = 60
-RAY_STEP = 10_000  # Ray counts resources in units of 1 / RAY_STEP
 NODE_LABEL = "ray.io/node-id"
 
 MakeWorker = Callable[[Device, Mapping[str, object]], WorkerHandle]  # from a device and options for the actor

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import NewType, Protocol, TypedDict, TypeVar
 
 T_co = TypeVar("T_co", covariant=True)
+RAY_STEP = 10_000  # Ray counts resources in units of 1 / RAY_STEP
 ObjectRef = NewType("ObjectRef", object)
 
 

@@ -16,8 +16,8 @@ import tuner
 from tests.tune_mnist import train_mnist, train_within
 from tuner.errors import InputError
 from tuner.integrations.ray_tune.attempt import Attempt
-from tuner.integrations.ray_tune.resource_requests import Terms, share_of
-from tuner.integrations.ray_tune.share import Budget, RunAgain, Share
+from tuner.integrations.ray_tune.resources import Budget, RunAgain, TrialResources, trial_resources
+from tuner.integrations.ray_tune.trainable_spec import TrainableSpec
 from tuner.placement.retry import RetryPolicy
 from tuner.spec.settings import Settings
 from tuner.trial import GB, Device, MemoryEstimate, Request, Trial
@@ -28,10 +28,10 @@ EXAMPLE = {"lr": 0.01, "channels": 32, "batch_size": 3072, "epochs": 2}
 RAM = Budget("cpu", 4 * GB, 4 * GB)
 
 
-def a_share(need_bytes: int = GB, budget: Budget = RAM, refusal: str = "") -> Share:
+def a_share(need_bytes: int = GB, budget: Budget = RAM, refusal: str = "") -> TrialResources:
     estimate = MemoryEstimate("given", context_bytes=need_bytes)
     request = Request(Trial("", "net", "", {}, 0), estimate, need_bytes)
-    return Share(request, None if refusal else budget, {"CPU": 1.0}, refusal)
+    return TrialResources(request, None if refusal else budget, {"CPU": 1.0}, refusal)
 
 
 class Net(tune.Trainable):
@@ -61,7 +61,7 @@ class Net(tune.Trainable):
         self.done.append(what)
 
 
-def begun(share: Share, config: dict[str, Any], **options: Any) -> Any:
+def begun(share: TrialResources, config: dict[str, Any], **options: Any) -> Any:
     """A wrapped ``Net``'s trial in this process, set up as Tune does."""
     trial = object.__new__(tuner.memory_aware(Net, estimate=0.1, device="cpu", caps=False, **options))
     trial.config, trial._trial_info = config, SimpleNamespace(trial_resources=share)
@@ -126,7 +126,7 @@ def test_results_say_what_a_trial_was_given_and_took() -> None:
 @pytest.mark.parametrize(
     ("share", "options"), [(a_share(GB), {"on_oom": "fail"}), (a_share(GB, Budget("cpu", GB, GB)), {})]
 )
-def test_the_last_attempt_raises_its_own_error_with_a_note(share: Share, options: dict[str, Any]) -> None:
+def test_the_last_attempt_raises_its_own_error_with_a_note(share: TrialResources, options: dict[str, Any]) -> None:
     with pytest.raises(MemoryError, match="step") as raised:
         begun(share, {"fails_in": "step"}, **options).step()
     assert raised.value.__notes__[0].startswith("tuner: out of memory in attempt 1, which had 1.00 GB of ")
@@ -158,27 +158,27 @@ def test_a_retry_waits_for_its_memory_only_while_others_have_it(monkeypatch: pyt
     assert waits == [0.5, 0.5]
 
 
-def terms(device: Device, estimate: Any) -> Terms:
-    return Terms("net", estimate, [device], Settings())
+def spec(device: Device, estimate: Any) -> TrainableSpec:
+    return TrainableSpec("net", estimate, [device], Settings())
 
 
 def test_tunes_resources_stay_but_for_memory_and_gpus(gpu_16gb: Device) -> None:
     asked = tune.PlacementGroupFactory([{"CPU": 3, "GPU": 0.5, "memory": 7, "licence": 1}])
-    share = share_of(terms(gpu_16gb, lambda config: config["gb"]), {"gb": 3.5}, asked)
+    share = trial_resources(spec(gpu_16gb, lambda config: config["gb"]), {"gb": 3.5}, asked)
     assert share.bundles == [{"CPU": 3.0, "GPU": 0.25, "licence": 1.0}]
-    assert share_of(terms(gpu_16gb, 7), {}, None).bundles == [{"CPU": 1.0, "GPU": 0.5}]
-    assert share_of(terms(gpu_16gb, 7), {}, {"cpu": 2}).bundles == [{"CPU": 2.0, "GPU": 0.5}]
+    assert trial_resources(spec(gpu_16gb, 7), {}, None).bundles == [{"CPU": 1.0, "GPU": 0.5}]
+    assert trial_resources(spec(gpu_16gb, 7), {}, {"cpu": 2}).bundles == [{"CPU": 2.0, "GPU": 0.5}]
     with pytest.raises(InputError, match="trials must be of one process"):
-        share_of(terms(gpu_16gb, 7), {}, tune.PlacementGroupFactory([{"CPU": 1}, {"CPU": 1}]))
+        trial_resources(spec(gpu_16gb, 7), {}, tune.PlacementGroupFactory([{"CPU": 1}, {"CPU": 1}]))
 
 
 def test_an_estimate_of_ours_counts_with_its_margin(gpu_16gb: Device) -> None:
     found = MemoryEstimate("traced", activation_bytes=4 * GB, context_bytes=GB, margin=0.5)
-    assert share_of(terms(gpu_16gb, lambda _: found), {}, None).request.need_bytes == 7 * GB
+    assert trial_resources(spec(gpu_16gb, lambda _: found), {}, None).request.need_bytes == 7 * GB
 
 
 def test_what_fits_no_device_asks_for_none_of_it(gpu_16gb: Device) -> None:
-    share = share_of(terms(gpu_16gb, lambda _: 15), {}, None)
+    share = trial_resources(spec(gpu_16gb, lambda _: 15), {}, None)
     assert share.bundles == [{"CPU": 1.0}]
     assert share.refusal.startswith("estimate: a trial needs 15.00 GB, and cuda:0 has 14.00 GB for trials")
 
@@ -195,13 +195,13 @@ def of_two(config: Any, data: Any) -> None:
         ({"estimate": True}, "estimate True: must be a number"),
         ({"estimate": float("nan")}, "estimate nan: must be a number"),
         ({"estimate": 100_000}, r"a trial needs 100000\.00 GB, and cpu has"),
-        ({"trainable": 3}, "trainable 3: must be a function of a configuration, or a class"),
-        ({"trainable": Device}, "must be a function of a configuration, or a class"),
+        ({"trainable": 3}, "trainable 3: must be a function of a configuration, or a subclass"),
+        ({"trainable": Device}, "must be a function of a configuration, or a subclass"),
         ({"trainable": of_two}, "trainable of_two: must take one argument, the configuration"),
         ({"retry_growth": 1}, "--retry-growth 1: must be more than 1"),
         ({"max_attempts": 0}, "--max-attempts 0: must be at least 1"),
         ({"backoff": "soon"}, "--backoff 'soon': must be a number"),
-        ({"on_oom": "accumulate"}, 'on_oom="accumulate": a trainable of Tune'),
+        ({"on_oom": "accumulate"}, "on_oom='accumulate': a trainable of Tune"),
         ({"on_oom": "explode"}, "--on-oom explode: choose one of"),
         ({"device": "tpu"}, "unknown device 'tpu'"),
     ],
@@ -224,7 +224,7 @@ def test_a_function_that_estimates_nothing_is_bad_input(
     gpu_16gb: Device, estimate: Callable[..., Any], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        share_of(terms(gpu_16gb, estimate), {"a": 1}, None)
+        trial_resources(spec(gpu_16gb, estimate), {"a": 1}, None)
 
 
 @pytest.mark.parametrize(

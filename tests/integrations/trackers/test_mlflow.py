@@ -11,7 +11,7 @@ import pytest
 from tests.integrations.trackers.test_tensorboard import LISTED
 from tests.study.test_study import Interrupted, study
 from tuner.errors import InputError
-from tuner.integrations.trackers.base import Run, Study
+from tuner.integrations.trackers.base import TrackedStudy, TrackedTrial
 from tuner.integrations.trackers.mlflow import MLflow
 from tuner.records.epochs import read_epochs
 from tuner.trial import Trial
@@ -112,11 +112,11 @@ def test_a_trial_that_goes_on_from_a_checkpoint_keeps_its_run(tmp_path: Path, ur
 def test_an_attempt_that_trains_epochs_again_replaces_them(tmp_path: Path, uri: str) -> None:
     tracker, trial = MLflow(uri), Trial("t001", "toy", "a", {"lr": 0.1}, 0)
     tracker.connect()
-    tracker.open(Study("out", "id", tmp_path))
-    tracker.begin(Run(trial, "cpu", 0, {}))
+    tracker.open(TrackedStudy("out", "id", tmp_path))
+    tracker.begin(TrackedTrial(trial, "cpu", 0, {}))
     for epoch in (1, 2):
         tracker.log("t001", epoch, {"epoch/val_loss": 0.5})
-    tracker.begin(Run(replace(trial, attempt=2), "cpu", 1, {1: {"epoch/val_loss": 0.5}}))
+    tracker.begin(TrackedTrial(replace(trial, attempt=2), "cpu", 1, {1: {"epoch/val_loss": 0.5}}))
     for epoch in (2, 3):
         tracker.log("t001", epoch, {"epoch/val_loss": 0.25})
     tracker.end({"trial_id": "t001", "status": "completed", "attempts": 2, "seed": 0, "config/lr": 0.1})
@@ -129,8 +129,8 @@ def test_a_name_that_mlflow_does_not_take_costs_its_signs_alone(tmp_path: Path, 
     for epoch in (0, 1):  # the second goes on with the run
         tracker, trial = MLflow(uri), Trial("t001", "toy", "a", {"lr@0": 0.1}, 0)
         tracker.connect()
-        tracker.open(Study("out", "id", tmp_path))
-        tracker.begin(Run(trial, "cpu", epoch, {}))
+        tracker.open(TrackedStudy("out", "id", tmp_path))
+        tracker.begin(TrackedTrial(trial, "cpu", epoch, {}))
         tracker.log("t001", epoch + 1, {"epoch/val_recall@10": 0.5})
         row = {"trial_id": "t001", "status": "completed", "attempts": 1, "seed": 0, "config/lr@0": 0.1}
         tracker.end({**row, "val_recall@10": 0.5})
@@ -143,14 +143,14 @@ def test_a_name_that_mlflow_does_not_take_costs_its_signs_alone(tmp_path: Path, 
 
 
 def test_a_store_that_mlflow_has_no_use_for_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"^--mlflow nonsense://x: cannot be used: .* give a server such as http://"):
+    with pytest.raises(InputError, match=r"^mlflow='nonsense://x': cannot be used: .* give a server such as http://"):
         study(tmp_path / "out", *LISTED, mlflow="nonsense://x")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_server_that_does_not_answer_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(
-        InputError, match=r"^--mlflow http://127.0.0.1:9: nothing answers there \(Connection refused\)"
+        InputError, match=r"^mlflow='http://127.0.0.1:9': nothing answers there \(Connection refused\)"
     ):
         study(tmp_path / "out", *LISTED, mlflow="http://127.0.0.1:9")
     assert not (tmp_path / "out").exists()

@@ -14,9 +14,8 @@ import pytest
 
 from tests.study.test_study import Interrupted, study
 from tuner.errors import InputError
-from tuner.integrations.trackers import selection as choosing
-from tuner.integrations.trackers import threads as feeds
-from tuner.integrations.trackers.base import Figures, Run, Study
+from tuner.integrations.trackers import selection, threads
+from tuner.integrations.trackers.base import Figures, TrackedStudy, TrackedTrial
 from tuner.integrations.trackers.selection import choose_trackers
 from tuner.integrations.trackers.threads import Trackers
 
@@ -34,11 +33,11 @@ class Stand:
     def connect(self) -> None:
         self.told.append(("connect",))
 
-    def open(self, study: Study) -> None:
+    def open(self, study: TrackedStudy) -> None:
         self.told.append(("open", study.name))
 
-    def begin(self, run: Run) -> None:
-        self.told.append(("begin", run.trial.trial_id, run.epoch, sorted(run.earlier)))
+    def begin(self, tracked: TrackedTrial) -> None:
+        self.told.append(("begin", tracked.trial.trial_id, tracked.epoch, sorted(tracked.earlier)))
 
     def log(self, trial_id: str, epoch: int, figures: Figures) -> None:
         if self.fault == "raises":
@@ -92,13 +91,13 @@ def test_a_tracker_that_fails_costs_one_line(
     result = study(tmp_path / "out", {"name": "a"}, {"name": "b"})
     assert result.exit_code == 0
     said = [line for line in capsys.readouterr().out.splitlines() if "stand" in line]
-    assert said == ["stand: the server is gone; it is told nothing more, the study goes on"]
+    assert said == ["stand: the server is gone; it gets nothing more, the study goes on"]
 
 
 def test_a_tracker_that_hangs_is_not_waited_for_for_ever(
     tmp_path: Path, stand: Stand, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feeds, "CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr(threads, "CLOSE_SECONDS", 0.1)
     stand.fault = "hangs"
     began = time.monotonic()
     assert study(tmp_path / "out", {"name": "a"}).exit_code == 0
@@ -114,25 +113,25 @@ def test_a_dry_run_connects_to_nothing(tmp_path: Path, stand: Stand) -> None:
 
 @pytest.mark.parametrize("package", ["mlflow", "wandb"])
 def test_a_tracker_that_is_not_installed_says_which_extra_is(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choosing, "find_spec", lambda name: None)
+    monkeypatch.setattr(selection, "find_spec", lambda name: None)
     options = {"mlflow": None, "wandb": None, package: "sqlite:///x.db" if package == "mlflow" else "p"}
-    with pytest.raises(InputError, match=rf"^--{package}: .* is not installed: pip install 'tuner\[{package}\]'$"):
+    with pytest.raises(InputError, match=rf"^{package}: .* is not installed: pip install 'tuner\[{package}\]'$"):
         choose_trackers(False, **options)
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"mlflow": ""}, "--mlflow '': give a server"),
-        ({"mlflow": 3}, "--mlflow 3: give a server"),
-        ({"mlflow": "postgresql://me:secret@db/x"}, "--mlflow: the URI holds a password"),
-        ({"mlflow": "postgresql://me@db/x?Password=secret"}, "--mlflow: the URI holds a password"),
+        ({"mlflow": ""}, "mlflow='': give a server"),
+        ({"mlflow": 3}, "mlflow=3: give a server"),
+        ({"mlflow": "postgresql://me:secret@db/x"}, "mlflow: the URI holds a password"),
+        ({"mlflow": "postgresql://me@db/x?Password=secret"}, "mlflow: the URI holds a password"),
         (
             {"mlflow": "sqlite:///nowhere/m.db"},
-            "--mlflow sqlite:///nowhere/m.db: there is no folder nowhere; make it or",
+            "mlflow='sqlite:///nowhere/m.db': there is no folder nowhere; make it or",
         ),
-        ({"wandb": ""}, "--wandb '': give a project's name"),
-        ({"wandb": "a/b/c"}, "--wandb 'a/b/c': give a project's name"),
+        ({"wandb": ""}, "wandb='': give a project's name"),
+        ({"wandb": "a/b/c"}, "wandb='a/b/c': give a project's name"),
     ],
 )
 def test_what_can_be_no_tracker_is_refused(options: dict[str, Any], said: str) -> None:
@@ -169,7 +168,7 @@ def stand_in_for_wandb(made: list[Any], logged_in: bool) -> SimpleNamespace:
 def test_wandb_is_told_the_figures_of_the_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
     monkeypatch.setitem(sys.modules, "wandb", stand_in_for_wandb(made, logged_in=True))
-    monkeypatch.setattr(choosing, "find_spec", lambda name: name)
+    monkeypatch.setattr(selection, "find_spec", lambda name: name)
     result = study(tmp_path / "out", {"name": "a"}, {"name": "b", "fault": 1}, wandb="team/project")
     good, bad = made
     assert (good.given["entity"], good.given["project"], good.given["group"]) == ("team", "project", "out")
@@ -187,8 +186,8 @@ def test_wandb_without_a_key_is_refused_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", stand_in_for_wandb([], logged_in=False))
-    monkeypatch.setattr(choosing, "find_spec", lambda name: name)
-    with pytest.raises(InputError, match=r"^--wandb project: W&B knows no key here: run wandb login"):
+    monkeypatch.setattr(selection, "find_spec", lambda name: name)
+    with pytest.raises(InputError, match=r"^wandb='project': W&B knows no key here: run wandb login"):
         study(tmp_path / "out", {"name": "a"}, wandb="project")
     assert not (tmp_path / "out").exists()
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Sequence
-from typing import Any
 
-from tuner.errors import InputError
-from tuner.integrations.ray_tune.resource_requests import Estimate, Terms, given
+from tuner.errors import InputError, ParameterError
+from tuner.integrations.ray_tune.trainable_spec import Estimate, TrainableSpec, given_estimate
 from tuner.machine.devices import DeviceChoice, detect_devices
 from tuner.placement.packing import limited
 from tuner.placement.retry import OnOom
@@ -19,7 +18,7 @@ WRAPPED = "is_memory_aware"  # an attribute of the classes that are returned
 
 
 def memory_aware(
-    trainable: Any,
+    trainable: object,
     *,
     estimate: Estimate,
     device: DeviceChoice = "auto",
@@ -31,63 +30,62 @@ def memory_aware(
     backoff: float = 5.0,
     backoff_max: float = 300.0,
     on_oom: OnOom = "grow",
-) -> Any:
-    """Wraps a trainable for ``ray.tune.Tuner``: each of its trials has a share of a device by what it needs.
+) -> type:
+    """Wraps a trainable for ``ray.tune.Tuner``: each of its trials gets the share of a device that it needs.
 
     Tune's own loop runs the trials, as many side by side as their shares allow. A trial that takes more than its
-    share fails alone, and Tune runs it again from its last checkpoint with a larger one. It is the same trial in
-    Tune's results, which have ``attempts``, ``gpu_fraction``, ``estimated_memory_gb`` and ``peak_memory_gb`` besides.
+    share fails alone, and Tune runs it again from its last checkpoint with a larger one. It stays one trial in Tune's
+    results, which also have ``attempts``, ``gpu_fraction``, ``estimated_memory_gb`` and ``peak_memory_gb``.
 
     Args:
-        trainable: a function of a configuration, or a class of ``ray.tune.Trainable``; as it is, or out of
+        trainable: a function of a configuration, or a subclass of ``ray.tune.Trainable``; as it is, or from
             ``tune.with_parameters`` or ``tune.with_resources``, whose CPUs and custom resources stay.
-        estimate: what a trial's process takes from its device: a number of GB, or a function that gives one, or a
-            ``MemoryEstimate``, for a configuration.
+        estimate: what a trial's process takes from its device: a number of GB, or a function of a configuration that
+            returns one or a ``MemoryEstimate``.
         device: "cuda", "cpu" for the machine's RAM, or "auto" for GPUs where there are any; of this machine, or of
             the cluster that Ray is connected to.
         device_memory_gb: use no more of a device than if it had this much.
-        gpu_memory_buffer_gb: what is left alone on each device.
+        gpu_memory_buffer_gb: the memory to leave alone on each device.
         caps: end a trial that outgrows its share, before it takes its neighbours'.
-        max_attempts: a trial may run out of memory so many times.
-        retry_growth: what its share is multiplied by after that, up to a whole device.
-        backoff: the first retry waits up to so many seconds for its memory to be free, further ones twice as long.
-        backoff_max: but none longer than this.
+        max_attempts: the maximum number of attempts for a trial that runs out of memory.
+        retry_growth: the factor by which its share grows after that, up to a whole device.
+        backoff: the seconds that the first retry waits at most for its memory to be free; doubles with each retry.
+        backoff_max: the longest such wait, in seconds.
         on_oom: "grow", or "fail" for no retries.
 
     Returns:
-        A class of ``ray.tune.Trainable``, with the trainable's name.
+        A subclass of ``ray.tune.Trainable`` with the trainable's name.
 
     Raises:
-        InputError: something given cannot be used, or every trial needs more than there is.
+        InputError: an argument cannot be used, or every trial needs more memory than there is.
     """
     options = {name: value for name, value in locals().items() if name in Settings.__dataclass_fields__}
     settings = Settings.from_options(options)
     settings.check()
     if on_oom == "accumulate":
-        raise InputError(
-            'on_oom="accumulate": a trainable of Tune\'s decides its batches itself; use "grow" or "fail"'
-        )
+        rule = 'a trainable of Tune decides its batches itself; use "grow" or "fail"'
+        raise ParameterError("on_oom", on_oom, rule)
     base = _class_of(trainable)
     if hasattr(base, WRAPPED):
         raise InputError(f"trainable {base.__name__}: it is memory-aware already: wrap it once")
     if not callable(estimate):
-        given(estimate)
+        given_estimate(estimate)
     devices = _devices(device)
     if device_memory_gb is not None:
         devices = [limited(each, int(device_memory_gb * GB)) for each in devices]
-    terms = Terms(base.__name__, estimate, devices, settings)
-    if not callable(estimate) and (refusal := terms.refusal(given(estimate))):
+    spec = TrainableSpec(base.__name__, estimate, devices, settings)
+    if not callable(estimate) and (refusal := spec.refusal(given_estimate(estimate))):
         raise InputError(refusal)
     from tuner.integrations.ray_tune.trainable import wrapped
 
-    return wrapped(base, terms)
+    return wrapped(base, spec)
 
 
-def _class_of(trainable: Any) -> Any:
-    """The trainable as a class of Tune's.
+def _class_of(trainable: object) -> type:
+    """The trainable as a class of Tune.
 
     Raises:
-        InputError: it is none.
+        InputError: it cannot be one.
     """
     from ray.tune import Trainable
     from ray.tune.trainable import wrap_function
@@ -96,11 +94,11 @@ def _class_of(trainable: Any) -> Any:
         return trainable
     if inspect.isclass(trainable) or not callable(trainable):
         raise InputError(
-            f"trainable {trainable!r}: must be a function of a configuration, or a class of ray.tune.Trainable"
+            f"trainable {trainable!r}: must be a function of a configuration, or a subclass of ray.tune.Trainable"
         )
     name = getattr(trainable, "__name__", type(trainable).__name__)
     try:
-        found = wrap_function(trainable)
+        found: type = wrap_function(trainable)
     except (ValueError, TypeError) as error:
         raise InputError(f"trainable {name}: must take one argument, the configuration") from error
     found.__name__ = name

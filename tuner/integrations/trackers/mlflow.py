@@ -13,8 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
-from tuner.errors import InputError
-from tuner.integrations.trackers.base import EPOCH, Figures, Run, Study, row_config, row_figures, row_texts
+from tuner.errors import InputError, ParameterError, option
+from tuner.integrations.trackers.base import (
+    EPOCH,
+    Figures,
+    TrackedStudy,
+    TrackedTrial,
+    row_config,
+    row_figures,
+    row_texts,
+)
 from tuner.machine.caps import environment
 from tuner.records.rows import Row
 from tuner.trial import SUCCESSFUL
@@ -25,9 +33,10 @@ if TYPE_CHECKING:
 KEY = "tuner.run"  # the tag by which a trial's run is found again
 CONNECT_SECONDS = 3.0
 SQLITE = "sqlite:///"
-SECRETS = ("password", "passwd", "pwd", "passcode", "token")  # of a query, as drivers of databases have them
+EXAMPLES = "a server such as http://127.0.0.1:5000, or sqlite:///mlflow.db"
+SECRETS = ("password", "passwd", "pwd", "passcode", "token")  # the names that drivers of databases have in a query
 PORTS = {"http": 80, "https": 443}
-# For the first question alone; MLflow's own is up to 16 minutes.
+# For the first request; by default MLflow waits up to 16 minutes.
 PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
 
 
@@ -46,38 +55,31 @@ class MLflow:
     name = "mlflow"
 
     def __init__(self, uri: str) -> None:
-        """Does not connect yet.
-
-        Args:
-            uri: of the tracking server or store.
-        """
+        """Does not connect yet; ``uri`` is that of the tracking server or store."""
         self._uri = uri
         self._runs: dict[str, _Known] = {}
 
     def connect(self) -> None:
-        """Asks for an experiment; a new database is made by that.
+        """Asks for an experiment, which creates a new database.
 
         Raises:
-            InputError: nobody answers, or MLflow has no use for the URI.
+            InputError: no server answers, or MLflow cannot use the URI.
         """
         _check_server(self._uri)
         os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # two lines after each trial
         try:
             from mlflow.tracking import MlflowClient
 
-            for noisy in ("mlflow", "alembic"):  # they tell how tables are made
+            for noisy in ("mlflow", "alembic"):  # they report how tables are made
                 logging.getLogger(noisy).setLevel(logging.WARNING)
             self._client: MlflowClient = MlflowClient(tracking_uri=self._uri)
             with environment({name: value for name, value in PATIENCE.items() if name not in os.environ}):
                 self._client.search_experiments(max_results=1)
         except Exception as error:
-            said = " ".join(str(error).split()).partition(". ")[0][:300]
-            raise InputError(
-                f"--mlflow {self._uri}: cannot be used: {said}; give a server such as http://127.0.0.1:5000, or "
-                "sqlite:///mlflow.db"
-            ) from error
+            reason = " ".join(str(error).split()).partition(". ")[0][:300]
+            raise ParameterError("mlflow", self._uri, "cannot be used", f"{reason}; give {EXAMPLES}") from error
 
-    def open(self, study: Study) -> None:
+    def open(self, study: TrackedStudy) -> None:
         """Finds or makes the experiment."""
         self._study = study
         found = self._client.get_experiment_by_name(study.name)
@@ -85,15 +87,15 @@ class MLflow:
             raise RuntimeError(f"the experiment {study.name} was deleted: restore it or rename the study's folder")
         self._experiment = found.experiment_id if found else self._client.create_experiment(study.name)
 
-    def begin(self, run: Run) -> None:
-        """Goes on with the trial's run; if that has epochs that are trained again, makes it anew with the others.
+    def begin(self, tracked: TrackedTrial) -> None:
+        """Continues the trial's run; if it has epochs that will be trained again, replaces it by one without these.
 
-        MLflow keeps every value of a metric for ever, so an epoch that were told twice would stand there twice.
+        MLflow keeps every value of a metric for ever, so an epoch that is logged twice would be there twice.
         """
-        trial_id = run.trial.trial_id
-        params = {_plain(key): str(value) for key, value in run.hyperparameters.items()}
-        known = self._runs.pop(trial_id, None) or self._find(run)
-        if known and (known.params != params or known.epoch > run.epoch):
+        trial_id = tracked.trial.trial_id
+        params = {_plain(key): str(value) for key, value in tracked.hyperparameters.items()}
+        known = self._runs.pop(trial_id, None) or self._find(tracked)
+        if known and (known.params != params or known.epoch > tracked.epoch):
             self._client.delete_run(known.run_id)
             known = None
         if known:
@@ -104,14 +106,14 @@ class MLflow:
             KEY: self._key(trial_id),
             "tuner.study": self._study.name,
             "tuner.trial_id": trial_id,
-            "tuner.workload": run.trial.workload,
-            "tuner.name": run.trial.name,
-            "tuner.device": run.device,
+            "tuner.workload": tracked.trial.workload,
+            "tuner.name": tracked.trial.name,
+            "tuner.device": tracked.device,
         }
-        made = self._client.create_run(self._experiment, run_name=run.name, tags=tags)
+        made = self._client.create_run(self._experiment, run_name=tracked.name, tags=tags)
         self._runs[trial_id] = _Known(made.info.run_id, params)
         self._batch(made.info.run_id, params=params)
-        for epoch, figures in sorted(run.earlier.items()):
+        for epoch, figures in sorted(tracked.earlier.items()):
             self.log(trial_id, epoch, figures)
 
     def log(self, trial_id: str, epoch: int, figures: Figures) -> None:
@@ -121,19 +123,19 @@ class MLflow:
         self._batch(known.run_id, figures, epoch)
 
     def end(self, row: Row) -> None:
-        """Adds the final figures, how it ended, and what a retry has changed of its configuration."""
+        """Adds the final figures, how the trial ended, and what a retry has changed in its configuration."""
         known = self._runs.pop(row["trial_id"])
         late = {_plain(key): str(value) for key, value in row_config(row).items()}
         late = {key: value for key, value in late.items() if key not in known.params}
         tags = {f"tuner.{key}": value for key, value in row_texts(row).items()}
-        # By attempts, as a trial that is gone on with ends more than once, and the last is what MLflow shows.
+        # The step is the number of attempts: a resumed trial ends more than once, and MLflow shows the last.
         self._batch(known.run_id, row_figures(row), row["attempts"], late, tags)
         interrupted = row["status"] == "interrupted"
         status = "FINISHED" if row["status"] in SUCCESSFUL else "KILLED" if interrupted else "FAILED"
         self._client.set_terminated(known.run_id, status)
 
     def close(self) -> None:
-        """Everything has been sent."""
+        """Nothing to do: everything has been sent."""
 
     def _batch(
         self,
@@ -153,10 +155,10 @@ class MLflow:
             [RunTag(key, value) for key, value in (tags or {}).items()],
         )
 
-    def _find(self, run: Run) -> _Known | None:
+    def _find(self, tracked: TrackedTrial) -> _Known | None:
         """The run that an earlier process has made for the trial."""
         found = self._client.search_runs(
-            [self._experiment], f"tags.`{KEY}` = '{self._key(run.trial.trial_id)}'", max_results=1
+            [self._experiment], f"tags.`{KEY}` = '{self._key(tracked.trial.trial_id)}'", max_results=1
         )
         if not found:
             return None
@@ -170,7 +172,7 @@ class MLflow:
 
 
 def _plain(name: str) -> str:
-    """A name as MLflow takes it: ``val_recall@10`` is ``val_recall_10`` there."""
+    """A name that MLflow accepts: ``val_recall_10`` for ``val_recall@10``."""
     return re.sub(r"[^\w\-. :/]", "_", name)
 
 
@@ -178,24 +180,24 @@ def check_uri(uri: object) -> str:
     """A tracking URI that may be kept in ``study.json``.
 
     Raises:
-        InputError: it is no text, empty, holds a password, or is of a file in a folder that is not there.
+        InputError: it is no text, empty, contains a password, or names a file in a folder that does not exist.
     """
     if not isinstance(uri, str) or not uri.strip():
-        raise InputError(f"--mlflow {uri!r}: give a server such as http://127.0.0.1:5000, or sqlite:///mlflow.db")
+        raise ParameterError("mlflow", uri, f"give {EXAMPLES}")
     parts = urlsplit(uri)
     if parts.password is not None or any(key.lower() in SECRETS for key, _ in parse_qsl(parts.query)):
         raise InputError(
-            "--mlflow: the URI holds a password, which study.json would keep: leave it out and set "
+            f"{option('mlflow')}: the URI holds a password, which study.json would keep: leave it out and set "
             "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or what the database reads, such as PGPASSWORD"
         )
     file = Path(uri.strip().removeprefix(SQLITE))
     if uri.strip().startswith(SQLITE) and not file.parent.is_dir():
-        raise InputError(f"--mlflow {uri}: there is no folder {file.parent}; make it or give another")
+        raise ParameterError("mlflow", uri, f"there is no folder {file.parent}; make it or give another")
     return uri.strip()
 
 
 def _check_server(uri: str) -> None:
-    """Refuses a server that nobody answers at: MLflow itself would try for minutes."""
+    """Rejects a server that does not answer, as MLflow would try for minutes."""
     parts = urlsplit(uri)
     if parts.scheme not in PORTS:
         return
@@ -203,5 +205,6 @@ def _check_server(uri: str) -> None:
         address = parts.hostname or "", parts.port or PORTS[parts.scheme]
         socket.create_connection(address, CONNECT_SECONDS).close()
     except (OSError, ValueError) as error:
-        said = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"--mlflow {uri}: nothing answers there ({said}): is it the address of a server?") from error
+        reason = getattr(error, "strerror", None) or str(error)
+        missing = f"nothing answers there ({reason})"
+        raise ParameterError("mlflow", uri, missing, "is it the address of a server?") from error

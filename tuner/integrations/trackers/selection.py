@@ -1,20 +1,20 @@
-"""From options to trackers."""
+"""Chooses trackers by the options of a study."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
 
-from tuner.errors import InputError
+from tuner.errors import InputError, option
 from tuner.integrations.trackers.base import Tracker
 from tuner.integrations.trackers.threads import Trackers
 
 
 def choose_trackers(tensorboard: bool, mlflow: str | None, wandb: str | None) -> Trackers:
-    """The trackers that were asked for; none has been connected yet.
+    """The trackers that were asked for, not connected yet.
 
     Args:
         tensorboard: write event files into the study's folder.
-        mlflow: URI of a tracking server or store.
+        mlflow: the URI of a tracking server or store.
         wandb: a project of Weights & Biases.
 
     Raises:
@@ -42,4 +42,4 @@ def choose_trackers(tensorboard: bool, mlflow: str | None, wandb: str | None) ->
 
 def _check_installed(package: str) -> None:
     if find_spec(package) is None:
-        raise InputError(f"--{package}: the package {package} is not installed: pip install 'tuner[{package}]'")
+        raise InputError(f"{option(package)}: the package {package} is not installed: pip install 'tuner[{package}]'")

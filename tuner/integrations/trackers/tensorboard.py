@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
-from tuner.integrations.trackers.base import Figures, Run, Study, row_config, row_figures
+from tuner.integrations.trackers.base import Figures, TrackedStudy, TrackedTrial, row_config, row_figures
 from tuner.records.rows import Row
 from tuner.trial import SUCCESSFUL
 
@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 
 FOLDER = "tensorboard"
 HPARAMS = ".hparams"  # ends the name of the file with a trial's hyperparameters and final figures
+
+
+class _Message(Protocol):
+    """A message of Protocol Buffers."""
+
+    def SerializeToString(self) -> bytes: ...
 
 
 class TensorBoard:
@@ -27,23 +33,23 @@ class TensorBoard:
         self._writers: dict[str, SummaryWriter] = {}
 
     def connect(self) -> None:
-        """Its package comes with Ray Tune, and its files lie in the study's folder."""
+        """Nothing to do: its package comes with Ray Tune, and its files are in the study's folder."""
 
-    def open(self, study: Study) -> None:
-        """Takes the folder."""
+    def open(self, study: TrackedStudy) -> None:
+        """Remembers the folder."""
         self._folder = study.folder / FOLDER
 
-    def begin(self, run: Run) -> None:
-        """Begins a further event file; what others have of the epochs that follow is declared void."""
+    def begin(self, tracked: TrackedTrial) -> None:
+        """Begins another event file, which declares void what earlier ones have of the epochs that follow."""
         from tensorboardX import SummaryWriter
 
-        if before := self._writers.pop(run.trial.trial_id, None):
+        if before := self._writers.pop(tracked.trial.trial_id, None):
             before.close()
-        folder = self._folder / _folder_name(run)
-        purge = run.epoch + 1 if folder.exists() else None
+        folder = self._folder / _folder_name(tracked)
+        purge = tracked.epoch + 1 if folder.exists() else None
         # Files are named by the second, and one of the same name would be written over.
-        suffix = f".{run.epoch:06d}"
-        self._writers[run.trial.trial_id] = SummaryWriter(
+        suffix = f".{tracked.epoch:06d}"
+        self._writers[tracked.trial.trial_id] = SummaryWriter(
             str(folder), purge_step=purge, flush_secs=5, filename_suffix=suffix
         )
 
@@ -53,7 +59,7 @@ class TensorBoard:
             self._writers[trial_id].add_scalar(name, value, epoch)
 
     def end(self, row: Row) -> None:
-        """Writes hyperparameters and final figures into a file of their own, in place of an earlier one."""
+        """Writes hyperparameters and final figures into a file of their own, which replaces an earlier one."""
         from tensorboardX import SummaryWriter
 
         writer = self._writers.pop(row["trial_id"])
@@ -73,15 +79,15 @@ class TensorBoard:
             writer.close()
 
 
-def _folder_name(run: Run) -> str:
-    plain = re.sub(r"[^\w.=+-]+", "_", run.trial.name)
-    return f"{run.trial.trial_id}-{plain}"
+def _folder_name(tracked: TrackedTrial) -> str:
+    plain = re.sub(r"[^\w.=+-]+", "_", tracked.trial.name)
+    return f"{tracked.trial.trial_id}-{plain}"
 
 
-def _session(row: Row) -> list[Any]:
-    """The two messages that HParams reads: the hyperparameters, and how it ended.
+def _session(row: Row) -> list[object]:
+    """The two messages that HParams reads: the hyperparameters, and how the trial ended.
 
-    The experiment, which would list the hyperparameters of all trials, is made by TensorBoard of theirs.
+    TensorBoard makes the experiment, a list of all trials' hyperparameters, from these.
     """
     from tensorboardX.proto.api_pb2 import Status
     from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData, SessionEndInfo, SessionStartInfo
@@ -92,15 +98,15 @@ def _session(row: Row) -> list[Any]:
             start.hparams[key].string_value = value
         else:
             start.hparams[key].number_value = value
-    how = "STATUS_SUCCESS" if row["status"] in SUCCESSFUL else "STATUS_FAILURE"
-    end = SessionEndInfo(status=Status.Value(how))
+    status = "STATUS_SUCCESS" if row["status"] in SUCCESSFUL else "STATUS_FAILURE"
+    end = SessionEndInfo(status=Status.Value(status))
     return [
         _summary("_hparams_/session_start_info", HParamsPluginData(session_start_info=start, version=0)),
         _summary("_hparams_/session_end_info", HParamsPluginData(session_end_info=end, version=0)),
     ]
 
 
-def _summary(tag: str, content: Any) -> Any:
+def _summary(tag: str, content: _Message) -> object:
     from tensorboardX.proto.summary_pb2 import Summary, SummaryMetadata
 
     plugin = SummaryMetadata.PluginData(plugin_name="hparams", content=content.SerializeToString())

@@ -1,6 +1,6 @@
-"""Telling trackers what happens: each in a thread of its own, so that one that is slow or fails costs a line.
+"""Runs each tracker in a thread of its own, so that one that is slow or fails does not hold up the study.
 
-What is told is kept in order and waited for at the study's end, but no longer than ``CLOSE_SECONDS``.
+Events stay in order. The end of the study waits for them, but no longer than ``CLOSE_SECONDS``.
 """
 
 from __future__ import annotations
@@ -12,30 +12,25 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any
 
-from tuner.integrations.trackers.base import Figures, Run, Study, Tracker, epoch_figures, line_figures
+from tuner.integrations.trackers.base import Figures, TrackedStudy, TrackedTrial, Tracker, epoch_figures, line_figures
 from tuner.records.epochs import EPOCHS, histories, read_epochs
 from tuner.records.rows import Row
 from tuner.trial import EpochReport, Placement
 
 CLOSE_SECONDS = 30.0
-ID_KEYS = ("started", "command", "fingerprint")  # of study.json: they never change, wherever the folder is moved
+ID_KEYS = ("started", "command", "fingerprint")  # of study.json: they never change
 
 
 class Trackers:
     """All trackers of a study, of which there may be none."""
 
     def __init__(self, trackers: Sequence[Tracker] = ()) -> None:
-        """Tells nothing yet.
-
-        Args:
-            trackers: that the user has asked for.
-        """
-        self._feeds = [_Feed(tracker) for tracker in trackers]
+        """Starts nothing yet."""
+        self._threads = [_TrackerThread(tracker) for tracker in trackers]
         self._placements: dict[str, Placement] = {}
         self._begun: set[str] = set()
-        self._told: dict[str, dict[int, Figures]] = {}
+        self._figures: dict[str, dict[int, Figures]] = {}  # by trial id and epoch
 
     def connect(self) -> None:
         """Makes sure that all can be used.
@@ -43,27 +38,22 @@ class Trackers:
         Raises:
             InputError: one cannot.
         """
-        for feed in self._feeds:
-            feed.tracker.connect()
+        for thread in self._threads:
+            thread.tracker.connect()
 
-    def open(self, folder: Path, study: Mapping[str, Any]) -> None:
-        """A study begins, or is gone on with.
-
-        Args:
-            folder: the study's.
-            study: what its ``study.json`` says.
-        """
-        if not self._feeds:
+    def open(self, folder: Path, study: Mapping[str, object]) -> None:
+        """A study begins or is resumed; ``study`` is the content of its ``study.json``."""
+        if not self._threads:
             return
         for trial_id, lines in histories(read_epochs(folder / EPOCHS)).items():
-            self._told[trial_id] = {epoch: line_figures(line) for epoch, line in lines.items()}
-        about = Study(folder.resolve().name, study_id(study), folder)
-        for feed in self._feeds:
-            feed.start()
-        self._tell(lambda tracker: tracker.open(about))
+            self._figures[trial_id] = {epoch: line_figures(line) for epoch, line in lines.items()}
+        about = TrackedStudy(folder.resolve().name, study_id(study), folder)
+        for thread in self._threads:
+            thread.start()
+        self._send(lambda tracker: tracker.open(about))
 
     def started(self, placement: Placement) -> None:
-        """A trial has been given its place."""
+        """A trial has been placed and started."""
         self._placements[placement.trial.trial_id] = placement
         self._begun.discard(placement.trial.trial_id)
 
@@ -72,52 +62,52 @@ class Trackers:
         trial_id = report.trial_id
         if trial_id not in self._begun:
             self._begin(trial_id, report.epoch)
-        if not self._feeds or not report.metrics:
+        if not self._threads or not report.metrics:
             return
         figures = epoch_figures(report, self._placements[trial_id].limit_bytes)
-        self._told.setdefault(trial_id, {})[report.epoch] = figures
-        self._tell(lambda tracker: tracker.log(trial_id, report.epoch, figures))
+        self._figures.setdefault(trial_id, {})[report.epoch] = figures
+        self._send(lambda tracker: tracker.log(trial_id, report.epoch, figures))
 
     def ended(self, row: Row) -> None:
-        """A trial has ended for good, or for this time; one that was never placed has no run."""
+        """A trial has ended for good or for now; one that was never placed has no run."""
         trial_id = row["trial_id"]
         if trial_id not in self._placements:
             return
-        if trial_id not in self._begun:  # it failed before its first word
-            self._begin(trial_id, max(self._told.get(trial_id, {}), default=0))
-        self._told.pop(trial_id, None)
+        if trial_id not in self._begun:  # it failed before its first report
+            self._begin(trial_id, max(self._figures.get(trial_id, {}), default=0))
+        self._figures.pop(trial_id, None)
         del self._placements[trial_id]
-        self._tell(lambda tracker: tracker.end(row))
+        self._send(lambda tracker: tracker.end(row))
 
     def faults(self) -> list[str]:
-        """What has gone wrong since this was asked the last time, a line for each tracker."""
-        return [feed.faults.get() for feed in self._feeds if not feed.faults.empty()]
+        """The trackers' errors since the last call, a line each."""
+        return [thread.faults.get() for thread in self._threads if not thread.faults.empty()]
 
     def close(self) -> list[str]:
-        """Waits until everything has been told; returns what went wrong, a line each."""
-        self._tell(lambda tracker: tracker.close())
+        """Waits until everything has been sent; returns the trackers' errors, a line each."""
+        self._send(lambda tracker: tracker.close())
         deadline = time.monotonic() + CLOSE_SECONDS
-        late = [feed for feed in self._feeds if not feed.finish(deadline - time.monotonic())]
-        said = [f"{feed.tracker.name}: did not take everything within {CLOSE_SECONDS:g} s" for feed in late]
-        return [*self.faults(), *said]
+        late = [thread for thread in self._threads if not thread.finish(deadline - time.monotonic())]
+        faults = [f"{thread.tracker.name}: did not take everything within {CLOSE_SECONDS:g} s" for thread in late]
+        return [*self.faults(), *faults]
 
     def _begin(self, trial_id: str, epoch: int) -> None:
         self._begun.add(trial_id)
-        if not self._feeds:
+        if not self._threads:
             return
         placement = self._placements[trial_id]
-        earlier = {each: told for each, told in self._told.get(trial_id, {}).items() if each <= epoch}
-        self._told[trial_id] = dict(earlier)
-        run = Run(placement.trial, placement.device.label, epoch, earlier)
-        self._tell(lambda tracker: tracker.begin(run))
+        earlier = {each: figures for each, figures in self._figures.get(trial_id, {}).items() if each <= epoch}
+        self._figures[trial_id] = dict(earlier)
+        tracked = TrackedTrial(placement.trial, placement.device.label, epoch, earlier)
+        self._send(lambda tracker: tracker.begin(tracked))
 
-    def _tell(self, what: Callable[[Tracker], None]) -> None:
-        for feed in self._feeds:
-            feed.put(what)
+    def _send(self, event: Callable[[Tracker], None]) -> None:
+        for thread in self._threads:
+            thread.put(event)
 
 
-class _Feed:
-    """A tracker with the thread that talks to it; after its first error it is told nothing more."""
+class _TrackerThread:
+    """The thread of a tracker; after the first error the tracker gets nothing more."""
 
     def __init__(self, tracker: Tracker) -> None:
         self.tracker = tracker
@@ -130,12 +120,12 @@ class _Feed:
     def start(self) -> None:
         self._thread.start()
 
-    def put(self, what: Callable[[Tracker], None]) -> None:
+    def put(self, event: Callable[[Tracker], None]) -> None:
         if not self._broken:
-            self._queue.put(what)
+            self._queue.put(event)
 
     def finish(self, timeout_seconds: float) -> bool:
-        """Whether everything has been told within so many seconds."""
+        """Whether everything has been sent within this time."""
         if self._thread.ident is None:
             return True
         self._queue.put(None)
@@ -143,18 +133,18 @@ class _Feed:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        while what := self._queue.get():
+        while event := self._queue.get():
             if self._broken:
                 continue
             try:
-                what(self.tracker)
+                event(self.tracker)
             except Exception as error:
                 self._broken = True
-                said = " ".join(str(error).split()) or type(error).__name__
-                self.faults.put(f"{self.tracker.name}: {said[:300]}; it is told nothing more, the study goes on")
+                text = " ".join(str(error).split()) or type(error).__name__
+                self.faults.put(f"{self.tracker.name}: {text[:300]}; it gets nothing more, the study goes on")
 
 
-def study_id(study: Mapping[str, Any]) -> str:
-    """Twelve letters by which trackers know a study again when it is gone on with."""
+def study_id(study: Mapping[str, object]) -> str:
+    """Twelve letters that identify a study to trackers, also after it is resumed."""
     text = json.dumps([study.get(key) for key in ID_KEYS])
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()

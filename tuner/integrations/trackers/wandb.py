@@ -6,8 +6,8 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from tuner.errors import InputError
-from tuner.integrations.trackers.base import Figures, Run, Study, row_config, row_figures, row_texts
+from tuner.errors import ParameterError
+from tuner.integrations.trackers.base import Figures, TrackedStudy, TrackedTrial, row_config, row_figures, row_texts
 from tuner.records.rows import Row
 from tuner.trial import SUCCESSFUL
 
@@ -24,20 +24,16 @@ class WandB:
     name = "wandb"
 
     def __init__(self, project: str) -> None:
-        """Does not connect yet.
-
-        Args:
-            project: its name, or "ENTITY/PROJECT".
-        """
+        """Does not connect yet; ``project`` is a name or "ENTITY/PROJECT"."""
         entity, _, self._project = project.rpartition("/")
         self._entity = entity or None
         self._runs: dict[str, wandb.Run] = {}
 
     def connect(self) -> None:
-        """Makes sure that there is a login, as W&B would otherwise ask for one in the middle of the study.
+        """Makes sure that there is a login, as W&B would otherwise ask for one during the study.
 
         Raises:
-            InputError: there is none, or it is not accepted.
+            InputError: there is no login, or W&B rejects it.
         """
         import wandb
 
@@ -46,30 +42,28 @@ class WandB:
         try:
             logged_in = wandb.login(prompt=False)
         except Exception as error:
-            raise InputError(f"--wandb {self._project}: {' '.join(str(error).split())[:300]}") from error
+            raise ParameterError("wandb", self._project, " ".join(str(error).split())[:300]) from error
         if not logged_in:
-            raise InputError(
-                f"--wandb {self._project}: W&B knows no key here: run wandb login, or set WANDB_API_KEY, or "
-                "WANDB_MODE=offline to send later"
-            )
+            remedy = "run wandb login, or set WANDB_API_KEY, or WANDB_MODE=offline to send later"
+            raise ParameterError("wandb", self._project, "W&B knows no key here", remedy)
 
-    def open(self, study: Study) -> None:
-        """Takes the study's name, id and folder."""
+    def open(self, study: TrackedStudy) -> None:
+        """Remembers the study."""
         self._study = study
 
-    def begin(self, run: Run) -> None:
-        """Makes the trial's run, or goes on with it; W&B takes no epoch twice, so the first value of one stays."""
+    def begin(self, tracked: TrackedTrial) -> None:
+        """Makes the trial's run or continues it; W&B keeps the first values of an epoch."""
         import wandb
 
-        if run.trial.trial_id in self._runs:
+        if tracked.trial.trial_id in self._runs:
             return
-        self._runs[run.trial.trial_id] = wandb.init(
+        self._runs[tracked.trial.trial_id] = wandb.init(
             entity=self._entity,
             project=self._project,
             group=self._study.name,
-            id=f"{self._study.study_id}-{run.trial.trial_id}",
-            name=run.name,
-            config=run.hyperparameters,
+            id=f"{self._study.study_id}-{tracked.trial.trial_id}",
+            name=tracked.name,
+            config=tracked.hyperparameters,
             dir=os.fspath(self._study.folder),
             resume="allow",
             reinit="create_new",  # trials run side by side
@@ -91,17 +85,16 @@ class WandB:
         run.finish(exit_code=0 if row["status"] in SUCCESSFUL else 1)
 
     def close(self) -> None:
-        """Every run that has ended is finished."""
+        """Nothing to do: every run that has ended is finished."""
 
 
 def check_project(project: object) -> str:
-    """A project's name that W&B takes.
+    """A valid name of a project.
 
     Raises:
-        InputError: it is none.
+        InputError: it is not valid.
     """
     if not isinstance(project, str) or not PROJECT.fullmatch(project.strip()):
-        raise InputError(
-            f"--wandb {project!r}: give a project's name, or ENTITY/PROJECT, without any of / \\ # ? % :"
-        )
+        rule = "give a project's name, or ENTITY/PROJECT, without any of / \\ # ? % :"
+        raise ParameterError("wandb", project, rule)
     return project.strip()

@@ -1,0 +1,176 @@
+"""The resources that Tune requests from Ray for a trial, and how they grow when the trial runs again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+from uuid import uuid4
+from weakref import WeakValueDictionary
+
+import ray
+from ray.exceptions import RayActorError
+from ray.tune import PlacementGroupFactory
+from ray.tune.execution.placement_groups import resource_dict_to_pg_factory
+
+from tuner.errors import InputError
+from tuner.execution.ray_api import RAY_STEP, Node
+from tuner.integrations.ray_tune.trainable_spec import TrainableSpec
+from tuner.placement.packing import need_bytes
+from tuner.trial import Request, Trial
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The memory that trials divide on a device.
+
+    Attributes:
+        kind: "cuda", or "cpu" for a machine's RAM.
+        budget_bytes: min(total − buffer, free) of the smallest device, as Tune cannot choose a trial's device.
+        ray_amount: Ray's amount of the device: 1 GPU, or a node's memory in bytes.
+    """
+
+    kind: Literal["cuda", "cpu"]
+    budget_bytes: int
+    ray_amount: float
+
+    def fraction(self, need_bytes: int) -> float:
+        """These bytes as a share of the budget, rounded down to Ray's precision so that the last trial fits, too."""
+        return max(1, math.floor(min(1.0, need_bytes / self.budget_bytes) * RAY_STEP)) / RAY_STEP
+
+    def resources(self, need_bytes: int) -> dict[str, float]:
+        """The share as Ray's resources."""
+        amount = self.fraction(need_bytes) * self.ray_amount
+        return {"GPU": amount} if self.kind == "cuda" else {"memory": math.floor(amount)}
+
+
+class TrialResources(PlacementGroupFactory):  # type: ignore[misc]
+    """The resources of one trial. They grow after an attempt that ran out of memory.
+
+    Tune keeps this object with its trial in the driver, and sends a copy with every attempt. It is a key of Tune's
+    dictionaries, so each equals only itself, however it has grown.
+
+    Attributes:
+        resources_id: the same in the driver and in the copies.
+        request: the attempt, its need, and how earlier ones have ended.
+        budget: its device's; None if the trial fits on no device.
+        refusal: why it does not fit; else empty.
+        delay_seconds: the longest time that the attempt waits for its memory to be free.
+    """
+
+    def __init__(
+        self, request: Request, budget: Budget | None, others: Mapping[str, float], refusal: str = ""
+    ) -> None:
+        """Requests the trial's share, and ``others`` of Ray's resources, such as ``{"CPU": 1}``."""
+        self.resources_id = uuid4().hex
+        self.request = request
+        self.budget = budget
+        self.refusal = refusal
+        self.delay_seconds = 0.0
+        self._others = dict(others)
+        self._bundle()
+        _IN_DRIVER[self.resources_id] = self
+
+    @property
+    def fraction(self) -> float:
+        """The share of the budget, from 0 to 1."""
+        return self.budget.fraction(self.request.need_bytes) if self.budget else 0.0
+
+    def grow(self, request: Request, delay_seconds: float) -> None:
+        """Grows to what the next attempt needs; ignores an attempt that it has been given already."""
+        if request.trial.attempt == self.request.trial.attempt + 1:
+            self.request = replace(self.request, **{name: getattr(request, name) for name in GROWING})
+            self.delay_seconds = delay_seconds
+            self._bundle()
+
+    def _bundle(self) -> None:
+        share = self.budget.resources(self.request.need_bytes) if self.budget else {}
+        super().__init__([{**self._others, **share} or {"CPU": 1.0}])
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return object.__hash__(self)
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        super().__setstate__(state)
+        _IN_DRIVER.setdefault(self.resources_id, self)  # a restored experiment's; the driver's own stays
+
+
+GROWING = ("trial", "need_bytes", "history")
+_IN_DRIVER: WeakValueDictionary[str, TrialResources] = WeakValueDictionary()
+
+
+class RunAgain(RayActorError):  # type: ignore[misc]
+    """Raised by an attempt that ran out of memory: Tune runs the trial again from its last checkpoint, with more.
+
+    Whatever its ``FailureConfig``, Tune does so when a ``RayActorError`` says that the trial's actor was preempted.
+    It asks in the driver, and there the resources grow before the answer.
+    """
+
+    def __init__(
+        self, resources_id: str = "", request: Request | None = None, delay: float = 0.0, reason: str = ""
+    ) -> None:
+        """Takes the next attempt. All arguments are positional, as exceptions are copied by their arguments."""
+        super().__init__(None, reason, False, True)
+        self.resources_id = resources_id
+        self.request = request
+        self.delay = delay
+
+    @property
+    def preempted(self) -> bool:
+        """Whether Tune is to run the trial again: yes, if its resources are known here and can grow."""
+        resources = _IN_DRIVER.get(self.resources_id)
+        if resources is None or self.request is None:
+            return False
+        resources.grow(self.request, self.delay)
+        return True
+
+
+def trial_resources(spec: TrainableSpec, config: dict[str, object], requested: object) -> TrialResources:
+    """The resources of a trial with this configuration; called in Tune's driver.
+
+    A trial that fits on no device gets no share and will fail by itself, while the others go on.
+
+    Args:
+        spec: what all trials have in common.
+        config: the trial's configuration.
+        requested: what the trainable's ``default_resource_request`` returns.
+
+    Raises:
+        InputError: the estimate cannot be used, or the trainable asks for several bundles.
+    """
+    estimate = spec.estimated(config)
+    need = min(need_bytes(estimate), spec.budget_bytes)
+    request = Request(Trial("", spec.name, "", {}, 0), estimate, need)
+    if refusal := spec.refusal(estimate):
+        return TrialResources(request, None, _others(requested), refusal)
+    return TrialResources(request, _budget(spec), _others(requested))
+
+
+def _budget(spec: TrainableSpec) -> Budget:
+    """What the trials of a device divide, with what Ray has of it."""
+    amount = 1.0
+    if spec.smallest.kind == "cpu":
+        nodes: list[Node] = ray.nodes()
+        amount = min(node["Resources"].get("memory", 0) for node in nodes if node["Alive"])
+    return Budget(spec.smallest.kind, spec.budget_bytes, amount)
+
+
+def _others(requested: object) -> Mapping[str, float]:
+    """The resources that a trainable requests, without GPUs and memory; one CPU if it requests nothing.
+
+    Raises:
+        InputError: it requests several processes or GPUs.
+    """
+    if requested is None:
+        return {"CPU": 1.0}
+    request = requested if isinstance(requested, PlacementGroupFactory) else resource_dict_to_pg_factory(requested)
+    bundle = request.bundles[0]
+    if request.head_bundle_is_empty or len(request.bundles) > 1 or bundle.get("GPU", 0) > 1:
+        raise InputError(
+            f"trainable: asks Ray for {request.bundles}: trials must be of one process, on one GPU at most"
+        )
+    return {name: amount for name, amount in bundle.items() if name not in ("GPU", "memory")}

@@ -1,0 +1,98 @@
+"""What all trials of a wrapped trainable have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from numbers import Real
+from typing import Any
+
+from tuner.errors import InputError
+from tuner.estimation.calibration import with_headroom
+from tuner.placement.packing import budget_bytes
+from tuner.placement.retry import RetryPolicy
+from tuner.spec.settings import Settings
+from tuner.trial import GB, MB, MOST_GB, Device, MemoryEstimate
+
+# What a process of Tune takes on the CPU beyond a worker of tuner, for which estimates are made: ray.tune, pandas and
+# pyarrow, which writes checkpoints. With hardly any tensors the example in ``tests/tune_mnist.py`` took 470 MiB.
+TUNE_BYTES = 120 * MB
+
+Estimate = float | Callable[[dict[str, Any]], float | MemoryEstimate]
+
+
+@dataclass(frozen=True)
+class TrainableSpec:
+    """What all trials of a wrapped trainable have in common.
+
+    Attributes:
+        name: the trainable's name.
+        estimate: the GB that a trial needs, or a function of its configuration that returns that.
+        devices: where trials may run.
+        settings: buffer, caps and retries.
+    """
+
+    name: str
+    estimate: Estimate
+    devices: Sequence[Device]
+    settings: Settings
+
+    @property
+    def policy(self) -> RetryPolicy:
+        """When a trial is tried again."""
+        return self.settings.retry_policy
+
+    @property
+    def smallest(self) -> Device:
+        """The device with the smallest budget: Tune cannot choose a trial's device, so a trial must fit on any."""
+        return min(self.devices, key=lambda device: budget_bytes(device, self.settings.buffer_bytes))
+
+    @property
+    def budget_bytes(self) -> int:
+        """The bytes that trials divide on the smallest device."""
+        return budget_bytes(self.smallest, self.settings.buffer_bytes)
+
+    def estimated(self, config: dict[str, object]) -> MemoryEstimate:
+        """The memory that a trial with this configuration needs.
+
+        Raises:
+            InputError: the estimate fails, or is no number of GB.
+        """
+        if not callable(self.estimate):
+            return given_estimate(self.estimate)
+        try:
+            found = self.estimate(config)
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            raise InputError(f"estimate: failed on {config}: {type(error).__name__}: {reason}") from error
+        if not isinstance(found, MemoryEstimate):
+            return given_estimate(found, f" for {config}")
+        if self.smallest.kind == "cuda":
+            return found
+        return with_headroom(replace(found, context_bytes=found.context_bytes + TUNE_BYTES))
+
+    def refusal(self, estimate: MemoryEstimate) -> str:
+        """Why a trial of this size fits on no device; empty if it fits."""
+        if estimate.total_bytes <= self.budget_bytes:
+            return ""
+        device = self.smallest
+        return (
+            f"estimate: a trial needs {estimate.total_bytes / GB:.2f} GB, and {device.label} has "
+            f"{self.budget_bytes / GB:.2f} GB for trials ({device.total_bytes / GB:.2f} GB in all, "
+            f"{device.free_bytes / GB:.2f} GB free, buffer {self.settings.gpu_memory_buffer_gb:.2f} GB)"
+        )
+
+
+def given_estimate(value: object, where: str = "") -> MemoryEstimate:
+    """A number of GB as an estimate without a margin.
+
+    Raises:
+        InputError: the value is no number of GB.
+    """
+    gb = float(value) if not isinstance(value, bool) and isinstance(value, Real) else 0.0
+    if not 0 < gb <= MOST_GB:
+        raise InputError(
+            f"estimate {value!r}{where}: must be a number of GB above 0 and up to {MOST_GB:,}, or a function of a "
+            "configuration that returns one"
+        )
+    return MemoryEstimate.given(gb)
