@@ -58,7 +58,7 @@ def optimize(**options):
         ({"dry_run": True}, "--dry-run: which files. Name them with --config-path PATH"),
         ({"config_path": ["a.yaml"]}, "--config-path a.yaml: add --apply to write it, or --dry-run to see"),
         ({"key": ["a=b"]}, "--key a=b: has no effect without --config-path"),
-        ({"config_path": ["nowhere.yaml"], "apply": True}, "nowhere.yaml: there is no such file or folder"),
+        ({"config_path": ["nowhere.yaml"], "apply": True}, "config_path='nowhere.yaml': there is no such file"),
         ({"footprint": "nowhere"}, "footprint nowhere: there is no such file"),
         ({"min_batch_size": 200}, "--min-batch-size 200 is above 128, the footprint's max_batch_size: lower it"),
         ({"overrides": ["accumulation=2"]}, "--set accumulation=2: accumulation is chosen; see --target-effective"),
@@ -93,9 +93,9 @@ def test_what_is_chosen_is_applied_with_backups_or_only_shown(tmp_path: Path) ->
     shown = optimize(config_path=[str(tmp_path)], dry_run=True, apply=True)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == before
     text = optimization_text(shown, dry_run=True)
-    assert "-  batch_size: 8  # per GPU\n+  batch_size: 46  # per GPU\n" in text
+    assert "-  batch_size: 8  # per GPU\n+  batch_size: 46 # per GPU\n" in text
     done = optimize(config_path=[str(tmp_path)], apply=True)
-    assert "  batch_size: 46  # per GPU\n" in (tmp_path / "config.yaml").read_text()
+    assert "  batch_size: 46 # per GPU\n" in (tmp_path / "config.yaml").read_text()
     assert "{accumulate_grad_batches: 5}" in (tmp_path / "config.yaml").read_text()
     assert (tmp_path / "01_stage.yaml").read_text() == "n_positives: 32\nn_negatives: 24\n"
     assert {path.name: path.read_text() for path in done.backups} == {f"{k}.backup": v for k, v in before.items()}

@@ -14,11 +14,10 @@ from tuner.estimation.service import EstimationService
 from tuner.machine.devices import DeviceChoice
 from tuner.search.configurations import Configs
 from tuner.sizing.choices import Chosen, Goal, check_not_chosen, explanations
-from tuner.sizing.config_edits.edit import Edit
-from tuner.sizing.config_edits.edit import apply as write
-from tuner.sizing.config_entries import Sized
-from tuner.sizing.config_files import Plan, Values, parse_keys, planned_edits, values_of
-from tuner.sizing.config_folders import ConfigFile, config_files
+from tuner.sizing.config_edits.edit_plan import EditPlan, Values, parse_keys, plan_edits, values_of
+from tuner.sizing.config_edits.file_edit import FileEdit, apply_edits
+from tuner.sizing.config_edits.found_files import ConfigFile, find_config_files
+from tuner.sizing.config_edits.listed_configurations import SizedConfiguration
 from tuner.sizing.configuration import Predictor, limited_by, reachable, size_configuration
 from tuner.sizing.footprints.footprint import read_footprint
 from tuner.sizing.footprints.stages import size_stages, stages_of
@@ -71,7 +70,7 @@ class Optimization:
     source: str
     chosen: tuple[Chosen, ...]
     explanations: tuple[str, ...]
-    edits: tuple[Edit, ...] = ()
+    edits: tuple[FileEdit, ...] = ()
     backups: tuple[Path, ...] = ()
 
 
@@ -147,7 +146,7 @@ def optimize(
     target = _target(given)
     goal = Goal(target.limit_bytes, safety_margin, target_effective_batch, devices, min_batch_size, max_batch_size)
     found = _of_footprint(given, goal) if footprint is not None else _of_workloads(given, goal, target.device)
-    plan = planned_edits(files, found.to_write, found.keys, keys, found.sized) if files else Plan((), ())
+    plan = plan_edits(files, found.to_write, found.keys, keys, found.sized) if files else EditPlan()
     return Optimization(
         device=target.device,
         goal=goal,
@@ -155,7 +154,7 @@ def optimize(
         chosen=tuple(found.chosen),
         explanations=(*target.notes, *found.explanations, *plan.notes),
         edits=plan.edits,
-        backups=tuple(write(plan.edits)) if apply and not dry_run else (),
+        backups=tuple(apply_edits(plan.edits)) if apply and not dry_run else (),
     )
 
 
@@ -168,7 +167,7 @@ class _Found:
     explanations: list[str]
     to_write: Values
     keys: Mapping[str, str]
-    sized: tuple[Sized, ...] = ()
+    sized: tuple[SizedConfiguration, ...] = ()
 
 
 def _of_footprint(given: Mapping[str, Any], goal: Goal) -> _Found:
@@ -194,13 +193,13 @@ def _of_workloads(given: Mapping[str, Any], goal: Goal, device: Device) -> _Foun
             check_not_chosen(text, choice.workload.memory_scales_with or "")
     tasks = load_tasks(choices)
     service = EstimationService(given["memory_estimation"], given["calibration"], given["expandable_segments"])
-    several, why, sized = len(choices) > 1, list[str](), list[Sized]()
+    several, why, sized = len(choices) > 1, list[str](), list[SizedConfiguration]()
     for choice in choices:
         predictor = Predictor(tasks[choice.workload.name], device, service)
         for each in choice.configurations:
             name = title(choice.workload.name, each.name, several=several)
             found, lines = _sized(predictor, name, each.values, goal, profile=given["profile"])
-            sized.append(Sized(choice.workload.name, each.name, found))
+            sized.append(SizedConfiguration(choice.workload.name, each.name, found))
             why += lines
     chosen = [each.chosen for each in sized]
     smallest = min(chosen, key=lambda each: each.batch_size)
@@ -249,7 +248,7 @@ def _files(given: Mapping[str, Any]) -> tuple[list[ConfigFile], dict[str, str]]:
         raise InputError(f"--config-path {paths[0]}: add --apply to write it, or --dry-run to see the changes")
     if given["key"] and not paths:
         raise InputError(f"--key {given['key'][0]}: has no effect without --config-path")
-    return config_files(paths), parse_keys(given["key"])
+    return find_config_files(paths), parse_keys(given["key"])
 
 
 def _check(given: Mapping[str, Any]) -> None:

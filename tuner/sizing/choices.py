@@ -66,9 +66,14 @@ class Chosen:
     measured_bytes: int | None = None
 
     @property
+    def step_size(self) -> int:
+        """The samples of an optimizer step on one device: what our files call the batch."""
+        return self.batch_size * self.accumulation
+
+    @property
     def effective_batch(self) -> int:
         """The samples of an optimizer step, over all devices."""
-        return self.batch_size * self.accumulation * self.devices
+        return self.step_size * self.devices
 
 
 def accumulation_for(batch_size: int, devices: int, effective_batch: int) -> int:

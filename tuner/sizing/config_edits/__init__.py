@@ -1,1 +1,1 @@
-"""Changes of single values in YAML and TOML files that leave every other byte as it is."""
+"""Changes of numbers in YAML and TOML files that keep comments, order, quotes and anchors."""

@@ -1,58 +1,72 @@
-"""A value in a file, and numbers as YAML and TOML write them: what both formats share."""
+"""Values of a YAML or TOML document, and numbers as both formats write them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 from tuner.trial import AUTO
 
+FORMATS = (".yaml", ".yml", ".toml")
+QUOTES = ("'", '"')
+A_VALUE, A_LIST, MULTILINE = "a value", "a list", "text of several lines"
 # What stands where no number has been chosen yet, beside a number itself.
 BLANK = ("", "~", "null", "true", "false", AUTO)
 
 
 @dataclass(frozen=True)
 class Place:
-    """A value: how it is found, and where it stands.
+    """A value in a document.
 
     Attributes:
         key: its dotted path.
-        kind: "value", or what it is instead, such as "a mapping".
-        text: what the file says, quotes included; of an alias, the alias itself.
-        start: where that text begins, or another number that no other text has.
-        origin: the start of the text that the value comes from: another's where it is an alias.
+        kind: "a value", or what it is instead, such as "a mapping".
+        text: the value's text, quotes included; of an alias, that of what it stands for.
+        content: all that stays as it is where this value is not changed.
+        origin: the same for a value and all aliases of it.
+        put: gives it another text. Aliases of a value follow it; an alias gets a value of its own.
+        alias: how an alias is written, such as "*batch"; else empty.
         literal: whether the path is written out, not just brought along by an alias or a merge key.
     """
 
     key: str
     kind: str
     text: str
-    start: int = 0
-    origin: int = 0
+    content: object
+    origin: int
+    put: Callable[[str], None]
+    alias: str = ""
     literal: bool = True
 
 
-def number_text(value: int | float) -> str:
-    """A number as both formats have it; YAML 1.1 takes an exponent without a point before it for text."""
-    text = repr(value)
-    return text.replace("e", ".0e") if "." not in text else text
+class Document(Protocol):
+    """The content of a file."""
+
+    def places(self) -> list[Place]:
+        """All values, as they are now."""
+
+    def dump(self) -> str:
+        """The whole text, with what was changed."""
 
 
 def new_text(old: str, value: int | float) -> str:
     """What a value's text becomes: the old one if it says that number already; quotes stay around numbers."""
-    inner, quote = (old[1:-1], old[0]) if old[:1] in ("'", '"') else (old, "")
+    inner, quote = (old[1:-1], old[0]) if old[:1] in QUOTES else (old, "")
+    text = repr(value)
+    if "." not in text:  # YAML 1.1 takes an exponent without a point before it for text
+        text = text.replace("e", ".0e")
     try:
         same = float(inner) == value
     except ValueError:
-        return number_text(value)
+        return text
     ambiguous = inner.lstrip("+-")[:1] == "0" and inner.lstrip("+-")[1:2].isdigit()  # 010 is 8 to some
-    return old if same and not ambiguous else f"{quote}{number_text(value)}{quote}"
+    return old if same and not ambiguous else f"{quote}{text}{quote}"
 
 
 def replaceable(text: str) -> bool:
     """Whether a number may take a value's place: not that of text such as ``${oc.env:BATCH}``."""
-    inner = (text[1:-1] if text[:1] in ("'", '"') else text).strip()
+    inner = (text[1:-1] if text[:1] in QUOTES else text).strip()
     if inner.lower() in BLANK:
         return True
     for parse in (float, lambda number: int(number, 0)):  # the second knows 0x18
@@ -62,17 +76,3 @@ def replaceable(text: str) -> bool:
         except ValueError:
             continue
     return False
-
-
-def flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """What is inside loaded content, by dotted path."""
-    if isinstance(value, (dict, list)):
-        for name, item in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from flat(item, join(key, str(name)))
-    else:
-        yield key, value
-
-
-def join(key: str, name: str) -> str:
-    """A dotted path with one more step."""
-    return f"{key}.{name}" if key else name

@@ -8,17 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuner.errors import InputError
+from tuner.errors import InputError, option
 from tuner.sizing.choices import Chosen, Number
-from tuner.sizing.config_edits.edit import Edit, edit, held
-from tuner.sizing.config_entries import Sized, entry_values, in_one_step
-from tuner.sizing.config_folders import ConfigFile
+from tuner.sizing.config_edits.file_edit import FileEdit, edit_file, held
+from tuner.sizing.config_edits.found_files import ConfigFile
+from tuner.sizing.config_edits.listed_configurations import SizedConfiguration, listed_values
 from tuner.sizing.footprints.footprint import stage_numbers
 from tuner.trial import ACCUMULATION
 
 # A number in a file's name, or two of a range, that stands alone or after "stage".
 NUMBERS = re.compile(r"(?<![^\W_])(?:stage)?(\d+(?:-\d+)?)(?![^\W_])", re.IGNORECASE)
 FEW = 3  # files that a line names; it counts the others
+SAY_WHERE = f"say where it is with {option('key', 'NAME=DOTTED.PATH')}"
 
 
 @dataclass(frozen=True)
@@ -47,15 +48,15 @@ class Values:
 
 
 @dataclass(frozen=True)
-class Plan:
+class EditPlan:
     """What is to be changed in files, and what the user should know of it."""
 
-    edits: tuple[Edit, ...]
-    notes: tuple[str, ...]
+    edits: tuple[FileEdit, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class _Planned:
+class _FilePlan:
     """What becomes of a file.
 
     Attributes:
@@ -68,7 +69,7 @@ class _Planned:
     """
 
     file: ConfigFile
-    edit: Edit | None = None
+    edit: FileEdit | None = None
     written: frozenset[tuple[str, str]] = frozenset()
     strays: tuple[str, ...] = ()
     fault: str = ""
@@ -85,10 +86,9 @@ def values_of(chosen: Sequence[Chosen], batch: str, *, one_step: bool, whose: st
         whose: of several configurations, the name of this one.
     """
     first = chosen[0]
-    size = in_one_step(first) if one_step else first.batch_size
     return Values(
         batch=batch,
-        common={batch: size, ACCUMULATION: first.accumulation},
+        common={batch: first.step_size if one_step else first.batch_size, ACCUMULATION: first.accumulation},
         stages={each.name: each.variables for each in chosen},
         needed={each.name: each.lowered for each in chosen},
         alone=one_step or (len(chosen) == 1 and not stage_numbers(first.name)),
@@ -97,25 +97,25 @@ def values_of(chosen: Sequence[Chosen], batch: str, *, one_step: bool, whose: st
 
 
 def parse_keys(texts: Sequence[str]) -> dict[str, str]:
-    """Where values are, by name, as ``--key NAME=DOTTED.PATH`` says.
+    """Where values are, by name, from texts such as ``batch_size=data_loader.batch_size``.
 
     Raises:
         InputError: a text is none.
     """
-    for text in texts:
-        name, _, path = text.partition("=")
+    pairs = {text: text.partition("=") for text in texts}
+    for text, (name, _, path) in pairs.items():
         if not name or not path:
-            raise InputError(f"--key {text}: expected NAME=DOTTED.PATH")
-    return dict(text.split("=", 1) for text in texts)
+            raise InputError(f"{option('key', text)}: expected NAME=DOTTED.PATH")
+    return {name: path for name, _, path in pairs.values()}
 
 
-def planned_edits(
+def plan_edits(
     files: Sequence[ConfigFile],
     values: Values,
     own: Mapping[str, str],
     given: Mapping[str, str],
-    sized: Sequence[Sized] = (),
-) -> Plan:
+    sized: Sequence[SizedConfiguration] = (),
+) -> EditPlan:
     """What is to be changed in each file; nothing is written.
 
     Args:
@@ -131,21 +131,21 @@ def planned_edits(
     """
     _check_keys(values, given)
     keys = {name: given.get(name, own.get(name, name)) for name in values.names()}
-    planned = [_planned(file, values, keys, () if given else sized) for file in files]
-    _check_folders(planned, values, keys)
-    written = {pair for each in planned for pair in each.written}
-    for name in given:
+    plans = [_file_plan(file, values, keys, () if given else sized) for file in files]
+    _check_folders(plans, values, keys)
+    written = {pair for each in plans for pair in each.written}
+    for name, path in given.items():
         if not any(name == other for _, other in written):
             raise InputError(
-                f"--key {name}={given[name]}: no file holds {given[name]}: give the path of a value in it"
+                f"{option('key', f'{name}={path}')}: no file holds {path}: give the path of a value in it"
             )
     _check_written(values, keys, written)
-    notes = [note for each in planned for note in each.notes]
+    notes = [note for each in plans for note in each.notes]
     if values.whose and ("", values.batch) in written:
         notes.append(f"{values.whose}: its batch, the smallest of all, goes into the files")
     if written:  # not where all are files of configurations, which have notes of their own
         notes += _not_written(values, written)
-    return Plan(tuple(each.edit for each in planned if each.edit), (*notes, *_left_alone(planned, values, keys)))
+    return EditPlan(tuple(each.edit for each in plans if each.edit), (*notes, *_left_alone(plans, values, keys)))
 
 
 def stage_of(file: Path, stages: Sequence[str]) -> str | None:
@@ -158,7 +158,9 @@ def stage_of(file: Path, stages: Sequence[str]) -> str | None:
     return None
 
 
-def _planned(file: ConfigFile, values: Values, keys: Mapping[str, str], sized: Sequence[Sized]) -> _Planned:
+def _file_plan(
+    file: ConfigFile, values: Values, keys: Mapping[str, str], sized: Sequence[SizedConfiguration]
+) -> _FilePlan:
     """What becomes of a file.
 
     Raises:
@@ -169,49 +171,43 @@ def _planned(file: ConfigFile, values: Values, keys: Mapping[str, str], sized: S
     except InputError as error:
         if file.named:
             raise
-        return _Planned(file, fault=str(error))
-    entries = entry_values(file.path, values.batch, sized) if sized else None
-    if entries and entries[0]:
-        return _Planned(file, edit(file.path, entries[0]), notes=tuple(entries[1]))
+        return _FilePlan(file, fault=error.text)
+    listed = listed_values(file.path, values.batch, sized) if sized else None
+    if listed and listed[0]:
+        return _FilePlan(file, edit_file(file.path, listed[0]), notes=tuple(listed[1]))
     stage = next(iter(values.stages)) if values.alone else stage_of(file.path, list(values.stages))
     variables = values.stages[stage] if stage else {}
-    mine = {} if entries else {**values.common, **variables}
-    mine = {name: value for name, value in mine.items() if keys[name] in found}
     strays = () if stage else tuple(name for name in keys if name not in values.common and keys[name] in found)
-    if not mine:
-        if file.named:
-            wanted = [keys[name] for name in (*values.common, *variables) if keys[name] not in found]
-            raise InputError(f"{file.path}: {_nothing(values, wanted, strays)}")
-        return _Planned(file, strays=strays)
-    edited = edit(file.path, {keys[name]: value for name, value in mine.items()})
-    return _Planned(
-        file, edited, frozenset((stage or "" if name in variables else "", name) for name in mine), strays
-    )
-
-
-def _nothing(values: Values, wanted: Sequence[str], strays: Sequence[str]) -> str:
+    wanted = {**values.common, **variables}
+    mine = {} if listed else {name: value for name, value in wanted.items() if keys[name] in found}
+    if mine:
+        written = frozenset((stage or "" if name in variables else "", name) for name in mine)
+        edit = edit_file(file.path, {keys[name]: value for name, value in mine.items()})
+        return _FilePlan(file, edit, written, strays)
+    if not file.named:
+        return _FilePlan(file, strays=strays)
     if strays:
-        return f"holds {', '.join(strays)}, but {_no_stage(values)}"
-    return f"holds none of {', '.join(wanted)}: add one, or say where it is with --key NAME=DOTTED.PATH"
+        raise InputError(f"{file.path}: holds {', '.join(strays)}, but {_no_stage(values)}")
+    missing = ", ".join(keys[name] for name in wanted if keys[name] not in found)
+    raise InputError(f"{file.path}: holds none of {missing}: add one, or {SAY_WHERE}")
 
 
 def _no_stage(values: Values) -> str:
     return f"no stage has this number, or its name has none: stages are {', '.join(values.stages)}"
 
 
-def _left_alone(planned: Sequence[_Planned], values: Values, keys: Mapping[str, str]) -> list[str]:
+def _left_alone(plans: Sequence[_FilePlan], values: Values, keys: Mapping[str, str]) -> list[str]:
     """What is not changed in files, and why."""
-    strays, faults = _unusable(planned, values)
-    none = [str(each.file.path) for each in planned if not (each.edit or each.strays or each.fault)]
+    strays, faults = _unusable(plans, values)
+    none = [str(each.file.path) for each in plans if not (each.edit or each.strays or each.fault)]
     nothing = [f"{_few(none)}, without any of {', '.join(keys.values())}"] if none else []
-    lines = [*strays, "; ".join([*nothing, *faults])]
-    return [f"left alone: {line}" for line in lines if line]
+    return [f"left alone: {line}" for line in (*strays, "; ".join([*nothing, *faults])) if line]
 
 
-def _unusable(planned: Sequence[_Planned], values: Values) -> tuple[list[str], list[str]]:
+def _unusable(plans: Sequence[_FilePlan], values: Values) -> tuple[list[str], list[str]]:
     """Variables of files that are no stage's, and files that cannot be read: a text at most for each of both."""
-    strays = [f"{', '.join(each.strays)} in {each.file.path}" for each in planned if each.strays]
-    faults = [each.fault for each in planned if each.fault]
+    strays = [f"{', '.join(each.strays)} in {each.file.path}" for each in plans if each.strays]
+    faults = [each.fault for each in plans if each.fault]
     return [f"{_few(strays)}: {_no_stage(values)}"] if strays else [], [_few(faults)] if faults else []
 
 
@@ -222,38 +218,34 @@ def _few(texts: Sequence[str]) -> str:
 
 def _not_written(values: Values, written: set[tuple[str, str]]) -> list[str]:
     """What was chosen, but has no place in any file; that there is no accumulation needs none."""
-    chosen = {"": {name: value for name, value in values.common.items() if (name, value) != (ACCUMULATION, 1)}}
+    common = {name: value for name, value in values.common.items() if (name, value) != (ACCUMULATION, 1)}
     found = []
-    for stage, wanted in {**chosen, **values.stages}.items():
+    for stage, wanted in {"": common, **values.stages}.items():
         texts = [f"{name} {value:g}" for name, value in wanted.items() if (stage, name) not in written]
         whose = f" of stage {stage}" if stage and not values.alone else ""
         if texts:
-            found.append(
-                f"not written: {', '.join(texts)}{whose}: no file holds {'it' if len(texts) == 1 else 'them'}"
-            )
+            them = "it" if len(texts) == 1 else "them"
+            found.append(f"not written: {', '.join(texts)}{whose}: no file holds {them}")
     return found
 
 
 def _check_keys(values: Values, keys: Mapping[str, str]) -> None:
     known = values.names()
-    for name in keys:
+    for name, path in keys.items():
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(known))}"
-            raise InputError(f"--key {name}={keys[name]}: nothing that is chosen has this name ({hint})")
+            raise InputError(f"{option('key', f'{name}={path}')}: nothing that is chosen has this name ({hint})")
 
 
-def _check_folders(planned: Sequence[_Planned], values: Values, keys: Mapping[str, str]) -> None:
+def _check_folders(plans: Sequence[_FilePlan], values: Values, keys: Mapping[str, str]) -> None:
     """Refuses folders of which no file is to be changed."""
-    for folder in dict.fromkeys(folder for each in planned for folder in each.file.folders):
-        inside = [each for each in planned if folder in each.file.folders]
+    for folder in dict.fromkeys(folder for each in plans for folder in each.file.folders):
+        inside = [each for each in plans if folder in each.file.folders]
         if not any(each.edit for each in inside):
             strays, faults = _unusable(inside, values)
-            nothing = (
-                f"no file in it has a place for {', '.join(keys.values())}: add one, or say where it is with "
-                f"--key NAME=DOTTED.PATH"
-            )
-            raise InputError(f"--config-path {folder}: {'; '.join([nothing, *strays, *faults])}")
+            nothing = f"no file in it has a place for {', '.join(keys.values())}: add one, or {SAY_WHERE}"
+            raise InputError(f"{option('config_path', str(folder))}: {'; '.join([nothing, *strays, *faults])}")
 
 
 def _check_written(values: Values, keys: Mapping[str, str], written: set[tuple[str, str]]) -> None:
@@ -263,7 +255,7 @@ def _check_written(values: Values, keys: Mapping[str, str], written: set[tuple[s
     if values.common[ACCUMULATION] > 1 and ("", ACCUMULATION) not in written:
         raise InputError(
             f"accumulation {values.common[ACCUMULATION]}: no file has a key {keys[ACCUMULATION]}: add it, or say "
-            f"where it is with --key {ACCUMULATION}=DOTTED.PATH"
+            f"where it is with {option('key', f'{ACCUMULATION}=DOTTED.PATH')}"
         )
     for stage, needed in values.needed.items():
         for name in needed:

@@ -1,4 +1,4 @@
-"""Which files ``--config-path`` means."""
+"""The files that the user names to be changed, and those inside of folders."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from tuner.errors import InputError
-from tuner.sizing.config_edits.edit import BACKUP
-
-SUFFIXES = (".yaml", ".yml", ".toml")
+from tuner.errors import InputError, option
+from tuner.sizing.config_edits.file_edit import BACKUP
+from tuner.sizing.config_edits.places import FORMATS
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class ConfigFile:
     folders: tuple[Path, ...] = ()
 
 
-def config_files(paths: Sequence[str]) -> list[ConfigFile]:
+def find_config_files(paths: Sequence[str]) -> list[ConfigFile]:
     """The files named, and those in the folders named and in folders inside them, each once.
 
     Hidden folders, links to folders and backups are left out; a link to a file counts where the file itself is not in
@@ -41,36 +40,31 @@ def config_files(paths: Sequence[str]) -> list[ConfigFile]:
     """
     found: dict[Path, ConfigFile] = {}
     for path in map(Path, paths):
-        listed = _listed(path) if path.is_dir() else [_checked(path)]
-        if not listed:
-            raise InputError(f"--config-path {path}: the folder has no file in {', '.join(SUFFIXES)}")
         folders = (path,) if path.is_dir() else ()
-        for file in listed:
+        # Links are behind what they may lead to.
+        files = sorted(_walk(path), key=lambda file: (file.is_symlink(), file)) if folders else [path]
+        if not files:
+            raise _fault(path, f"the folder has no file in {', '.join(FORMATS)}")
+        if not folders and not path.is_file():
+            raise _fault(path, "there is no such file or folder")
+        if not folders and path.suffix not in FORMATS:
+            raise _fault(path, f"must be one of {', '.join(FORMATS)}")
+        for file in files:
             known = found.get(file.resolve(), ConfigFile(file, named=False))
-            named = known.named or not folders
-            found[file.resolve()] = ConfigFile(known.path, named, (*known.folders, *folders))
+            found[file.resolve()] = ConfigFile(known.path, known.named or not folders, (*known.folders, *folders))
     return list(found.values())
-
-
-def _checked(path: Path) -> Path:
-    if not path.is_file():
-        raise InputError(f"--config-path {path}: there is no such file or folder")
-    if path.suffix not in SUFFIXES:
-        raise InputError(f"--config-path {path}: must be one of {', '.join(SUFFIXES)}")
-    return path
-
-
-def _listed(folder: Path) -> list[Path]:
-    """The files in a folder, sorted; links behind what they may lead to."""
-    return sorted(_walk(folder), key=lambda file: (file.is_symlink(), file))
 
 
 def _walk(folder: Path) -> Iterator[Path]:
     for parent, folders, names in os.walk(folder, onerror=_refuse):
         folders[:] = [name for name in folders if not name.startswith(".") and BACKUP not in name]
         files = (Path(parent, name) for name in names if BACKUP not in name)
-        yield from (file for file in files if file.suffix in SUFFIXES and file.is_file())
+        yield from (file for file in files if file.suffix in FORMATS and file.is_file())
 
 
 def _refuse(error: OSError) -> NoReturn:
-    raise InputError(f"--config-path {error.filename}: cannot be read: {error.strerror}") from error
+    raise _fault(error.filename, f"cannot be read: {error.strerror}") from error
+
+
+def _fault(path: Path | str, text: str) -> InputError:
+    return InputError(f"{option('config_path', str(path))}: {text}")

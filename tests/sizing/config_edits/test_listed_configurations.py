@@ -9,22 +9,28 @@ import pytest
 
 from tuner.errors import InputError
 from tuner.sizing.choices import Chosen
-from tuner.sizing.config_entries import Sized, entry_values
+from tuner.sizing.config_edits.listed_configurations import SizedConfiguration, listed_values
 
 CHOICES = {"a": (10, 2), "b": (4, 5), "hidden_dim=9": (6, 3)}
 OWN = "configurations:\n- {name: a, batch_size: 1, accumulation: 1}\n"
 THREE = OWN + "- {name: b}\n- {hidden_dim: 9}\n"
 
 
-def sized(name: str, workload: str = "graphsage", lowered: tuple[str, ...] = (), **variables: int) -> Sized:
+def sized(
+    name: str, workload: str = "graphsage", lowered: tuple[str, ...] = (), **variables: int
+) -> SizedConfiguration:
     batch, parts = CHOICES[name]
-    return Sized(workload, name, Chosen(name, batch, parts, 1, 1, "memory", "static", None, variables, lowered))
+    return SizedConfiguration(
+        workload, name, Chosen(name, batch, parts, 1, 1, "memory", "static", None, variables, lowered)
+    )
 
 
-def values(folder: Path, text: str, *given: Sized, name: str = "own.yaml") -> tuple[Mapping[str, float], list[str]]:
+def values(
+    folder: Path, text: str, *given: SizedConfiguration, name: str = "own.yaml"
+) -> tuple[Mapping[str, float], list[str]]:
     path = folder / name
     path.write_text(text)
-    found = entry_values(path, "batch_size", given or [sized(each) for each in CHOICES])
+    found = listed_values(path, "batch_size", given or [sized(each) for each in CHOICES])
     assert found is not None
     return found[0], [note.replace(str(path), name) for note in found[1]]
 
@@ -42,7 +48,7 @@ def test_an_entry_has_its_own_choice_and_the_defaults_the_smallest_of_the_others
 
 def test_toml_entries_have_their_own_choices_too(tmp_path: Path) -> None:
     text = "[[configurations]]\nhidden_dim = 9\nbatch_size = 1\naccumulation = 1\n"
-    mine = Sized("graphsage", "hidden_dim=9,batch_size=1,accumulation=1", sized("a").chosen)
+    mine = SizedConfiguration("graphsage", "hidden_dim=9,batch_size=1,accumulation=1", sized("a").chosen)
     found, notes = values(tmp_path, text, mine, name="own.toml")
     assert (found, notes) == ({"configurations.0.batch_size": 20, "configurations.0.accumulation": 2}, [])
 
@@ -58,7 +64,7 @@ def test_entries_that_were_not_sized_or_have_no_place_are_told(tmp_path: Path) -
 
 
 def test_an_entry_of_several_workloads_has_the_smallest_batch_of_them(tmp_path: Path) -> None:
-    small = Sized("gt-ssl", "a", sized("b").chosen)
+    small = SizedConfiguration("gt-ssl", "a", sized("b").chosen)
     assert values(tmp_path, OWN, sized("a"), small)[0]["configurations.0.accumulation"] == 5
     text = OWN.replace("name: a", "name: a, workload: graphsage")
     assert values(tmp_path, text, sized("a"), small)[0]["configurations.0.accumulation"] == 2
@@ -96,4 +102,4 @@ def test_a_number_that_was_lowered_must_be_written(tmp_path: Path) -> None:
 )
 def test_other_files_are_not_files_of_the_configurations_that_were_sized(tmp_path: Path, text: str) -> None:
     (tmp_path / "own.yaml").write_text(text)
-    assert entry_values(tmp_path / "own.yaml", "batch_size", [sized("a")]) is None
+    assert listed_values(tmp_path / "own.yaml", "batch_size", [sized("a")]) is None

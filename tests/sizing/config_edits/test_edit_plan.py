@@ -8,8 +8,8 @@ import pytest
 
 from tuner.errors import InputError
 from tuner.sizing.choices import Chosen
-from tuner.sizing.config_files import Plan, Values, parse_keys, planned_edits, stage_of, values_of
-from tuner.sizing.config_folders import config_files
+from tuner.sizing.config_edits.edit_plan import EditPlan, Values, parse_keys, plan_edits, stage_of, values_of
+from tuner.sizing.config_edits.found_files import find_config_files
 
 STAGES = ["01", "02-05"]
 
@@ -42,11 +42,11 @@ def two_stages(**values) -> Values:
     return values_of([chosen("01", 24, **values), chosen("02-05", 8)], "batch_size", one_step=False)
 
 
-def plan_of(folder: Path, files: dict[str, str], values: Values, keys=None, sized=()) -> Plan:
+def plan_of(folder: Path, files: dict[str, str], values: Values, keys=None, sized=()) -> EditPlan:
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
-    return planned_edits(config_files([str(folder)]), values, {}, keys or {}, sized)
+    return plan_edits(find_config_files([str(folder)]), values, {}, keys or {}, sized)
 
 
 def written(folder: Path, files: dict[str, str], values: Values, **keys: str) -> dict[str, dict[str, str]]:
@@ -90,13 +90,13 @@ def test_our_own_files_say_the_samples_of_an_optimizer_step(tmp_path: Path) -> N
         (
             {"a.yaml": "batch_size: 1\n"},
             {"accumulation": "a.b"},
-            "--key accumulation=a.b: no file holds a.b: give the path",
+            "key='accumulation=a.b': no file holds a.b: give the path",
         ),
-        ({"a.yaml": "lr: 1\n"}, {"batchsize": "a"}, "--key batchsize=a: nothing .* mean batch_size"),
+        ({"a.yaml": "lr: 1\n"}, {"batchsize": "a"}, "key='batchsize=a': nothing .* mean batch_size"),
         (
             {"a.yaml": "x: {batch_size: 1}\ny: {batch_size: 2}\n"},
             {},
-            r"is there 2 times \(x.batch_size, y.batch_size\): .* with --key NAME=DOTTED.PATH",
+            r"is there 2 times \(x.batch_size, y.batch_size\): .* as key='NAME=DOTTED.PATH'",
         ),
         ({"a.yaml": "batch_size: ${oc.env:BS}\n"}, {}, r"a.yaml: batch_size is \${oc.env:BS}, not a number"),
         (
@@ -126,8 +126,8 @@ def test_a_batch_is_not_written_without_the_number_that_was_lowered_for_it(tmp_p
 def test_paths_that_are_no_such_files_are_refused(tmp_path: Path, path: str, message: str) -> None:
     (tmp_path / "a.json").write_text("{}")
     with pytest.raises(InputError, match=message):
-        config_files([str(tmp_path / path)])
-    with pytest.raises(InputError, match=r"--key batch_size: expected NAME=DOTTED\.PATH"):
+        find_config_files([str(tmp_path / path)])
+    with pytest.raises(InputError, match=r"key='batch_size': expected NAME=DOTTED\.PATH"):
         parse_keys(["batch_size"])
 
 
@@ -137,7 +137,7 @@ def test_a_folder_is_searched_to_any_depth_but_for_backups_and_what_is_hidden(tm
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "a" / "link.yaml").symlink_to("b/c.yaml")
-    found = config_files([str(tmp_path), str(tmp_path / "b.yml"), str(tmp_path / "a")])
+    found = find_config_files([str(tmp_path), str(tmp_path / "b.yml"), str(tmp_path / "a")])
     assert [str(file.path.relative_to(tmp_path)) for file in found] == ["a/b/c.yaml", "a/z.toml", "b.yml"]
     assert [(file.named, len(set(file.folders))) for file in found] == [(False, 2), (False, 2), (True, 1)]
 
@@ -170,7 +170,7 @@ def test_a_file_that_is_named_itself_must_have_a_place(tmp_path: Path, name: str
     (tmp_path / "good.yaml").write_text("batch_size: 1\naccumulation: 1\n")
     (tmp_path / name).write_text(text)
     with pytest.raises(InputError, match=message):
-        planned_edits(config_files([str(tmp_path), str(tmp_path / name)]), two_stages(), {}, {})
+        plan_edits(find_config_files([str(tmp_path), str(tmp_path / name)]), two_stages(), {}, {})
 
 
 def test_what_no_file_holds_is_told(tmp_path: Path) -> None:

@@ -1,30 +1,23 @@
-"""Which values go where in a file of configurations: each entry has its own choice, the defaults the smallest."""
+"""Which values go where in a file that lists configurations: each has its own choice, the defaults the smallest."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tuner.errors import InputError
 from tuner.search.configurations import name_of, read_configs
 from tuner.sizing.choices import Chosen, Number
-from tuner.sizing.config_edits.edit import held
+from tuner.sizing.config_edits.file_edit import held
 from tuner.trial import ACCUMULATION
 
 LISTED, DEFAULTS = "configurations", "defaults"
 
 
 @dataclass(frozen=True)
-class Sized:
-    """A configuration's choice, and whose it is.
-
-    Attributes:
-        workload: the workload's name.
-        name: the configuration's.
-        chosen: what was chosen.
-    """
+class SizedConfiguration:
+    """What was chosen for a workload's configuration."""
 
     workload: str
     name: str
@@ -33,22 +26,22 @@ class Sized:
 
 @dataclass(frozen=True)
 class _Entry:
-    """An entry of the file; of several workloads it has a choice for each, and none where it was not sized."""
+    """A listed configuration; of several workloads it has a choice for each, and none where it was not sized."""
 
     path: str
     name: str
-    values: Mapping[str, Any]
+    values: Mapping[str, object]
     choices: tuple[Chosen, ...]
 
 
 @dataclass(frozen=True)
 class _File:
-    """A file of configurations, and the dotted paths that are written out in it."""
+    """A file that lists configurations, and the dotted paths that are written out in it."""
 
     path: Path
     entries: tuple[_Entry, ...]
-    defaults: Mapping[str, Any]
-    written: frozenset[str]
+    defaults: Mapping[str, object]
+    written: set[str]
 
     def place(self, entry: _Entry, key: str) -> str | None:
         """Where an entry's value of a key is: in itself, else in the defaults, if it is in either."""
@@ -61,8 +54,10 @@ class _File:
         return None
 
 
-def entry_values(path: Path, batch: str, sized: Sequence[Sized]) -> tuple[dict[str, Number], list[str]] | None:
-    """What goes where in a file of configurations; None where it lists none of those sized.
+def listed_values(
+    path: Path, batch: str, sized: Sequence[SizedConfiguration]
+) -> tuple[dict[str, Number], list[str]] | None:
+    """What goes where in a file that lists configurations; None where it lists none of those sized.
 
     An entry with a batch of its own has its own choice. The others share what the defaults have: the smallest of
     theirs.
@@ -81,67 +76,56 @@ def entry_values(path: Path, batch: str, sized: Sequence[Sized]) -> tuple[dict[s
     file = _read(path, batch, sized)
     if file is None:
         return None
-    placed = {entry.path: file.place(entry, batch) for entry in file.entries if entry.choices}
-    shared = [entry for entry in file.entries if placed.get(entry.path) == f"{DEFAULTS}.{batch}"]
-    smallest = _smallest([each for entry in shared for each in entry.choices]) if shared else None
+    sized_here = [entry for entry in file.entries if entry.choices]
+    placed = {entry.path: file.place(entry, batch) for entry in sized_here}
+    shared = [entry for entry in sized_here if placed[entry.path] == f"{DEFAULTS}.{batch}"]
+    smallest = [_smallest([each for entry in shared for each in entry.choices])] if shared else []
     planned: dict[str, dict[Number, list[str]]] = {}
     missing: dict[str, list[str]] = {}
-    for entry in file.entries:
-        if placed.get(entry.path) is None:
+    for entry in sized_here:
+        if placed[entry.path] is None:
             continue
-        chosen = smallest if entry in shared and smallest else _smallest(entry.choices)
-        for key, value in _wanted(entry, chosen, batch).items():
+        chosen = _smallest(smallest if entry in shared else entry.choices)
+        variables = {key: value for each in entry.choices for key, value in each.variables.items()}
+        for key, value in {batch: chosen.step_size, ACCUMULATION: chosen.accumulation, **variables}.items():
             at = file.place(entry, key)
             if at is not None:
                 planned.setdefault(at, {}).setdefault(value, []).append(entry.name)
             elif key != ACCUMULATION or value > 1:
                 _check_missing(file, entry, key, value)
                 missing.setdefault(f"{key} {value:g}", []).append(entry.name)
-    without = [entry.name for entry in file.entries if entry.choices and placed[entry.path] is None]
-    if without:
+    if without := [entry.name for entry in sized_here if placed[entry.path] is None]:
         missing[batch] = without
     notes = [f"not written: {what} of {', '.join(names)}: {path} does not hold it" for what, names in missing.items()]
-    if smallest and len(shared) > 1:
+    if len(shared) > 1:
         notes.append(f"{path}: {DEFAULTS} have the smallest batch of {', '.join(entry.name for entry in shared)}")
     if others := [entry.name for entry in file.entries if not entry.choices]:
         notes.append(f"{path}: not sized: {', '.join(others)}, which keep what they have of their own")
     return {at: _agreed(file, at, wishes) for at, wishes in planned.items()}, notes
 
 
-def in_one_step(chosen: Chosen) -> int:
-    """What our files call the batch: the samples of an optimizer step on one device."""
-    return chosen.batch_size * chosen.accumulation
-
-
-def _read(path: Path, batch: str, sized: Sequence[Sized]) -> _File | None:
+def _read(path: Path, batch: str, sized: Sequence[SizedConfiguration]) -> _File | None:
     try:
         listed, defaults = read_configs(path)
     except InputError:
         return None  # another kind of file
     if not held(path, [LISTED]) or not isinstance(listed, list) or not all(isinstance(e, Mapping) for e in listed):
         return None
-    entries = tuple(_entry(number, entry, defaults, sized) for number, entry in enumerate(listed))
+    entries = []
+    for number, values in enumerate(listed):
+        whose = values.get("workload", defaults.get("workload"))
+        name = name_of({key: value for key, value in values.items() if key != "workload"})
+        choices = tuple(each.chosen for each in sized if each.name == name and whose in (None, each.workload))
+        entries.append(_Entry(f"{LISTED}.{number}", name, values, choices))
     if not any(entry.choices for entry in entries):
         return None
     keys = {batch, ACCUMULATION, *(key for each in sized for key in each.chosen.variables)}
     places = [f"{where}.{key}" for where in (DEFAULTS, *(entry.path for entry in entries)) for key in keys]
-    return _File(path, entries, defaults, frozenset(held(path, places)))
-
-
-def _entry(number: int, values: Mapping[str, Any], defaults: Mapping[str, Any], sized: Sequence[Sized]) -> _Entry:
-    whose = values.get("workload", defaults.get("workload"))
-    name = name_of({key: value for key, value in values.items() if key != "workload"})
-    choices = tuple(each.chosen for each in sized if each.name == name and whose in (None, each.workload))
-    return _Entry(f"{LISTED}.{number}", name, values, choices)
+    return _File(path, tuple(entries), defaults, held(path, places))
 
 
 def _smallest(choices: Sequence[Chosen]) -> Chosen:
     return min(choices, key=lambda each: each.batch_size)
-
-
-def _wanted(entry: _Entry, chosen: Chosen, batch: str) -> dict[str, Number]:
-    variables = {key: value for each in entry.choices for key, value in each.variables.items()}
-    return {batch: in_one_step(chosen), ACCUMULATION: chosen.accumulation, **variables}
 
 
 def _check_missing(file: _File, entry: _Entry, key: str, value: Number) -> None:

@@ -1,6 +1,6 @@
-"""Changes of numbers in YAML and TOML files that leave every other byte as it is.
+"""Changes of numbers in YAML and TOML files.
 
-edit ──► Edit (old text, new text, what changes) ──► apply: backups, then whole new files
+edit_file ──► FileEdit (old text, new text, what changes) ──► apply_edits: backups, then whole new files
 """
 
 from __future__ import annotations
@@ -12,20 +12,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from types import ModuleType
 
-from tuner.errors import ExecutionError, InputError
+from tuner.errors import ExecutionError, InputError, option
 from tuner.records import journal
-from tuner.sizing.config_edits import toml_places, yaml_places
-from tuner.sizing.config_edits.places import Place, flat, new_text, replaceable
+from tuner.sizing.config_edits.places import A_VALUE, FORMATS, Document, Place, new_text, replaceable
+from tuner.sizing.config_edits.toml_document import TomlDocument
+from tuner.sizing.config_edits.yaml_document import YamlDocument
 
-FORMATS = {".yaml": yaml_places, ".yml": yaml_places, ".toml": toml_places}
 BACKUP = ".backup"
 BOM = "\ufeff"
 
 
 @dataclass(frozen=True)
-class Change:
+class ValueChange:
     """A value that is another one afterwards.
 
     Attributes:
@@ -40,8 +39,8 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Edit:
-    """What is to become of a file; nothing is written before ``apply``.
+class FileEdit:
+    """What is to become of a file; nothing is written before ``apply_edits``.
 
     Attributes:
         path: the file.
@@ -53,7 +52,7 @@ class Edit:
     path: Path
     before: str
     after: str
-    changes: tuple[Change, ...]
+    changes: tuple[ValueChange, ...]
 
     def diff(self) -> str:
         """The difference in unified form; empty if there is none."""
@@ -62,7 +61,7 @@ class Edit:
         return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
 
 
-def edit(path: Path, values: Mapping[str, int | float]) -> Edit:
+def edit_file(path: Path, values: Mapping[str, int | float]) -> FileEdit:
     """Works out how a file changes; nothing is written.
 
     A value that is an alias gets a value of its own; aliases of a value follow it.
@@ -74,15 +73,28 @@ def edit(path: Path, values: Mapping[str, int | float]) -> Edit:
 
     Raises:
         InputError: the file cannot be read or parsed, a key is not in it, is there more than once, or holds
-            something else than a single value, or text that stands for a value that is found elsewhere.
+            something else than a single value, or text that stands for a value that is found elsewhere; or a comment
+            would be lost.
     """
-    form, text = _format(path), _read(path)
-    mark = BOM if text.startswith(BOM) else ""
-    after, changes = text.removeprefix(BOM), list[Change]()
+    before = _read(path)
+    text = _plain(before)
+    document, changes = _parse(path, text), list[ValueChange]()
     for name, value in values.items():
-        after, more = _change(form, after, name, value, path)
-        changes += more
-    return Edit(path, text, mark + after, tuple(changes))
+        places = document.places()
+        place = _locate(places, name, path)
+        new = new_text(place.text, value)
+        if new == place.text:
+            continue
+        place.put(new)
+        follow = [] if place.alias else [each for each in places if each.origin == place.origin and each != place]
+        changes += [ValueChange(each.key, each.alias or each.text, new) for each in (place, *follow)]
+    if not changes:
+        return FileEdit(path, before, before, ())
+    after = document.dump()
+    _verify(path, text, after, document.places())
+    if "\r\n" in before:
+        after = after.replace("\n", "\r\n")
+    return FileEdit(path, before, BOM * before.startswith(BOM) + after, tuple(changes))
 
 
 def held(path: Path, keys: Iterable[str]) -> set[str]:
@@ -91,11 +103,11 @@ def held(path: Path, keys: Iterable[str]) -> set[str]:
     Raises:
         InputError: the file cannot be read or parsed.
     """
-    found = _places(_format(path), _read(path).removeprefix(BOM), path)
+    found = _parse(path, _plain(_read(path))).places()
     return {key for key in keys if _matches(found, key)}
 
 
-def apply(edits: Sequence[Edit]) -> list[Path]:
+def apply_edits(edits: Sequence[FileEdit]) -> list[Path]:
     """Writes edits, each file as a whole, behind a copy of the old one: ``NAME.backup``, ``NAME.backup.1``, ….
 
     All new files are on disk under other names before the first gets its own. A file keeps its permissions; a link
@@ -130,7 +142,7 @@ def apply(edits: Sequence[Edit]) -> list[Path]:
     return backups
 
 
-def _check(edits: Sequence[Edit], changing: Mapping[Path, Edit]) -> None:
+def _check(edits: Sequence[FileEdit], changing: Mapping[Path, FileEdit]) -> None:
     for each in edits:
         if _read(each.path) != each.before:
             raise InputError(f"{each.path}: has changed since it was read: try again")
@@ -184,41 +196,31 @@ def _read(path: Path) -> str:
         raise InputError(f"{path}: is not UTF-8 text (byte {error.start + 1}): convert it") from error
 
 
-def _format(path: Path) -> ModuleType:
+def _plain(text: str) -> str:
+    """The text as parsers want it."""
+    return text.removeprefix(BOM).replace("\r\n", "\n")
+
+
+def _parse(path: Path, text: str) -> Document:
+    """The content of a file, looked over as a whole."""
     if path.suffix not in FORMATS:
         raise InputError(f"{path}: unknown kind of file {path.suffix!r}; use {', '.join(FORMATS)}")
-    return FORMATS[path.suffix]
-
-
-def _places(form: ModuleType, text: str, path: Path) -> list[Place]:
     try:
-        found: list[Place] = form.places(text, str(path))
+        kind = TomlDocument if path.suffix == ".toml" else YamlDocument
+        document = kind(text, str(path))
+        document.places()
     except RecursionError as error:
         raise InputError(f"{path}: is nested too deeply: give a simpler file") from error
-    return found
+    return document
 
 
-def _change(form: ModuleType, text: str, name: str, value: int | float, path: Path) -> tuple[str, list[Change]]:
-    """The text with one value changed, and what changes with it."""
-    found = _places(form, text, path)
-    place = _locate(found, name, path)
-    new = new_text(place.text, value)
-    if new == place.text:
-        return text, []
-    after: str = form.replace(text, place, new)
-    follow = [each for each in found if each is not place and place.start in (each.start, each.origin)]
-    changes = [Change(each.key, each.text, new) for each in (place, *follow)]
-    _verify(form, text, after, value, len(changes), path)
-    return after, changes
-
-
-def _verify(form: ModuleType, before: str, after: str, value: int | float, expected: int, path: Path) -> None:
-    """Loads both texts, to be sure that no other value is another one now."""
-    old, new = (list(flat(form.load(text, str(path)))) for text in (before, after))
-    changed = [b for a, b in zip(old, new, strict=False) if repr(a) != repr(b)]
-    same_keys = [key for key, _ in old] == [key for key, _ in new]
-    if not same_keys or len(changed) > expected or any(float(each) != value for _, each in changed):
+def _verify(path: Path, before: str, after: str, expected: Sequence[Place]) -> None:
+    """Reads what would be written, to be sure that no other value is another one and that no comment is lost."""
+    found = _parse(path, after).places()
+    if [(each.key, each.content) for each in found] != [(each.key, each.content) for each in expected]:
         raise InputError(f"{path}: cannot be changed without changing more: change it by hand")
+    if after.count("#") != before.count("#"):
+        raise InputError(f"{path}: a comment inside of brackets would be lost: move it, or change the file by hand")
 
 
 def _locate(found: Sequence[Place], name: str, path: Path) -> Place:
@@ -226,18 +228,18 @@ def _locate(found: Sequence[Place], name: str, path: Path) -> Place:
     matches = _matches(found, name)
     if not matches:
         raise InputError(f"{path}: holds no key {name}{_close(found, name)}")
+    place = matches[0]
     if len(matches) > 1:
         keys = ", ".join(each.key for each in matches)
         raise InputError(
-            f"{path}: {name} is there {len(matches)} times ({keys}): give the dotted path of one with "
-            f"--key NAME=DOTTED.PATH"
+            f"{path}: {name} is there {len(matches)} times ({keys}): give the dotted path of one as "
+            f"{option('key', 'NAME=DOTTED.PATH')}"
         )
-    if matches[0].kind != "a value":
-        raise InputError(f"{path}: {matches[0].key} is {matches[0].kind}: give a key with a single value")
-    text = next((each.text for each in found if each.start == matches[0].origin), matches[0].text)
-    if not replaceable(text):
-        raise InputError(f"{path}: {matches[0].key} is {text}, not a number: change it by hand")
-    return matches[0]
+    if place.kind != A_VALUE:
+        raise InputError(f"{path}: {place.key} is {place.kind}: give a key with a single value")
+    if not replaceable(place.text):
+        raise InputError(f"{path}: {place.key} is {place.text}, not a number: change it by hand")
+    return place
 
 
 def _matches(found: Sequence[Place], name: str) -> list[Place]:
