@@ -34,7 +34,7 @@ from tuner.machine.peak import PeakMeter
 from tuner.placement.packing import Packer, Plan, make_plan, shortest_possible
 from tuner.records.study_folder import StudyFolder
 from tuner.reporting.console import make_console
-from tuner.reporting.progress import Progress
+from tuner.reporting.progress import StudyProgress
 from tuner.study.recorder import Recorder
 from tuner.trial import GB, MB, Device, EpochReport, Hyperparameter, MemoryEstimate, Request, Trial
 from tuner.workloads.base import Batch, Config, Split, Workload
@@ -123,7 +123,9 @@ def run(
         executor.wait()
         began = time.perf_counter()
         study = StudyFolder(Path(folder) / "study", {"waiting": "val_loss"})
-        clock = Clock(study, Progress(make_quiet(), len(trials), len(trials), {"waiting": "val_loss"}, 1), trials)
+        clock = Clock(
+            study, StudyProgress(make_quiet(), len(trials), len(trials), {"waiting": "val_loss"}, 1), trials
+        )
         executor.open({"waiting": TrainingTask(Waiting(), None)}, plan, None)
         never: Callable[..., None] = lambda *_: None  # noqa: E731
         run_trials(trials, Packer(plan), executor, clock, Decisions(never, never), Interrupt())

@@ -102,7 +102,7 @@ def test_a_port_in_use_is_one_line(folder: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(InputError, match=f"--port {port}: is in use; give another one"):
+        with pytest.raises(InputError, match=f"port={port}: is in use: give another one"):
             tuner.report(folder, watch=True, port=port)
 
 

@@ -17,8 +17,8 @@ from tuner.execution.worker import to_bytes
 from tuner.machine.devices import DeviceChoice
 from tuner.machine.interrupts import Immediate, orderly
 from tuner.records.study_folder import BEST, TRAIN
-from tuner.reporting.console import make_console
-from tuner.reporting.training import figures_table, say
+from tuner.reporting.console import make_console, print_text
+from tuner.reporting.training import figures_table
 from tuner.spec.settings import Settings
 from tuner.study.again import arguments, load_again, program
 from tuner.study.retraining.figures import differing, judge, written_figures
@@ -103,11 +103,13 @@ def train(
     task = TrainingTask(past.workload, past.workload.all_data(found) if all_data else found)
     estimate = estimate_memory(task, run.trial, target)
     console = make_console()
-    say(console, _head(run, past.workload.describe(found), target, estimate))
+    print_text(console, _head(run, past.workload.describe(found), target, estimate))
     for note in past.notes:
-        say(console, f"note: {note}")
+        print_text(console, f"note: {note}")
     if not same:
-        say(console, f"note: the data are not the study's, so figures are of something else: {data or past.source}")
+        print_text(
+            console, f"note: the data are not the study's, so figures are of something else: {data or past.source}"
+        )
     check_room(run.trial, target, estimate)
     folder = make_folder(output, run.trial.workload)
     interrupt, began = Immediate(), time.time()
@@ -121,9 +123,11 @@ def train(
     given = "" if _is_found_again(past.workload) else "workload=…"
     with suppress(OSError):  # nobody reads it any more
         console.print(figures_table(here, past.metrics, (run.trial.seed, past.row["seed"])))
-        say(console, f"saved: {folder / BEST}; {load_again(folder, given)} gives the model")
+        print_text(console, f"saved: {folder / BEST}; {load_again(folder, given)} gives the model")
     if broken:
-        say(console, f"interrupted: what is saved are the weights of epoch {here['best_epoch']}, the best so far")
+        print_text(
+            console, f"interrupted: what is saved are the weights of epoch {here['best_epoch']}, the best so far"
+        )
         raise KeyboardInterrupt
     if result.differences is not None:
         judge(console, result.differences, past, target, exact)

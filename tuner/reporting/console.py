@@ -30,6 +30,11 @@ def make_console() -> Console:
     return console
 
 
+def print_text(console: Console, text: str) -> None:
+    """Prints a text as it is, in lines of any length."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
 def print_table(console: Console, table: Table) -> None:
     """Prints a table; in a pipe or a file its lines end with their last word, as all others do there."""
     if console.is_terminal:

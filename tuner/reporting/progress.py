@@ -1,14 +1,15 @@
-"""How a running study looks: a live table on a terminal, one line a finished trial elsewhere."""
+"""A running study: a live table on a terminal, and a line for each attempt that has ended."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from tuner.placement.retry import Retry
+from tuner.reporting.console import print_text
 from tuner.trial import ACCUMULATION, GB, DeviceLost, EpochReport, Outcome, Placement, Trial, title
 
 if TYPE_CHECKING:
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 
-class Progress:
+Running = Sequence[tuple[Placement, EpochReport | None]]  # what runs, with what it last reported
+
+
+class StudyProgress:
     """Follows the trials of a study and shows them; a context manager, since a live table must be ended."""
 
     def __init__(
@@ -32,12 +36,12 @@ class Progress:
         """Prepares the display.
 
         Args:
-            console: where to write; a live table is shown if it is a terminal.
-            trials: number of trials.
-            epochs: epochs of all trials together, for the time that is left.
-            metrics: the metric to show of a workload's trials, by workload.
-            budget_bytes: memory that the trials divide between them, over all devices.
-            several_seeds: configurations are trained with several, so that a trial's seed is shown.
+            console: the live table is shown if it is a terminal.
+            trials: their number.
+            epochs: of all trials together, for the time that is left.
+            metrics: the metric to show, by workload.
+            budget_bytes: the memory that trials divide between them, over all devices.
+            several_seeds: show each trial's seed.
         """
         self._console = console
         self._trials = trials
@@ -52,7 +56,7 @@ class Progress:
         self._best: dict[str, tuple[float, str]] = {}
         self._live: Live | None = None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         """Starts the live table, on a terminal."""
         if self._console.is_terminal:
             from rich.live import Live
@@ -66,7 +70,7 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         """Ends it; what was printed above stays."""
         if self._live:
-            with suppress(OSError):  # as in ``_say``
+            with suppress(OSError):  # as in ``note``
                 self._live.stop()
 
     def started(self, placement: Placement) -> None:
@@ -91,43 +95,40 @@ class Progress:
             name = title(trial.workload, trial.name, several=False, seed=self._seed(trial))
             best = self._best.get(trial.workload, (value, name))
             self._best[trial.workload] = min(best, (value, name), key=itemgetter(0))
-        said = f"{metric} {value:.4f}" if value is not None else _reason(outcome)
+        result = f"{metric} {value:.4f}" if value is not None else _reason(outcome)
         peak = "" if outcome.peak_bytes is None else f", peak {outcome.peak_bytes / GB:.2f} GB"
-        self._tell(
-            outcome,
-            f"[{self._done}/{self._trials}] {self._title(trial)} {outcome.status}: {said} "
-            f"({outcome.epochs} epochs, {outcome.seconds:.1f} s{peak}){_what_follows(outcome, retry)}",
-        )
-
-    def note(self, line: str) -> None:
-        """Shows a line that is of no trial."""
-        self._say(line)
+        if self._has_line(outcome):
+            self.note(
+                f"[{self._done}/{self._trials}] {self._title(trial)} {outcome.status}: {result} "
+                f"({outcome.epochs} epochs, {outcome.seconds:.1f} s{peak}){_what_follows(outcome, retry)}"
+            )
 
     def device_lost(self, event: DeviceLost) -> None:
-        """A device is gone: says so."""
-        self._say(f"{event.device.label} is lost: {event.reason}")
+        """A device is gone."""
+        self.note(f"{event.device.label} is lost: {event.reason}")
 
     def stopping(self, trials: int, seconds: float, fault: str = "") -> None:
-        """The study ends, and waits so long for so many trials, or cannot ask them for this reason: says so."""
+        """The study ends: its running trials have this time to write checkpoints, or cannot be asked to."""
         if fault:
-            self._say(f"ending: running trials cannot be asked for checkpoints: {fault}")
+            self.note(f"ending: running trials cannot be asked for checkpoints: {fault}")
             return
         whose = f"{trials} running trials have" if trials > 1 else "the running trial has"
-        self._say(f"ending: {whose} {seconds:g} s to write checkpoints; an interrupt (Ctrl-C) does not wait for that")
+        self.note(f"ending: {whose} {seconds:g} s to write checkpoints; an interrupt (Ctrl-C) does not wait for that")
+
+    def note(self, line: str) -> None:
+        """Prints a line above the table."""
+        with suppress(OSError):  # a terminal that is closed reads nothing, and its study is to end in order
+            print_text(self._console, line)
+
+    def _has_line(self, outcome: Outcome) -> bool:
+        """Whether an attempt has a line of its own."""
+        return True
 
     def _title(self, trial: Trial) -> str:
         return title(trial.workload, trial.name, several=len(self._metrics) > 1, seed=self._seed(trial))
 
     def _seed(self, trial: Trial) -> int | None:
         return trial.seed if self._several_seeds else None
-
-    def _tell(self, outcome: Outcome, line: str) -> None:
-        """Shows an attempt's line."""
-        self._say(line)
-
-    def _say(self, line: str) -> None:
-        with suppress(OSError):  # a terminal that is closed reads nothing, and its study is to end in order
-            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _render(self) -> RenderableType:
         """The live table: a head line for the study, then a line for each running trial."""
@@ -151,7 +152,7 @@ class Progress:
             )
         return Group(summary, table) if running else summary
 
-    def _summary(self, running: list[tuple[Placement, EpochReport | None]]) -> str:
+    def _summary(self, running: Running) -> str:
         """The study in a line."""
         reserved = sum(placement.limit_bytes for placement, _ in running)
         return (
@@ -163,13 +164,13 @@ class Progress:
         bests = [f"{self._metrics[each]} {value:.4f} ({name})" for each, (value, name) in list(self._best.items())]
         return f"best {', '.join(bests)}" if bests else "no result yet"
 
-    def _share_done(self, running: list[tuple[Placement, EpochReport | None]]) -> float:
+    def _share_done(self, running: Running) -> float:
         """Of the epochs of all trials, from 0 to 1."""
         return (self._epochs_done + sum(report.epoch for _, report in running if report)) / max(1, self._epochs)
 
-    def _time_left(self, trials: list[tuple[Placement, EpochReport | None]]) -> str:
+    def _time_left(self, running: Running) -> str:
         """A guess from the epochs that are done, which counts every epoch alike."""
-        share = self._share_done(trials)
+        share = self._share_done(running)
         elapsed = time.monotonic() - self._began
         if share <= 0:
             return f"{elapsed:.0f} s so far"

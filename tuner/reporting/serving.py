@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tuner.errors import InputError, TunerError
+from tuner.errors import ParameterError, TunerError
 from tuner.records.epochs import EPOCHS
 from tuner.records.study_folder import ATTEMPTS
 from tuner.records.study_json import STUDY
@@ -25,16 +25,11 @@ class LivePage:
     """A study's page, made anew when the study's files have changed."""
 
     def __init__(self, folder: Path, load: Callable[[], StudyView]) -> None:
-        """Makes nothing yet.
-
-        Args:
-            folder: the study's.
-            load: reads it.
-        """
+        """A page of this study, which ``load`` reads."""
         self.folder = folder
         self._load = load
         self._lock = threading.Lock()
-        self._main: tuple[str, str] = ("", "")
+        self._main = ("", "")  # for a version of the study
 
     def version(self) -> str:
         """Another text whenever the study's files have changed."""
@@ -46,7 +41,7 @@ class LivePage:
         Raises:
             InputError: the folder is no study's any more.
         """
-        version = self.version()
+        version = self.version()  # before it is read, so that nothing that is written meanwhile is missed
         return page_html(self._load(), live=version)
 
     def main(self) -> str:
@@ -75,7 +70,7 @@ def make_server(page: LivePage, port: int) -> ThreadingHTTPServer:
 
     Args:
         page: what it serves.
-        port: where; 0 for any that is free.
+        port: 0 for any that is free.
 
     Raises:
         InputError: the port is in use, or not allowed.
@@ -88,18 +83,14 @@ def make_server(page: LivePage, port: int) -> ThreadingHTTPServer:
         return _Server((HOST, port), Handler)
     except OSError as error:
         why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
-        raise InputError(f"--port {port}: {why}; give another one") from error
+        raise ParameterError("port", port, why, "give another one") from error
 
 
 def serve(page: LivePage, port: int) -> None:
-    """Serves the page until Ctrl-C, and says where.
-
-    Args:
-        page: what to serve.
-        port: where; 0 for any that is free.
+    """Prints where the page is served, and serves it until Ctrl-C.
 
     Raises:
-        InputError: the port is in use, or not allowed.
+        InputError: as ``make_server``.
     """
     with make_server(page, port) as server:
         print(f"{page.folder}: http://{HOST}:{server.server_port}/ (Ctrl-C ends it)", flush=True)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from tuner.reporting.console import print_text
 from tuner.trial import EpochReport
 
 if TYPE_CHECKING:
@@ -17,33 +18,33 @@ LINE_SECONDS = 10.0  # between two lines where nobody watches
 
 
 class TrainingProgress:
-    """Tells of epochs as they end."""
+    """Prints epochs as they end."""
 
     def __init__(self, console: Console, metric: str) -> None:
-        """Says nothing yet.
+        """Prints nothing yet.
 
         Args:
             console: where to write.
-            metric: which of the validation metrics epochs are compared by; smaller is better.
+            metric: the validation metric that epochs are compared by; smaller is better.
         """
         self._console = console
         self._metric = metric
-        self._began = self._said = time.monotonic()
+        self._began = self._printed = time.monotonic()
         self._best = (math.inf, 0)
 
     def reported(self, report: EpochReport) -> None:
         """Training has begun, or an epoch has ended; the last one always has its line."""
         now = time.monotonic()
         if report.epoch == 0:
-            self._began = self._said = now
+            self._began = self._printed = now
             return
         value = report.metrics.get(self._metric)
         if value is not None:
             self._best = min(self._best, (value, report.epoch))
         ended = report.epoch == report.epochs
-        if self._console.is_terminal or ended or now - self._said >= LINE_SECONDS:
-            self._said = now
-            say(self._console, self._line(report, now - self._began))
+        if self._console.is_terminal or ended or now - self._printed >= LINE_SECONDS:
+            self._printed = now
+            print_text(self._console, self._line(report, now - self._began))
 
     def _line(self, report: EpochReport, seconds: float) -> str:
         words = [f"epoch {report.epoch:{len(str(report.epochs))}d}/{report.epochs}"]
@@ -55,11 +56,6 @@ class TrainingProgress:
         left = seconds / report.epoch * (report.epochs - report.epoch)
         words.append(f"about {left:.0f} s left" if left else f"{seconds:.1f} s")
         return ", ".join(words)
-
-
-def say(console: Console, text: str) -> None:
-    """Prints a text as it is, in lines of any length."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def figures_table(

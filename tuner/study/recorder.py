@@ -12,7 +12,7 @@ from tuner.placement.retry import Retry
 from tuner.records.epochs import EPOCHS, EpochLog
 from tuner.records.rows import Times
 from tuner.records.study_folder import StudyFolder
-from tuner.reporting.progress import Progress
+from tuner.reporting.progress import StudyProgress
 from tuner.trial import DeviceLost, EpochReport, Outcome, Placement, Request
 
 
@@ -22,7 +22,7 @@ class Recorder:
     def __init__(
         self,
         folder: StudyFolder,
-        progress: Progress,
+        progress: StudyProgress,
         requests: Sequence[Request],
         trackers: Trackers | None = None,
         scheduler: str = "",

@@ -20,7 +20,7 @@ from tuner.records.epochs import EPOCHS, read_epochs
 from tuner.records.study_folder import StudyFolder
 from tuner.reporting.console import in_notebook
 from tuner.reporting.notebook import NotebookProgress
-from tuner.reporting.progress import Progress
+from tuner.reporting.progress import StudyProgress
 from tuner.spec.settings import Settings
 from tuner.study.live_search import LiveSearch
 from tuner.study.planning import Estimates, whole_bytes
@@ -80,7 +80,7 @@ def _execute(study: Running, executor: Executor, console: Console, interrupt: In
     number = len(requests) + len(study.misfits) + (study.live.left if study.live else 0)
     known = [request.trial.epochs for request in requests]
     epochs = sum(known) * number // max(1, len(known))
-    progress = (NotebookProgress if in_notebook() else Progress)(
+    progress = (NotebookProgress if in_notebook() else StudyProgress)(
         console, number, epochs, metrics_of(tasks), sum(plan.budgets), several_seeds=settings.seeds > 1
     )
     recorder = Recorder(folder, progress, requests, trackers, settings.scheduler)

@@ -23,7 +23,7 @@ def estimate_against_peak(study: StudyView) -> Chart:
     settings = study.study.get("settings", {})
     if not settings.get("auto_memory", True):
         given = f"each was given {settings.get('model_memory_gb')} GB"
-        return Chart(title, f"No memory was estimated: {given}. --auto-memory estimates it.")
+        return Chart(title, f"No memory was estimated: {given}. The option auto_memory estimates it.")
     rows = measured(study.rows)
     if not rows:
         return Chart(title, "No completed trial has a measured peak, so estimates cannot be judged yet.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tuner.errors import TunerError
 from tuner.records.rows import written
-from tuner.reporting.training import say
+from tuner.reporting.console import print_text
 from tuner.study.retraining.past_trial import PastTrial
 from tuner.trial import Device
 
@@ -51,14 +51,14 @@ def judge(
         Differs: they did not, and were to.
     """
     if not differences:
-        say(console, "the study's figures came out again, to the last digit")
+        print_text(console, "the study's figures came out again, to the last digit")
         return
     both = ", ".join(f"{name} {there} there and {here} here" for name, (there, here) in differences.items())
     why = "; ".join(_reasons(past, device)) or "no reason is known"
     text = f"not the study's figures: {both} ({why})"
     if exact:
         raise Differs(f"--exact: {text}")
-    say(console, text)
+    print_text(console, text)
 
 
 def versions() -> dict[str, str]:
