@@ -33,7 +33,7 @@ from tuner.search.configurations import complete
 from tuner.sizing.choices import Chosen, Goal
 from tuner.sizing.configuration import Predictor, size_configuration
 from tuner.sizing.profile import profiled
-from tuner.sizing.workload import batch_key
+from tuner.sizing.workload import batch_bound, batch_key
 from tuner.spec.settings import Settings
 from tuner.study.study import run_study
 from tuner.trial import GB, Configuration
@@ -171,7 +171,7 @@ def of_size(
 
 def tenth_more(case: Case, batch: int, task: TrainingTask) -> int:
     """A tenth more, rounded up, as far as there are samples."""
-    return min(int(np.ceil(MORE * batch)), task.workload.training_samples(task.data) or batch)
+    return min(int(np.ceil(MORE * batch)), batch_bound(task)[0])
 
 
 def _found(case: Case, chosen: Chosen, more: int, rows: Mapping[str, Row]) -> Found:

@@ -39,9 +39,8 @@ from tuner.search.configurations import complete
 from tuner.training.loop import build_optimizer, place, train_epoch, train_step
 from tuner.training.offload import offload
 from tuner.trial import MB, OFFLOADING
-from tuner.workloads.kd_gat.batches import collate
+from tuner.workloads.kd_gat.batches import chunks, collate
 from tuner.workloads.kd_gat.distillation import difficulty, score
-from tuner.workloads.kd_gat.evaluation import chunks
 from tuner.workloads.kd_gat.model import Distilled, student
 from tuner.workloads.kd_gat.networks import VGAE
 from tuner.workloads.kd_gat.workload import KDGAT, STAGES

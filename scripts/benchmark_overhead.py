@@ -36,8 +36,8 @@ from tuner.records.study_folder import StudyFolder
 from tuner.reporting.console import make_console
 from tuner.reporting.progress import StudyProgress
 from tuner.study.recorder import Recorder
-from tuner.trial import GB, MB, Device, EpochReport, Hyperparameter, MemoryEstimate, Request, Trial
-from tuner.workloads.base import Batch, Config, Split, Workload
+from tuner.trial import GB, MB, Config, Device, EpochReport, Hyperparameter, MemoryEstimate, Request, Trial
+from tuner.workloads.base import Batch, Split, Workload
 from tuner.workloads.task import TrainingTask
 
 

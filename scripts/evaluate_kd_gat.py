@@ -41,8 +41,9 @@ from tuner.execution.worker import to_bytes
 from tuner.search.configurations import configurations
 from tuner.training.loop import Fit, evaluate, fit
 from tuner.trial import Trial
-from tuner.workloads.kd_gat.data import tested, usable
+from tuner.workloads.kd_gat.graphs import tested, usable
 from tuner.workloads.kd_gat.workload import KDGAT
+from tuner.workloads.protocols import finish_of
 
 POINTS = 0.02
 MODELS = ("teacher", "student", "taught student")
@@ -75,7 +76,7 @@ def train(data: CanData, seed: int, path: Path, values: Mapping[str, Any]) -> Fi
     """Trains one configuration; its weights are in the file then, and its test in the metrics."""
     workload = KDGAT()
     plain = {"batch_size": 32, "optimize_batch_size": 0, "gradient_checkpointing": 0}
-    (configuration,) = configurations([{**plain, **values}], workload.schema, finish=workload.finish)
+    (configuration,) = configurations([{**plain, **values}], workload.schema, finish=finish_of(workload))
     workload.check([configuration], data)
     trial = Trial("t001", workload.name, path.stem, configuration.values, seed)
     *_, result = fit(workload, trial, data, "cpu")
@@ -96,7 +97,7 @@ def family(data: CanData, seed: int, folder: Path, values: Mapping[str, Any]) ->
 def retested(data: CanData, values: Mapping[str, Any], weights: Mapping[str, Any], held_out: str) -> float:
     """F1 of an autoencoder where the test has only this kind of attack: it has seen none in training anyway."""
     workload = KDGAT()
-    (asked,) = configurations([{**values, "held_out": held_out}], workload.schema, finish=workload.finish)
+    (asked,) = configurations([{**values, "held_out": held_out}], workload.schema, finish=finish_of(workload))
     model = workload.build_model(asked.values, data)
     model.load_state_dict(dict(weights))
     return evaluate(workload, model, data, "test")["test_f1"]

@@ -30,13 +30,15 @@ from tuner.sizing.transformers.formula import TransformerConfig
 from tuner.sizing.transformers.gpt import build as build_gpt
 from tuner.training.loop import build_optimizer, place, rehearse, representative_batches, to_device
 from tuner.workloads.lookup import find_workload
+from tuner.workloads.protocols import finish_of
 
 if TYPE_CHECKING:
     from tuner.datasets.can import CanData
     from tuner.datasets.ratings import RatingData
     from tuner.datasets.trees import TreeData
     from tuner.estimation.trace import Trace
-    from tuner.workloads.base import Config, Workload
+    from tuner.trial import Config
+    from tuner.workloads.base import Workload
 
 STEPS_FILE = Path(__file__).with_name("memory_steps.csv")
 OPTIMIZER_STEPS = 2  # the second has the optimizer's state, which the first one makes
@@ -116,7 +118,7 @@ def workload_parts(step: Step) -> tuple[Workload, Config, Any]:
     """The workload, a complete configuration and the data of a workload's row."""
     workload = find_workload(step.model)
     config = {key: value for key, value in step.sizes.items() if key in workload.schema}
-    return workload, workload.finish(complete(config, workload.schema)), _data(step.sizes)
+    return workload, finish_of(workload)(complete(config, workload.schema)), _data(step.sizes)
 
 
 def _data(sizes: Sizes) -> Any:

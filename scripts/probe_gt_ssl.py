@@ -26,10 +26,10 @@ from tuner.records.journal import read_attempts
 from tuner.records.study_json import read_study
 from tuner.training.loop import Fit, fit
 from tuner.trial import Trial
-from tuner.workloads.gt_ssl.evaluation import Readout, embed
+from tuner.workloads.gt_ssl.evaluation import Readout, embed, probe_accuracy
 from tuner.workloads.gt_ssl.model import GtSsl
-from tuner.workloads.gt_ssl.probe import probe_accuracy
-from tuner.workloads.gt_ssl.workload import EVALUATION_TREES, GTSSL
+from tuner.workloads.gt_ssl.sizes import EVALUATION_TREES
+from tuner.workloads.gt_ssl.workload import GTSSL
 
 PARTITIONS = 10
 # Student's t at 97.5 % for 2 to 10 seeds (1 to 9 degrees of freedom).

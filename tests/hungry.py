@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from tests.toy import Toy
-from tuner.trial import MB, Hyperparameter
-from tuner.workloads.base import Batch, Config
+from tuner.trial import MB, Config, Hyperparameter
+from tuner.workloads.base import Batch
 
 STEP = 64 * MB
 

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from tuner.trial import Hyperparameter
-from tuner.workloads.base import Batch, Config, Split, Workload
+from tuner.trial import Config, Hyperparameter
+from tuner.workloads.base import Batch, Split, Workload
 
 
 class Toy(Workload):

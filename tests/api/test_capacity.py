@@ -16,8 +16,7 @@ from tuner.cli.print_capacity import capacity_text
 from tuner.errors import InputError
 from tuner.estimation.service import Estimated, EstimationService
 from tuner.spec.settings import Settings
-from tuner.trial import GB, Configuration, Hyperparameter, MemoryEstimate, Trial
-from tuner.workloads.base import Config
+from tuner.trial import GB, Config, Configuration, Hyperparameter, MemoryEstimate, Trial
 from tuner.workloads.task import Selection, TrainingTask
 
 

@@ -17,6 +17,7 @@ from tuner.search.configurations import complete, configurations
 from tuner.trial import GB, MB, Device, MemoryEstimate
 from tuner.workloads.base import Batch
 from tuner.workloads.graphsage.workload import GraphSAGE
+from tuner.workloads.micro_batches import halved
 
 CPU = Device("", "cpu", 0, "a machine", 16 * GB, 16 * GB, cores=2)
 
@@ -90,7 +91,7 @@ def test_the_largest_batch_of_an_epoch_decides() -> None:
 
 def test_micro_batches_take_less_and_their_gradients_stay_meanwhile(ratings: RatingData) -> None:
     whole = config(hidden_dim=256, batch_size=800, dropout=0.0)
-    half = GraphSAGE().accumulated(whole)
+    half = halved(GraphSAGE(), whole)
     assert half is not None
     first, second = (EstimationService("traced").raw(GraphSAGE(), each, ratings, CPU) for each in (whole, half))
     assert second.activation_bytes < first.activation_bytes

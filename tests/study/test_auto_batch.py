@@ -26,6 +26,7 @@ from tuner.trial import AUTO, GB, Device, is_auto
 from tuner.workloads.base import Workload
 from tuner.workloads.built_in import BUILT_IN
 from tuner.workloads.lookup import find_workload
+from tuner.workloads.micro_batches import halved
 from tuner.workloads.task import Selection, load_tasks
 
 RAM = Device("", "cpu", 0, "a machine", GB, GB, cores=2)
@@ -163,7 +164,7 @@ def test_a_trial_that_may_accumulate_gets_a_batch_that_can_be_halved() -> None:
     config: Any = found.trials[0].config
     assert config["batch_size"] % 8 == 0
     for _ in range(3):
-        config = Batched().accumulated(config)
+        config = halved(Batched(), config)
     assert config["accumulation"] == 8
 
 

@@ -19,8 +19,9 @@ from tuner.execution.in_process import InProcessExecutor
 from tuner.search.configurations import configurations
 from tuner.spec.settings import Settings
 from tuner.study.prerequisites import train_prerequisites
-from tuner.trial import AnyHyperparameter, Configuration, TextHyperparameter
-from tuner.workloads.base import Config, Workload
+from tuner.trial import AnyHyperparameter, Config, Configuration, TextHyperparameter
+from tuner.workloads.base import Workload
+from tuner.workloads.protocols import finish_of
 from tuner.workloads.task import Selection
 
 
@@ -58,7 +59,7 @@ class Picky(Pupil):
 
 def choice(*listed: dict[str, Any], workload: Workload | None = None) -> Selection:
     workload = workload or Pupil()
-    return Selection(workload, lambda: None, configurations(listed, workload.schema, finish=workload.finish))
+    return Selection(workload, lambda: None, configurations(listed, workload.schema, finish=finish_of(workload)))
 
 
 def trained(settings: Settings, *listed: dict[str, Any]) -> tuple[list[Selection], Settings]:
@@ -130,7 +131,7 @@ def test_what_the_study_would_refuse_is_refused_before_anything_is_trained(tmp_p
 
     workload = Strict()
     listed = configurations(
-        [{"name": "a", "of": "teacher"}, {"name": "bad"}], workload.schema, finish=workload.finish
+        [{"name": "a", "of": "teacher"}, {"name": "bad"}], workload.schema, finish=finish_of(workload)
     )
     settings = Settings(output=str(tmp_path / "study"), device="cpu", report=False)
     with pytest.raises(InputError, match="bad: no such thing"):

@@ -23,8 +23,8 @@ from tuner.search.configurations import configurations
 from tuner.spec.settings import Settings
 from tuner.study.result import StudyResult
 from tuner.study.study import run_study
-from tuner.trial import Device, EpochReport, Outcome
-from tuner.workloads.base import Config, Workload
+from tuner.trial import Config, Device, EpochReport, Outcome
+from tuner.workloads.base import Workload
 from tuner.workloads.task import Selection, Tasks
 
 

@@ -11,8 +11,8 @@ from tests.toy import Toy
 from tuner.errors import InputError
 from tuner.estimation.trace import trace_workload
 from tuner.training.offload import offload
-from tuner.trial import MB, OFFLOADING, AnyHyperparameter, Configuration, Hyperparameter
-from tuner.workloads.base import Batch, Config
+from tuner.trial import MB, OFFLOADING, AnyHyperparameter, Config, Configuration, Hyperparameter
+from tuner.workloads.base import Batch
 from tuner.workloads.task import Selection
 
 WIDTH = 512  # a teacher of two such layers takes 2 MiB

@@ -23,10 +23,11 @@ from tuner.training.loop import (
     train_epoch,
     train_step,
 )
-from tuner.trial import ACCUMULATION, EpochReport, Trial
-from tuner.workloads.base import Batch, Config
+from tuner.trial import ACCUMULATION, Config, EpochReport, Trial
+from tuner.workloads.base import Batch
 from tuner.workloads.graphsage.model import SAGELayer
 from tuner.workloads.graphsage.workload import GraphSAGE
+from tuner.workloads.micro_batches import halved, micro_batch
 
 
 def train(**values: float) -> tuple[list[EpochReport], Fit]:
@@ -175,10 +176,10 @@ def test_memory_is_judged_by_whole_batches_and_not_by_what_is_left_of_an_epoch(r
 def test_every_micro_batch_is_halved_until_its_size_is_odd() -> None:
     config: Config | None = complete({"batch_size": 24}, GraphSAGE.hyperparameters)
     found = []
-    while config := GraphSAGE().accumulated(config) if config else None:
-        found.append((config[ACCUMULATION], GraphSAGE().micro_batch(config)["batch_size"]))
+    while config := halved(GraphSAGE(), config) if config else None:
+        found.append((config[ACCUMULATION], micro_batch(GraphSAGE(), config)["batch_size"]))
     assert found == [(2, 12), (4, 6), (8, 3)]
-    assert Toy().accumulated(complete({}, Toy.hyperparameters)) is None
+    assert halved(Toy(), complete({}, Toy.hyperparameters)) is None
 
 
 @pytest.mark.parametrize("epoch", range(5))

@@ -13,8 +13,9 @@ from tuner.estimation.service import memory_key
 from tuner.placement.packing import Packing, budget_bytes
 from tuner.spec.settings import Settings
 from tuner.study.planning import check_amp, estimate_requests, plan_requests, within
-from tuner.trial import ACCUMULATION, CHECKPOINTING, GB, MOST_GB, Configuration, Device, Request, Trial, title
-from tuner.workloads.base import Config, Workload
+from tuner.trial import ACCUMULATION, CHECKPOINTING, GB, MOST_GB, Config, Configuration, Device, Request, Trial, title
+from tuner.workloads.base import Workload, numeric_hyperparameter
+from tuner.workloads.micro_batches import halved
 from tuner.workloads.task import Selection, Tasks, describe
 
 SWITCHES = ("amp", CHECKPOINTING)
@@ -263,10 +264,10 @@ def cheapest_change(workload: Workload, config: Config, fits: Fits, allowed: Fit
 def _accumulated(workload: Workload, config: Config) -> list[Config]:
     """The configuration in smaller and smaller micro-batches."""
     found = []
-    changed = workload.accumulated(config)
+    changed = halved(workload, config)
     while changed is not None:
         found.append(changed)
-        changed = workload.accumulated(changed)
+        changed = halved(workload, changed)
     return found
 
 
@@ -275,8 +276,8 @@ def _smaller(workload: Workload, config: Config) -> list[Config]:
     found: list[Config] = [config]
     key = workload.memory_scales_with
     alone = {**config, ACCUMULATION: 1} if ACCUMULATION in config else config
-    while key is not None and found[-1][key] // 2 >= workload.number(key).low:
-        found.append({**alone, key: found[-1][key] // 2})
+    while key is not None and int(found[-1][key]) // 2 >= numeric_hyperparameter(workload, key).low:
+        found.append({**alone, key: int(found[-1][key]) // 2})
     return found
 
 

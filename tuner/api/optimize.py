@@ -25,8 +25,7 @@ from tuner.sizing.profile import profiled
 from tuner.sizing.target import Target, detected_target, given_target
 from tuner.sizing.workload import batch_bound, batch_key
 from tuner.study.selection import DEFAULT_DATA, DEFAULT_MODE, choose
-from tuner.trial import GB, MOST_GB, Device, title
-from tuner.workloads.base import Config
+from tuner.trial import GB, MOST_GB, Config, Device, title
 from tuner.workloads.task import describe, load_tasks
 
 if TYPE_CHECKING:

@@ -29,6 +29,7 @@ from tuner.study.retraining.run import Run, check_room, choose_device, estimate_
 from tuner.trial import GB, Device, MemoryEstimate
 from tuner.workloads.base import Workload
 from tuner.workloads.lookup import classes_of, texts_of
+from tuner.workloads.protocols import describe_data, joined_splits
 from tuner.workloads.task import TrainingTask
 
 if TYPE_CHECKING:
@@ -100,10 +101,10 @@ def train(
     run = plan_run(past, options)
     found, same = load_data(run, data, exact)
     target = choose_device("cpu" if exact and device == "auto" else device)
-    task = TrainingTask(past.workload, past.workload.all_data(found) if all_data else found)
+    task = TrainingTask(past.workload, joined_splits(past.workload, found) if all_data else found)
     estimate = estimate_memory(task, run.trial, target)
     console = make_console()
-    print_text(console, _head(run, past.workload.describe(found), target, estimate))
+    print_text(console, _head(run, describe_data(past.workload, found), target, estimate))
     for note in past.notes:
         print_text(console, f"note: {note}")
     if not same:

@@ -14,6 +14,7 @@ from tuner.spec.settings import Settings
 from tuner.study.again import load_again
 from tuner.study.study import run_study
 from tuner.workloads.lookup import find_workload
+from tuner.workloads.protocols import finish_of
 from tuner.workloads.task import Selection
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def tune_hyperparameters_parallel(
     from tuner.datasets.ratings import from_tables
 
     workload = find_workload("graphsage")
-    chosen = parse_configurations(configurations, workload.schema, finish=workload.finish)
+    chosen = parse_configurations(configurations, workload.schema, finish=finish_of(workload))
     settings = Settings.from_options(options)
 
     def load_data() -> Any:

@@ -16,7 +16,7 @@ from click.shell_completion import CompletionItem
 from tuner.cli.completion import VARIABLE, complete_shells, complete_studies
 from tuner.cli.options import options
 from tuner.cli.spelling import in_terminal
-from tuner.errors import InputError, TunerError
+from tuner.errors import InputError, TunerError, WorkloadError
 
 DEFAULT_COMMAND = "run"
 CONFIG_SUFFIXES = (".yaml", ".yml", ".toml", ".json")
@@ -340,7 +340,8 @@ def main() -> None:
     except click.ClickException as error:
         _fail(f"{error.format_message().rstrip('.')}{_hint(error)}", error.exit_code, debug)
     except TunerError as error:
-        _fail(error.told(in_terminal), error.exit_code, debug)
+        hint = "; --debug shows where" if isinstance(error, WorkloadError) and error.__cause__ else ""
+        _fail(error.told(in_terminal) + hint, error.exit_code, debug)
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted", 130, debug)
     except Exception as error:  # a defect of ours: still one line, and a way to see where

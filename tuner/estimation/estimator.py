@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from tuner.trial import Device, MemoryEstimate
-    from tuner.workloads.base import Config, Workload
+    from tuner.trial import Config, Device, MemoryEstimate
+    from tuner.workloads.base import Workload
 
 
 class Estimator(ABC):

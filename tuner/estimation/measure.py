@@ -19,7 +19,8 @@ from tuner.trial import Device, MemoryEstimate
 from tuner.workloads.contract import fault
 
 if TYPE_CHECKING:
-    from tuner.workloads.base import Config, Workload
+    from tuner.trial import Config
+    from tuner.workloads.base import Workload
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from tuner.estimation.registry import AUTO, Method, can_be_calibrated, check_met
 from tuner.trial import MAX_BATCH, UNNAMED, Configuration, Device, MemoryEstimate
 
 if TYPE_CHECKING:
-    from tuner.workloads.base import Config, Workload
+    from tuner.trial import Config
+    from tuner.workloads.base import Workload
 
 # The training loop reads these, and no allocation depends on them.
 WITHOUT_MEMORY = ("lr", "epochs", MAX_BATCH)

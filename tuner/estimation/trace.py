@@ -35,9 +35,10 @@ from tuner.estimation.trace_mode import (
 from tuner.machine.caps import MMAP_THRESHOLD_BYTES
 from tuner.training.loop import build_optimizer, prepare, rehearse, representative_batches, uses
 from tuner.training.offload import offload, values
-from tuner.trial import OFFLOADING, MemoryEstimate
-from tuner.workloads.base import Config, Workload
+from tuner.trial import OFFLOADING, Config, MemoryEstimate
+from tuner.workloads.base import Workload
 from tuner.workloads.contract import built, fault
+from tuner.workloads.protocols import frozen
 
 STEPS = 2
 Parts = tuple[nn.Module, torch.optim.Optimizer | None, Callable[[], Tensor]]
@@ -159,7 +160,7 @@ def trace_workload(
     with _traced(device_kind, cublas_workspace_bytes) as recorder:
         with paused(recorder, device_kind == "cuda"):
             model = built(workload, config, data)
-        _mark_frozen(recorder, list(workload.frozen(model)), device_kind, offloaded=uses(config, OFFLOADING))
+        _mark_frozen(recorder, frozen(workload, model), device_kind, offloaded=uses(config, OFFLOADING))
         _mark_model(recorder, model)
         prepare(workload, model, config, data, rehearsal=True)
         mark_all(recorder, model.buffers(), "data")  # once more: it may have made some, such as a teacher's outputs

@@ -26,7 +26,7 @@ from tuner.machine.devices import DeviceChoice, allocator_environment, detect_de
 from tuner.placement.packing import Plan
 from tuner.trial import Device, DeviceLost, EpochReport, Outcome, Placement
 from tuner.workloads.built_in import is_built_in
-from tuner.workloads.own import sent_by_value
+from tuner.workloads.pickling import sent_by_value
 from tuner.workloads.task import Tasks
 
 EVENT_SECONDS = 30

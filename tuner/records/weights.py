@@ -12,6 +12,7 @@ from tuner.errors import InputError
 from tuner.records.study_folder import BEST, TRAIN, best_name
 from tuner.records.study_json import STUDY, classes
 from tuner.workloads.lookup import WAS_OBJECT, Classes, find_workload
+from tuner.workloads.protocols import restore
 
 if TYPE_CHECKING:
     from torch import nn
@@ -48,7 +49,7 @@ def load_best(folder: str | Path, workload: Wanted | None = None) -> nn.Module:
                 f"tuner.load_best({str(folder)!r}, workload=…)"
             )
         found = given or find_workload(content["workload"], known)
-        model = found.restore_model(content["config"], content["weights"])
+        model = restore(found, content["config"], content["weights"])
     except InputError:  # it is a ValueError, too
         raise
     except FileNotFoundError as error:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tuner.errors import InputError
 from tuner.sizing.search import TRAINING_SET, largest_batch
-from tuner.trial import ACCUMULATION, GB
+from tuner.trial import ACCUMULATION, GB, Config
 
 Number = int | float
 # Pairs of a sample that can be left out where a batch does not fit otherwise; what should go first is first.
@@ -131,7 +131,7 @@ def check_not_chosen(text: str, batch: str) -> None:
         raise InputError(f"--set {text}: {name} is chosen; see --target-effective-batch")
 
 
-def explanations(chosen: Chosen, goal: Goal, given: Mapping[str, Number]) -> list[str]:
+def explanations(chosen: Chosen, goal: Goal, given: Config) -> list[str]:
     """Why it is this batch, this accumulation and these numbers of pairs, in a sentence each.
 
     Args:
@@ -141,8 +141,8 @@ def explanations(chosen: Chosen, goal: Goal, given: Mapping[str, Number]) -> lis
     """
     name = chosen.name
     found = [
-        f"{name}: {each} {chosen.variables[each]:g} instead of {given[each]:g}, the most with which a batch of "
-        f"{goal.min_batch_size} fits"
+        f"{name}: {each} {chosen.variables[each]:g} instead of {float(given[each]):g}, the most with which a batch "
+        f"of {goal.min_batch_size} fits"
         for each in chosen.lowered
     ]
     return [*found, f"{name}: {_batch_text(chosen, goal)}", f"{name}: {_accumulation_text(chosen, goal)}"]

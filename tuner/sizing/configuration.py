@@ -9,8 +9,9 @@ from tuner.estimation.service import EstimationService
 from tuner.sizing.choices import PAIRS, Chosen, Goal, accumulation_for, lowered
 from tuner.sizing.search import DoesNotFit, LargestBatch
 from tuner.sizing.workload import batch_bound, batch_key, in_batches, largest_batch_of
-from tuner.trial import CHECKPOINTING, GB, OFFLOADING, Device, Hyperparameter, MemoryEstimate
-from tuner.workloads.base import Config
+from tuner.trial import CHECKPOINTING, GB, OFFLOADING, Config, Device, Hyperparameter, MemoryEstimate
+from tuner.workloads.base import numeric_hyperparameter
+from tuner.workloads.protocols import Checkpointing, Teachers, optional
 from tuner.workloads.task import TrainingTask
 
 # What no smaller model is made of.
@@ -60,7 +61,7 @@ class Predictor:
         )
 
 
-def with_fewer_pairs(config: Config, chosen: Chosen) -> dict[str, object]:
+def with_fewer_pairs(config: Config, chosen: Chosen) -> Config:
     """The configuration with the numbers of pairs that had to be lowered."""
     return {**config, **{key: chosen.variables[key] for key in chosen.lowered}}
 
@@ -116,7 +117,7 @@ def size_configuration(
         stopped_by=found.stopped_by,
         method=guess.method,
         beyond_bytes=found.beyond_bytes,
-        variables={key: config[key] for key in PAIRS if key in config} | changed,
+        variables={**{key: int(config[key]) for key in PAIRS if key in config}, **changed},
         lowered=tuple(changed),
     )
 
@@ -146,9 +147,9 @@ def _fewer_pairs(
     """Those with which the smallest batch fits, where it can be beside the gradients of those before it."""
     batch = goal.min_batch_size
     # Of the positives 0 stands for all that there are, which are fewer than the most that can be asked for.
-    pairs = {key: config[key] for key in PAIRS if key in config}
+    pairs = {key: int(config[key]) for key in PAIRS if key in config}
     if pairs.get("n_positives") == 0:
-        pairs["n_positives"] = int(predictor.task.workload.number("n_positives").high)
+        pairs["n_positives"] = int(numeric_hyperparameter(predictor.task.workload, "n_positives").high)
 
     def fewer(accumulation: int) -> dict[str, int] | None:
         def need(changed: Mapping[str, int]) -> int:
@@ -179,8 +180,8 @@ def _switches(predictor: Predictor, config: Config) -> list[tuple[str, int]]:
     workload = predictor.task.workload
     allowed = {
         "amp": predictor.device.kind == "cuda" or not workload.batches_vary,
-        CHECKPOINTING: workload.can_checkpoint,
-        OFFLOADING: workload.can_offload and predictor.device.kind == "cuda",
+        CHECKPOINTING: optional(workload, Checkpointing.checkpointed) is not None,
+        OFFLOADING: optional(workload, Teachers.frozen) is not None and predictor.device.kind == "cuda",
     }
     return [(key, 1) for key, can in allowed.items() if can and not config.get(key)]
 
@@ -189,10 +190,10 @@ def _halved(predictor: Predictor, config: Config, batch: int) -> tuple[str, int]
     """The whole number of which half leaves the smallest footprint."""
     without = (*NOT_SIZES, batch_key(predictor.task))
     halves = {
-        key: config[key] // 2
+        key: int(config[key]) // 2
         for key, spec in predictor.task.workload.hyperparameters.items()
         if isinstance(spec, Hyperparameter) and isinstance(spec.default, int)
-        if key not in without and config[key] // 2 >= max(spec.low, 1)
+        if key not in without and int(config[key]) // 2 >= max(spec.low, 1)
     }
     if not halves:
         return None

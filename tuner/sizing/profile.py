@@ -12,8 +12,7 @@ from tuner.estimation.overheads import RAY_BYTES
 from tuner.sizing.choices import Chosen, Goal
 from tuner.sizing.configuration import Predictor, size_configuration, with_fewer_pairs
 from tuner.sizing.workload import batch_key, in_batches
-from tuner.trial import GB, MemoryEstimate
-from tuner.workloads.base import Config
+from tuner.trial import GB, Config, MemoryEstimate
 
 ROUNDS = 3
 NEARLY = 1.03  # a batch that is larger by no more than this is not worth another round

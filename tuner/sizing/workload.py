@@ -9,8 +9,9 @@ from types import MappingProxyType
 from tuner.errors import InputError
 from tuner.estimation.service import EstimationService
 from tuner.sizing.search import TRAINING_SET, LargestBatch, check_least, largest_batch
-from tuner.trial import ACCUMULATION, MAX_BATCH, Device, MemoryEstimate
-from tuner.workloads.base import Config
+from tuner.trial import ACCUMULATION, MAX_BATCH, Config, ConfigValue, Device, MemoryEstimate
+from tuner.workloads.base import numeric_hyperparameter
+from tuner.workloads.protocols import DataDescription, optional
 from tuner.workloads.task import TrainingTask
 
 
@@ -69,7 +70,7 @@ def largest_batch_of(
     return found, guess(found.batch_size)
 
 
-def in_batches(config: Config, key: str, batch: int, accumulation: int) -> dict[str, object]:
+def in_batches(config: Config, key: str, batch: int, accumulation: int) -> dict[str, ConfigValue]:
     """The configuration with optimizer steps of so many batches of this size; its own do not count.
 
     Args:
@@ -97,9 +98,10 @@ def batch_key(task: TrainingTask) -> str:
 def batch_bound(task: TrainingTask, config: Config = MappingProxyType({})) -> tuple[int, str]:
     """The most samples that a batch of a configuration can have, and what sets that bound."""
     key = batch_key(task)
-    allowed = int(task.workload.number(key).high)
-    samples = task.workload.training_samples(task.data)
+    allowed = int(numeric_hyperparameter(task.workload, key).high)
+    training_samples = optional(task.workload, DataDescription.training_samples)
+    samples = training_samples(task.data) if training_samples else None
     bounds = [(allowed, f"the largest {key} that {task.workload.name} allows")]
     bounds += [(samples, TRAINING_SET)] if samples is not None else []
-    bounds += [(config[MAX_BATCH], MAX_BATCH)] if config.get(MAX_BATCH) else []
+    bounds += [(int(config[MAX_BATCH]), MAX_BATCH)] if config.get(MAX_BATCH) else []
     return min(reversed(bounds), key=lambda bound: bound[0])

@@ -17,6 +17,7 @@ from tuner.spec.settings import Settings
 from tuner.study.planning import Estimates, estimate_requests, to_trials, within
 from tuner.trial import GB, Configuration, Device, Request, Status, Trial
 from tuner.workloads.base import Workload
+from tuner.workloads.protocols import check, finish_of, prerequisites
 from tuner.workloads.task import Selection, Tasks
 
 ESTIMATES = 8  # so many suggestions in a row may be of a footprint that cannot be estimated
@@ -74,7 +75,7 @@ class LiveSearch:
             try:
                 found = to_configuration(self.workload, {**self.fixed, **values}, f"suggestion-{number}")
                 _refuse_prerequisites(self.workload, found)
-                self.workload.check([found], data)
+                check(self.workload, [found], data)
                 (trial,) = to_trials([_selection(self.workload, [found])], self.settings)
             except InputError as error:
                 self.fault = str(error)
@@ -224,14 +225,14 @@ def to_configuration(workload: Workload, values: Mapping[str, Any], name: str) -
         InputError: the workload does not allow them, they do not go together, or something must be trained first.
     """
     (found,) = configurations(
-        [{**values, "name": name}], workload.schema, source="a suggestion", finish=workload.finish
+        [{**values, "name": name}], workload.schema, source="a suggestion", finish=finish_of(workload)
     )
     _selection(workload, [found])
     return found
 
 
 def _refuse_prerequisites(workload: Workload, found: Configuration) -> None:
-    for key, wanted in workload.prerequisites(found.values).items():
+    for key, wanted in prerequisites(workload, found.values).items():
         raise InputError(f"{wanted.name} must be trained first: do that, and give the path by --set {key}=PATH")
 
 

@@ -13,7 +13,7 @@ from tuner.estimation.service import Estimated, EstimationService
 from tuner.placement.packing import Plan, budget_bytes, limited, make_plan, need_bytes
 from tuner.spec.settings import Settings
 from tuner.trial import GB, Configuration, Device, MemoryEstimate, Request, Trial, title
-from tuner.workloads.base import Workload
+from tuner.workloads.base import Workload, numeric_hyperparameter
 from tuner.workloads.task import Selection, Tasks, TrainingTask, accumulated
 
 
@@ -172,7 +172,7 @@ def plan_requests(
 def _config(workload: Workload, configuration: Configuration, epochs: int | None) -> Mapping[str, Any]:
     if epochs is None:
         return configuration.values
-    most = workload.number("epochs").high
+    most = numeric_hyperparameter(workload, "epochs").high
     if epochs > most:
         raise InputError(f"--epochs {epochs}: must be at most {most:g}")
     return {**configuration.values, "epochs": epochs}

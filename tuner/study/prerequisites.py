@@ -20,6 +20,7 @@ from tuner.spec.settings import Settings
 from tuner.study.result import StudyResult
 from tuner.study.study import run_study
 from tuner.trial import Configuration
+from tuner.workloads.protocols import prerequisites
 from tuner.workloads.task import Selection
 
 # Options of such a study, whatever those of the others are: it is one trial, needed to its end.
@@ -129,7 +130,7 @@ class _Study:
         found = {
             each.name: key
             for each in self.selection.configurations
-            for key, needed in self.selection.workload.prerequisites(each.values).items()
+            for key, needed in prerequisites(self.selection.workload, each.values).items()
             if needed == wanted
         }
         if not found:
@@ -141,7 +142,7 @@ class _Study:
 
 
 def _of(selection: Selection, configuration: Configuration) -> list[Configuration]:
-    return list(selection.workload.prerequisites(configuration.values).values())
+    return list(prerequisites(selection.workload, configuration.values).values())
 
 
 def needed(selection: Selection) -> list[Configuration]:
@@ -172,7 +173,7 @@ def _filled(selection: Selection, paths: Sequence[tuple[Configuration, str]]) ->
 
     configurations = []
     for each in selection.configurations:
-        known = {key: path(wanted) for key, wanted in selection.workload.prerequisites(each.values).items()}
+        known = {key: path(wanted) for key, wanted in prerequisites(selection.workload, each.values).items()}
         configurations.append(replace(each, values={**each.values, **known}))
     return replace(selection, configurations=configurations)
 

@@ -26,6 +26,7 @@ from tuner.workloads.base import Workload
 from tuner.workloads.built_in import DEFAULT_WORKLOAD, is_built_in
 from tuner.workloads.lookup import Finder
 from tuner.workloads.lookup import listed as as_list
+from tuner.workloads.protocols import finish_of
 from tuner.workloads.task import Selection
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def choose_searched(
     # Anew, a sampler with the same seed would begin with the same suggestions.
     searcher = to_searcher(search, space, workload.metric, seed + 1_000_003 * len(before))
     live = LiveSearch(workload, searcher, fixed, Settings.from_options(options))
-    tried = configurations(before or [{}], workload.schema, source="study.json", finish=workload.finish)
+    tried = configurations(before or [{}], workload.schema, source="study.json", finish=finish_of(workload))
     asked |= {"overrides": (), "workload": [workload]}
     selections, _ = choose(**asked, seed=split_seed, listing=lambda *_: {workload.name: tried})
     selections = selections if before else [replace(each, configurations=[]) for each in selections]
@@ -124,7 +125,7 @@ def _listing(
             values = draw(space, options["num_samples"], options["seed"], source, usable)
             # Not padded: with more samples the first are called as before.
             entries = [{**fixed, **each, "name": f"sample-{number}"} for number, each in enumerate(values, 1)]
-        found[workload.name] = configurations(entries, workload.schema, source=source, finish=workload.finish)
+        found[workload.name] = configurations(entries, workload.schema, source=source, finish=finish_of(workload))
     return found
 
 

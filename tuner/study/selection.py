@@ -13,9 +13,11 @@ from tuner.search.plain import plain_configs
 from tuner.trial import Configuration
 from tuner.workloads.base import Workload
 from tuner.workloads.built_in import BUILT_IN, DEFAULT_WORKLOAD, is_built_in
+from tuner.workloads.contract import load_data
+from tuner.workloads.custom import SPEC
 from tuner.workloads.lookup import NO_CLASSES, Classes, Finder
 from tuner.workloads.lookup import listed as as_list
-from tuner.workloads.own import SPEC, load_data
+from tuner.workloads.protocols import finish_of
 from tuner.workloads.task import Selection
 
 if TYPE_CHECKING:
@@ -149,12 +151,12 @@ def _of_mode(mode: str, names: Sequence[str], find: Finder) -> dict[str, list[Co
         if not is_built_in(workload):
             if mode != DEFAULT_MODE:
                 raise InputError(f"--mode {mode}: workload {name} has no modes: give it a list by --config FILE")
-            found[name] = configurations([{}], workload.schema, finish=workload.finish)
+            found[name] = configurations([{}], workload.schema, finish=finish_of(workload))
             continue
         path = mode_file(name, mode)
         listed, defaults = read_configs(path)
         found[name] = configurations(
-            listed, workload.schema, defaults=defaults, source=str(path), finish=workload.finish
+            listed, workload.schema, defaults=defaults, source=str(path), finish=finish_of(workload)
         )
     return found
 
@@ -182,7 +184,7 @@ def _by_workload(
             raise InputError(f"{source}: no configuration is of workload {name!r}")
         common = _of_schema(_without_key(defaults), schemas[name], schemas.values())
         found[name] = configurations(
-            mine if entries else listed, schemas[name], defaults=common, source=source, finish=named[name].finish
+            mine if entries else listed, schemas[name], defaults=common, source=source, finish=finish_of(named[name])
         )
     return found
 
@@ -224,7 +226,7 @@ def _overridden(
         values = _of_schema(given, schemas[name], schemas.values())
         configurations([values], schemas[name], source="--set")  # a fault is told once, not for each
         entries = [{**each.values, **values, "name": each.name} for each in listed]
-        finish = find(name).finish
+        finish = finish_of(find(name))
         replaced[name] = configurations(entries, schemas[name], source="--set", finish=finish) if values else listed
     return replaced
 

@@ -23,14 +23,26 @@ from tuner.trial import (
     CHECKPOINTING,
     OFFLOADING,
     AnyHyperparameter,
+    Config,
     EpochReport,
     Hyperparameter,
     Phase,
     Trial,
 )
 from tuner.workloads import contract
-from tuner.workloads.base import Batch, Config, Workload
+from tuner.workloads.base import Batch, Split, Workload
 from tuner.workloads.contract import asked
+from tuner.workloads.micro_batches import micro_batch, sample_count, training_steps
+from tuner.workloads.protocols import (
+    Checkpointing,
+    Curriculum,
+    DataDescription,
+    Teachers,
+    VaryingBatches,
+    finish_of,
+    frozen,
+    optional,
+)
 from tuner.workloads.task import TrainingTask
 
 # Enough for the intra-op threads to start: a layer so wide, and so many samples.
@@ -70,7 +82,7 @@ class Fit:
 def fit(
     workload: Workload,
     trial: Trial,
-    data: Any,
+    data: object,
     device: str,
     checkpoint: Checkpoint | None = None,
     *,
@@ -106,6 +118,7 @@ def fit(
     """
     epochs = trial.epochs
     last = epochs if last_epoch is None else last_epoch
+    epoch_data = optional(workload, Curriculum.epoch_data)
     with _phases() as enter:
         model, optimizer, progress = _begin(workload, trial, data, device, checkpoint, progress)
         yield EpochReport(trial.trial_id, progress.epoch, last)
@@ -121,7 +134,7 @@ def fit(
             if checkpoint:
                 checkpoint.stop_if_asked(model, optimizer, progress)
             set_learning_rate(optimizer, float(trial.config["lr"]) * (1 - (epoch - 1) / epochs))
-            now = workload.epoch_data(model, trial.config, data, epoch)
+            now = epoch_data(model, trial.config, data, epoch) if epoch_data else data
             loss, first = train_epoch(workload, model, optimizer, trial.config, now, device, after_step, steps)
             progress.first_loss = first if progress.first_loss is None else progress.first_loss
             _check(loss, progress.first_loss, epoch, workload.divergence_factor)
@@ -163,7 +176,7 @@ def _phases() -> Iterator[Callable[[Phase], None]]:
 def _begin(
     workload: Workload,
     trial: Trial,
-    data: Any,
+    data: object,
     device: str,
     checkpoint: Checkpoint | None,
     progress: TrainingState | None = None,
@@ -179,7 +192,7 @@ def _begin(
     return model, optimizer, progress
 
 
-def place(workload: Workload, config: Config, data: Any, device: str, *, rehearsal: bool = False) -> nn.Module:
+def place(workload: Workload, config: Config, data: object, device: str, *, rehearsal: bool = False) -> nn.Module:
     """A new model on its device, ready for its first step.
 
     Args:
@@ -191,17 +204,18 @@ def place(workload: Workload, config: Config, data: Any, device: str, *, rehears
     """
     model = contract.built(workload, config, data).to(device)
     if uses(config, OFFLOADING) and device != "cpu":
-        for module in workload.frozen(model):
+        for module in frozen(workload, model):
             offload(module, device)
     prepare(workload, model, config, data, rehearsal=rehearsal)
     return model
 
 
-def prepare(workload: Workload, model: nn.Module, config: Config, data: Any, *, rehearsal: bool = False) -> None:
-    """``workload.prepare``, in evaluation mode and without gradients."""
+def prepare(workload: Workload, model: nn.Module, config: Config, data: object, *, rehearsal: bool = False) -> None:
+    """``prepare`` of a workload that has it, in evaluation mode and without gradients."""
     model.eval()
-    with torch.no_grad(), asked(workload, "prepare"):
-        workload.prepare(model, config, data, rehearsal=rehearsal)
+    if own := optional(workload, Teachers.prepare):
+        with torch.no_grad(), asked(workload, "prepare"):
+            own(model, config, data, rehearsal=rehearsal)
 
 
 def _check(loss: float, first: float, epoch: int, divergence_factor: float) -> None:
@@ -224,7 +238,7 @@ def rehearse(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     batches: Iterator[Batch],
-    data: Any,
+    data: object,
     *,
     config: Config = MappingProxyType({}),
     keep: Callable[[nn.Module], dict[str, Tensor]] | None = None,
@@ -244,12 +258,13 @@ def rehearse(
         keep: in place of ``snapshot``.
     """
     weights: dict[str, Tensor] = {}
-    with asked(workload, "rehearsal"):
-        data = workload.rehearsal(data)
+    if shorten := optional(workload, DataDescription.rehearsal):
+        with asked(workload, "rehearsal"):
+            data = shorten(data)
     amp, checkpointing = uses(config, "amp"), uses(config, CHECKPOINTING)
     for _ in range(2):
         model.train()
-        micro_batches = islice(batches, min(config.get(ACCUMULATION, 1), 2))
+        micro_batches = islice(batches, min(int(config.get(ACCUMULATION, 1)), 2))
         float(train_step(workload, model, optimizer, *micro_batches, amp=amp, checkpointing=checkpointing))
         evaluate(workload, model, data, "validation")
         weights = (keep or snapshot)(model)
@@ -264,7 +279,7 @@ def snapshot(model: nn.Module) -> dict[str, Tensor]:
 
 def build_optimizer(model: nn.Module, config: Config) -> torch.optim.Optimizer:
     """Adam with the configuration's ``lr`` and ``weight_decay``, in its single-kernel form."""
-    return Adam(model.parameters(), lr=config["lr"], weight_decay=config["weight_decay"], fused=True)
+    return Adam(model.parameters(), lr=float(config["lr"]), weight_decay=float(config["weight_decay"]), fused=True)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
@@ -278,7 +293,7 @@ def train_epoch(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     config: Config,
-    data: Any,
+    data: object,
     device: str,
     enter: Callable[[Phase], None],
     steps: Iterator[int],
@@ -301,11 +316,11 @@ def train_epoch(
     model.train()
     amp, checkpointing = uses(config, "amp"), uses(config, CHECKPOINTING)
     losses = []
-    for group in workload.training_steps(config, data):
+    for group in training_steps(workload, config, data):
         loss = train_step(workload, model, optimizer, *group, device=device, amp=amp, checkpointing=checkpointing)
         losses.append(loss)
         enter("training")
-        if (every := config.get("clear_cache_every_n", 0)) and next(steps) % every == 0 and device != "cpu":
+        if (every := int(config.get("clear_cache_every_n", 0))) and next(steps) % every == 0 and device != "cpu":
             torch.cuda.empty_cache()
     if not losses:  # training_steps is the workload's own
         contract.refuse_none(workload)
@@ -314,13 +329,13 @@ def train_epoch(
     return mean, first
 
 
-def representative_batches(workload: Workload, config: Config, data: Any) -> Iterator[Batch]:
+def representative_batches(workload: Workload, config: Config, data: object) -> Iterator[Batch]:
     """Batches, or micro-batches, to judge memory by, on and on: the largest where a workload's batches vary.
 
     Where they do not, those of an epoch but for a smaller last one: a step with the optimizer's state and a whole
     batch takes the most, and an epoch of a batch and a rest would show one without that state.
     """
-    config = workload.micro_batch(config)
+    config = micro_batch(workload, config)
     while True:
         if workload.batches_vary:
             yield _largest(workload, config, data)
@@ -328,21 +343,24 @@ def representative_batches(workload: Workload, config: Config, data: Any) -> Ite
             yield from _whole(workload, config, data)
 
 
-def _whole(workload: Workload, config: Config, data: Any) -> Iterator[Batch]:
+def _whole(workload: Workload, config: Config, data: object) -> Iterator[Batch]:
     """The batches of an epoch that are as large as the first; none is held here, as that would be measured too."""
     sizes: list[int] = []
 
     def is_whole(batch: Batch) -> bool:
-        sizes.append(workload.count(batch))
+        sizes.append(sample_count(workload, batch))
         return sizes[-1] == sizes[0]
 
     return takewhile(is_whole, contract.epoch(workload, config, data))
 
 
-def _largest(workload: Workload, config: Config, data: Any) -> Batch:
+def _largest(workload: Workload, config: Config, data: object) -> Batch:
+    """By default the largest of an epoch, which later epochs may exceed."""
+    own = optional(workload, VaryingBatches.largest_batch)
+    if own is None:
+        return max(contract.epoch(workload, config, data), key=lambda batch: sum(part.nbytes for part in batch))
     with asked(workload, "largest_batch"):
-        batch: Batch = contract.check_batch(workload, workload.largest_batch(config, data), "largest_batch returned")
-    return batch
+        return contract.check_batch(workload, own(config, data), "largest_batch returned")
 
 
 def train_step(
@@ -369,7 +387,8 @@ def train_step(
         The loss, a scalar on the device.
     """
     optimizer.zero_grad(set_to_none=True)
-    modules = list(workload.checkpointed(model)) if checkpointing else []
+    checkpointed = optional(workload, Checkpointing.checkpointed) if checkpointing else None
+    modules = list(checkpointed(model)) if checkpointed else []
     shares = _shares(workload, batches)
     total: Tensor | None = None
     for batch, share in zip(batches, shares, strict=True):
@@ -402,16 +421,16 @@ def _shares(workload: Workload, batches: Sequence[Batch]) -> list[float]:
     """The share that each has of all their samples."""
     if len(batches) == 1:
         return [1.0]
-    counts = [workload.count(batch) for batch in batches]
+    counts = [sample_count(workload, batch) for batch in batches]
     return [count / sum(counts) for count in counts]
 
 
-def evaluate(workload: Workload, model: nn.Module, data: Any, split: str) -> dict[str, float]:
+def evaluate(workload: Workload, model: nn.Module, data: object, split: Split) -> dict[str, float]:
     """The workload's metrics on a split, in evaluation mode, without gradients; names get ``val_`` or ``test_``."""
     prefix = {"validation": "val_", "test": "test_"}[split]
     model.eval()
-    with torch.inference_mode(), asked(workload, "evaluate"):
-        found = contract.figures(workload, workload.evaluate(model, data, split), split)  # type: ignore[arg-type]
+    with torch.inference_mode():
+        found = contract.evaluated(workload, model, data, split)
     return {prefix + name: value for name, value in found.items()}
 
 
@@ -454,7 +473,7 @@ def _rehearse_smallest(task: TrainingTask, device: str) -> None:
         for name, kind in workload.hyperparameters.items()
     }
     config |= {CHECKPOINTING: int(task.checkpointing)}
-    config = workload.finish(config)
+    config = finish_of(workload)(config)
     model = place(workload, config, data, device, rehearsal=True)
     two_epochs = (batch for _ in range(2) for batch in contract.epoch(workload, config, data))
     batches = (to_device(batch, device) for batch in two_epochs)

@@ -1,21 +1,22 @@
-"""What a workload's methods are held to where they are called, and how what its author got wrong is told."""
+"""What a workload's methods must return, checked where they are called, and what their author is told of faults."""
 
 from __future__ import annotations
 
 import sysconfig
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn, cast
 
-from tuner.errors import WorkloadError
+from tuner.errors import TunerError, WorkloadError
+from tuner.trial import Config
+from tuner.workloads.base import Batch, Split, Workload
+from tuner.workloads.built_in import is_built_in
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-    from tuner.workloads.base import Batch, Config, Workload
 
 NOT_THE_USERS = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 OURS = Path(__file__).parents[1]
@@ -23,9 +24,9 @@ OURS = Path(__file__).parents[1]
 
 @contextmanager
 def asked(workload: Workload, method: str) -> Iterator[None]:
-    """In this block a method of a workload runs: what is raised there carries its name, for ``told``.
+    """In this block a method of a workload runs; an exception carries its name, for ``told``.
 
-    Built-in workloads are left out: what they raise is no mistake of the user's.
+    Built-in workloads are left out: their exceptions are no mistake of the user's.
     """
     try:
         yield
@@ -36,38 +37,38 @@ def asked(workload: Workload, method: str) -> Iterator[None]:
 
 
 def told(error: BaseException) -> str:
-    """What a workload's author is to know of an exception, in one line; empty if it is not from a method of his."""
+    """What a workload's author is told of an exception, in one line; empty if it is from no method of a workload."""
     if isinstance(error, WorkloadError):
         return str(error)
     return f"{error.tuner_method} failed: {said(error)}" if hasattr(error, "tuner_method") else ""
 
 
 def fault(error: BaseException, when: str = "") -> WorkloadError | None:
-    """The same of an exception that is no ``WorkloadError`` yet, as one; None if it is not from a method of his.
+    """The same as an error; None if the exception is a ``WorkloadError`` already, or from no method of a workload.
 
     Args:
-        error: what was raised.
-        when: what else is to be said of it, such as " while traced".
+        error: the exception.
+        when: what the text says beside it, such as " while traced".
     """
     if isinstance(error, WorkloadError) or not hasattr(error, "tuner_method"):
         return None
     name, method = error.tuner_workload, error.tuner_method  # type: ignore[attr-defined]
-    return WorkloadError(f"workload {name}: {method} failed{when}: {said(error)}; --debug shows where")
+    return WorkloadError(f"workload {name}: {method} failed{when}: {said(error)}")
 
 
-def said(error: BaseException, code: Any = None) -> str:
-    """An exception in one line: its type, its text, and the last line of the user's own code that it came from.
+def said(error: BaseException, function: Callable[..., object] | None = None) -> str:
+    """An exception in one line: its type, its text, and the last line of the user's own code.
 
     Args:
-        error: what was raised.
-        code: the function to name where none of the user's had begun; None for none.
+        error: the exception.
+        function: its line is named if no code of the user had begun.
     """
     text = " ".join(str(error).split())
-    where = "" if isinstance(error, SyntaxError) else _place(error, code)  # its text has file and line
+    where = "" if isinstance(error, SyntaxError) else _place(error, function)  # its text has file and line
     return f"{type(error).__name__}{': ' * bool(text)}{text}{where}"
 
 
-def _place(error: BaseException, function: Any) -> str:
+def _place(error: BaseException, function: Callable[..., object] | None) -> str:
     frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     frames = [each for each in frames if not each[0].startswith("<frozen") and OURS not in Path(each[0]).parents]
     own = [each for each in frames if not NOT_THE_USERS & set(Path(each[0]).parents)]
@@ -77,8 +78,43 @@ def _place(error: BaseException, function: Any) -> str:
     return f" ({Path(found[-1][0]).name}, line {found[-1][1]})" if found else ""
 
 
-def epoch(workload: Workload, config: Config, data: Any) -> Iterator[Batch]:
-    """An epoch's batches as the workload draws them: there is at least one, and the first is looked over.
+def load_data(workload: Workload, source: str, seed: int, **options: bool) -> object:
+    """A workload's data.
+
+    Raises:
+        WorkloadError: the user's ``load_data`` has raised something; the text says what and where.
+    """
+    try:
+        return workload.load_data(source, seed, **options)
+    except TunerError:
+        raise
+    except (Exception, SystemExit) as error:
+        if is_built_in(workload):
+            raise
+        raise WorkloadError(
+            f"workload {workload.name}: load_data({source!r}, {seed}) failed: {said(error)}"
+        ) from error
+
+
+def built(workload: Workload, config: Config, data: object) -> nn.Module:
+    """A new model.
+
+    Raises:
+        WorkloadError: it is no module, or has nothing to train.
+    """
+    from torch import nn
+
+    with asked(workload, "build_model"):
+        model: object = workload.build_model(config, data)
+    if not isinstance(model, nn.Module):
+        _refuse(workload, f"build_model returned {_kind(model)}: expected a torch.nn.Module")
+    if next(model.parameters(), None) is None:
+        _refuse(workload, "build_model returned a model without parameters: expected something to train")
+    return model
+
+
+def epoch(workload: Workload, config: Config, data: object) -> Iterator[Batch]:
+    """An epoch's batches as the workload draws them. There is at least one, and the first is checked.
 
     None is held here, as that would be measured too.
 
@@ -87,36 +123,29 @@ def epoch(workload: Workload, config: Config, data: Any) -> Iterator[Batch]:
     """
     drawn = count()
 
-    def looked_over(batch: Batch) -> Batch:
+    def checked(batch: Batch) -> Batch:
         return check_batch(workload, batch) if next(drawn) == 0 else batch
 
     with asked(workload, "batches"):
-        found: Any = workload.batches(config, data)
-        try:
-            batches = iter(found)
-        except TypeError:
-            _refuse(
-                workload, f"batches returned {_kind(found)}: expected tuples of tensors: yield each, or list them"
-            )
-        yield from map(looked_over, batches)
+        found = workload.batches(config, data)
+        if not hasattr(found, "__iter__") and not hasattr(found, "__getitem__"):
+            text = f"batches returned {_kind(found)}: expected tuples of tensors: yield each, or list them"
+            _refuse(workload, text)
+        yield from map(checked, found)
     if next(drawn) == 0:
         refuse_none(workload)
 
 
 def refuse_none(workload: Workload) -> NoReturn:
-    """An epoch had no batch.
-
-    Raises:
-        WorkloadError: always.
-    """
+    """Raises ``WorkloadError``, as an epoch had no batch."""
     _refuse(workload, "batches gave none: expected at least one in an epoch: look at the training data")
 
 
-def check_batch(workload: Workload, batch: Any, method: str = "batches yielded") -> Any:
-    """The batch, which is a tuple of tensors.
+def check_batch(workload: Workload, batch: object, method: str = "batches yielded") -> Batch:
+    """The batch.
 
     Raises:
-        WorkloadError: it is none.
+        WorkloadError: it is no tuple of tensors.
     """
     if not isinstance(batch, (tuple, list)) or not batch:
         _refuse(workload, f"{method} {_kind(batch)}: expected a tuple of tensors, such as (x, y)")
@@ -126,31 +155,14 @@ def check_batch(workload: Workload, batch: Any, method: str = "batches yielded")
                 workload,
                 f"{method} {_kind(part)} at index {place}: expected a tuple of tensors: torch.tensor() makes them",
             )
-    return batch
+    return cast(Batch, batch)
 
 
-def built(workload: Workload, config: Config, data: Any) -> nn.Module:
-    """A new model of the workload's.
-
-    Raises:
-        WorkloadError: it is none, or has nothing that could be trained.
-    """
-    from torch import nn
-
-    with asked(workload, "build_model"):
-        model: Any = workload.build_model(config, data)
-    if not isinstance(model, nn.Module):
-        _refuse(workload, f"build_model returned {_kind(model)}: expected a torch.nn.Module")
-    if next(model.parameters(), None) is None:
-        _refuse(workload, "build_model returned a model without parameters: expected something to train")
-    return model
-
-
-def check_loss(workload: Workload, loss: Any) -> Tensor:
-    """The loss, which is a scalar that gradients can be taken of.
+def check_loss(workload: Workload, loss: object) -> Tensor:
+    """The loss.
 
     Raises:
-        WorkloadError: it is none; the text says why.
+        WorkloadError: it is no scalar with a gradient.
     """
     from torch import Tensor
 
@@ -165,28 +177,30 @@ def check_loss(workload: Workload, loss: Any) -> Tensor:
     return loss
 
 
-def figures(workload: Workload, found: Any, split: str) -> dict[str, float]:
-    """What ``evaluate`` returned for a split, as numbers.
+def evaluated(workload: Workload, model: nn.Module, data: object, split: Split) -> dict[str, float]:
+    """The metrics of a split, as numbers.
 
     Raises:
-        WorkloadError: it is no dict of numbers, or on the validation split lacks the metric.
+        WorkloadError: ``evaluate`` raises, returns no numbers by name, or on the validation split not the metric.
     """
     from torch import Tensor
 
-    wanted = workload.metric.removeprefix("val_")
-    such = f"expected numbers by name, such as {{{wanted!r}: 0.5}}"
-    if not isinstance(found, Mapping):
-        _refuse(workload, f"evaluate returned {_kind(found)}: {such}")
-    numbers = {}
-    for name, value in found.items():
-        if isinstance(value, Tensor) and value.numel() != 1:
-            _refuse(workload, f"evaluate returned a tensor of shape {tuple(value.shape)} as {name!r}: {such}")
-        if isinstance(value, (str, bytes)):  # float() would read it
-            _refuse(workload, f"evaluate returned {_kind(value)} as {name!r}: {such}")
-        try:
-            numbers[name] = float(value)
-        except (TypeError, ValueError):
-            _refuse(workload, f"evaluate returned {_kind(value)} as {name!r}: {such}")
+    with asked(workload, "evaluate"):
+        found: object = workload.evaluate(model, data, split)
+        wanted = workload.metric.removeprefix("val_")
+        such = f"expected numbers by name, such as {{{wanted!r}: 0.5}}"
+        if not isinstance(found, Mapping):
+            _refuse(workload, f"evaluate returned {_kind(found)}: {such}")
+        numbers = {}
+        for name, value in found.items():
+            if isinstance(value, Tensor) and value.numel() != 1:
+                _refuse(workload, f"evaluate returned a tensor of shape {tuple(value.shape)} as {name!r}: {such}")
+            try:
+                if isinstance(value, (str, bytes)):  # float() would read it
+                    raise TypeError
+                numbers[name] = float(value)
+            except (TypeError, ValueError):
+                _refuse(workload, f"evaluate returned {_kind(value)} as {name!r}: {such}")
     if split == "validation" and wanted not in numbers:
         _refuse(
             workload,
@@ -196,8 +210,8 @@ def figures(workload: Workload, found: Any, split: str) -> dict[str, float]:
     return numbers
 
 
-def _kind(value: Any) -> str:
-    """What a value is, in a word or two."""
+def _kind(value: object) -> str:
+    """A value's type in a word or two."""
     if value is None or isinstance(value, type):
         return "None" if value is None else "a class"
     name = type(value).__name__

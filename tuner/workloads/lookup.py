@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from tuner.errors import InputError
-from tuner.workloads import own
+from tuner.workloads import custom
 from tuner.workloads.base import Workload
 from tuner.workloads.built_in import BUILT_IN, is_built_in
 
@@ -34,17 +34,17 @@ def find_workload(wanted: Wanted, classes: Classes = NO_CLASSES) -> Workload:
         return _built_in(wanted)
     if isinstance(wanted, Workload):
         found = wanted
-        own.check(found)
+        custom.check(found)
     elif isinstance(wanted, type) and issubclass(wanted, Workload):
-        found = own.make(wanted)
+        found = custom.make(wanted)
     elif isinstance(wanted, str) and (wanted in classes or ":" in wanted):
         found = _by_class(wanted, classes)
     else:
         known = ", ".join(BUILT_IN)
-        hint = own.in_file(wanted) if isinstance(wanted, str) else ""
+        hint = custom.in_file(wanted) if isinstance(wanted, str) else ""
         hint = hint or f"choose one of {known}, or give your own as MODULE:CLASS"
         raise InputError(f"unknown workload {wanted!r}: {hint}")
-    if found.name in BUILT_IN and BUILT_IN[found.name] != own.spec_of(found):
+    if found.name in BUILT_IN and BUILT_IN[found.name] != custom.spec_of(found):
         raise InputError(f"workload {found.name}: a built-in one is called so: give your class another name")
     return found
 
@@ -62,7 +62,9 @@ def specs_of(wanted: Workloads) -> Sequence[str] | str | None:
     """
     if all(isinstance(each, str) for each in listed(wanted)):
         return wanted  # type: ignore[return-value]
-    texts = [each if isinstance(each, str) else find_workload(each) and own.spec_of(each) for each in listed(wanted)]
+    texts = [
+        each if isinstance(each, str) else find_workload(each) and custom.spec_of(each) for each in listed(wanted)
+    ]
     return None if None in texts else [str(each) for each in texts]
 
 
@@ -80,7 +82,7 @@ def texts_of(wanted: Workloads) -> Sequence[str] | str:
 
 def classes_of(workloads: Sequence[Workload]) -> dict[str, str | None]:
     """Where the user's own are found again, by name; None where there is no module to find one in."""
-    return {each.name: own.spec_of(each) for each in workloads if not is_built_in(each)}
+    return {each.name: custom.spec_of(each) for each in workloads if not is_built_in(each)}
 
 
 class Finder:
@@ -118,7 +120,7 @@ def _by_class(wanted: str, classes: Classes) -> Workload:
     spec = classes.get(wanted, wanted)
     if not isinstance(spec, str):
         raise InputError(f"workload {wanted} {WAS_OBJECT}: give it again, from Python")
-    found = own.make(own.load_class(spec))
+    found = custom.make(custom.load_class(spec))
     if wanted in classes and found.name != wanted:
         raise InputError(f"workload {wanted}: {spec} is now called {found.name!r}: give it its old name")
     return found

@@ -1,28 +1,23 @@
-"""What stages pass on: which configurations of a workload are to be tried, and a workload with its data."""
+"""What stages pass on: the configurations of a workload that are to be tried, and a workload with its data."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tuner.errors import InputError
-from tuner.trial import ACCUMULATION, AUTO, CHECKPOINTING, OFFLOADING, Configuration, Trial
-from tuner.workloads.base import Config, Workload
+from tuner.trial import ACCUMULATION, AUTO, CHECKPOINTING, OFFLOADING, Config, Configuration, Trial
+from tuner.workloads.base import Workload
+from tuner.workloads.micro_batches import halved
+from tuner.workloads.protocols import Checkpointing, Teachers, check, describe_data, optional
 
 
 @dataclass(frozen=True)
 class TrainingTask:
-    """What the trials of one workload train.
-
-    Attributes:
-        workload: the model, its batches and its loss.
-        data: what ``workload.load_data`` returned.
-        checkpointing: whether one of the trials computes activations again.
-    """
+    """A workload with the data of its trials; ``checkpointing`` if one of them recomputes activations."""
 
     workload: Workload
-    data: Any
+    data: object
     checkpointing: bool = False
 
 
@@ -31,61 +26,56 @@ Tasks = Mapping[str, TrainingTask]  # a study's, by the workload's name, in the 
 
 @dataclass(frozen=True)
 class Selection:
-    """What of one workload is to be tried.
+    """The configurations of a workload that are to be tried.
 
     Attributes:
         workload: what to train.
-        load_data: gives its data; called once, when everything else is known to be usable.
+        load_data: loads the data; called once, when everything else is known to be usable.
         configurations: complete and valid.
     """
 
     workload: Workload
-    load_data: Callable[[], Any]
+    load_data: Callable[[], object]
     configurations: Sequence[Configuration]
 
     def __post_init__(self) -> None:
-        """Refuses options of the training loop that the workload cannot serve.
+        """Refuses options of the training loop that the workload does not support.
 
         Raises:
             InputError: a configuration's ``accumulation`` does not divide its batch, or there is none to divide; or
-                it has ``gradient_checkpointing``, and the workload names no modules for it.
+                the workload names no modules for ``gradient_checkpointing`` or ``offload_teacher_to_cpu``.
         """
-        key = self.workload.memory_scales_with
+        key, name = self.workload.memory_scales_with, self.workload.name
         for each in self.configurations:
             parts = int(each.values.get(ACCUMULATION, 1))
             if parts > 1 and key is None:
-                raise InputError(f"{each.name}: accumulation: workload {self.workload.name} has no batch to divide")
+                raise InputError(f"{each.name}: accumulation: workload {name} has no batch to divide")
             if key is not None and each.values[key] != AUTO and int(each.values[key]) % parts:
                 raise InputError(f"{each.name}: accumulation {parts} does not divide {key} {each.values[key]}")
-            if each.values.get(CHECKPOINTING) and not self.workload.can_checkpoint:
+            if each.values.get(CHECKPOINTING) and not optional(self.workload, Checkpointing.checkpointed):
                 raise InputError(
-                    f"{each.name}: {CHECKPOINTING} 1: workload {self.workload.name} names no modules that may be "
-                    "computed again: leave it out"
+                    f"{each.name}: {CHECKPOINTING} 1: workload {name} names no modules that may be computed again: "
+                    "leave it out"
                 )
-            if each.values.get(OFFLOADING) and not self.workload.can_offload:
+            if each.values.get(OFFLOADING) and not optional(self.workload, Teachers.frozen):
                 raise InputError(
-                    f"{each.name}: {OFFLOADING} 1: workload {self.workload.name} has no module that is never "
-                    "trained: leave it out"
+                    f"{each.name}: {OFFLOADING} 1: workload {name} has no module that is never trained: leave it out"
                 )
 
-    def load_checked(self) -> Any:
-        """The data, which serve the configurations.
+    def load_checked(self) -> object:
+        """The data.
 
         Raises:
-            InputError: they are not there, cannot be read, or do not.
+            InputError: they are not there, cannot be read, or do not go with a configuration.
         """
         data = self.load_data()
-        self.workload.check(self.configurations, data)
+        check(self.workload, self.configurations, data)
         return data
 
 
 def load_tasks(selections: Sequence[Selection]) -> dict[str, TrainingTask]:
-    """The tasks of a study, with their data.
-
-    Raises:
-        InputError: data are not there, cannot be read, or do not serve a configuration.
-    """
-    return {selection.workload.name: _task(selection) for selection in selections}
+    """The tasks of a study; raises as ``Selection.load_checked``."""
+    return {each.workload.name: _task(each) for each in selections}
 
 
 def _task(selection: Selection) -> TrainingTask:
@@ -94,16 +84,16 @@ def _task(selection: Selection) -> TrainingTask:
 
 
 def accumulated(tasks: Tasks, trial: Trial) -> Config | None:
-    """A trial's configuration in micro-batches of half the size; None where they cannot be halved."""
-    return tasks[trial.workload].workload.accumulated(trial.config)
+    """A trial's configuration with micro-batches of half the size; None if they cannot be halved."""
+    return halved(tasks[trial.workload].workload, trial.config)
 
 
 def metrics_of(tasks: Tasks) -> dict[str, str]:
-    """The metric that each workload's trials are compared by."""
+    """The metric by which each workload's trials are compared."""
     return {name: task.workload.metric for name, task in tasks.items()}
 
 
 def describe(tasks: Tasks) -> str:
-    """The data sets in a few words, a line for each; after the workload's name where there are several."""
-    words = {name: task.workload.describe(task.data) for name, task in tasks.items()}
+    """The data sets in a few words, a line for each; with the workload's name if there are several."""
+    words = {name: describe_data(task.workload, task.data) for name, task in tasks.items()}
     return "\n".join(f"{name}: {text}" if len(tasks) > 1 else text for name, text in words.items() if text)

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tuner.workloads.gt_ssl import probe
-from tuner.workloads.gt_ssl.probe import STRENGTHS, probe_accuracy, ridge
+from tuner.workloads.gt_ssl import evaluation
+from tuner.workloads.gt_ssl.evaluation import STRENGTHS, probe_accuracy, ridge
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
@@ -66,7 +66,7 @@ def test_neither_scale_nor_shift_of_a_channel_matters() -> None:
 
 def test_folds_are_of_equal_size_and_stratified() -> None:
     labels = np.array([0] * 25 + [1] * 15)
-    folds = probe._folds(labels, 10, 0)
+    folds = evaluation._folds(labels, 10, 0)
     assert np.bincount(folds).tolist() == [4] * 10
     assert set(np.bincount(folds[labels == 0])) == {2, 3}
     assert set(np.bincount(folds[labels == 1])) == {1, 2}

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from tuner.datasets.can import CanData
-from tuner.workloads.kd_gat.batches import collate, largest, parts
+from tuner.workloads.kd_gat.batches import collate, parts
+from tuner.workloads.kd_gat.graphs import largest
 
 
 def test_a_batch_holds_its_graphs_one_after_another(traffic: CanData) -> None:

@@ -10,10 +10,10 @@ from tests.kd_gat_models import config, model_of
 from tuner.datasets.can import CanData
 from tuner.training.loop import evaluate
 from tuner.workloads.kd_gat import evaluation as module
-from tuner.workloads.kd_gat.batches import collate
-from tuner.workloads.kd_gat.data import usable
+from tuner.workloads.kd_gat.batches import chunks, collate
 from tuner.workloads.kd_gat.distillation import vgae_loss
-from tuner.workloads.kd_gat.evaluation import auroc, chunks, found_attacks, largest_errors
+from tuner.workloads.kd_gat.evaluation import auroc, found_attacks, largest_errors
+from tuner.workloads.kd_gat.graphs import usable
 from tuner.workloads.kd_gat.workload import KDGAT
 
 

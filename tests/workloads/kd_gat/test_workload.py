@@ -15,7 +15,8 @@ from tuner.training.checkpoints import Checkpoint
 from tuner.training.loop import Fit, evaluate, fit
 from tuner.trial import AUTO, MAX_BATCH, Trial
 from tuner.workloads.kd_gat.batches import CanBatch
-from tuner.workloads.kd_gat.workload import CHUNK, KDGAT
+from tuner.workloads.kd_gat.sizes import CHUNK
+from tuner.workloads.kd_gat.workload import KDGAT
 from tuner.workloads.lookup import find_workload
 
 SIZES = {

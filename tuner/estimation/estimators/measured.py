@@ -10,8 +10,8 @@ from tuner.estimation.estimator import Estimator
 from tuner.estimation.overheads import RAY_BYTES
 
 if TYPE_CHECKING:
-    from tuner.trial import Device, MemoryEstimate
-    from tuner.workloads.base import Config, Workload
+    from tuner.trial import Config, Device, MemoryEstimate
+    from tuner.workloads.base import Workload
 
 
 class MeasuredEstimator(Estimator):

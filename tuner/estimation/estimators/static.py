@@ -10,10 +10,11 @@ from tuner.estimation.estimator import Estimator
 from tuner.estimation.formulas.graphsage import estimate_graphsage
 from tuner.estimation.formulas.gt_ssl import estimate_gt_ssl
 from tuner.estimation.formulas.kd_gat import estimate_kd_gat
+from tuner.workloads.micro_batches import micro_batch
 
 if TYPE_CHECKING:
-    from tuner.trial import Device, MemoryEstimate
-    from tuner.workloads.base import Config, Workload
+    from tuner.trial import Config, Device, MemoryEstimate
+    from tuner.workloads.base import Workload
 
 # By workload, each of its own kind of data.
 FORMULAS: Mapping[str, Callable[[Config, Any], MemoryEstimate]] = {
@@ -33,7 +34,7 @@ class StaticEstimator(Estimator):
         self, workload: Workload, config: Config, data: object, device: Device, *, expandable_segments: bool
     ) -> MemoryEstimate:
         """See ``Estimator.estimate``; one formula serves all devices."""
-        return estimate_static(workload.name, workload.micro_batch(config), data)
+        return estimate_static(workload.name, micro_batch(workload, config), data)
 
 
 def estimate_static(workload: str, config: Config, data: object) -> MemoryEstimate:

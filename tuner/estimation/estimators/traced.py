@@ -10,8 +10,8 @@ from tuner.estimation.overheads import CHECKPOINTING_BYTES, cublas_workspace_byt
 from tuner.trial import CHECKPOINTING
 
 if TYPE_CHECKING:
-    from tuner.trial import Device, MemoryEstimate
-    from tuner.workloads.base import Config, Workload
+    from tuner.trial import Config, Device, MemoryEstimate
+    from tuner.workloads.base import Workload
 
 
 class TracedEstimator(Estimator):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tuner.errors import InputError
@@ -11,7 +11,7 @@ from tuner.trial import GB, MemoryEstimate
 
 if TYPE_CHECKING:
     from tuner.datasets.ratings import RatingData
-    from tuner.workloads.base import Config
+    from tuner.trial import Config
 
 MOVIELENS_NODES = 943 + 1682
 # GB at MovieLens-100K: PROCESS + hidden_dim * (PER_CHANNEL + PER_CHANNEL_AND_LAYER * num_layers). Fitted to the
@@ -52,15 +52,17 @@ def estimate_graphsage(config: Config, data: RatingData) -> MemoryEstimate:
     total, which stands for the edge-wise messages of a plain ``SAGEConv``, plus the decoder's share of batches
     that are larger than the guide's (eight ``hidden_dim``-wide rows for each rating).
     """
-    hidden, layers = config["hidden_dim"], config["num_layers"]
+    hidden, layers = int(config["hidden_dim"]), int(config["num_layers"])
     total = estimate_model_memory(hidden, layers, data.num_users, data.num_items) * GB
     nodes = data.num_users + data.num_items
     parameters = FLOAT_BYTES * hidden * (nodes + layers * (2 * hidden + 1))
-    decoder = FLOAT_BYTES * 8 * hidden * config["batch_size"]
+    decoder = FLOAT_BYTES * 8 * hidden * int(config["batch_size"])
     return footprint(parameters, int(max(0, total - PROCESS_GB * GB - 4 * parameters) + decoder))
 
 
-def auto_estimate_memory_from_configs(configurations: Sequence[Config], num_users: int, num_items: int) -> float:
+def auto_estimate_memory_from_configs(
+    configurations: Sequence[Mapping[str, int]], num_users: int, num_items: int
+) -> float:
     """The largest footprint among GraphSAGE configurations, in GB: what each of them can be given to run.
 
     Args:

@@ -6,12 +6,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tuner.estimation.formulas.footprint import FLOAT_BYTES, footprint
-from tuner.workloads.gt_ssl.workload import EVALUATION_PATHS, EVALUATION_TREES
+from tuner.workloads.gt_ssl.sizes import EVALUATION_PATHS, EVALUATION_TREES
 
 if TYPE_CHECKING:
     from tuner.datasets.trees import TreeData
-    from tuner.trial import MemoryEstimate
-    from tuner.workloads.base import Config
+    from tuner.trial import Config, MemoryEstimate
 
 
 def estimate_gt_ssl(config: Config, data: TreeData) -> MemoryEstimate:
@@ -23,13 +22,13 @@ def estimate_gt_ssl(config: Config, data: TreeData) -> MemoryEstimate:
 
     An evaluation keeps nothing but its paths' geometry.
     """
-    hidden, layers = config["hidden_channels"], config["num_interactions"]
-    distance, angle, turn = (config[f"num_{name}_centers"] for name in ("rbf", "angle", "dihedral"))
+    hidden, layers = int(config["hidden_channels"]), int(config["num_interactions"])
+    distance, angle, turn = (int(config[f"num_{name}_centers"]) for name in ("rbf", "angle", "dihedral"))
     basis = 3 * distance + 2 * angle + turn
     layer = 3 * (hidden + hidden * hidden + hidden) + basis * hidden + (7 * 4 + 4 * 2 + 2) * hidden**2 + 7 * hidden
     parameters = FLOAT_BYTES * (layers * layer + 3 * hidden * hidden + (8 + distance) * hidden)
-    rows = _most_paths(data, config["batch_size"], config["max_paths_per_batch"])
-    pairs = min(config["batch_size"], len(data)) * config["n_negatives"]
+    rows = _most_paths(data, int(config["batch_size"]), int(config["max_paths_per_batch"]))
+    pairs = min(int(config["batch_size"]), len(data)) * int(config["n_negatives"])
     trained = rows * ((16 * layers + 11) * hidden + 2 * basis) + pairs * (5 * hidden + 6)
     evaluated = EVALUATION_PATHS * 22 * hidden + _most_paths(data, EVALUATION_TREES) * 3 * basis
     values = max(trained, evaluated)

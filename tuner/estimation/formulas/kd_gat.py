@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tuner.estimation.formulas.footprint import FLOAT_BYTES, footprint
 from tuner.trial import CHECKPOINTING, MemoryEstimate
-from tuner.workloads.kd_gat.workload import CHUNK, SIZES
+from tuner.workloads.kd_gat.sizes import CHUNK, SIZES
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from tuner.datasets.can import CanData
-    from tuner.workloads.base import Config
+    from tuner.trial import Config
 
 INPUT = ID_CHANNELS, FEATURES = 16, 10  # of a node: what is embedded of its ID, and what the data have
 # Edges whose messages are there at a time, as in tuner.workloads.kd_gat.attention.
@@ -44,21 +44,21 @@ def estimate_kd_gat(config: Config, data: CanData) -> MemoryEstimate:
       graphs (``_computed``), and a teacher's look at a share of the batch, which is of 500 graphs at most where its
       outputs are kept.
     """
-    from tuner.workloads.kd_gat.data import usable
+    from tuner.workloads.kd_gat.graphs import usable
 
     ids = len(data.identifiers) + 1
-    train = usable(data, data.train, stage=config["stage"], held_out=config["held_out"])
-    batch, prepared = _most(data, train, config["batch_size"]), _most(data, train, CHUNK)
+    train = usable(data, data.train, stage=str(config["stage"]), held_out=str(config["held_out"]))
+    batch, prepared = _most(data, train, int(config["batch_size"])), _most(data, train, CHUNK)
     chunk = _larger(_most(data, part, CHUNK) for part in (data.validation, data.test))
     chunk = chunk if config["stage"] == "classifier" else _larger([chunk, prepared])  # its test looks at these again
     teacher, scorer = _guests(config, ids)
     own = parameters(config, ids)
     if teacher and config["stage"] == "autoencoder":
-        own += (config["latent_channels"] + 1) * teacher["latent_channels"]
+        own += (int(config["latent_channels"]) + 1) * int(teacher["latent_channels"])
     peaks = [_trained(config, batch, ids), _computed(config, chunk, ids)]
     rows = _kept(teacher, data) if teacher and config["use_teacher_cache"] else 0
     if teacher:
-        graphs = min(config["batch_size"], len(train), CHUNK if config["use_teacher_cache"] else len(train))
+        graphs = min(int(config["batch_size"]), len(train), CHUNK if config["use_teacher_cache"] else len(train))
         peaks.append(_computed(teacher, _most(data, train, -(-graphs // _times_as_wide(teacher, config))), ids))
     if scorer:
         peaks.append(_computed(scorer, prepared, ids))
@@ -75,12 +75,12 @@ def parameters(config: Config, ids: int) -> int:
 
     An attention layer has its matrix, two vectors of scores, a bias, and one number of each head for the edges.
     """
-    pairs, heads = _layers(config), config["heads"]
+    pairs, heads = _layers(config), int(config["heads"])
     total = ID_CHANNELS * (ids if config["use_id"] else 1)
     total += sum(before * after + 3 * after + heads for before, after in pairs)
     if config["stage"] == "classifier":
         return int(total + 2 * sum(after for _, after in pairs) + 2)
-    hidden, latent = config["hidden_channels"], config["latent_channels"]
+    hidden, latent = int(config["hidden_channels"]), int(config["latent_channels"])
     total += 4 * (3 * hidden + latent) + 2 * latent * (latent + 1)
     if config["use_id"]:
         total += (latent + 1) * (ids + hidden // 2) + (hidden // 2 + 1) * ids
@@ -89,10 +89,10 @@ def parameters(config: Config, ids: int) -> int:
 
 def _layers(config: Config) -> list[tuple[int, int]]:
     """The channels before and after each attention layer."""
-    hidden, first = config["hidden_channels"], sum(INPUT)
+    hidden, first = int(config["hidden_channels"]), sum(INPUT)
     if config["stage"] == "classifier":
-        return list(pairwise([first, *[hidden * config["heads"]] * config["num_layers"]]))
-    half, latent = hidden // 2, config["latent_channels"]
+        return list(pairwise([first, *[hidden * int(config["heads"])] * int(config["num_layers"])]))
+    half, latent = hidden // 2, int(config["latent_channels"])
     return [*pairwise([first, hidden, half, latent]), *pairwise([latent, half, hidden, FEATURES])]
 
 
@@ -124,7 +124,7 @@ def _computed(config: Config, graphs: Graphs, ids: int) -> int:
 
 def _heads(config: Config, ids: int, *, losses: int) -> int:
     """Numbers of a node in a VGAE's latent variables and in its heads, of which each has one for each ID."""
-    latent, half = config["latent_channels"], config["hidden_channels"] // 2
+    latent, half = int(config["latent_channels"]), int(config["hidden_channels"]) // 2
     return int(10 * latent + 6 * FEATURES + (losses * ids + 3 * half if config["use_id"] else 0))
 
 
@@ -136,7 +136,7 @@ def _around(config: Config, graphs: Graphs, layers: int, *, copies: int) -> int:
     times, as the scores take it in another order.
     """
     pairs = _layers(config)
-    edges = graphs.edges * (SCORES * config["heads"] * layers + SCORES)
+    edges = graphs.edges * (SCORES * int(config["heads"]) * layers + SCORES)
     messages = 3 * min(graphs.edges, PART) * max(after for _, after in pairs)
     return int(
         2 * graphs.nodes * sum(INPUT) + edges + messages + copies * max(before * after for before, after in pairs)
@@ -145,7 +145,7 @@ def _around(config: Config, graphs: Graphs, layers: int, *, copies: int) -> int:
 
 def _guests(config: Config, ids: int) -> tuple[Config | None, Config | None]:
     """The configurations of a teacher and of a scorer, where there are such."""
-    teacher = _guest(config, "teacher_path", config["stage"], ids) if config["use_kd"] else None
+    teacher = _guest(config, "teacher_path", str(config["stage"]), ids) if config["use_kd"] else None
     scorer = _guest(config, "scorer_path", "autoencoder", ids) if config["curriculum"] else None
     return teacher, scorer
 
@@ -156,11 +156,11 @@ def _guest(config: Config, key: str, stage: str, ids: int) -> Config:
         return {**config, **SIZES[stage, "teacher"], "stage": stage}
     from tuner.workloads.kd_gat.model import load_teacher
 
-    return load_teacher(config[key], stage, ids)[0]
+    return load_teacher(str(config[key]), stage, ids)[0]
 
 
 def _times_as_wide(teacher: Config, config: Config) -> int:
-    """As ``kd_gat_teacher.times_as_wide``: how often a teacher looks, each time at a share of the graphs."""
+    """As ``kd_gat.teacher.times_as_wide``: how often a teacher looks, each time at a share of the graphs."""
     of_teacher, of_student = (sum(after for _, after in _layers(each)) for each in (teacher, config))
     return -(-of_teacher // of_student)
 
@@ -170,7 +170,7 @@ def _kept(teacher: Config, data: CanData) -> int:
     if teacher["stage"] == "classifier":
         return 2 * len(data.train) + 2 * len(data)
     nodes = int((data.first[data.train + 1] - data.first[data.train]).sum())
-    return int(nodes * (teacher["latent_channels"] + FEATURES) + 2 * len(data))
+    return int(nodes * (int(teacher["latent_channels"]) + FEATURES) + 2 * len(data))
 
 
 def _most(data: CanData, graphs: NDArray[np.int64], count: int) -> Graphs:

@@ -18,9 +18,10 @@ from tuner.records.study_json import STUDY, classes, read_study, workloads
 from tuner.study.given_again import CALL
 from tuner.study.resume import fingerprint
 from tuner.study.selection import DEFAULT_DATA, chosen_before, source_of
-from tuner.trial import ACCUMULATION
-from tuner.workloads.base import Config, Workload
+from tuner.trial import ACCUMULATION, Config
+from tuner.workloads.base import Workload
 from tuner.workloads.lookup import WAS_OBJECT, find_workload
+from tuner.workloads.protocols import check
 
 if TYPE_CHECKING:
     from tuner.workloads.lookup import Wanted
@@ -101,7 +102,7 @@ class PastTrial:
             if source is not None:
                 raise
             raise InputError(f"--from {self.folder}: its data: {error}; say by --data where they are now") from error
-        choice.workload.check(choice.configurations, data)
+        check(choice.workload, choice.configurations, data)
         return data
 
     def has_data(self, data: Any) -> bool:

@@ -12,6 +12,7 @@ from tuner.spec.settings import Settings
 from tuner.study.planning import estimate_requests
 from tuner.study.retraining.past_trial import PastTrial
 from tuner.trial import GB, Device, MemoryEstimate, Trial
+from tuner.workloads.base import numeric_hyperparameter
 from tuner.workloads.task import TrainingTask
 
 
@@ -49,8 +50,8 @@ def plan_run(past: PastTrial, options: Mapping[str, Any]) -> Run:
     config, row = past.config, past.row
     seed = row["seed"] if options["seed"] is None else options["seed"]
     threads = options["threads"] or past.threads
-    epochs = options["epochs"] or config["epochs"]
-    most = past.workload.number("epochs").high
+    epochs = options["epochs"] or int(config["epochs"])
+    most = numeric_hyperparameter(past.workload, "epochs").high
     if epochs > most:
         raise InputError(f"--epochs {epochs}: must be at most {most:g}")
     was = {"seed": (seed, row["seed"]), "epochs": (epochs, config["epochs"]), "threads": (threads, past.threads)}

@@ -75,8 +75,8 @@ class GraphSAGEModel(nn.Module):
             item_features: (num_items, Fi).
             graph: averages over the neighbours in the training ratings; users first, then items.
             rating_scale: (3,), mean, smallest and largest of the training ratings.
-            hidden_dim: channels H of embeddings and layers.
-            num_layers: number of layers.
+            hidden_dim: channels of embeddings and layers.
+            num_layers: of ``SAGELayer``.
             dropout: share of the channels that are dropped from the input and between layers.
         """
         super().__init__()

@@ -7,10 +7,11 @@ small.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import BackwardCFunction, FunctionCtx
 from torch.nn import functional as F
 
 
@@ -35,22 +36,10 @@ torch.library.define(
 def csr_matmul(
     crow: Tensor, col: Tensor, value: Tensor, crow_t: Tensor, col_t: Tensor, value_t: Tensor, x: Tensor
 ) -> Tensor:
-    """The product of a sparse matrix with a dense one: ``y[r] = Σ value[k] · x[col[k]]`` over row r's entries.
+    """A ``Csr`` times x (columns, H): ``y[r] = Σ value[k] · x[col[k]]`` over row r's entries, (rows, H).
 
     An operator of its own, on plain tensors, so that it can be traced without a device: its backward is the same
     product with the transposed matrix, and ``x`` is not kept for it.
-
-    Args:
-        crow: see ``Csr``, as for the next five.
-        col: see ``Csr``.
-        value: see ``Csr``.
-        crow_t: see ``Csr``.
-        col_t: see ``Csr``.
-        value_t: see ``Csr``.
-        x: (columns, H).
-
-    Returns:
-        (rows, H).
     """
     result: Tensor = torch.ops.tuner.csr_matmul(crow, col, value, crow_t, col_t, value_t, x.to(value.dtype))
     return result
@@ -69,12 +58,12 @@ def _shape(
     return x.new_empty(crow.shape[0] - 1, x.shape[1])
 
 
-def _setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+def _setup_context(ctx: FunctionCtx, inputs: tuple[Tensor, ...], output: Tensor) -> None:
     ctx.save_for_backward(*inputs[:6])
 
 
-def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    crow, col, value, crow_t, col_t, value_t = ctx.saved_tensors
+def _backward(ctx: BackwardCFunction, grad: Tensor) -> tuple[Tensor | None, ...]:
+    crow, col, value, crow_t, col_t, value_t = tuple(ctx.saved_tensors)
     return (None,) * 6 + (csr_matmul(crow_t, col_t, value_t, crow, col, value, grad),)
 
 
@@ -84,17 +73,10 @@ torch.library.register_autograd(OP, _backward, setup_context=_setup_context)
 
 
 def bipartite_mean(user: Tensor, item: Tensor, num_users: int, num_items: int) -> Csr:
-    """The matrix that averages over neighbours, D⁻¹A, of the graph with an edge both ways for each pair.
+    """The matrix that averages over neighbours, D⁻¹A, of the graph with an edge both ways for each pair (M,), (M,).
 
-    Args:
-        user: (M,) user of each pair, from 0.
-        item: (M,) item of each pair, from 0.
-        num_users: the first so many nodes are the users.
-        num_items: the nodes after them are the items.
-
-    Returns:
-        A (num_users + num_items) square matrix with 2M entries in int32 indices; a node without neighbours has
-        an empty row. A is symmetric, so D⁻¹A and its transpose AD⁻¹ differ in their values only.
+    Its nodes are the users and then the items. It has 2M entries with int32 indices; a node without neighbours has
+    an empty row. A is symmetric, so D⁻¹A and its transpose AD⁻¹ differ in their values only.
     """
     nodes = num_users + num_items
     user, item = user.long(), item.long() + num_users

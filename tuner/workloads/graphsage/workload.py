@@ -6,22 +6,32 @@ import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypedDict
 
-from tuner.trial import AnyHyperparameter, Hyperparameter
-from tuner.workloads.base import Batch, Config, Split, Workload
+from tuner.trial import AnyHyperparameter, Config, Hyperparameter
+from tuner.workloads.base import Batch, Split, Workload
 
 if TYPE_CHECKING:
     import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor, nn
 
     from tuner.datasets.ratings import RatingData, Ratings
     from tuner.workloads.graphsage.model import GraphSAGEModel
 
+
+class Sizes(TypedDict):
+    """The model's."""
+
+    hidden_dim: int
+    num_layers: int
+    dropout: float
+
+
 EVALUATION_PAIRS = 2**16  # decoded at a time: two (2**16, hidden_dim) gathers, whatever the split's size
 
 
-class GraphSAGE(Workload):
+class GraphSAGE(Workload["RatingData"]):
     """Learned embeddings and features, mean-aggregator GraphSAGE layers, a product decoder with biases, MSE.
 
     Test and validation ratings are never edges of the graph. Predictions are limited to the scale of the training
@@ -111,7 +121,7 @@ class GraphSAGE(Workload):
         import torch
 
         user, item, rating = _tensors(data.train)
-        order, size = torch.randperm(len(rating)), config["batch_size"]
+        order, size = torch.randperm(len(rating)), int(config["batch_size"])
         for begin in range(0, len(order), size):  # one by one: estimates look at two of maybe 100,000
             chosen = order[begin : begin + size]
             yield user[chosen], item[chosen], rating[chosen]
@@ -144,15 +154,19 @@ def _unit_columns(features: Tensor) -> Tensor:
     return features / features.abs().amax(dim=0).clamp(min=1e-12)
 
 
-def _sizes(config: Config) -> dict[str, Any]:
-    return {key: config[key] for key in ("hidden_dim", "num_layers", "dropout")}
+def _sizes(config: Config) -> Sizes:
+    return {
+        "hidden_dim": int(config["hidden_dim"]),
+        "num_layers": int(config["num_layers"]),
+        "dropout": float(config["dropout"]),
+    }
 
 
 def _tensors(ratings: Ratings) -> tuple[Tensor, Tensor, Tensor]:
     return _tensor(ratings.user), _tensor(ratings.item), _tensor(ratings.rating)
 
 
-def _tensor(array: np.ndarray[Any, Any]) -> Tensor:
+def _tensor(array: NDArray[np.number]) -> Tensor:
     """The array as a tensor over the same memory; arrays in Ray's store are read-only, and nothing writes here."""
     import torch
 

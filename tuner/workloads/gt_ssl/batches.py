@@ -6,7 +6,7 @@ All of it is NumPy on the CPU: the structure of trees takes no memory of a GPU b
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,22 +17,16 @@ from tuner.datasets.trees import FEATURES, TreeData
 from tuner.workloads.gt_ssl.model import TreeBatch
 
 Index = NDArray[np.int64]
+Array = NDArray[np.int64] | NDArray[np.float32]
 
 
 class Limits(NamedTuple):
-    """How large a batch may be.
+    """How large a batch may be."""
 
-    Attributes:
-        trees: at most so many.
-        paths: and so many paths; of a tree that has more, so many are drawn.
-        positives: pairs of a parent and its child for each tree; 0 takes them all.
-        negatives: pairs that are not in order for each tree.
-    """
-
-    trees: int
-    paths: int
-    positives: int
-    negatives: int
+    trees: int  # at most
+    paths: int  # at most; of a tree that has more, so many are drawn
+    positives: int  # pairs of a parent and its child for each tree; 0 takes them all
+    negatives: int  # pairs that are not in order for each tree
 
 
 def group_trees(data: TreeData, trees: Sequence[int], limits: Limits) -> Iterator[list[int]]:
@@ -57,7 +51,7 @@ def batches(data: TreeData, trees: Sequence[int], limits: Limits, random: Genera
         yield collate(data, chosen, limits, random)
 
 
-def largest(data: TreeData, trees: NDArray[Any], limits: Limits) -> list[int]:
+def largest(data: TreeData, trees: Index, limits: Limits) -> list[int]:
     """Trees that take at least as much memory as any batch of these: those with the most paths and chains.
 
     Where others would have filled the limit on paths better, the smallest that did not fit is added: with it there
@@ -89,37 +83,22 @@ def _chains(data: TreeData) -> Index:
 
 
 def collate(data: TreeData, trees: Sequence[int], limits: Limits, random: Generator) -> TreeBatch:
-    """One batch of these trees.
-
-    Args:
-        data: all trees.
-        trees: which; at least one.
-        limits: of paths and pairs.
-        random: where from to draw them.
-    """
-    parts: list[dict[str, NDArray[Any]]] = []
+    """One batch of these trees, at least one; ``random`` draws paths and pairs within the limits."""
+    parts = []
     nodes = 0
     for tree in trees:
         part = _one(data, tree, limits, len(trees), random)
-        parts.append({name: value + nodes if value.dtype == np.int64 else value for name, value in part.items()})
+        parts.append({name: value + nodes if _is_index(value) else value for name, value in part.items()})
         nodes += len(part["features"])
-    joined = {
-        name: np.concatenate([part[name] for part in parts], axis=-1 if _is_index(parts, name) else 0)
-        for name in parts[0]
-    }
+    arrays = {name: [part[name] for part in parts] for name in parts[0]}
+    joined = {name: np.concatenate(each, axis=-1 if _is_index(each[0]) else 0) for name, each in arrays.items()}
     return TreeBatch(**{name: torch.from_numpy(value) for name, value in joined.items()})
 
 
-def negative_pairs(end: NDArray[Any], count: int, random: Generator) -> Index:
-    """Ordered pairs of two nodes of which the first is no ancestor of the second, drawn with equal chances.
+def negative_pairs(end: NDArray[np.integer], count: int, random: Generator) -> Index:
+    """Pairs of nodes of which the first is no ancestor of the second, drawn with equal chances: (2, count) int64.
 
-    Args:
-        end: (N,) in preorder the nodes u to end[u] - 1 are u and its descendants.
-        count: how many pairs; a tree of one node has none.
-        random: where from to draw them.
-
-    Returns:
-        (2, count) int64.
+    In preorder the nodes u to end[u] - 1 are u and its descendants. A tree of one node has no pairs.
     """
     nodes = len(end)
     if nodes < 2 or not count:
@@ -131,14 +110,10 @@ def negative_pairs(end: NDArray[Any], count: int, random: Generator) -> Index:
     return np.stack([first, np.where(rank < first, rank, rank + subtree[first])]).astype(np.int64)
 
 
-def ancestor_chains(parent: NDArray[Any]) -> Index:
+def ancestor_chains(parent: NDArray[np.integer]) -> Index:
     """Paths node → parent → grandparent → great-grandparent where there are all, and (v, v, v, v) for each node.
 
-    Args:
-        parent: (N,) of each node; -1 for the root.
-
-    Returns:
-        (4, C) int64.
+    ``parent`` is -1 for the root; the result is (4, C) int64.
     """
     node = np.arange(len(parent))
     chain = [node]
@@ -148,7 +123,7 @@ def ancestor_chains(parent: NDArray[Any]) -> Index:
     return np.concatenate([stacked[:, stacked[3] >= 0], np.tile(node, (4, 1))], axis=1).astype(np.int64)
 
 
-def _one(data: TreeData, tree: int, limits: Limits, trees: int, random: Generator) -> dict[str, NDArray[Any]]:
+def _one(data: TreeData, tree: int, limits: Limits, trees: int, random: Generator) -> dict[str, Array]:
     rows = slice(int(data.first[tree]), int(data.first[tree + 1]))
     parent, end = data.parent[rows].astype(np.int64), data.end[rows]
     path, weight = _paths(data, tree, limits.paths, random)
@@ -187,5 +162,5 @@ def _equal(pairs: Index, trees: int) -> NDArray[np.float32]:
     return np.full(pairs.shape[1], 1 / max(1, pairs.shape[1] * trees), dtype=np.float32)
 
 
-def _is_index(parts: list[dict[str, NDArray[Any]]], name: str) -> bool:
-    return parts[0][name].dtype == np.int64
+def _is_index(array: Array) -> bool:
+    return array.dtype == np.int64

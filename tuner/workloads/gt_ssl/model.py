@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from tuner.workloads.gt_ssl.workload import EVALUATION_PATHS
+from tuner.workloads.gt_ssl.sizes import EVALUATION_PATHS
 
 NEARLY_PI = math.pi - 1e-3  # the dihedral of a flat path is π or -π by rounding alone: both are taken as π
 NEARLY_STRAIGHT = 1e-3  # sine of an angle below which rounding alone decides in what plane its sides are

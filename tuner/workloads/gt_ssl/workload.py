@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from tuner.trial import ACCUMULATION, AnyHyperparameter, Hyperparameter
-from tuner.workloads.base import Batch, Config, Split, Workload
+from tuner.trial import ACCUMULATION, AnyHyperparameter, Config, Hyperparameter
+from tuner.workloads.base import Batch, Split, Workload
+from tuner.workloads.gt_ssl.sizes import EVALUATION_NEGATIVES, EVALUATION_TREES
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -16,12 +17,8 @@ if TYPE_CHECKING:
     from tuner.workloads.gt_ssl.batches import Limits
     from tuner.workloads.gt_ssl.model import GtSsl
 
-EVALUATION_TREES = 8  # in a batch
-EVALUATION_PATHS = 4096  # whose messages are computed at a time: about as many as in a training batch, or fewer
-EVALUATION_NEGATIVES = 64
 
-
-class GTSSL(Workload):
+class GTSSL(Workload["TreeData"]):
     """An SGMP encoder, pretrained to predict how subtrees grow and who descends from whom.
 
     Trees are compared by nothing but these two losses; their labels are used once, at the end, by a linear probe of
@@ -108,9 +105,9 @@ class GTSSL(Workload):
         from tuner.workloads.gt_ssl.batches import collate, group_trees
 
         random = np.random.default_rng(int(torch.randint(2**62, ())))
-        limits, parts = _limits(config), config.get(ACCUMULATION, 1)
+        limits, parts = _limits(config), int(config.get(ACCUMULATION, 1))
         for trees in group_trees(data, random.permutation(data.train).tolist(), limits):
-            split = np.array_split(trees, min(parts, len(trees)))
+            split = np.array_split(np.array(trees), min(parts, len(trees)))
             yield [collate(data, part.tolist(), limits, random) for part in split]
 
     def rehearsal(self, data: TreeData) -> TreeData:
@@ -152,17 +149,25 @@ class GTSSL(Workload):
 def _model(config: Config, num_features: int) -> GtSsl:
     from tuner.workloads.gt_ssl.model import Encoder, GtSsl
 
-    sizes = ("hidden_channels", "num_interactions", "num_rbf_centers", "num_angle_centers", "num_dihedral_centers")
-    encoder = Encoder(num_features, cutoff=config["cutoff"], **{name: config[name] for name in sizes})
-    return GtSsl(
-        encoder,
-        hidden_channels=config["hidden_channels"],
-        lambda_order=config["lambda_order"],
-        delta=config["delta"],
+    hidden, lambda_order, delta = (
+        int(config["hidden_channels"]),
+        float(config["lambda_order"]),
+        float(config["delta"]),
     )
+    encoder = Encoder(
+        num_features,
+        hidden_channels=hidden,
+        num_interactions=int(config["num_interactions"]),
+        num_rbf_centers=int(config["num_rbf_centers"]),
+        num_angle_centers=int(config["num_angle_centers"]),
+        num_dihedral_centers=int(config["num_dihedral_centers"]),
+        cutoff=float(config["cutoff"]),
+    )
+    return GtSsl(encoder, hidden_channels=hidden, lambda_order=lambda_order, delta=delta)
 
 
 def _limits(config: Config) -> Limits:
     from tuner.workloads.gt_ssl.batches import Limits
 
-    return Limits(config["batch_size"], config["max_paths_per_batch"], config["n_positives"], config["n_negatives"])
+    keys = ("batch_size", "max_paths_per_batch", "n_positives", "n_negatives")
+    return Limits(*(int(config[key]) for key in keys))

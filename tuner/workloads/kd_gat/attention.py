@@ -7,11 +7,10 @@ at a time, and the projection of a single edge feature is folded into one number
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
+from torch.autograd.function import BackwardCFunction, FunctionCtx
 from torch.nn import functional as F
 
 SLOPE = 0.2  # of the scores' leaky ReLU, as in the paper
@@ -25,13 +24,7 @@ class GraphAttention(nn.Module):
     """
 
     def __init__(self, in_channels: int, out_channels: int, heads: int) -> None:
-        """New weights, Glorot's as in the paper.
-
-        Args:
-            in_channels: of a node.
-            out_channels: of each head; a node's result has ``heads`` times as many.
-            heads: how many.
-        """
+        """New weights, Glorot's as in the paper; ``out_channels`` are those of each head."""
         super().__init__()
         self.heads = heads
         self.linear = nn.Linear(in_channels, heads * out_channels, bias=False)
@@ -73,7 +66,7 @@ class _Aggregate(Function):
     """``out[t] = own[t] · x[t] + Σ weight[e] · x[s]`` over the edges e = (s, t); messages are not kept."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, own: Tensor, weight: Tensor, edge: Tensor) -> Tensor:
+    def forward(ctx: FunctionCtx, x: Tensor, own: Tensor, weight: Tensor, edge: Tensor) -> Tensor:
         ctx.save_for_backward(x, own, weight, edge)
         out = own[..., None] * x
         for part in _parts(edge):
@@ -82,8 +75,8 @@ class _Aggregate(Function):
         return out.to(x.dtype)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, own, weight, edge = ctx.saved_tensors
+    def backward(ctx: BackwardCFunction, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, own, weight, edge = tuple(ctx.saved_tensors)
         grad = grads[0]
         to_own, to_weight = (grad * x).sum(-1, dtype=own.dtype), torch.empty_like(weight)
         to_x = own[..., None] * grad  # only now, when the product above is gone

@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from tuner.datasets.can import CanData
 from tuner.datasets.spans import spans
+from tuner.workloads.kd_gat.graphs import Index
+from tuner.workloads.kd_gat.sizes import CHUNK
 
 
 class CanBatch(NamedTuple):
@@ -27,13 +28,8 @@ class CanBatch(NamedTuple):
     edge_count: Tensor  # (E, 1): how often the one was followed by the other
 
 
-def collate(data: CanData, graphs: NDArray[np.int64]) -> CanBatch:
-    """One batch of these graphs, on the CPU, in their order.
-
-    Args:
-        data: all graphs.
-        graphs: (B,) indices of them; at least one.
-    """
+def collate(data: CanData, graphs: Index) -> CanBatch:
+    """One batch of these graphs, at least one, on the CPU, in their order."""
     nodes, edges = spans(data.first, graphs), spans(data.first_edge, graphs)
     size, degree = (first[graphs + 1] - first[graphs] for first in (data.first, data.first_edge))
     begin = np.repeat(np.cumsum(size) - size, degree)  # where the nodes of each edge's graph begin in the batch
@@ -48,12 +44,17 @@ def collate(data: CanData, graphs: NDArray[np.int64]) -> CanBatch:
     )
 
 
-def parts(batch: CanBatch, count: int) -> Iterator[CanBatch]:
-    """A batch's graphs, about as many at a time, in so many batches or fewer; on its device.
+def chunks(data: CanData, graphs: Index, device: torch.device | str, size: int = CHUNK) -> Iterator[CanBatch]:
+    """The graphs in their order, so many at a time, on the device."""
+    for begin in range(0, len(graphs), size):
+        batch = collate(data, graphs[begin : begin + size])
+        yield CanBatch(*(part.to(device) for part in batch))
 
-    Args:
-        batch: as ``collate`` makes it: nodes and edges are in the order of their graphs.
-        count: at least 1.
+
+def parts(batch: CanBatch, count: int) -> Iterator[CanBatch]:
+    """A batch in ``count`` smaller ones or fewer, of about as many graphs each, on its device.
+
+    Nodes and edges must be in the order of their graphs, as ``collate`` has them.
     """
     size = -(-len(batch.graph) // count)
     graphs = [*range(0, len(batch.graph), size), len(batch.graph)]
@@ -71,10 +72,3 @@ def parts(batch: CanBatch, count: int) -> Iterator[CanBatch]:
             edge=batch.edge[:, edge:to_edge] - node,
             edge_count=batch.edge_count[edge:to_edge],
         )
-
-
-def largest(data: CanData, graphs: NDArray[np.int64], number: int) -> NDArray[np.int64]:
-    """Of these graphs so many with the most edges and nodes, the largest first."""
-    size = np.diff(data.first_edge)[graphs] + np.diff(data.first)[graphs]
-    chosen: NDArray[np.int64] = graphs[np.argsort(-size, kind="stable")[:number]]
-    return chosen

@@ -6,8 +6,7 @@ Every loss is a mean over graphs in which each graph counts the same, so micro-b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -42,15 +41,15 @@ def distilled_vgae_loss(
     *,
     weight: float = TEACHER_WEIGHT,
 ) -> Tensor:
-    """A student's: w · [½ MSE(P z, z_t) + ½ MSE(x̂, x̂_t)] + (1 - w) · ``vgae_loss``, a scalar.
+    """A student's loss: w · [½ MSE(P z, z_t) + ½ MSE(x̂, x̂_t)] + (1 - w) · ``vgae_loss``, a scalar.
 
     Args:
         output: the student's.
-        batch: of it.
-        teacher_z: (N, the teacher's latent channels), its means.
-        teacher_features: (N, 10), its reconstruction.
+        batch: its input.
+        teacher_z: (N, the teacher's latent channels), the means.
+        teacher_features: (N, 10), the teacher's reconstruction.
         projection: P, a linear layer that is trained with the student.
-        weight: w, of what the teacher says.
+        weight: w, the teacher's.
     """
     latent = (projection(output.z) - teacher_z).float().square().mean(1)
     reconstructed = (output.features - teacher_features).float().square().mean(1)
@@ -71,16 +70,9 @@ def distilled_gat_loss(
     weight: float = TEACHER_WEIGHT,
     temperature: float = TEMPERATURE,
 ) -> Tensor:
-    """A student's: w · T² · KL(softmax(t / T) ‖ softmax(s / T)) + (1 - w) · CE, a scalar.
+    """A student's loss: w · T² · KL(softmax(t / T) ‖ softmax(s / T)) + (1 - w) · CE, a scalar.
 
-    The softmax is over classes, the mean over graphs.
-
-    Args:
-        logits: (B, 2), the student's.
-        batch: of them.
-        teacher_logits: (B, 2).
-        weight: w, of what the teacher says.
-        temperature: T, by which both sides' logits are divided; above 0.
+    The softmax is over classes, the mean over graphs; T is the temperature, which is above 0.
     """
     said = F.log_softmax(logits / temperature, dim=1)
     taught = F.softmax(teacher_logits.float() / temperature, dim=1)
@@ -91,17 +83,15 @@ def distilled_gat_loss(
 @torch.no_grad()
 def difficulty(model: VGAE, batch: CanBatch) -> Tensor:
     """MSE + 0.1 · CE(id) of each graph, (B,), with z at its mean; the model's mode is as before after it."""
-    with _evaluating(model):
-        return graph_mean(_reconstruction(model(batch), batch), batch)
+    training = model.training
+    try:
+        return graph_mean(_reconstruction(model.eval()(batch), batch), batch)
+    finally:
+        model.train(training)
 
 
 def score(model: VGAE, batches: Iterable[CanBatch]) -> Tensor:
-    """The difficulty of all graphs in their order, on the CPU: a chunk's memory at a time, whatever their number.
-
-    Args:
-        model: on its device.
-        batches: the chunks, drawn one after the other and taken to that device.
-    """
+    """The difficulty of all graphs in their order, on the CPU; batches are drawn one by one."""
     device = next(model.parameters()).device
     chunks = (CanBatch(*(part.to(device) for part in batch)) for batch in batches)
     return torch.cat([torch.empty(0), *(difficulty(model, chunk).cpu() for chunk in chunks)])
@@ -130,14 +120,3 @@ def _divergence(output: VgaeOutput) -> Tensor:
     Their sum outweighs an MSE that is a mean: without IDs the latent variables then say nothing (docs/kd_gat.md).
     """
     return 0.5 * (output.mean.square() + output.log_variance.exp() - output.log_variance - 1).mean(1)
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode for a while."""
-    training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(training)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -11,49 +9,37 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tuner.datasets.can import CanData
-from tuner.workloads.kd_gat.batches import CanBatch, collate
-from tuner.workloads.kd_gat.data import tested, usable
+from tuner.workloads.base import Split
+from tuner.workloads.kd_gat.batches import CanBatch, chunks
 from tuner.workloads.kd_gat.distillation import vgae_loss
+from tuner.workloads.kd_gat.graphs import Index, tested, usable
 from tuner.workloads.kd_gat.model import Distilled
 from tuner.workloads.kd_gat.networks import GAT, VGAE
-from tuner.workloads.kd_gat.workload import CHUNK
 
 
-def evaluate(model: Distilled, data: CanData, split: str) -> dict[str, float]:
-    """The metrics of a split, by names without its prefix.
-
-    Args:
-        model: in evaluation mode.
-        data: all graphs.
-        split: "validation" or "test".
-    """
+def evaluate(model: Distilled, data: CanData, split: Split) -> dict[str, float]:
+    """The metrics of a split, by names without its prefix; the model is in evaluation mode."""
     stage, held_out = model.stage, model.held_out
     if split == "test":
         graphs = tested(data, stage=stage, held_out=held_out)
     else:
-        graphs = usable(data, getattr(data, split), stage=stage, held_out=held_out)
+        graphs = usable(data, data.validation, stage=stage, held_out=held_out)
     if isinstance(model.student, GAT):
         logits = torch.cat([model.student(batch) for batch in chunks(data, graphs, model.device)])
         label = _labels(data, graphs).to(logits.device)
         return {"loss": float(F.cross_entropy(logits, label)), **found_attacks(logits.argmax(1), label)}
-    found = {"loss": _vgae_loss(model.student, data, graphs, model.device)}
-    return {**found, **_detection(model, data)} if split == "test" else found
-
-
-def chunks(
-    data: CanData, graphs: NDArray[np.int64], device: torch.device | str, size: int = CHUNK
-) -> Iterator[CanBatch]:
-    """The graphs in their order, so many at a time, on the device."""
-    for begin in range(0, len(graphs), size):
-        batch = collate(data, graphs[begin : begin + size])
-        yield CanBatch(*(part.to(device) for part in batch))
+    total = torch.zeros((), device=model.device)
+    for batch in chunks(data, graphs, model.device):
+        total += vgae_loss(model.student(batch), batch) * len(batch.graph)
+    found = {"loss": float(total / len(graphs))}
+    return {**found, **_detection(model, model.student, data)} if split == "test" else found
 
 
 def found_attacks(said: Tensor, label: Tensor) -> dict[str, float]:
     """How well attacks are told: F1, precision and recall of that class, 0 where none is found, and accuracy.
 
     Args:
-        said: (G,) int64: 1 where it is said to be one.
+        said: (G,) int64: 1 where the model says that it is an attack.
         label: (G,) int64: 1 for an attack.
     """
     true, positive = (said & label).sum(), said.sum()
@@ -80,14 +66,13 @@ def largest_errors(model: VGAE, batch: CanBatch) -> Tensor:
     return none.scatter_reduce(0, index, error, "amax")
 
 
-def _detection(model: Distilled, data: CanData) -> dict[str, float]:
+def _detection(model: Distilled, autoencoder: VGAE, data: CanData) -> dict[str, float]:
     """How well a VGAE tells the test's attacks, of which it has seen none; nothing where there are none.
 
     A graph's score is the largest error of a feature, by the largest that the normal graphs for training show. Those
     for validation, which come later, show how far what is normal drifts; the test's, later still, may drift as far
     again before they count as attacks.
     """
-    assert isinstance(model.student, VGAE)
     graphs = tested(data, stage="classifier", held_out=model.held_out)
     label = _labels(data, graphs)
     if not label.any() or label.all():
@@ -96,7 +81,7 @@ def _detection(model: Distilled, data: CanData) -> dict[str, float]:
         usable(data, part, stage=model.stage, held_out=model.held_out) for part in (data.train, data.validation)
     )
     trained_errors, later_errors, seen = (
-        torch.cat([largest_errors(model.student, batch).cpu() for batch in chunks(data, each, model.device)])
+        torch.cat([largest_errors(autoencoder, batch).cpu() for batch in chunks(data, each, model.device)])
         for each in (trained, later, graphs)
     )
     largest = trained_errors.amax(0).clamp(min=1e-12)
@@ -105,26 +90,16 @@ def _detection(model: Distilled, data: CanData) -> dict[str, float]:
     return {**found_attacks((score > drift.square()).long(), label), "auroc": auroc(score.numpy(), label.numpy())}
 
 
-def _labels(data: CanData, graphs: NDArray[np.int64]) -> Tensor:
+def _labels(data: CanData, graphs: Index) -> Tensor:
     return torch.from_numpy(data.label[graphs].astype(np.int64))
 
 
 def auroc(score: NDArray[np.floating], label: NDArray[np.integer]) -> float:
     """The share of pairs of an attack and a normal graph in which the attack has the higher score; ties count half.
 
-    Args:
-        score: (G,).
-        label: (G,): 1 for an attack; there is one of each.
+    Labels are 1 for an attack; there is one of each.
     """
     values, place = np.unique(score, return_inverse=True)
     normal, attack = (np.bincount(place[label == each], minlength=len(values)) for each in (0, 1))
     pairs = attack @ (np.cumsum(normal) - 0.5 * normal)
     return float(pairs / (normal.sum() * attack.sum()))
-
-
-def _vgae_loss(model: VGAE, data: CanData, graphs: NDArray[np.int64], device: torch.device) -> float:
-    """The mean over graphs."""
-    total = torch.zeros((), device=device)
-    for batch in chunks(data, graphs, device):
-        total += vgae_loss(model(batch), batch) * len(batch.graph)
-    return float(total / len(graphs))

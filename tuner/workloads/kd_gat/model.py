@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, cast
 
 import numpy as np
 import torch
@@ -14,22 +14,24 @@ from torch import Tensor, nn
 
 from tuner.datasets.can import CanData
 from tuner.errors import InputError
-from tuner.trial import ACCUMULATION
-from tuner.workloads.base import Config
-from tuner.workloads.kd_gat.batches import CanBatch, largest
-from tuner.workloads.kd_gat.data import usable
-from tuner.workloads.kd_gat.distillation import (
-    distilled_gat_loss,
-    distilled_vgae_loss,
-    gat_loss,
-    score,
-    vgae_loss,
-)
+from tuner.trial import ACCUMULATION, Config
+from tuner.workloads.kd_gat.batches import CanBatch, chunks
+from tuner.workloads.kd_gat.distillation import distilled_gat_loss, distilled_vgae_loss, gat_loss, score, vgae_loss
+from tuner.workloads.kd_gat.graphs import largest, usable
 from tuner.workloads.kd_gat.networks import GAT, VGAE
+from tuner.workloads.kd_gat.sizes import CHUNK, SIZES
 from tuner.workloads.kd_gat.teacher import KeptOutputs, outputs, times_as_wide
-from tuner.workloads.kd_gat.workload import CHUNK, SIZES
 
 STUDENT = "student."
+ANOTHER = "give the best.pt of a study of kd-gat"
+
+
+class Saved(TypedDict):
+    """What a ``best.pt`` holds."""
+
+    workload: str
+    config: Config
+    weights: dict[str, Tensor]
 
 
 class Distilled(nn.Module):
@@ -47,9 +49,13 @@ class Distilled(nn.Module):
         """Nothing is computed yet; see ``prepare``."""
         super().__init__()
         self.student = student
-        self.projection = _projection(student, teacher)
-        self.stage: str = config["stage"]
-        self.held_out: str = config["held_out"]
+        # From a student's latent channels to its teacher's.
+        self.projection = (
+            nn.Linear(student.mean.out_features, teacher.mean.out_features)
+            if isinstance(teacher, VGAE) and isinstance(student, VGAE)
+            else None
+        )
+        self.stage, self.held_out = str(config["stage"]), str(config["held_out"])
         self.difficulty: NDArray[np.float32] | None = None
         self._config = config
         self.kept: KeptOutputs | None = None
@@ -67,7 +73,7 @@ class Distilled(nn.Module):
         """Where the student is."""
         return next(self.student.parameters()).device
 
-    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Distilled:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Distilled:
         for guest in self.frozen:
             guest._apply(fn)  # type: ignore[no-untyped-call]
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -76,12 +82,8 @@ class Distilled(nn.Module):
     def prepare(self, data: CanData, *, rehearsal: bool = False) -> None:
         """Scores the training graphs and keeps the teacher's outputs, if asked to; who is done with leaves.
 
-        Args:
-            data: all graphs.
-            rehearsal: only the largest of them, as many as are looked at at a time, with room for all.
+        With ``rehearsal`` only the largest graphs are looked at, as many as at a time, with room for all.
         """
-        from tuner.workloads.kd_gat.evaluation import chunks
-
         graphs = usable(data, data.train, stage=self.stage, held_out=self.held_out)
         graphs = largest(data, graphs, CHUNK) if rehearsal else graphs
         if isinstance(scorer := self._guests["scorer"], VGAE):
@@ -91,7 +93,7 @@ class Distilled(nn.Module):
         if (teacher := self._guests["teacher"]) is not None and self._config["use_teacher_cache"]:
             kept = KeptOutputs(teacher, data, self.device)
             # As in a step: it should not take more than one.
-            size = min(CHUNK, self._config["batch_size"] // self._config.get(ACCUMULATION, 1))
+            size = min(CHUNK, int(self._config["batch_size"]) // int(self._config.get(ACCUMULATION, 1)))
             for batch in chunks(data, graphs[:size] if rehearsal else graphs, self.device, size):
                 kept.put(batch, outputs(teacher, batch, self._looks))
             self.kept, self._guests["teacher"] = kept, None
@@ -102,15 +104,15 @@ class Distilled(nn.Module):
         output = self.student(batch)
         if said is None:
             return gat_loss(output, batch) if isinstance(output, Tensor) else vgae_loss(output, batch)
-        weight = self._config["kd_weight"]
+        weight = float(self._config["kd_weight"])
         if isinstance(output, Tensor):
-            temperature = self._config["temperature"]
+            temperature = float(self._config["temperature"])
             return distilled_gat_loss(output, batch, said[0], weight=weight, temperature=temperature)
         assert self.projection is not None
         return distilled_vgae_loss(output, batch, said[0], said[1], self.projection, weight=weight)
 
     def _said(self, batch: CanBatch) -> tuple[Tensor, ...] | None:
-        """What the teacher says of a batch: as kept, or asked now."""
+        """The teacher's outputs for a batch, kept or computed now."""
         if self.kept is not None:
             return self.kept.get(batch)
         if (teacher := self._guests["teacher"]) is None:
@@ -125,7 +127,7 @@ def build(config: Config, data: CanData) -> Distilled:
     Where the path of one is not known yet, as before a study has trained it, it has new weights and the usual size.
     """
     num_ids = len(data.identifiers) + 1
-    teacher = _guest(config, "teacher_path", config["stage"], num_ids) if config["use_kd"] else None
+    teacher = _guest(config, "teacher_path", str(config["stage"]), num_ids) if config["use_kd"] else None
     scorer = _guest(config, "scorer_path", "autoencoder", num_ids) if config["curriculum"] else None
     assert scorer is None or isinstance(scorer, VGAE)
     return Distilled(student(config, num_ids), config, teacher, scorer)
@@ -140,17 +142,22 @@ def restore(config: Config, weights: Mapping[str, Tensor]) -> VGAE | GAT:
 
 
 def student(config: Config, num_ids: int) -> VGAE | GAT:
-    """A new VGAE or GAT of a configuration's sizes.
-
-    Args:
-        config: a complete configuration.
-        num_ids: the vocabulary with its entry for unknown IDs.
-    """
-    common = {key: config[key] for key in ("hidden_channels", "heads", "dropout")}
-    common["use_id"] = bool(config["use_id"])
+    """A new VGAE or GAT of a configuration's sizes; ``num_ids`` counts the entry for unknown IDs."""
+    hidden, heads = int(config["hidden_channels"]), int(config["heads"])
+    dropout, use_id = float(config["dropout"]), bool(config["use_id"])
     if config["stage"] == "autoencoder":
-        return VGAE(num_ids, latent_channels=config["latent_channels"], **common)
-    return GAT(num_ids, num_layers=config["num_layers"], **common)
+        latent = int(config["latent_channels"])
+        return VGAE(
+            num_ids, hidden_channels=hidden, latent_channels=latent, heads=heads, dropout=dropout, use_id=use_id
+        )
+    layers = int(config["num_layers"])
+    return GAT(num_ids, hidden_channels=hidden, num_layers=layers, heads=heads, dropout=dropout, use_id=use_id)
+
+
+def check_shape(config: Config) -> None:
+    """Raises ``InputError`` if no model has these sizes."""
+    with torch.device("meta"):
+        student(config, 1)
 
 
 def load_teacher(path: str, stage: str, num_ids: int) -> tuple[Config, VGAE | GAT]:
@@ -159,12 +166,15 @@ def load_teacher(path: str, stage: str, num_ids: int) -> tuple[Config, VGAE | GA
     Args:
         path: of the file.
         stage: what it must be.
-        num_ids: the vocabulary of the data that it is to look at, with its entry for unknown IDs.
+        num_ids: the vocabulary of the data that it will look at, with its entry for unknown IDs.
 
     Raises:
         InputError: it is not there, cannot be read, is something else, or of another shape.
     """
-    content = _content(path, _modified(path))
+    try:
+        content = _content(path, Path(path).stat().st_mtime_ns)
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror}): {ANOTHER}") from error
     config = content["config"]
     if config["stage"] != stage:
         raise InputError(f"it is of stage {config['stage']}, and {stage} is needed: give another")
@@ -179,22 +189,16 @@ def load_teacher(path: str, stage: str, num_ids: int) -> tuple[Config, VGAE | GA
     try:
         model.load_state_dict(weights, assign=True)
     except RuntimeError as error:
-        raise InputError(f"its weights do not fit its own configuration ({_line(error)}): it is damaged") from error
+        line = " ".join(str(error).split())[:120]
+        raise InputError(f"its weights do not fit its own configuration ({line}): it is damaged") from error
     return config, model.requires_grad_(False).eval()
 
 
 def _guest(config: Config, key: str, stage: str, num_ids: int) -> VGAE | GAT:
     if config[key]:
-        return load_teacher(config[key], stage, num_ids)[1]
+        return load_teacher(str(config[key]), stage, num_ids)[1]
     usual = {**config, **SIZES[stage, "teacher"], "stage": stage}
     return student(usual, num_ids).requires_grad_(False).eval()
-
-
-def _projection(student: VGAE | GAT, teacher: VGAE | GAT | None) -> nn.Linear | None:
-    """From a student's latent channels to its teacher's."""
-    if not isinstance(teacher, VGAE) or not isinstance(student, VGAE):
-        return None
-    return nn.Linear(student.mean.out_features, teacher.mean.out_features)
 
 
 def _own(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -207,28 +211,17 @@ def _num_ids(config: Config, weights: Mapping[str, Tensor]) -> int:
     return len(weights["input.embedding.weight"]) if config["use_id"] else 1
 
 
-def _modified(path: str) -> int:
-    try:
-        return Path(path).stat().st_mtime_ns
-    except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror}): give the best.pt of a study of kd-gat") from error
-
-
 @cache  # of any number: it is only mapped, and where a step is traced it cannot be loaded anew
-def _content(path: str, modified: int) -> dict[str, Any]:
+def _content(path: str, modified: int) -> Saved:
     """What a ``best.pt`` holds, mapped and not read."""
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         if content["workload"] != "kd-gat":
-            raise InputError(f"it is of workload {content['workload']}: give the best.pt of a study of kd-gat")
+            raise InputError(f"it is of workload {content['workload']}: {ANOTHER}")
         if not {"config", "weights"} <= content.keys():
             raise KeyError("config")
     except InputError:
         raise
     except Exception as error:  # whatever torch says of a file that is not its own
-        raise InputError(f"not a best.pt ({type(error).__name__}): give that of a study of kd-gat") from error
-    return dict(content)
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:120]
+        raise InputError(f"not a best.pt ({type(error).__name__}): {ANOTHER}") from error
+    return cast(Saved, dict(content))

@@ -73,7 +73,7 @@ class VGAE(nn.Module):
             latent_channels: of the third layer, of the mean and of the variance.
             heads: of each layer, which share its channels; the last of the decoder has one.
             dropout: share of the channels dropped between layers.
-            use_id: whether IDs are an input and are to be predicted.
+            use_id: whether IDs are an input and are predicted.
 
         Raises:
             InputError: heads do not divide the channels.
@@ -134,16 +134,7 @@ class GAT(nn.Module):
         dropout: float,
         use_id: bool = True,
     ) -> None:
-        """New weights.
-
-        Args:
-            num_ids: V, the vocabulary with its entry for unknown IDs.
-            hidden_channels: of each head of a layer.
-            num_layers: at least 1.
-            heads: of each layer.
-            dropout: share of the channels dropped after each layer.
-            use_id: whether IDs are an input.
-        """
+        """New weights; ``num_ids`` is V with the entry for unknown IDs, ``hidden_channels`` are of each head."""
         super().__init__()
         self.input = NodeInput(num_ids, use_id)
         width = heads * hidden_channels

@@ -1,4 +1,4 @@
-"""What a student of KD-GAT is told by its teacher: asked of it a share of a batch at a time, or once and kept."""
+"""A teacher's outputs for a student of KD-GAT: computed for a share of a batch at a time, or once and kept."""
 
 from __future__ import annotations
 
@@ -21,13 +21,7 @@ class KeptOutputs(nn.Module):
     start: Tensor
 
     def __init__(self, teacher: VGAE | GAT, data: CanData, device: torch.device) -> None:
-        """Room for the outputs.
-
-        Args:
-            teacher: whose.
-            data: its ``train`` are the graphs that they are kept for.
-            device: where.
-        """
+        """Room for the outputs for ``data.train``."""
         super().__init__()
         self._of_nodes = isinstance(teacher, VGAE)
         sizes = np.diff(data.first)[data.train] if self._of_nodes else np.ones(len(data.train), np.int64)
@@ -49,14 +43,14 @@ class KeptOutputs(nn.Module):
         """One tensor for each of the outputs."""
         return [self.get_buffer(name) for name in self._names]
 
-    def put(self, batch: CanBatch, said: tuple[Tensor, ...]) -> None:
-        """Keeps what was said of a batch."""
+    def put(self, batch: CanBatch, outputs: tuple[Tensor, ...]) -> None:
+        """Keeps the outputs for a batch."""
         place = self._place(batch)
-        for rows, values in zip(self.rows, said, strict=True):
+        for rows, values in zip(self.rows, outputs, strict=True):
             rows[place] = values
 
     def get(self, batch: CanBatch) -> tuple[Tensor, ...]:
-        """What was said of a batch's graphs."""
+        """The outputs for a batch."""
         place = self._place(batch)
         return tuple(rows[place] for rows in self.rows)
 
@@ -73,10 +67,7 @@ class KeptOutputs(nn.Module):
 def outputs(teacher: VGAE | GAT, batch: CanBatch, times: int = 1) -> tuple[Tensor, ...]:
     """What a student learns from: a GAT's logits; a VGAE's latent means and reconstruction.
 
-    Args:
-        teacher: in evaluation mode.
-        batch: on its device.
-        times: how often it looks, each time at as large a share of the graphs.
+    The teacher, in evaluation mode, looks at the batch in ``times`` shares.
     """
     looks = [teacher(part) for part in parts(batch, times)]
     said = [(each,) if isinstance(each, Tensor) else (each.mean, each.features) for each in looks]
@@ -84,7 +75,7 @@ def outputs(teacher: VGAE | GAT, batch: CanBatch, times: int = 1) -> tuple[Tenso
 
 
 def times_as_wide(teacher: VGAE | GAT, student: VGAE | GAT) -> int:
-    """How many times as many channels as the student a teacher has, all layers together; a whole number, rounded up.
+    """How many times as many channels as the student a teacher has, all layers together; rounded up.
 
     Looking at all of a batch, a teacher would take more memory than its student's step, and neither keeping its
     outputs nor having its weights elsewhere would save any. If it looks so many times at a share, it takes less.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from tuner.errors import InputError
 from tuner.trial import (
@@ -13,33 +13,28 @@ from tuner.trial import (
     CHECKPOINTING,
     MAX_BATCH,
     AnyHyperparameter,
+    Config,
     Configuration,
+    ConfigValue,
     Hyperparameter,
     TextHyperparameter,
 )
-from tuner.workloads.base import Batch, Config, Split, Workload
+from tuner.workloads.base import Batch, Split, Workload
+from tuner.workloads.kd_gat.sizes import CHUNK, SHARED, SIZES
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from tuner.datasets.can import CanData
+    from tuner.workloads.kd_gat.graphs import Index
     from tuner.workloads.kd_gat.model import Distilled
 
-CHUNK = 500  # graphs that an evaluation, a teacher or a scorer looks at at a time
 STAGES = ("autoencoder", "classifier")
 ROLES = ("teacher", "student")
-# What a role stands for where a configuration says 0, by stage.
-SIZES: Mapping[tuple[str, str], Mapping[str, int]] = {
-    ("autoencoder", "teacher"): {"hidden_channels": 480, "latent_channels": 48, "heads": 4},
-    ("autoencoder", "student"): {"hidden_channels": 80, "latent_channels": 16, "heads": 1},
-    ("classifier", "teacher"): {"hidden_channels": 48, "num_layers": 3, "heads": 8},
-    ("classifier", "student"): {"hidden_channels": 24, "num_layers": 2, "heads": 4},
-}
-# What makes a task what it is: a teacher is trained for the same.
-TASK = ("use_id", "held_out")
+TEACHER_BATCH = 32
 
 
-class KDGAT(Workload):
+class KDGAT(Workload["CanData"]):
     """A VGAE that learns normal CAN traffic (autoencoder), or a GAT that finds attacks in it (classifier).
 
     Either is a teacher, a student, or with ``use_kd`` a student that learns from a teacher: from ``teacher_path``, or
@@ -78,16 +73,16 @@ class KDGAT(Workload):
         "epochs": Hyperparameter(40, 1, 100_000, "passes over the training graphs"),
     }
 
-    def finish(self, values: dict[str, Any]) -> dict[str, Any]:
+    def finish(self, values: dict[str, ConfigValue]) -> dict[str, ConfigValue]:
         """The role's sizes, whole paths, and a batch that is to be found, up to what was given as its size.
 
         Raises:
             InputError: values that do not go together.
         """
         _refuse(values)
-        sizes = {key: value for key, value in SIZES[values["stage"], values["role"]].items() if not values[key]}
-        paths = {key: str(Path(values[key]).expanduser().resolve()) for key in _PATHS if values[key]}
-        found = {**values, **sizes, **paths}
+        preset, paths = SIZES[str(values["stage"]), str(values["role"])], ("teacher_path", "scorer_path")
+        found = {**values, **{key: value for key, value in preset.items() if not values[key]}}
+        found |= {key: str(Path(str(values[key])).expanduser().resolve()) for key in paths if values[key]}
         if values["optimize_batch_size"] and MAX_BATCH not in values and values["batch_size"] != AUTO:
             found |= {"batch_size": AUTO, MAX_BATCH: values["batch_size"]}
         return found
@@ -96,19 +91,19 @@ class KDGAT(Workload):
         """The teacher of a student, and the autoencoder that scores graphs for a curriculum."""
         needed = {}
         if config["use_kd"] and not config["teacher_path"]:
-            needed["teacher_path"] = self._standard(config, config["stage"])
+            needed["teacher_path"] = self._standard(config, str(config["stage"]))
         if config["curriculum"] and not config["scorer_path"]:
             needed["scorer_path"] = self._standard(config, "autoencoder")
         return needed
 
     def _standard(self, config: Config, stage: str) -> Configuration:
         """A teacher of the usual size for a configuration's task, with its own learning rate and batch."""
-        task = {key: config[key] for key in TASK}
-        values = {key: spec.default for key, spec in self.hyperparameters.items()} | task
+        values = {key: spec.default for key, spec in self.hyperparameters.items()}
+        values |= {key: config[key] for key in SHARED}
         values |= {"stage": stage, "role": "teacher", "epochs": config["teacher_epochs"]}
         values |= {"batch_size": TEACHER_BATCH, "optimize_batch_size": 0}
-        words = [stage, "teacher", *(["without IDs"] * (not config["use_id"])), *filter(None, [config["held_out"]])]
-        return Configuration("-".join(words).replace(" ", "-"), self.finish(values))
+        words = [stage, "teacher", "" if config["use_id"] else "without-IDs", str(config["held_out"])]
+        return Configuration("-".join(filter(None, words)).replace(" ", "-"), self.finish(values))
 
     def load_data(self, source: str, seed: int) -> CanData:
         """Graphs by name, file or folder, split by time; see ``tuner.datasets.can.load_can``."""
@@ -118,7 +113,7 @@ class KDGAT(Workload):
 
     def check(self, configurations: Sequence[Configuration], data: CanData) -> None:
         """Whether stages, labels, attacks and teachers fit these data."""
-        from tuner.workloads.kd_gat.data import check
+        from tuner.workloads.kd_gat.checks import check
 
         check(configurations, data)
 
@@ -170,9 +165,9 @@ class KDGAT(Workload):
         scores = _own(model).difficulty
         if scores is None:
             return data
-        from tuner.workloads.kd_gat.curriculum import select
+        from tuner.workloads.kd_gat.graphs import select
 
-        progress = (epoch - 1) / max(1, config["epochs"] - 1)
+        progress = (epoch - 1) / max(1, int(config["epochs"]) - 1)
         return replace(data, train=select(self._graphs(config, data), data.label, scores, progress))
 
     def batches(self, config: Config, data: CanData) -> Iterator[Batch]:
@@ -183,18 +178,19 @@ class KDGAT(Workload):
 
         graphs = self._graphs(config, data)
         order = graphs[torch.randperm(len(graphs)).numpy()]
-        size = config["batch_size"]
+        size = int(config["batch_size"])
         return (collate(data, order[begin : begin + size]) for begin in range(0, len(order), size))
 
     def largest_batch(self, config: Config, data: CanData) -> Batch:
         """The training graphs with the most edges and nodes."""
-        from tuner.workloads.kd_gat.batches import collate, largest
+        from tuner.workloads.kd_gat.batches import collate
+        from tuner.workloads.kd_gat.graphs import largest
 
-        return collate(data, largest(data, self._graphs(config, data), config["batch_size"]))
+        return collate(data, largest(data, self._graphs(config, data), int(config["batch_size"])))
 
     def rehearsal(self, data: CanData) -> CanData:
         """The largest graphs, as many as are looked at at a time."""
-        from tuner.workloads.kd_gat.batches import largest
+        from tuner.workloads.kd_gat.graphs import largest
 
         train, validation, test = (largest(data, part, CHUNK) for part in (data.train, data.validation, data.test))
         return replace(data, train=train, validation=validation, test=test)
@@ -214,17 +210,13 @@ class KDGAT(Workload):
 
         return evaluate(_own(model), data, split)
 
-    def _graphs(self, config: Config, data: CanData) -> Any:
-        from tuner.workloads.kd_gat.data import usable
+    def _graphs(self, config: Config, data: CanData) -> Index:
+        from tuner.workloads.kd_gat.graphs import usable
 
-        return usable(data, data.train, stage=config["stage"], held_out=config["held_out"])
-
-
-TEACHER_BATCH = 32
-_PATHS = ("teacher_path", "scorer_path")
+        return usable(data, data.train, stage=str(config["stage"]), held_out=str(config["held_out"]))
 
 
-def _refuse(values: Mapping[str, Any]) -> None:
+def _refuse(values: Config) -> None:
     if values["role"] == "teacher" and values["use_kd"]:
         raise InputError("role teacher and use_kd 1: a teacher has no teacher: leave one of them out")
     if values["teacher_path"] and not values["use_kd"]:

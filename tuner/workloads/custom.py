@@ -1,4 +1,4 @@
-"""Workloads of the user's own: found by ``module:Class``, looked over before use, and importable in workers."""
+"""Workloads of the user's own: found by ``module:Class`` and checked before use."""
 
 from __future__ import annotations
 
@@ -8,19 +8,14 @@ import importlib
 import os
 import re
 import sys
-import sysconfig
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
-from tuner.errors import InputError, TunerError
+from tuner.errors import InputError, WorkloadError
 from tuner.trial import Hyperparameter, TextHyperparameter
 from tuner.workloads.base import NAME, Workload
-from tuner.workloads.built_in import is_built_in
 from tuner.workloads.contract import said
-from tuner.workloads.search_path import search_path
 
 SPEC = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")  # package.module:Class
 LOOP_READS = ("epochs", "lr", "weight_decay")
@@ -38,7 +33,7 @@ def load_class(spec: str) -> type[Workload]:
     if not SPEC.fullmatch(spec):
         raise InputError(f"{what}: expected MODULE:CLASS, such as my_model:MyModel")
     module_name, _, class_name = spec.partition(":")
-    found: Any = _module(module_name, what)
+    found: object = _module(module_name, what)
     for part in class_name.split("."):
         if not hasattr(found, part):
             raise InputError(f"{what}: {module_name} has no class {class_name!r}{_classes(found, part)}")
@@ -113,62 +108,10 @@ def spec_of(workload: Workload | type[Workload]) -> str | None:
     cls = workload if isinstance(workload, type) else type(workload)
     if cls is not workload and vars(workload):
         return None
-    found: Any = sys.modules.get(cls.__module__) if cls.__module__ != MAIN else None
+    found: object = sys.modules.get(cls.__module__) if cls.__module__ != MAIN else None
     for part in cls.__qualname__.split("."):
         found = getattr(found, part, None)
     return f"{cls.__module__}:{cls.__qualname__}" if found is cls else None
-
-
-def load_data(workload: Workload, source: str, seed: int, **options: bool) -> Any:
-    """A workload's data.
-
-    Raises:
-        InputError: the user's ``load_data`` has raised something; the text says what and where.
-    """
-    try:
-        return workload.load_data(source, seed, **options)
-    except TunerError:
-        raise
-    except (Exception, SystemExit) as error:
-        if is_built_in(workload):
-            raise
-        raise InputError(
-            f"workload {workload.name}: load_data({source!r}, {seed}) failed: {said(error)}; --debug shows where"
-        ) from error
-
-
-@contextmanager
-def sent_by_value(workloads: Iterable[Workload]) -> Iterator[None]:
-    """In this block the modules of the users' own workloads are pickled with their code.
-
-    That is for other machines, which need not have them. Of the modules that lie beside theirs those that are loaded
-    go along; an import inside a function that has not run yet is not followed.
-    """
-    from ray import cloudpickle
-
-    modules = _modules_beside(workloads)
-    for module in modules:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        yield
-    finally:
-        for module in modules:
-            cloudpickle.unregister_pickle_by_value(module)
-
-
-def _modules_beside(workloads: Iterable[Workload]) -> list[ModuleType]:
-    """The loaded modules under the folders that the workloads' modules are imported from, without installed ones."""
-    folders = {folder for each in workloads if (folder := search_path(type(each)))}
-    installed = {Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")}
-    found = []
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if not file or getattr(module, "__name__", "") != name or name.partition(".")[0] in ("tuner", "__mp_main__"):
-            continue
-        parents = set(Path(file).resolve().parents)
-        if parents & {Path(folder).resolve() for folder in folders} and not parents & installed:
-            found.append(module)
-    return found
 
 
 def _module(name: str, what: str) -> ModuleType:
@@ -185,7 +128,7 @@ def _module(name: str, what: str) -> ModuleType:
             folder = f"go to the folder that has {name.split('.')[0]}, or install it"
             hint = f"did you mean {close[0]}?" if close else folder
             raise InputError(f"{what}: there is no module {error.name!r} in {here} or installed: {hint}") from error
-        raise InputError(f"{what}: importing {name} failed: {said(error)}; --debug shows where") from error
+        raise WorkloadError(f"{what}: importing {name} failed: {said(error)}") from error
     except SystemExit as error:  # a script's end
         raise InputError(
             f"{what}: importing {name} ends the program ({said(error)}): put what it runs under "
@@ -208,7 +151,7 @@ def in_file(name: str) -> str:
     return f"did you mean {' or '.join(f'{file.stem}:{cls}' for cls in own)}?" if own else ""
 
 
-def _classes(module: Any, wanted: str) -> str:
+def _classes(module: object, wanted: str) -> str:
     """Which class of a module may be meant."""
     known = [name for name, each in vars(module).items() if isinstance(each, type) and issubclass(each, Workload)]
     own = [name for name in known if name != "Workload"]

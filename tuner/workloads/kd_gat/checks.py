@@ -1,0 +1,78 @@
+"""Whether data and teachers go with the configurations of KD-GAT."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tuner.datasets.can import CanData
+from tuner.errors import InputError
+from tuner.trial import Config, Configuration
+from tuner.workloads.kd_gat.graphs import tested, usable
+from tuner.workloads.kd_gat.model import check_shape, load_teacher
+from tuner.workloads.kd_gat.sizes import SHARED
+
+
+def check(configurations: Sequence[Configuration], data: CanData) -> None:
+    """Refuses configurations that do not go with these data, or with the teachers that they name.
+
+    Raises:
+        InputError: several stages in one study, an attack that is not there, a part of the data without attacks
+            or without normal graphs, a teacher that does not fit.
+    """
+    if len(stages := {str(each.values["stage"]) for each in configurations}) > 1:
+        raise InputError(
+            f"stages {' and '.join(sorted(stages))} in one study: their losses cannot be compared: run one for each"
+        )
+    for each in configurations:
+        try:
+            _check_one(each.values, data)
+        except InputError as error:
+            raise InputError(f"{each.name}: {error.text}") from error
+
+
+def _check_one(config: Config, data: CanData) -> None:
+    check_shape(config)
+    stage, held_out = str(config["stage"]), str(config["held_out"])
+    if held_out and held_out not in data.attacks[1:]:
+        raise InputError(
+            f"held_out {held_out!r}: {data.name} has no such attack: choose one of "
+            f"{', '.join(data.attacks[1:]) or 'none, as it has none at all'}"
+        )
+    _check_labels(data, stage, held_out)
+    for key, needed in (("teacher_path", stage), ("scorer_path", "autoencoder")):
+        if config[key]:
+            _check_teacher(key, config, needed, data)
+
+
+def _check_labels(data: CanData, stage: str, held_out: str) -> None:
+    for part in ("train", "validation", "test"):
+        if part == "test":
+            graphs = tested(data, stage=stage, held_out=held_out)
+        else:
+            graphs = usable(data, getattr(data, part), stage=stage, held_out=held_out)
+        labels = data.label[graphs]
+        if not (labels == 0).any():
+            raise InputError(f"{data.name} has no normal graph for {part}: give it attack-free traffic, too")
+        if stage == "classifier" and not labels.any():
+            beside = f" but {held_out}, which is held out" if held_out and part != "test" else ""
+            raise InputError(
+                f"{data.name} has no graph with injected frames (flag T) for {part}{beside}: stage classifier needs "
+                "labels: give recordings of attacks, or set stage to autoencoder"
+            )
+
+
+def _check_teacher(key: str, config: Config, stage: str, data: CanData) -> None:
+    """Loads it once: files are read before anything is planned."""
+    path, here = Path(str(config[key])), Path.cwd()
+    shown = f"{key} {path.relative_to(here) if path.is_relative_to(here) else path}"
+    try:
+        found, _ = load_teacher(str(path), stage, len(data.identifiers) + 1)
+    except InputError as error:
+        raise InputError(f"{shown}: {error.text}") from error
+    for name in SHARED if key == "teacher_path" else ("held_out",):
+        if found[name] != config[name]:
+            raise InputError(
+                f"{shown}: it was trained with {name} {found[name]!r}, this has {config[name]!r}: it knows what is "
+                "to be unknown, or the other way round: give another"
+            )

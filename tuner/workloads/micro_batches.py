@@ -1,0 +1,41 @@
+"""Optimizer steps in several micro-batches (``accumulation``), to take less memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from tuner.trial import ACCUMULATION, Config
+from tuner.workloads.base import Batch, Workload
+from tuner.workloads.contract import epoch
+from tuner.workloads.protocols import Accumulation, VaryingBatches, optional
+
+
+def halved(workload: Workload, config: Config) -> Config | None:
+    """The same training with micro-batches of half the size; None if they cannot be halved."""
+    micro_batches, key = 2 * int(config.get(ACCUMULATION, 1)), workload.memory_scales_with
+    if key is None or int(config[key]) % micro_batches:
+        return None
+    return {**config, ACCUMULATION: micro_batches}
+
+
+def micro_batch(workload: Workload, config: Config) -> Config:
+    """The configuration whose batches are the micro-batches of this one: the same except for their size."""
+    key, parts = workload.memory_scales_with, int(config.get(ACCUMULATION, 1))
+    return config if key is None or parts == 1 else {**config, key: int(config[key]) // parts}
+
+
+def training_steps(workload: Workload, config: Config, data: object) -> Iterator[list[Batch]]:
+    """One epoch of optimizer steps, each as its micro-batches."""
+    if own := optional(workload, Accumulation.training_steps):
+        yield from own(config, data)
+        return
+    batches = epoch(workload, micro_batch(workload, config), data)
+    while group := list(islice(batches, int(config.get(ACCUMULATION, 1)))):
+        yield group
+
+
+def sample_count(workload: Workload, batch: Batch) -> int:
+    """The number of samples in a batch: by default the length of its first tensor."""
+    own = optional(workload, VaryingBatches.count)
+    return own(batch) if own else len(batch[0])
