@@ -131,5 +131,5 @@ def test_one_or_the_first_few_can_be_selected() -> None:
     assert [each.name for each in select(found, only="c")["toy"]] == ["c"]
     with pytest.raises(InputError, match="called 'd': choose one of a, b, c"):
         select(found, only="d")
-    with pytest.raises(InputError, match="--limit 0"):
+    with pytest.raises(InputError, match="limit=0"):
         select(found, limit=0)

@@ -54,7 +54,7 @@ def test_asha_decides_as_the_one_of_ray_tune(grace: int) -> None:
 
 
 def test_the_median_rule_stops_what_is_worse_than_the_others_were_on_average() -> None:
-    median = Median(grace=1, least_others=3)
+    median = Median(grace=1, min_others=3)
     for name, values in {"a": (4, 2), "b": (5, 3), "c": (6, 4)}.items():  # on average 3, 4 and 5
         assert [median.stops(name, epoch, value) for epoch, value in enumerate(values, 1)] == [False, False]
     assert not median.stops("d", 1, 5.0)
@@ -67,7 +67,7 @@ def test_the_median_rule_decides_as_the_one_of_ray_tune() -> None:
     from ray.tune.schedulers import MedianStoppingRule
 
     theirs = MedianStoppingRule(time_attr="t", metric="m", mode="min", grace_period=2, min_samples_required=3)
-    ours, random = Median(grace=2, least_others=3), Random(0)
+    ours, random = Median(grace=2, min_others=3), Random(0)
     controller = SimpleNamespace(get_live_trials=list)
     trials = [type("Trial", (), {"trial_id": f"t{number}"})() for number in range(40)]
     for trial in trials:

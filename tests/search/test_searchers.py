@@ -8,8 +8,8 @@ import pytest
 
 from tests.toy import Toy
 from tuner.errors import InputError
-from tuner.search.domains import Space, parse_space
 from tuner.search.searchers import OptunaSearcher, RaySearcher, Searcher, to_searcher
+from tuner.search.spaces import Space, parse_space
 
 SPACE = parse_space(
     {"lr": {"loguniform": [1e-4, 1]}, "epochs": {"int": [1, 9]}, "fault": {"choice": [0, 1]}}, Toy().schema, "f"
@@ -68,7 +68,7 @@ def test_optuna_is_told_each_end_and_reports_once() -> None:
 
 def test_without_optuna_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(InputError, match=r"--search optuna: Optuna is not installed: pip install 'tuner\[optuna\]'"):
+    with pytest.raises(InputError, match=r"search='optuna': Optuna is not installed: pip install 'tuner\[optuna\]'"):
         to_searcher("optuna", SPACE, "val_loss", 0)
 
 
@@ -149,14 +149,14 @@ def test_a_searcher_of_tune_is_told_of_earlier_trials_if_it_can_be() -> None:
     assert calls[1:] == [
         ({"lr": 0.5, "epochs": 3, "fault": 0}, 2.0, {"error": False, "pruned": False, "intermediate_values": [3.0]})
     ]
-    with pytest.raises(InputError, match="a searcher is told of earlier trials by the keys of space"):
+    with pytest.raises(InputError, match="a searcher takes earlier trials by the keys of space"):
         told({}, adds=True)[0].recall("a", {"lr": 0.5})
-    with pytest.raises(InputError, match="--resume: Fixed cannot be told of earlier trials: start a new study"):
+    with pytest.raises(InputError, match="resume: Fixed cannot take earlier trials: start a new study"):
         told()[0].recall("a", {"lr": 0.5})
     from ray.tune.search import ConcurrencyLimiter
 
     limited = RaySearcher(ConcurrencyLimiter(told()[0]._searcher, max_concurrent=2), SPACE, "val_loss")
-    with pytest.raises(InputError, match="--resume: Fixed cannot be told of earlier trials: start a new study"):
+    with pytest.raises(InputError, match="resume: Fixed cannot take earlier trials: start a new study"):
         limited.recall("a", {"lr": 0.5})
 
 

@@ -7,9 +7,8 @@ import pytest
 
 from tests.toy import Batched
 from tuner.errors import InputError
-from tuner.search.domains import Domain, grid, parse_space
-from tuner.search.plain import plain_space
-from tuner.search.sampling import draw
+from tuner.search.plain_values import plain_space
+from tuner.search.spaces import Domain, draw, grid, parse_space
 from tuner.trial import TextHyperparameter
 
 SCHEMA = {**Batched().schema, "kind": TextHyperparameter("a", "", choices=("a", "b"))}
@@ -80,7 +79,7 @@ def test_a_grid_has_every_combination_and_no_range() -> None:
         (0.5, 0.1, 2),
     ]
     with pytest.raises(
-        InputError, match=r"f: lr: a range has no grid: give {choice: \[...\]}, or use --search random"
+        InputError, match=r"f: lr: a range has no grid: give {choice: \[...\]}, or use search='random'"
     ):
         grid(parsed({"lr": {"uniform": [0, 1]}}), "f")
 
@@ -92,7 +91,7 @@ def test_the_same_seed_draws_the_same_different_values() -> None:
     assert drawn[:5] == draw(space, 5, 7, "f"), "more samples only add some"
     few = parsed({"epochs": {"int": [1, 3]}})
     assert sorted(each["epochs"] for each in draw(few, 3, 0, "f")) == [1, 2, 3]
-    with pytest.raises(InputError, match="--num-samples 4: f has 3: give at most so many"):
+    with pytest.raises(InputError, match="num_samples=4: f has 3: give at most so many"):
         draw(few, 4, 0, "f")
 
 

@@ -15,8 +15,8 @@ from tests.worker_process import measure_here
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
 from tuner.search.configurations import configurations
-from tuner.search.domains import parse_space
 from tuner.search.searchers import OptunaSearcher, State
+from tuner.search.spaces import parse_space
 from tuner.spec.settings import Settings
 from tuner.study.live_search import LiveSearch
 from tuner.study.result import StudyResult
@@ -332,7 +332,7 @@ def test_a_mode_that_is_a_grid_is_a_space() -> None:
         ({"mode": "quick"}, "quick.yaml: a list of configurations cannot be searched: give 'space'"),
         ({"space": {"lr": {"uniform": [1, 0]}}}, "space: lr: uniform .* must rise"),
         ({"space": {"lr": 0.1}, "config": "x.yaml"}, "space and config were both given: leave one of them out"),
-        ({"space": {"lr": 0.1}}, "--num-samples 3: space has 1: give at most so many"),
+        ({"space": {"lr": 0.1}}, "num_samples=3: space has 1: give at most so many"),
         (
             {"search": "optuna", "space": {"batch_size": "auto"}},
             "space: auto: a batch is found for trials that are known",
@@ -346,7 +346,7 @@ def test_what_cannot_be_searched_says_why(options: dict[str, Any], message: str)
 
 def test_a_space_is_not_a_list(space_file: str) -> None:
     with pytest.raises(
-        InputError, match=r"own.yaml: it has a 'space', which is searched: tune run --search grid, random"
+        InputError, match=r"own.yaml: it has a 'space', which is searched: give search='grid', random"
     ):
         tuner.estimate(config=space_file)
     for option in ({"space": {"lr": 0.1}}, {"num_samples": 3}):

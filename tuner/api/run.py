@@ -17,7 +17,7 @@ from tuner.placement.retry import OnOom
 from tuner.records.rows import Row
 from tuner.records.study_json import classes, read_study, workloads
 from tuner.search.configurations import Configs
-from tuner.search.schedulers import Name as Scheduler
+from tuner.search.schedulers import SchedulerName as Scheduler
 from tuner.spec.settings import Settings
 from tuner.study.again import arguments, its_options, load_again, program, run_again, train_again
 from tuner.study.given_again import CALL, as_stored, check_given_again, gone_on_with

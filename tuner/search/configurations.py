@@ -1,10 +1,9 @@
-"""What to try: a mode's file, a user's own file or a list in Python becomes named, validated configurations.
+"""Turns a mode's file, a user's own file or a list in Python into named, validated configurations.
 
-A file holds either ``configurations:`` (a list of mappings, each with an optional ``name``), ``grid:`` (a mapping
-from hyperparameter to a list of values, every combination of which is tried) or ``space:`` (a mapping from
-hyperparameter to what a search may try, see ``tuner.search.domains``), and optionally ``defaults:`` for all of them.
-YAML, TOML and JSON are read; Python may give the same content as a mapping, or the list alone. The key ``workload``,
-wherever a hyperparameter may stand, says whose configuration it is.
+A file has ``configurations:`` (a list of mappings, each with an optional ``name``), ``grid:`` (a mapping from
+hyperparameter to a list of values, all combinations of which are tried) or ``space:`` (see ``tuner.search.spaces``),
+and optionally ``defaults:`` for all of them. It is YAML, TOML or JSON; Python may give the same content as a mapping,
+or the list alone. The key ``workload`` beside hyperparameters names the workload of a configuration.
 """
 
 from __future__ import annotations
@@ -16,16 +15,23 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from tuner.errors import InputError
-from tuner.trial import AUTO, UNNAMED, AnyHyperparameter, Configuration, Hyperparameter, TextHyperparameter
+from tuner.errors import InputError, ParameterError, option
+from tuner.trial import (
+    AUTO,
+    UNNAMED,
+    AnyHyperparameter,
+    Configuration,
+    ConfigValue,
+    Hyperparameter,
+    TextHyperparameter,
+)
 
 Schema = Mapping[str, AnyHyperparameter]
-Finish = Callable[[dict[str, Any]], dict[str, Any]]
-Configs = str | Path | Sequence[Mapping[str, Any]] | Mapping[str, Any]  # a file, what it holds, or the list alone
+Finish = Callable[[dict[str, ConfigValue]], dict[str, ConfigValue]]
+Configs = str | Path | Sequence[Mapping[str, object]] | Mapping[str, object]  # a file, its content, or the list alone
 FILE_KEYS = ("configurations", "grid", "space", "defaults")
-# An installed package carries the files inside itself, a checkout beside itself.
+# Installed packages have the files inside the package, checkouts beside it.
 CONFIG_FOLDERS = (Path(__file__).parents[1] / "configs", Path(__file__).parents[2] / "configs")
 
 
@@ -36,10 +42,10 @@ def modes(workload: str) -> dict[str, Path]:
 
 
 def mode_file(workload: str, mode: str) -> Path:
-    """The file that holds a mode's configurations, ``configs/<workload>/<mode>.yaml``, with ``_`` for ``-``.
+    """The file of a mode's configurations: ``configs/<workload>/<mode>.yaml``, with ``_`` for ``-``.
 
     Raises:
-        InputError: the workload has no such mode; the text says which is close, or which it has.
+        InputError: the workload has no such mode.
     """
     files = modes(workload)
     if mode not in files:
@@ -50,32 +56,30 @@ def mode_file(workload: str, mode: str) -> Path:
 
 
 def source_name(config: Configs) -> str:
-    """What messages call configurations: their file, or the argument of Python."""
+    """The name of a source of configurations in messages: the file, or the argument in Python."""
     return str(config) if isinstance(config, (str, Path)) else "config"
 
 
-def read_configs(config: Configs) -> tuple[object, Mapping[str, Any]]:
-    """What a configuration file lists, which is still to be looked at, and its defaults.
-
-    Args:
-        config: a ``.yaml``, ``.yml``, ``.toml`` or ``.json`` file, as the module's text describes, or its content.
+def read_configs(config: Configs) -> tuple[object, Mapping[str, object]]:
+    """The list in a configuration file, not validated yet, and its defaults.
 
     Raises:
-        InputError: the file is missing, cannot be parsed, or is not one of configurations.
+        InputError: the file is missing, cannot be parsed, or has no configurations.
     """
     content, defaults = _content(config)
     if "space" in content:
         raise InputError(
-            f"{source_name(config)}: it has a 'space', which is searched: tune run --search grid, random or optuna"
+            f"{source_name(config)}: it has a 'space', which is searched: give {option('search', 'grid')}, random or "
+            "optuna"
         )
-    listed = _grid(content["grid"], source_name(config)) if "grid" in content else content["configurations"]
-    return listed, defaults
+    if "grid" not in content:
+        return content["configurations"], defaults
+    columns = _columns(content["grid"], source_name(config))
+    return [dict(zip(columns, row, strict=True)) for row in itertools.product(*columns.values())], defaults
 
 
-def read_space(config: Configs) -> tuple[object, Mapping[str, Any]]:
-    """What a configuration file has to search in: its space, which is still to be looked at, and its defaults.
-
-    A ``grid:`` is a space, too: each of its lists is a choice.
+def read_space(config: Configs) -> tuple[object, Mapping[str, object]]:
+    """The space in a configuration file, not validated yet, and its defaults; a ``grid:`` is a space of choices.
 
     Raises:
         InputError: the file is missing, cannot be parsed, or has no space.
@@ -83,20 +87,21 @@ def read_space(config: Configs) -> tuple[object, Mapping[str, Any]]:
     content, defaults = _content(config)
     if "configurations" in content:
         raise InputError(
-            f"{source_name(config)}: a list of configurations cannot be searched: give 'space' or leave out --search"
+            f"{source_name(config)}: a list of configurations cannot be searched: give 'space' or leave out "
+            f"{option('search')}"
         )
     if "space" in content:
         return content["space"], defaults
-    _grid(content["grid"], source_name(config))
-    return {
-        key: {"choice": values} if isinstance(values, list) else values for key, values in content["grid"].items()
-    }, defaults
+    grid = content["grid"]
+    _columns(grid, source_name(config))
+    assert isinstance(grid, Mapping)
+    return {key: {"choice": each} if isinstance(each, list) else each for key, each in grid.items()}, defaults
 
 
-def _content(config: Configs) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """What a configuration file holds, and its defaults."""
+def _content(config: Configs) -> tuple[Mapping[str, object], Mapping[str, object]]:
+    """The content of a configuration file, and its defaults."""
     source = source_name(config)
-    content = _parse(Path(config)) if isinstance(config, (str, Path)) else config
+    content: object = _parse(Path(config)) if isinstance(config, (str, Path)) else config
     if content is config and isinstance(config, list):
         content = {"configurations": config}
     if not isinstance(content, Mapping):
@@ -119,23 +124,23 @@ def configurations(
     listed: object,
     schema: Schema,
     *,
-    defaults: Mapping[str, Any] | None = None,
+    defaults: Mapping[str, object] | None = None,
     source: str = "configurations",
     finish: Finish = dict,
 ) -> list[Configuration]:
     """Turns a list of mappings into configurations in which every hyperparameter has a value.
 
     Args:
-        listed: mappings from hyperparameter to value; the key ``name`` labels a configuration (otherwise it
-            is named after its values). What a mapping leaves out comes from ``defaults``, then the schema.
+        listed: mappings from hyperparameter to value, and from ``name`` to the configuration's name; without one it
+            is named after its values. Missing values come from ``defaults``, then from the schema.
         schema: the workload's hyperparameters by name.
         defaults: values for all configurations.
-        source: what error messages call the list.
-        finish: makes what follows from complete values, see ``Workload.finish``.
+        source: the list's name in error messages.
+        finish: see ``Workload.finish``.
 
     Raises:
         InputError: the list is empty, or has unknown keys, values of a wrong type or out of range, or two
-            configurations of one name; every fault is in the one message.
+            configurations of one name; the message has every fault.
     """
     if isinstance(listed, (str, Mapping)) or not isinstance(listed, Iterable):
         raise InputError(f"{source}: expected a list of configurations, not {_kind(listed)}")
@@ -159,24 +164,21 @@ def configurations(
     return [_finished(name, complete(values, schema), finish, source) for name, values in found]
 
 
-def _finished(name: str, values: dict[str, Any], finish: Finish, source: str) -> Configuration:
+def _finished(name: str, values: dict[str, ConfigValue], finish: Finish, source: str) -> Configuration:
     try:
         return Configuration(name, finish(values))
     except InputError as error:
-        raise InputError(f"{source}: {name}: {error}") from error
+        raise InputError(f"{source}: {name}: {error.text}") from error
 
 
-def name_of(entry: Mapping[Any, Any]) -> str:
-    """What an entry of a list is called: its ``name``, or its values, such as ``hidden_dim=64,lr=0.001``."""
+def name_of(entry: Mapping[str, object]) -> str:
+    """The name of a list's entry: its ``name``, or its values, such as ``hidden_dim=64,lr=0.001``."""
     given = {key: value for key, value in entry.items() if key != "name"}
     return str(entry.get("name") or ",".join(f"{key}={value}" for key, value in given.items()) or UNNAMED)
 
 
-def complete(values: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
-    """Fills in the schema's defaults, in its order, and makes whole numbers of float hyperparameters floats.
-
-    ``AUTO`` stays what it is.
-    """
+def complete(values: Mapping[str, object], schema: Schema) -> dict[str, ConfigValue]:
+    """Adds the schema's defaults, in its order, and makes each value the type of its default, except for ``AUTO``."""
     filled = {key: _typed(values.get(key, spec.default), spec) for key, spec in schema.items()}
     return {key: value for key, value in filled.items() if not schema[key].optional or value != schema[key].default}
 
@@ -184,13 +186,13 @@ def complete(values: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
 def select(
     found: Mapping[str, Sequence[Configuration]], *, only: str | None = None, limit: int | None = None
 ) -> dict[str, list[Configuration]]:
-    """The configuration called ``only``, or the first ``limit`` ones, of each workload; without those that have none.
+    """The configuration called ``only`` or the first ``limit`` ones of each workload that has any.
 
     Raises:
-        InputError: there is none of that name, or ``limit`` is less than 1.
+        InputError: no configuration has that name, or ``limit`` is less than 1.
     """
     if limit is not None and limit < 1:
-        raise InputError(f"--limit {limit}: must be at least 1")
+        raise ParameterError("limit", limit, "must be at least 1")
     selected = {
         workload: [each for each in listed if only in (None, each.name)][:limit] for workload, listed in found.items()
     }
@@ -201,7 +203,7 @@ def select(
 
 
 def _parse(path: Path) -> object:
-    """The content of a YAML, TOML or JSON file; never builds anything but plain values."""
+    """The content of a YAML, TOML or JSON file in plain values."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -223,8 +225,8 @@ def _parse(path: Path) -> object:
     raise InputError(f"{path}: unknown kind of file {path.suffix!r}; use .yaml, .toml or .json")
 
 
-def _numbers(value: Any) -> Any:
-    """Turns strings such as ``1e-3`` into floats, inside lists and mappings too; names stay as they are."""
+def _numbers(value: object) -> object:
+    """Turns strings such as ``1e-3`` into floats, in lists and mappings, too; names stay as they are."""
     if isinstance(value, dict):
         return {key: item if key == "name" else _numbers(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -237,19 +239,18 @@ def _numbers(value: Any) -> Any:
     return value
 
 
-def _grid(grid: object, source: str) -> list[dict[str, Any]]:
-    """Every combination of a grid's values, the last hyperparameter changing fastest."""
+def _columns(grid: object, source: str) -> dict[str, list[object]]:
+    """The values of each hyperparameter of a grid."""
     if not isinstance(grid, Mapping) or not grid:
         raise InputError(f"{source}: 'grid' must be a mapping from hyperparameter to a list of values")
-    columns = [values if isinstance(values, list) else [values] for values in grid.values()]
-    empty = [str(key) for key, values in zip(grid, columns, strict=True) if not values]
-    if empty:
+    columns = {key: values if isinstance(values, list) else [values] for key, values in grid.items()}
+    if empty := [str(key) for key, values in columns.items() if not values]:
         raise InputError(f"{source}: 'grid' has no value for {', '.join(empty)}")
-    return [dict(zip(grid, row, strict=True)) for row in itertools.product(*columns)]
+    return columns
 
 
-def faults(values: Mapping[Any, Any], schema: Schema) -> list[str]:
-    """What is wrong with some values of a workload's hyperparameters, each in a few words."""
+def faults(values: Mapping[str, object], schema: Schema) -> list[str]:
+    """The faults of values of a workload's hyperparameters, each in a few words."""
     faults = []
     for key, value in values.items():
         if key not in schema:
@@ -261,13 +262,14 @@ def faults(values: Mapping[Any, Any], schema: Schema) -> list[str]:
     return faults
 
 
-def _typed(value: Any, spec: AnyHyperparameter) -> Any:
+def _typed(value: object, spec: AnyHyperparameter) -> ConfigValue:
+    assert isinstance(value, (int, float, str))
     auto = isinstance(spec, Hyperparameter) and spec.auto and value == AUTO
     return value if auto else type(spec.default)(value)
 
 
 def _problem(value: object, spec: AnyHyperparameter) -> str:
-    """Why a value is not one of this hyperparameter's; empty if it is."""
+    """Why a hyperparameter does not accept a value; empty if it does."""
     return _text_problem(value, spec) if isinstance(spec, TextHyperparameter) else _number_problem(value, spec)
 
 

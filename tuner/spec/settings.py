@@ -16,8 +16,7 @@ from tuner.machine.devices import DeviceChoice
 from tuner.placement.packing import Packing
 from tuner.placement.retry import OnOom, RetryPolicy
 from tuner.records.study_folder import check_empty
-from tuner.search.schedulers import NAMES as SCHEDULERS
-from tuner.search.schedulers import Name as SchedulerName
+from tuner.search.schedulers import SCHEDULERS, SchedulerName
 from tuner.trial import GB, MOST_GB
 
 # The smallest value of each option that is a number, and whether it is allowed itself; all are finite.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError
 from tuner.records.study_json import classes, workloads
-from tuner.search.plain import plain_configs, plain_space
+from tuner.search.plain_values import plain_configs, plain_space
 from tuner.study.resume import merged_options
 from tuner.study.searching import BUILT_IN
 from tuner.workloads.lookup import WAS_OBJECT, find_workload, listed, texts_of

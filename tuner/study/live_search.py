@@ -11,8 +11,8 @@ from tuner.estimation.service import memory_key
 from tuner.records.epochs import Line
 from tuner.records.rows import Row
 from tuner.search.configurations import configurations
-from tuner.search.sampling import PATIENCE
 from tuner.search.searchers import Searcher, State
+from tuner.search.spaces import MAX_REJECTED_DRAWS
 from tuner.spec.settings import Settings
 from tuner.study.planning import Estimates, estimate_requests, to_trials, within
 from tuner.trial import GB, Configuration, Device, Request, Status, Trial
@@ -66,7 +66,7 @@ class LiveSearch:
         Args:
             data: the workload's.
         """
-        for _ in range(PATIENCE if self.left > 0 else 0):
+        for _ in range(MAX_REJECTED_DRAWS if self.left > 0 else 0):
             number = len(self.trials) + 1
             trial_id = f"t{number:0{max(3, len(str(self.settings.num_samples)))}d}"
             values = self.searcher.ask(trial_id)

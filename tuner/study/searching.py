@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError
 from tuner.search.configurations import configurations, mode_file, name_of, read_space, source_name
-from tuner.search.domains import Space, grid, parse_space
-from tuner.search.sampling import draw
 from tuner.search.searchers import to_searcher
+from tuner.search.spaces import Space, draw, grid, parse_space
 from tuner.spec.settings import Settings
 from tuner.study.live_search import LiveSearch, to_configuration
 from tuner.study.selection import choose, label_of, parse_override

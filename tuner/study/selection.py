@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError
 from tuner.search.configurations import Configs, Schema, configurations, mode_file, read_configs, select, source_name
-from tuner.search.plain import plain_configs
+from tuner.search.plain_values import plain_configs
 from tuner.trial import Configuration
 from tuner.workloads.base import Workload
 from tuner.workloads.built_in import BUILT_IN, DEFAULT_WORKLOAD, is_built_in

@@ -1,13 +1,16 @@
-"""What Python gives as a space or as configurations, as the plain values of a file, which ``study.json`` can keep."""
+"""Turns a space or configurations from Python into the plain values of a file, which ``study.json`` can keep."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tuner.errors import InputError
 from tuner.search.configurations import Configs
+
+if TYPE_CHECKING:
+    from ray.tune.search.sample import Domain
 
 KNOWN = "tune.choice, uniform, loguniform, randint, lograndint or grid_search"
 
@@ -16,7 +19,7 @@ def plain_configs(config: Configs) -> Configs:
     """The same configurations in mappings, lists, texts and numbers; a file as its path.
 
     Raises:
-        InputError: it is neither a path nor a list of mappings nor a mapping, or something in it is no plain value.
+        InputError: it is no path, mapping or list of mappings, or contains something else than plain values.
     """
     if isinstance(config, (str, Path)):
         return str(config)
@@ -29,38 +32,46 @@ def plain_configs(config: Configs) -> Configs:
             "config: expected a file's path, a list of mappings, or a mapping as a file holds one, not "
             f"{config!r:.60}"
         )
-    return [_value(each, "config") for each in config]
+    return [_mapping(each, "config") for each in config if isinstance(each, Mapping)]
 
 
-def _value(value: Any, source: str) -> Any:
+def _mapping(value: Mapping[str, object], source: str) -> dict[str, object]:
+    return {str(key): _value(each, source) for key, each in value.items()}
+
+
+def _value(value: object, source: str) -> object:
     """A value as JSON has it; numbers of numpy become Python's."""
     if isinstance(value, Mapping):
-        return {str(key): _value(each, source) for key, each in value.items()}
+        return _mapping(value, source)
     if isinstance(value, (list, tuple, range)):
         return [_value(each, source) for each in value]
     if value is None or type(value) in (bool, int, float, str):
         return value
-    if hasattr(value, "tolist"):
-        return _value(value.tolist(), source)
+    if to_list := getattr(value, "tolist", None):
+        return _value(to_list(), source)
     raise InputError(f"{source}: {value!r:.60}: give numbers and texts")
 
 
-def plain_space(space: Mapping[str, Any]) -> dict[str, Any]:
-    """The same space with each domain of ``ray.tune`` as ``tuner.search.domains`` writes it; the rest as it is.
+def plain_space(space: object) -> dict[str, object]:
+    """The same space with each domain of ``ray.tune`` in the form of ``tuner.search.spaces``.
 
     Raises:
-        InputError: it is no mapping, or has a domain of Tune's that has no such form.
+        InputError: it is no mapping, or has a domain of Tune without such a form.
     """
     if not isinstance(space, Mapping):
         raise InputError(f"space: must be a mapping from hyperparameter to a value or a range, not {space!r}")
     return {str(key): _plain(str(key), value) for key, value in space.items()}
 
 
-def _plain(key: str, value: Any) -> Any:
+def _plain(key: str, value: object) -> object:
     if isinstance(value, Mapping) and set(value) == {"grid_search"}:
         return {"choice": list(value["grid_search"])}
     if not type(value).__module__.startswith("ray.tune"):
         return _value(value, f"space: {key}")
+    return _plain_domain(key, value)
+
+
+def _plain_domain(key: str, value: Domain) -> dict[str, object]:
     sampler = type(value.get_sampler()).__name__.strip("_")
     if type(value).__name__ == "Categorical" and sampler == "Uniform":
         return {"choice": list(value.categories)}

@@ -1,4 +1,4 @@
-"""A search space: for every hyperparameter a value, a list of them, or a range.
+"""Search spaces: for every hyperparameter a value, a list of them, or a range. Grids and random draws of them.
 
     space:
       hidden_dim: {choice: [32, 64, 128]}
@@ -8,48 +8,54 @@
       batch_size: {logint: [1000, 100000]}
       epochs: 20
 
-Both ends of a range belong to it.
+A range includes both ends.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Literal, get_args
+from typing import Literal, TypeGuard, get_args
 
-from tuner.errors import InputError
+from tuner.errors import InputError, ParameterError, option
 from tuner.search.configurations import Schema, faults
-from tuner.trial import AUTO
+from tuner.trial import AUTO, ConfigValue
 
 Kind = Literal["choice", "uniform", "loguniform", "int", "logint"]
 KINDS: tuple[str, ...] = get_args(Kind)
+MAX_REJECTED_DRAWS = 1000  # in a row
 
 
 @dataclass(frozen=True)
 class Domain:
-    """What a hyperparameter may be.
+    """The values that a hyperparameter may have.
 
     Attributes:
-        kind: how values are drawn: of a list, or of a range of numbers or of whole numbers, evenly or evenly in their
-            logarithms.
+        kind: a list, or a range of numbers or whole numbers that are drawn evenly or evenly in their logarithms.
         values: the list, or the two ends of the range.
     """
 
     kind: Kind
-    values: tuple[Any, ...]
+    values: tuple[ConfigValue, ...]
 
-    def sample(self, random: Random) -> Any:
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The two ends of a range."""
+        low, high = (value for value in self.values if not isinstance(value, str))
+        return low, high
+
+    def sample(self, random: Random) -> ConfigValue:
         """A value drawn at random."""
         if self.kind == "choice":
             return random.choice(self.values)
-        low, high = self.values
+        low, high = self.ends
         if self.kind == "uniform":
             return random.uniform(low, high)
         if self.kind == "int":
-            return random.randint(low, high)
+            return random.randint(int(low), int(high))
         end = high + 1 if self.kind == "logint" else high
         drawn = math.exp(random.uniform(math.log(low), math.log(end)))
         return min(high, max(low, int(drawn) if self.kind == "logint" else drawn))
@@ -59,16 +65,16 @@ Space = Mapping[str, Domain]
 
 
 def parse_space(given: object, schema: Schema, source: str) -> dict[str, Domain]:
-    """Turns a mapping, as the module's text shows one, into domains that a workload's hyperparameters allow.
+    """Turns a mapping, such as the one at the top of this module, into domains.
 
     Args:
         given: the mapping.
         schema: the workload's hyperparameters by name.
-        source: what error messages call it.
+        source: the mapping's name in error messages.
 
     Raises:
         InputError: it is no mapping, is empty, or has unknown keys, unknown kinds of domain, or ends and values that
-            are wrong or that the workload does not allow; every fault is in the one message.
+            are wrong or that the workload does not allow; the message has every fault.
     """
     if not isinstance(given, Mapping) or not given:
         raise InputError(f"{source}: 'space' must be a mapping from hyperparameter to a value or a range")
@@ -78,7 +84,7 @@ def parse_space(given: object, schema: Schema, source: str) -> dict[str, Domain]
         kind, values = _kind_of(value)
         wrong = _wrong(key, kind, values, schema)
         found += wrong
-        if not wrong:
+        if not wrong and isinstance(values, (list, tuple)):
             typed = (_typed(each, kind, type(schema[key].default)) for each in values)
             space[str(key)] = Domain(kind, tuple(typed))  # type: ignore[arg-type]
     if found:
@@ -87,43 +93,79 @@ def parse_space(given: object, schema: Schema, source: str) -> dict[str, Domain]
 
 
 def size(space: Space) -> float:
-    """How many configurations a space has; infinite where one of its domains is a range of numbers."""
+    """The number of configurations in a space; infinite if a domain is a range of numbers."""
     sizes: list[float] = []
     for domain in space.values():
         if domain.kind == "choice":
-            sizes.append(len(set(domain.values)))  # one that is there twice is drawn twice as often
+            sizes.append(len(set(domain.values)))  # a repeated value is drawn more often
         else:
-            low, high = domain.values
+            low, high = domain.ends
             sizes.append(high - low + 1 if domain.kind in ("int", "logint") else math.inf)
     return math.prod(sizes)
 
 
-def grid(space: Space, source: str) -> list[dict[str, Any]]:
-    """Every combination of a space's values, the last hyperparameter changing fastest.
+def grid(space: Space, source: str) -> list[dict[str, ConfigValue]]:
+    """All combinations of a space's values; the last hyperparameter changes fastest.
 
     Raises:
-        InputError: one of its domains is a range.
+        InputError: a domain is a range.
     """
     if ranges := [key for key, domain in space.items() if domain.kind != "choice"]:
         raise InputError(
-            f"{source}: {', '.join(ranges)}: a range has no grid: give {{choice: [...]}}, or use --search random or "
-            "optuna"
+            f"{source}: {', '.join(ranges)}: a range has no grid: give {{choice: [...]}}, or use "
+            f"{option('search', 'random')} or optuna"
         )
     return [
         dict(zip(space, row, strict=True)) for row in itertools.product(*(each.values for each in space.values()))
     ]
 
 
-def _kind_of(value: object) -> tuple[str, Any]:
-    """The kind of a domain and what it has; a value by itself is a list of one."""
+def draw(
+    space: Space,
+    number: int,
+    seed: int,
+    source: str,
+    usable: Callable[[Mapping[str, ConfigValue]], str] = lambda _: "",
+) -> list[dict[str, ConfigValue]]:
+    """Draws this number of different configurations at random; the same ones for the same seed.
+
+    Args:
+        space: what to draw from.
+        number: of configurations.
+        seed: of the random numbers.
+        source: the space's name in error messages.
+        usable: returns why values do not go together, or an empty text. Rejected ones are drawn again.
+
+    Raises:
+        InputError: the space does not have as many.
+    """
+    if number > size(space):
+        raise ParameterError("num_samples", number, f"{source} has {size(space):g}", "give at most so many")
+    random = Random(seed)
+    drawn: list[dict[str, ConfigValue]] = []
+    rejected, reason = 0, ""
+    while len(drawn) < number:
+        values = {key: domain.sample(random) for key, domain in space.items()}
+        reason = "all were drawn already" if values in drawn else usable(values)
+        rejected = rejected + 1 if reason else 0
+        if rejected == MAX_REJECTED_DRAWS:
+            found = f"{source} gave {len(drawn)} that can be used, and then none in {MAX_REJECTED_DRAWS} draws"
+            raise ParameterError("num_samples", number, f"{found}, the last as {reason}")
+        if not reason:
+            drawn.append(values)
+    return drawn
+
+
+def _kind_of(value: object) -> tuple[str, object]:
+    """The kind of a domain and its values; a single value is a list of one."""
     if isinstance(value, Mapping) and len(value) == 1:
         ((kind, values),) = value.items()
         return str(kind), values
     return ("", value) if isinstance(value, (Mapping, list, tuple)) else ("choice", [value])
 
 
-def _wrong(key: object, kind: str, values: Any, schema: Schema) -> list[str]:
-    """What is wrong with a hyperparameter's domain, each in a few words."""
+def _wrong(key: str, kind: str, values: object, schema: Schema) -> list[str]:
+    """The faults of a hyperparameter's domain, each in a few words."""
     if key not in schema:
         return faults({key: None}, schema)
     if kind not in KINDS:
@@ -136,30 +178,32 @@ def _wrong(key: object, kind: str, values: Any, schema: Schema) -> list[str]:
     return [fault for value in values for fault in faults({key: value}, schema)]
 
 
-def _wrong_range(kind: str, ends: Any, default: object) -> str:
-    """What is wrong with the ends of a range, whatever its hyperparameter allows; empty if nothing is."""
+def _wrong_range(kind: str, ends: Sequence[object], default: ConfigValue) -> str:
+    """The fault of the ends of a range, whatever its hyperparameter allows; empty if there is none."""
     whole = kind in ("int", "logint")
     if isinstance(default, str):
         return "is a range, but the hyperparameter is text: give {choice: [...]}"
-    if len(ends) != 2 or not all(_is_number(end, whole) for end in ends):
+    numbers = [end for end in ends if _is_number(end, whole)]
+    if not len(ends) == len(numbers) == 2:
         return f"must be two {'whole numbers' if whole else 'numbers'}, its ends"
     if isinstance(default, int) and not whole:
         return f"must be of whole numbers: give {{{'logint' if kind == 'loguniform' else 'int'}: [...]}}"
-    low, high = ends
+    low, high = numbers
     if not low < high:
         one = f"; for one value give {low}" if low == high else ""
         return f"must rise: its low end comes first{one}"
     return "must begin above 0, as it has a logarithm" if kind.startswith("log") and low <= 0 else ""
 
 
-def _is_number(value: object, whole: bool) -> bool:
+def _is_number(value: object, whole: bool) -> TypeGuard[float]:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return False
     return not whole or value == int(value)
 
 
-def _typed(value: Any, kind: str, own: type) -> Any:
-    """A value as configurations have it; the ends of a range of whole numbers stay whole."""
+def _typed(value: object, kind: str, own: type[int] | type[float] | type[str]) -> ConfigValue:
+    """A value as in configurations; the ends of a range of whole numbers stay whole."""
+    assert isinstance(value, (int, float, str))
     if value == AUTO:
         return value
     return int(value) if kind in ("int", "logint") else own(value)
