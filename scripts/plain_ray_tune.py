@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.nn import SAGEConv
 
-from tuner.datasets import load_ratings
+from tuner.datasets.movielens import load_ratings
 from tuner.datasets.ratings import RatingData, Ratings
 
 

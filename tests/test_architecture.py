@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,35 @@ def test_rooms_import_only_what_the_architecture_allows(path: Path) -> None:
     if path == ROOT / "__init__.py":
         return  # the door: every public name, lazily
     assert imported_rooms(path) <= ALLOWED[room(path)] | EVERYWHERE | {room(path)}
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {module_name(path): path for path in ROOT.rglob("*.py")}
+
+
+def imported_modules(name: str) -> set[str]:
+    """Every module of tuner that a module names, also within its functions and for types alone."""
+    found = set()
+    for node in ast.walk(ast.parse(MODULES[name].read_text())):
+        if isinstance(node, ast.ImportFrom):
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return {each for each in found if each in MODULES and each != "tuner"}
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Python's own sorter names the circle; ``tuner/__init__.py`` is the door, which nothing within may use."""
+    graph = {name: imported_modules(name) for name in MODULES if name != "tuner"}
+    list(TopologicalSorter(graph).static_order())
+
+
+def test_packages_import_nothing_when_one_of_their_modules_is_imported() -> None:
+    packages = [name for name, path in MODULES.items() if path.name == "__init__.py" and name != "tuner"]
+    assert [name for name in packages if imported_modules(name)] == []
 
 
 def test_the_documented_table_says_the_same() -> None:

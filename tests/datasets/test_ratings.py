@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tuner.datasets import load_ratings
+from tuner.datasets.movielens import load_ratings
 from tuner.datasets.ratings import Ratings, from_tables, rating_data, split_validation
 from tuner.errors import DataError, InputError
 

@@ -27,6 +27,27 @@ _TEST_FRACTION, _TEST_SEED = 0.2, 0
 _RATING = "user, item, rating (0.5 to 5) and time"
 
 
+def load_ratings(source: str, *, seed: int) -> RatingData:
+    """Rating data by name or path.
+
+    Args:
+        source: `synthetic` (generated), `ml-100k` (downloaded once into the user's cache), or a MovieLens folder.
+        seed: of the training/validation split. The test ratings of a source are always the same.
+
+    Raises:
+        DataError: the folder is missing or broken, or the download failed.
+    """
+    if source == "synthetic":
+        from tuner.datasets.synthetic import synthetic_ratings
+
+        return synthetic_ratings(split_seed=seed)
+    if source == "ml-100k":
+        from tuner.datasets.download import fetch_movielens
+
+        return load_folder(fetch_movielens(), seed=seed)
+    return load_folder(Path(source).expanduser(), seed=seed)
+
+
 def load_folder(path: Path, *, seed: int) -> RatingData:
     """Read a MovieLens folder, whichever of the three layouts it has.
 

@@ -54,8 +54,8 @@ class GraphSAGE(Workload["RatingData"]):
     }
 
     def load_data(self, source: str, seed: int) -> RatingData:
-        """Ratings by name or folder; see ``tuner.datasets.load_ratings``."""
-        from tuner.datasets import load_ratings
+        """Ratings by name or folder; see ``tuner.datasets.movielens.load_ratings``."""
+        from tuner.datasets.movielens import load_ratings
 
         return load_ratings(source, seed=seed)
 
