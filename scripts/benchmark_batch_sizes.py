@@ -28,7 +28,7 @@ from tuner.datasets.synthetic import synthetic_ratings
 from tuner.datasets.synthetic_trees import synthetic_trees
 from tuner.datasets.trees import TreeData, build
 from tuner.machine.devices import ram_device
-from tuner.records.rows import Row
+from tuner.records.attempts import Row
 from tuner.search.configurations import complete
 from tuner.sizing.choices import Chosen, Goal
 from tuner.sizing.configuration import Predictor, size_configuration

@@ -21,8 +21,8 @@ from typing import Any
 import click
 
 import tuner
+from tuner.records.attempts import Row
 from tuner.records.epochs import EPOCHS, read_epochs
-from tuner.records.rows import Row
 from tuner.records.study_json import STUDY
 
 GRID: Mapping[str, Any] = {

@@ -8,7 +8,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from tuner.records.rows import to_csv
+from tuner.records.attempts import parse_attempt, to_csv
 from tuner.trial import GB
 
 Row = dict[str, Any]
@@ -60,7 +60,7 @@ def write_study(folder: Path, trials: int, *, name: str = "width", epochs: int =
     attempts.sort(key=lambda row: float(row["ended_at"]))
     (folder / "attempts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in attempts))
     (folder / "epochs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (folder / "results.csv").write_text(to_csv(rows))
+    (folder / "results.csv").write_text(to_csv([parse_attempt(row, "a row") for row in rows]))
     (folder / "study.json").write_text(json.dumps(_study(rows, seeds)))
     return rows
 

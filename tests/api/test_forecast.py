@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 import tuner
+from tests.attempts import attempt
 from tuner.api.plan import Forecast, speed, to_record
 from tuner.cli.print_plan import forecast_text
 from tuner.errors import InputError
+from tuner.records.attempts import Attempt
 from tuner.reporting.tables import duration
 from tuner.trial import GB, MemoryEstimate, Request, Trial
 
@@ -33,15 +35,9 @@ def test_estimated_trials_are_packed_by_their_own_needs() -> None:
     assert "times as fast as uniform packing" in forecast_text(found)
 
 
-def row(seconds: float, **config: Any) -> dict[str, Any]:
+def row(seconds: float, **config: Any) -> Attempt:
     values = {f"config/{key}": value for key, value in {"lr": 0.1, **config}.items()}
-    return {
-        "duration_s": seconds,
-        "epochs": config["epochs"],
-        "estimated_memory_gb": 2.0,
-        "workload": "toy",
-        **values,
-    }
+    return attempt(duration_s=seconds, epochs=config["epochs"], estimated_memory_gb=2.0, **values)
 
 
 def test_time_is_what_trials_took_or_grows_with_epochs_and_memory() -> None:
@@ -77,7 +73,7 @@ def test_a_study_without_finished_trials_tells_no_time(tmp_path: Path) -> None:
 
 def test_the_time_of_a_trial_is_that_of_all_its_attempts(tmp_path: Path) -> None:
     (tmp_path / "study.json").write_text('{"workload": "graphsage"}')
-    line = {"trial_id": "t001", "workload": "graphsage", "name": "a", "peak_memory_gb": 1.5}
+    line = {"trial_id": "t001", "workload": "graphsage", "name": "a", "seed": 0, "peak_memory_gb": 1.5}
     line |= {"estimated_memory_gb": 1.4, "config/epochs": 6}
     attempts = [
         {**line, "status": "interrupted", "attempts": 1, "epochs": 4, "duration_s": 10.0},

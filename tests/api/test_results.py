@@ -15,12 +15,13 @@ import pytest
 from rich.console import Console
 
 import tuner
+from tests.attempts import attempt
 from tuner.api.results import Comparison, side_by_side
 from tuner.api.run import run_defaults
 from tuner.cli.print_results import print_results
 from tuner.errors import InputError
+from tuner.records.attempts import to_csv
 from tuner.records.read_studies import read_studies
-from tuner.records.rows import to_csv
 from tuner.records.study_json import read_study
 
 FIXED = {
@@ -55,8 +56,12 @@ def study(path: Path, *rows: dict[str, Any], **about: Any) -> Path:
     return path
 
 
+def csv_of(*rows: dict[str, Any]) -> str:
+    return to_csv([attempt(**row) for row in rows])
+
+
 def table(path: Path, *rows: dict[str, Any]) -> Path:
-    path.write_text(to_csv(rows))
+    path.write_text(csv_of(*rows))
     return path
 
 
@@ -65,7 +70,7 @@ def compared(*paths: Path | str, **asked: Any) -> Comparison:
 
 
 def names(found: Comparison) -> list[str]:
-    return [row["name"] for row in found.shown]
+    return [row.name for row in found.shown]
 
 
 def text(found: Comparison, width: int | None = None) -> list[str]:
@@ -105,7 +110,7 @@ def test_rows_are_chosen_sorted_and_cut(one: Path) -> None:
 def test_a_folder_of_studies_stands_for_them_and_none_counts_twice(one: Path, tmp_path: Path) -> None:
     study(tmp_path / "two", trial(1, val=0.85))
     found = compared(tmp_path, one, one / ".." / "one")
-    assert [(row["study"], row["name"]) for row in found.shown] == [
+    assert [(row.study, row.name) for row in found.shown] == [
         ("one", "n2"),
         ("two", "n1"),
         ("one", "n1"),
@@ -144,13 +149,13 @@ def test_a_table_alone_is_read_as_the_study_it_was_written_of(one: Path, tmp_pat
     rows[0]["name"] = "007"  # a name, though it looks like a number
     found = compared(table(tmp_path / "alone.csv", *rows))
     assert names(found) == ["n2", "007", "n3"]
-    assert [row.get("val_rmse") for row in found.shown] == [0.8, 0.9, None]
-    assert [row["config/lr"] for row in found.shown] == [0.2, 0.1, 0.3]
+    assert [row.value("val_rmse") for row in found.shown] == [0.8, 0.9, None]
+    assert [row.config["lr"] for row in found.shown] == [0.2, 0.1, 0.3]
     assert list(found.columns) == ["study", *list(compared(one).columns)[1:]]
 
 
 def test_the_csv_of_several_studies_is_read_back_as_several(one: Path, tmp_path: Path) -> None:
-    from tuner.records.rows import write_rows
+    from tuner.records.attempts import write_rows
 
     found = compared(one, study(tmp_path / "two", trial(1, val=0.85)))
     (tmp_path / "both.csv").write_text(write_rows(found.records(), found.names))
@@ -169,12 +174,12 @@ def test_a_results_csv_in_a_studys_folder_stands_for_the_folder(one: Path) -> No
     [
         ("a,b\n1,2\n", "is no table of tuner's: it has no column trial_id, workload, name"),
         ("", "it is empty; give the results.csv of a study, or its folder$"),
-        (to_csv([trial(1)]).replace(",error", ",eror"), "it has no column error$"),
-        (to_csv([trial(1)]) + "t2,graphsage\n", "line 3: has 2 fields, but there are 13 columns"),
-        (to_csv([trial(1, epochs="many")]), "line 2: epochs is 'many'; expected a number"),
-        (to_csv([trial(1, val="low")]), "line 2: val_rmse is 'low'; expected a number"),
-        (to_csv([trial(1)]).replace("error\n", "error,seed\n"), "it has the column seed more than once"),
-        (to_csv([trial(1, status="")]), "line 2: has no status"),
+        (csv_of(trial(1)).replace(",error", ",eror"), "it has no column error$"),
+        (csv_of(trial(1)) + "t2,graphsage\n", "line 3: has 2 fields, but there are 13 columns"),
+        (csv_of(trial(1)).replace(",3,1.5,", ",many,1.5,"), "line 2: epochs is 'many'; expected a whole number"),
+        (csv_of(trial(1, val=0.5)).replace("0.5,", "low,", 1), "line 2: val_rmse is 'low'; expected a number"),
+        (csv_of(trial(1)).replace("error\n", "error,seed\n"), "it has the column seed more than once"),
+        (csv_of(trial(1)).replace("completed", ""), "line 2: has no status"),
         ('a,"b', "is no CSV text in UTF-8: "),
     ],
 )
@@ -187,13 +192,13 @@ def test_a_table_that_is_not_ours_is_refused(tmp_path: Path, content: str, messa
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"val_rmse": "low"}, r"trial t1: val_rmse is 'low'; expected a number$"),
-        ({"seed": [1]}, r"trial t1: seed is \[1\]; expected a number$"),
-        ({"name": 5}, r"trial t1: name is 5; expected a text$"),
-        ({"config/lr": {"a": 1}}, r"trial t1: config/lr is \{'a': 1\}; expected a number or a text$"),
-        ({"status": ""}, r"trial t1: has no status$"),
-        ({"val_rmse": float("nan")}, r"trial t1: val_rmse is nan; expected a number$"),
-        ({"status": "finished"}, r"trial t1: status is 'finished'; expected one of completed, "),
+        ({"val_rmse": "low"}, r"line 1: val_rmse is 'low'; expected a number$"),
+        ({"seed": [1]}, r"line 1: seed is \[1\]; expected a whole number from 0$"),
+        ({"name": 5}, r"line 1: name is 5; expected a text$"),
+        ({"config/lr": {"a": 1}}, r"line 1: config/lr is \{'a': 1\}; expected a number or a text$"),
+        ({"status": ""}, r"line 1: status is ''; expected "),
+        ({"val_rmse": float("nan")}, r"line 1: val_rmse is nan; expected a number$"),
+        ({"status": "finished"}, r"line 1: status is 'finished'; expected 'completed', "),
     ],
 )
 def test_a_journal_that_was_changed_is_refused_in_results_and_in_the_report(

@@ -18,7 +18,7 @@ from tuner.execution.loop import Executor
 from tuner.execution.ray_executor import RayExecutor
 from tuner.machine.devices import ram_device
 from tuner.placement.packing import make_plan
-from tuner.records.rows import Row
+from tuner.records.attempts import Row
 from tuner.records.study_folder import best_name
 from tuner.search.configurations import configurations
 from tuner.spec.settings import Settings

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.attempts import attempt
 from tuner.errors import InputError
 from tuner.records import journal
-from tuner.records.journal import Journal, Row, read_attempts, replace_file
+from tuner.records.attempts import Attempt
+from tuner.records.journal import Journal, read_attempts, replace_file
 
 # Holds the journal's lock, with a child of its own, until it is killed.
 HOLDER = """
@@ -26,13 +28,12 @@ child.wait()
 """
 
 
-def line(number: int) -> Row:
-    named = {"trial_id": f"t{number}", "workload": "toy", "name": "a"}
-    return {**named, "status": "completed", "attempts": 1, "peak_memory_gb": None}
+def line(number: int) -> Attempt:
+    return attempt(trial_id=f"t{number}")
 
 
 def text(*numbers: int) -> str:
-    return "".join(json.dumps(line(number)) + "\n" for number in numbers)
+    return "".join(json.dumps(line(number).to_line()) + "\n" for number in numbers)
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def attempts(path: Path) -> Iterator[Journal]:
     opened.close()
 
 
-def reopened(path: Path) -> tuple[list[Row], list[str]]:
+def reopened(path: Path) -> tuple[list[Attempt], list[str]]:
     opened = Journal(path)
     notes = opened.mend()
     opened.close()
@@ -193,12 +194,12 @@ def test_the_kernel_frees_the_lock_of_a_killed_process_whose_children_live(path:
     [
         ({"val_loss": float("nan")}, "val_loss is nan; expected a number$"),  # tuner writes null for it
         ({"val_loss": float("inf")}, "val_loss is inf; expected a number$"),
-        ({"status": "finished"}, "status is 'finished'; expected one of completed, pruned, out_of_memory, "),
+        ({"status": "finished"}, "status is 'finished'; expected 'completed', 'pruned', 'out_of_memory', "),
     ],
 )
-def test_what_tuner_never_writes_is_refused(path: Path, changed: Row, message: str) -> None:
-    path.write_text(json.dumps({**line(1), **changed}) + "\n")
-    with pytest.raises(InputError, match=f"^{path}, trial t1: {message}"):
+def test_what_tuner_never_writes_is_refused(path: Path, changed: dict[str, object], message: str) -> None:
+    path.write_text(json.dumps({**line(1).to_line(), **changed}) + "\n")
+    with pytest.raises(InputError, match=f"^{path}, line 1: {message}"):
         read_attempts(path)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.attempts import attempt
 from tuner.errors import InputError
 from tuner.records.row_queries import (
     Order,
@@ -31,10 +32,6 @@ COLUMNS = [
     "config/hidden_dim",
     "config/epochs",
 ]
-
-
-def row(**values: Any) -> dict[str, Any]:
-    return {"workload": "toy", "status": "completed", **values}
 
 
 @pytest.mark.parametrize(
@@ -90,7 +87,7 @@ def test_a_text_is_a_number_where_it_is_written_as_one(text: str, value: object)
     ],
 )
 def test_a_condition_compares_a_column_with_a_value(text: str, values: dict[str, Any], holds: bool) -> None:
-    assert parse_condition(text, COLUMNS).holds(row(**values)) is holds
+    assert parse_condition(text, COLUMNS).holds(attempt(**values)) is holds
 
 
 @pytest.mark.parametrize(
@@ -154,28 +151,33 @@ def test_columns_are_asked_for_in_a_text_or_a_list_each_once() -> None:
 
 
 def test_rows_are_sorted_by_several_columns_and_what_is_missing_comes_last() -> None:
-    rows = [{"n": 1, "a": 2}, {"n": 2, "a": 1}, {"n": 3}, {"n": 4, "a": 2, "b": "x"}, {"n": 5, "a": "text"}]
-    assert [each["n"] for each in sort_rows(rows, [Order("a"), Order("b")])] == [2, 4, 1, 5, 3]
-    assert [each["n"] for each in sort_rows(rows, [Order("a", descending=True)])] == [5, 1, 4, 2, 3]
+    configs = [{"a": 2}, {"a": 1}, {}, {"a": 2, "b": "x"}, {"a": "text"}]
+    rows = [
+        attempt(seed=number, **{f"config/{key}": value for key, value in config.items()})
+        for number, config in enumerate(configs, 1)
+    ]
+    a, b = Order("config/a"), Order("config/b")
+    assert [each.seed for each in sort_rows(rows, [a, b])] == [2, 4, 1, 5, 3]
+    assert [each.seed for each in sort_rows(rows, [Order("config/a", descending=True)])] == [5, 1, 4, 2, 3]
     assert sort_rows(rows, []) == rows
 
 
 def test_the_best_of_each_workload_come_first_and_then_what_did_not_complete() -> None:
     rows = [
-        row(name="worse", val=2.0),
-        row(name="failed", status="failed"),
-        row(name="other", workload="b", loss=1.0),
-        row(name="better", val=1.0),
-        row(name="none"),
+        attempt(name="worse", val=2.0),
+        attempt(name="failed", status="failed"),
+        attempt(name="other", workload="b", loss=1.0),
+        attempt(name="better", val=1.0),
+        attempt(name="none"),
     ]
     found = best_first(rows, {"b": "loss", "toy": "val"})
-    assert [each["name"] for each in found] == ["other", "better", "worse", "none", "failed"]
+    assert [each.name for each in found] == ["other", "better", "worse", "none", "failed"]
 
 
 def test_the_default_columns_are_what_came_out_and_what_differs() -> None:
     common = {"seed": 1, "attempts": 1, "val_rmse": 1.0, "config/epochs": 3}
     columns = ["seed", "attempts", "error", "config/hidden_dim", "config/epochs"]
-    rows = [row(**common, **{"config/hidden_dim": 1}), row(**common, **{"config/hidden_dim": 2})]
+    rows = [attempt(**common, **{"config/hidden_dim": width}) for width in (1, 2)]
     came_out = ["epochs", "duration_s", "estimated_memory_gb", "peak_memory_gb"]
     assert default_columns(rows, columns, "val_rmse") == [
         "name",
@@ -184,6 +186,6 @@ def test_the_default_columns_are_what_came_out_and_what_differs() -> None:
         *came_out,
         "config/hidden_dim",
     ]
-    rows = [row(seed=1, error="x", study="a"), row(seed=2, attempts=2, test_rmse=1.0, study="b")]
+    rows = [attempt(seed=1, error="x", study="a"), attempt(seed=2, attempts=2, test_rmse=1.0, study="b")]
     told = ["study", "name", "seed", "status", "attempts", "test_rmse", *came_out, "error"]
     assert default_columns(rows, columns, "val_rmse") == told

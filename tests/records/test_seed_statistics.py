@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
+from tests.attempts import attempt
+from tuner.records.attempts import Attempt
 from tuner.records.seed_statistics import Average, Interval, averages, interval_of, seeds_needed, summary, t_quantile
 
 
-def rows(**by_name: Sequence[float | None]) -> list[dict[str, Any]]:
+def rows(**by_name: Sequence[float | None]) -> list[Attempt]:
     """A row for each figure, seeds counted from 0; None is a trial that failed."""
     return [
-        {"name": name, "seed": seed, "status": "failed" if value is None else "completed", "val_rmse": value}
+        attempt(name=name, seed=seed, status="failed" if value is None else "completed", val_rmse=value)
         for name, values in by_name.items()
         for seed, value in enumerate(values)
     ]

@@ -17,8 +17,8 @@ import pytest
 
 from tuner.errors import ExecutionError, InputError
 from tuner.records import journal
+from tuner.records.attempts import Attempt
 from tuner.records.journal import read_attempts
-from tuner.records.rows import to_row
 from tuner.records.study_folder import StudyFolder, check_empty
 from tuner.records.study_json import read_study
 from tuner.trial import GB, Device, MemoryEstimate, Outcome, Placement, Status, Trial
@@ -111,7 +111,7 @@ def test_the_full_text_of_an_error_is_kept(study: StudyFolder, gpu_16gb: Device)
 def test_text_that_is_no_unicode_costs_no_result(study: StudyFolder, gpu_16gb: Device) -> None:
     study.record(replace(outcome(gpu_16gb, 1, "failed"), error="file \udcff"), ESTIMATE, never)
     with closing(resumed(study)) as again:
-        assert [row["trial_id"] for row in again.rows()] == ["001"]
+        assert [row.trial_id for row in again.rows()] == ["001"]
     assert "file ?" in (study.path / "results.csv").read_text()
 
 
@@ -148,7 +148,7 @@ def test_weights_that_cannot_be_had_cost_no_result(study: StudyFolder, gpu_16gb:
         raise RuntimeError("the worker\nis gone")
 
     study.record(outcome(gpu_16gb, 1, val_loss=0.5), ESTIMATE, lost)
-    assert study.rows()[0]["error"] == "weights not kept: the worker is gone"
+    assert study.rows()[0].error == "weights not kept: the worker is gone"
     study.record(outcome(gpu_16gb, 2, val_loss=0.6), ESTIMATE, lambda: b"second")
     again = resumed(study)
     again.record(outcome(gpu_16gb, 3, val_loss=0.55), ESTIMATE, lambda: b"third")
@@ -177,20 +177,20 @@ def test_every_attempt_is_a_line_and_the_latest_is_the_row(study: StudyFolder, g
     study.record(outcome(gpu_16gb, 2, "out_of_memory"), ESTIMATE, never)
     study.record(outcome(gpu_16gb, 1, val_loss=0.7), ESTIMATE, lambda: b"")
     study.record(outcome(gpu_16gb, 2, attempt=2, val_loss=0.5), ESTIMATE, lambda: b"")
-    told = [(row["trial_id"], row["attempts"], row["status"]) for row in study.attempts()]
+    told = [(row.trial_id, row.attempts, row.status) for row in study.attempts()]
     assert told == [("002", 1, "out_of_memory"), ("001", 1, "completed"), ("002", 2, "completed")]
-    assert [(row["trial_id"], row["attempts"]) for row in study.rows()] == [("001", 1), ("002", 2)]
+    assert [(row.trial_id, row.attempts) for row in study.rows()] == [("001", 1), ("002", 2)]
     assert read_attempts(study.path / "attempts.jsonl") == (study.attempts(), [])
 
 
 def test_a_line_says_what_a_retry_is_decided_by(gpu_16gb: Device) -> None:
     trial = Trial("001", "toy", "t1", {}, seed=5)
     placement = Placement(trial, ESTIMATE, gpu_16gb, 1 / 9, 2 * GB + 1, threads=1)
-    row = to_row(Outcome(trial, "failed", placement, error="Boom", phase="first step", lost="worker"), ESTIMATE)
-    assert (row["error"], row["lost"]) == ("first step: Boom", "worker")
-    assert json.loads(json.dumps(row))["limit_gb"] * GB == 2 * GB + 1
-    never_placed = to_row(Outcome(trial, "interrupted", error="Ctrl-C"), ESTIMATE)
-    assert (never_placed["error"], never_placed["lost"], never_placed["limit_gb"]) == ("Ctrl-C", "", None)
+    row = Attempt.of(Outcome(trial, "failed", placement, error="Boom", phase="first step", lost="worker"), ESTIMATE)
+    assert (row.error, row.lost) == ("first step: Boom", "worker")
+    assert json.loads(json.dumps(row.to_line()))["limit_gb"] * GB == 2 * GB + 1
+    never_placed = Attempt.of(Outcome(trial, "interrupted", error="Ctrl-C"), ESTIMATE)
+    assert (never_placed.error, never_placed.lost, never_placed.limit_gb) == ("Ctrl-C", "", None)
 
 
 @pytest.mark.parametrize("status", ["completed", "pruned", "diverged", "failed", "out_of_memory", "interrupted"])
@@ -218,7 +218,7 @@ def test_a_study_that_is_gone_on_with_has_its_rows_its_table_and_its_best(
     again.record(outcome(gpu_16gb, 3, val_loss=0.4), ESTIMATE, lambda: b"third")
     again.close()
     assert (study.path / "best.pt").read_bytes() == b"third"
-    assert [row["status"] for row in again.rows()] == ["completed"] * 3
+    assert [row.status for row in again.rows()] == ["completed"] * 3
 
 
 @pytest.mark.parametrize(("function", "best"), [("write_through", b"first"), ("move", b"second")])
@@ -273,7 +273,7 @@ def test_what_a_kill_leaves_half_done_is_finished_or_removed(study: StudyFolder,
     again = resumed(study)
     again.close()
     assert [note.split(": ")[1] for note in again.notes] == ["line 2 is not whole; moved to attempts.jsonl.corrupt"]
-    assert [row["trial_id"] for row in again.rows()] == ["001"]
+    assert [row.trial_id for row in again.rows()] == ["001"]
     assert names(study.checkpoints) == {"002.pt"}
     known = {"attempts.jsonl", "attempts.jsonl.corrupt", "results.csv", "study.json", "best.pt", "checkpoints"}
     assert names(study.path) == known

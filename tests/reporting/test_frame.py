@@ -11,18 +11,20 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from tests.attempts import attempt
 from tests.generated_study import write_study
 from tuner.errors import InputError
+from tuner.records.attempts import columns
 from tuner.records.row_queries import best_first
-from tuner.records.rows import columns
 from tuner.reporting.frame import StudyFrame, study_frame
 
 Row = dict[str, Any]
 
 
 def to_frame(rows: list[Row], folder: Path) -> StudyFrame:
-    ordered = best_first(rows, {"toy": "val_loss"})
-    return study_frame(pd.DataFrame(ordered, columns=columns(ordered)), str(folder), "val_loss")
+    ordered = best_first([attempt(**row) for row in rows], {"toy": "val_loss"})
+    table = pd.DataFrame([row.to_line() for row in ordered], columns=columns(ordered))
+    return study_frame(table, str(folder), "val_loss")
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +39,7 @@ def completed(study: StudyFrame) -> pd.DataFrame:
 
 def seeded(name: str, seed: int, loss: float, status: str = "completed") -> Row:
     about = {"trial_id": f"{name}{seed}", "workload": "toy", "name": name, "seed": seed, "status": status}
-    return {**about, "attempts": 1, "val_loss": loss if status == "completed" else None, "error": None}
+    return {**about, "attempts": 1, "val_loss": loss if status == "completed" else None}
 
 
 def test_parts_and_copies_of_the_table_are_of_its_class_and_know_their_study(study: StudyFrame) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.attempts import attempt
 from tests.generated_study import METRICS, write_study
+from tuner.records.attempts import Attempt
 from tuner.reporting.figures.attempt_bars import Bar, in_lanes, memory_over_time, to_bars, used_share, without_pauses
 from tuner.reporting.figures.axes import metric_axis, nice_ticks, value_axis, varying
 from tuner.reporting.figures.chart import Chart
@@ -23,30 +25,24 @@ from tuner.reporting.figures.timeline import timelines
 from tuner.reporting.page.document import json_block, main_html, page_html
 from tuner.reporting.study_view import StudyView, read_study_view
 
-Row = dict[str, Any]
-
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> StudyView:
     folder = tmp_path_factory.mktemp("studies") / "forty"
     write_study(folder, 40)
-    return read_study_view(folder, METRICS, lambda row: f"again {row['name']}")
+    return read_study_view(folder, METRICS, lambda row: f"again {row.name}")
 
 
-def rows_of(**columns: list[Any]) -> list[Row]:
+def rows_of(**columns: list[Any]) -> list[Attempt]:
     """Completed rows with these values of hyperparameters, and the metric ``val_loss``."""
-    count = len(next(iter(columns.values())))
-    rows = [
-        {"trial_id": f"t{i}", "workload": "toy", "name": f"n{i}", "status": "completed", "seed": 0}
-        for i in range(count)
+    names = [key if key.startswith("val_") else f"config/{key}" for key in columns]
+    return [
+        attempt(trial_id=f"t{number}", name=f"n{number}", **dict(zip(names, values, strict=True)))
+        for number, values in enumerate(zip(*columns.values(), strict=True))
     ]
-    for key, values in columns.items():
-        for row, value in zip(rows, values, strict=True):
-            row[key if key.startswith("val_") else f"config/{key}"] = value
-    return rows
 
 
-def view_of(rows: list[Row]) -> StudyView:
+def view_of(rows: list[Attempt]) -> StudyView:
     """A study of which nothing but these rows is known."""
     return StudyView("s", {}, [], rows, [], METRICS, lambda _: "")
 
@@ -94,8 +90,8 @@ def test_ticks_are_round_numbers(low: float, high: float, ticks: list[float]) ->
 
 
 def test_what_was_tried_is_what_varies_but_no_seed() -> None:
-    rows = rows_of(width=[1, 2], depth=[3, 3])
-    rows[1]["seed"] = 1
+    first, second = rows_of(width=[1, 2], depth=[3, 3])
+    rows = [first, replace(second, seed=1)]
     assert varying(rows) == ["config/width"]
 
 
@@ -134,7 +130,7 @@ def test_the_quarter_in_which_a_number_does_best_is_named() -> None:
         (rows_of(width=[1, 1], val_loss=[0.5, 0.6]), "All trials have the same hyperparameters"),
     ],
 )
-def test_what_cannot_be_compared_says_why(rows: list[Row], reason: str) -> None:
+def test_what_cannot_be_compared_says_why(rows: list[Attempt], reason: str) -> None:
     chart = parallel_coordinates(view_of(rows), "toy")
     assert chart.plot is None
     assert reason in chart.caption
@@ -164,7 +160,7 @@ def test_a_timeline_has_a_bar_for_each_attempt_on_its_device(study: StudyView) -
         trace for chart in charts if chart.plot for trace in chart.plot.data if trace.type == "bar" and trace.text
     ]
     drawn = [trial_id for trace in traces for trial_id, *_ in trace.customdata]
-    assert sorted(drawn) == sorted(row["trial_id"] for row in study.attempts)
+    assert sorted(drawn) == sorted(row.trial_id for row in study.attempts)
     bars = to_bars(study.attempts)
     assert min(each.start for each in bars) == 0
     assert "of the device's 14.00 GB were reserved at a time" in charts[0].caption
@@ -173,7 +169,7 @@ def test_a_timeline_has_a_bar_for_each_attempt_on_its_device(study: StudyView) -
 
 
 def test_an_older_study_gives_a_page_that_says_what_was_not_kept(study: StudyView) -> None:
-    attempts = [{k: v for k, v in row.items() if k not in ("started_at", "ended_at")} for row in study.attempts]
+    attempts = [replace(row, started_at=None, ended_at=None) for row in study.attempts]
     old = replace(study, attempts=attempts, epochs=[])
     assert "it ran before the times of attempts were kept" in timelines(old)[0].caption
     assert "kept no epochs" in learning_curves(old, "toy").caption
@@ -199,7 +195,7 @@ def test_curves_are_the_best_and_others_evenly_by_rank() -> None:
 
 
 def test_a_later_attempt_says_what_an_epoch_came_to(study: StudyView) -> None:
-    line = {"trial_id": study.rows[0]["trial_id"], "attempt": 2, "epoch": 3, "at": 0.0, "metrics": {"val_loss": 9.0}}
+    line = {"trial_id": study.rows[0].trial_id, "attempt": 2, "epoch": 3, "at": 0.0, "metrics": {"val_loss": 9.0}}
     plot = learning_curves(replace(study, epochs=[*study.epochs, line]), "toy").plot
     curve = next(trace for trace in plot.data if trace.customdata[0] == [line["trial_id"]])
     assert (3, 9.0) in zip(curve.x, curve.y, strict=True)
@@ -220,13 +216,13 @@ def test_trials_of_several_seeds_are_told_apart_and_all_counted(study: StudyView
     seeds = replace(study, study={**study.study, "seed": 3, "seeds": 2}, rows=study.rows[:1])
     row = study.rows[0]
     assert seeds.total == 2 * known
-    assert seeds.trial_names[row["trial_id"]].endswith(f"{row['name']} (seed {row['seed']})")
+    assert seeds.trial_names[row.trial_id].endswith(f"{row.name} (seed {row.seed})")
     assert seeds.trial_names[f"t{known + 1:03d}"] == f"{study.study['configurations'][0]['name']} (seed 4)"
 
 
 def test_estimates_are_judged_only_where_some_were_made(study: StudyView) -> None:
     chart = estimate_against_peak(study)
-    completed = [row for row in study.rows if row["status"] == "completed"]
+    completed = [row for row in study.rows if row.status == "completed"]
     assert len(points(chart, "markers").x) == len(completed)
     assert re.search(r"off by \d\.\d% at the median", chart.caption)
     given = replace(study, study={**study.study, "settings": {"auto_memory": False, "model_memory_gb": 2.0}})
@@ -234,7 +230,8 @@ def test_estimates_are_judged_only_where_some_were_made(study: StudyView) -> Non
 
 
 def test_workloads_have_sections_of_their_own(study: StudyView) -> None:
-    other = [{**row, "trial_id": f"u{row['trial_id']}", "workload": "wide", "val_error": 0.5} for row in study.rows]
+    error = {"val_error": 0.5}
+    other = [replace(row, trial_id=f"u{row.trial_id}", workload="wide", metrics=error) for row in study.rows]
     both = replace(
         study,
         rows=[*study.rows, *other],
@@ -255,7 +252,7 @@ def test_no_text_breaks_out_of_the_json_in_a_page() -> None:
 def test_names_of_users_are_text_wherever_they_stand(tmp_path: Path) -> None:
     nasty = "</script><img src=x onerror=alert(1)>'\"$title"
     write_study(tmp_path / "s", 6, name=nasty)
-    found = read_study_view(tmp_path / "s", METRICS, lambda row: f"tune --only {row['name']}")
+    found = read_study_view(tmp_path / "s", METRICS, lambda row: f"tune --only {row.name}")
     found = replace(found, name=nasty, study={**found.study, "command": nasty, "data": nasty})
     page = page_html(found)
     assert "<img" not in page.partition("<body>")[2].partition("<script>")[0]

@@ -20,7 +20,7 @@ from tuner.reporting.study_view import StudyView, read_study_view
 def seeded(tmp_path_factory: pytest.TempPathFactory) -> StudyView:
     folder = tmp_path_factory.mktemp("studies") / "seeded"
     write_study(folder, 36, seeds=3)
-    return read_study_view(folder, METRICS, lambda row: f"again {row['name']}")
+    return read_study_view(folder, METRICS, lambda row: f"again {row.name}")
 
 
 def test_the_head_is_the_best_configuration_by_mean_and_the_best_single_trial_has_its_seed(seeded: StudyView) -> None:
@@ -33,7 +33,7 @@ def test_the_head_is_the_best_configuration_by_mean_and_the_best_single_trial_ha
     assert f'<p class="name">{best.name}</p>' in text
     assert f'<dd class="big">{best.interval.mean:.4f} ± {best.interval.half_width:.4f}</dd>' in text
     assert f'<p class="said">{summary([best, *others])}.</p>' in text
-    assert f"Best single trial: <strong>{lucky['name']} (seed {lucky['seed']})</strong>, val_loss" in text
+    assert f"Best single trial: <strong>{lucky.name} (seed {lucky.seed})</strong>, val_loss" in text
 
 
 def test_configurations_have_the_means_and_verdicts_that_results_have(seeded: StudyView) -> None:
@@ -60,13 +60,13 @@ def test_comparisons_of_several_seeds_are_of_means_and_the_seed_is_no_axis(seede
     lines = dict(about for trace in reversed(whole.plot.data) for about in trace.customdata if about)
     assert list(lines.values()) == pytest.approx(means, abs=1e-6)
     assert whole.caption.startswith("12 configurations, each a line")
-    done = [[row["trial_id"], row["val_loss"]] for row in seeded.rows if row["status"] == "completed"]
+    done = [[row.trial_id, row.metrics["val_loss"]] for row in seeded.rows if row.status == "completed"]
     assert all(chart.plot and [*chart.plot.data[0].customdata] == done for chart in each)
     assert {*lines} <= {*seeded.trial_names}
 
 
 def test_seeds_of_one_configuration_are_not_compared_and_said_to_be_so(seeded: StudyView) -> None:
-    rows = [row for row in seeded.rows if row["name"] == "width-8"]
+    rows = [row for row in seeded.rows if row.name == "width-8"]
     one = replace(seeded, rows=rows)
     assert "Only one configuration has ended well" in parallel_coordinates(one, "toy").caption
     text = main_html(one)

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.attempts import attempt
 from tuner.placement.packing import make_plan
+from tuner.records.attempts import Attempt
 from tuner.spec.settings import Settings
 from tuner.study.advice import Figures, advise
 from tuner.trial import GB, Device
 
 
-def row(name: str, **others: Any) -> dict[str, Any]:
+def row(name: str, **others: Any) -> Attempt:
     base = {"trial_id": f"{name}-{others.get('seed', 0)}", "workload": "toy", "name": name, "seed": 0}
     figures = {"val_loss": 0.5, "best_epoch": 3, "epochs": 10, "duration_s": 5.0}
     memory = {"peak_memory_gb": 0.5, "estimated_memory_gb": 0.5, "limit_gb": 2.0}
-    return {**base, "status": "completed", **figures, **memory, **others}
+    return attempt(**{**base, "status": "completed", **figures, **memory, **others})
 
 
 def advice(
-    *rows: dict[str, Any],
+    *rows: Attempt,
     total_gb: float = 4,
     cores: int = 8,
     needs_gb: list[float] | None = None,
-    attempts: list[dict[str, Any]] | None = None,
+    attempts: list[Attempt] | None = None,
     in_python: bool = False,
     **options: Any,
 ) -> list[str]:
@@ -129,11 +131,11 @@ def test_seeds_that_would_tell_the_runner_up_from_the_best() -> None:
         "differences vary by 0.0100 from seed to seed: about `--seeds 7` would tell it apart if that stays so "
         "(beside `--resume` only the new ones run)"
     ]
-    two = [each for each in rows if each["name"] != "far"]
+    two = [each for each in rows if each.name != "far"]
     assert advice(*two, cores=1, seeds=3)[0].startswith("next cannot be told from the best: it is 0.0100 of val_loss")
     equal = [row("equal", seed=seed, val_loss=loss) for seed, loss in enumerate([0.49, 0.54, 0.501])]
     assert advice(*rows, *equal, cores=1, seeds=3) == [], "it would take more than 30 to tell the runner-up"
-    assert advice(*(each for each in rows if each["seed"] == 0), cores=1) == []
+    assert advice(*(each for each in rows if each.seed == 0), cores=1) == []
 
 
 def test_cores_that_kept_a_long_study_small() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import tuner
+from tests.attempts import attempt
 from tests.toy import Batched, Toy
 from tuner.api.plan import to_record
 from tuner.cli.print_plan import forecast_text
@@ -254,7 +255,7 @@ def test_a_batch_that_was_a_number_is_not_recognised_as_auto(tmp_path: Path) -> 
 
 def test_the_command_that_repeats_a_trial_names_its_batch() -> None:
     options = {"overrides": ["lr=0.1", "batch_size=auto"]}
-    row = {"workload": "batched", "trial_id": "t002"}
+    row = attempt(workload="batched", trial_id="t002")
     study = {"workload": "batched", "auto_batch": {"t002": 96}}
     assert its_options(options, row, study)["overrides"] == ["lr=0.1", "batch_size=96"]
     assert its_options(options, row, {"workload": "batched"}) == options

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ import numpy as np
 import pytest
 
 import tuner
+from tests.attempts import attempt
 from tests.toy import Toy
 from tuner.api.run import run_defaults
 from tuner.errors import InputError
 from tuner.placement.retry import RetryPolicy
+from tuner.records.attempts import Attempt
 from tuner.records.journal import Journal
 from tuner.study.resume import check_same, description, fingerprint, merged_options, remaining
 from tuner.trial import GB, History, MemoryEstimate, Request, Trial
@@ -22,9 +25,8 @@ from tuner.workloads.task import TrainingTask
 TRIALS = [Trial("t1", "toy", "a", {"lr": 0.1}, seed=0), Trial("t2", "toy", "b", {"lr": 0.2}, seed=0)]
 
 
-def row(trial_id: str, status: str, attempts: int = 1, **others: Any) -> dict[str, Any]:
-    base = {"trial_id": trial_id, "status": status, "attempts": attempts, "limit_gb": 2.0, "peak_memory_gb": None}
-    return {**base, **others}
+def row(trial_id: str, status: str, attempts: int = 1, **others: Any) -> Attempt:
+    return attempt(trial_id=trial_id, status=status, attempts=attempts, **{"limit_gb": 2.0, **others})
 
 
 def doubled(trial: Trial) -> Mapping[str, Any]:
@@ -35,7 +37,7 @@ def tasks(name: str = "toy", data: Any = None) -> dict[str, TrainingTask]:
     return {name: TrainingTask(Toy(), data)}
 
 
-def left(*rows: dict[str, Any], whole_gb: int = 8, **policy: Any) -> list[Request]:
+def left(*rows: Attempt, whole_gb: int = 8, **policy: Any) -> list[Request]:
     trials = [Trial(name, "toy", name, {"batch_size": 8}, seed=0) for name in ("t1", "t2")]
     requests = [Request(trial, MemoryEstimate("given"), 2 * GB) for trial in trials]
     return remaining(requests, rows, RetryPolicy(**policy), whole_bytes=whole_gb * GB, accumulated=doubled)
@@ -116,7 +118,7 @@ def test_a_trial_that_accumulated_goes_on_doing_so() -> None:
     whole = row("t1", "out_of_memory", limit_gb=8.0)
     first, _ = left(whole, on_oom="accumulate")
     assert first.trial.config["accumulation"] == 2
-    first, _ = left(whole, {**whole, "attempts": 2, "config/accumulation": 2}, on_oom="accumulate")
+    first, _ = left(whole, replace(whole, attempts=2, config={"accumulation": 2}), on_oom="accumulate")
     assert first.trial.config["accumulation"] == 4
 
 

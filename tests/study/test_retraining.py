@@ -278,17 +278,17 @@ def with_seeds(folder: Path, **values: list[float | None]) -> None:
 def test_the_best_of_several_seeds_is_the_best_mean_and_not_a_lucky_trial(small: Path) -> None:
     with_seeds(small, lucky=[0.70, 0.99, None], steady=[0.81, 0.80, 0.82], once=[0.10])
     found = find_trial(small, "best", None, None)
-    assert (found.row["name"], found.row["seed"]) == ("steady", 1)
+    assert (found.row.name, found.row.seed) == ("steady", 1)
     assert found.chosen == "configuration steady, best by mean over 3 seeds; seed 1, the best of 3"
     found = find_trial(small, "best", None, 2)
-    assert (found.row["seed"], found.chosen[-6:]) == (2, "seed 2")
+    assert (found.row.seed, found.chosen[-6:]) == (2, "seed 2")
 
 
 def test_of_a_configuration_with_several_seeds_the_best_trial_is_taken(
     small: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with_seeds(small, one=[None, 0.9, 0.8], none=[None, None])
-    assert find_trial(small, "one", None, 1).row["trial_id"] == "t1"
+    assert find_trial(small, "one", None, 1).row.trial_id == "t1"
     with pytest.raises(InputError, match=r"--trial none: .* seeds 0, 1, and no trial of it is completed; choose one"):
         find_trial(small, "none", None, None)
     with (small / "attempts.jsonl").open("a") as file:

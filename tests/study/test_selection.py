@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.attempts import attempt
 from tests.toy import Toy, Wide
 from tuner.api.run import run_defaults
 from tuner.errors import InputError
@@ -188,22 +190,22 @@ def test_the_command_that_repeats_a_trial_has_what_is_of_its_workload_alone() ->
         "data": {"toy": "t", "toy-wide": "w"},
         "overrides": ["width=3", "lr=1"],
     }
-    row = {"trial_id": "t001", "workload": "toy", "name": "b c", "config/lr": 1.0, "attempts": 1}
+    row = attempt(trial_id="t001", name="b c", **{"config/lr": 1.0})
     several = {"workload": ["toy", "toy-wide"]}
     assert not its_options({**options, "skip_bad": True}, row, several)["skip_bad"]  # which toys do not understand
     command = run_again(its_options(options, row, several), row, 1, run_defaults())
     assert command.partition(" -m tuner ")[2] == (
         "--workload toy --config own.yaml --set lr=1 --data t --only 'b c' --threads 1"
     )
-    grown = run_again(run_defaults(), {**row, "attempts": 2, "limit_gb": 2.251}, 1, run_defaults())
+    grown = run_again(run_defaults(), replace(row, attempts=2, limit_gb=2.251), 1, run_defaults())
     assert "--model-memory-gb 2.26" in grown  # with less it had run out of memory
 
 
 def test_the_command_that_repeats_a_trial_of_several_seeds_has_its_own_and_that_of_the_split() -> None:
     options = {**run_defaults(), "seed": 3, "seeds": 5, "time_limit": "2h"}
-    row = {"name": "a", "seed": 5, "attempts": 1}
+    row = attempt(name="a", seed=5)
     assert run_again(options, row, 1, run_defaults()).endswith("--only a --threads 1 --seed 5 --split-seed 3")
-    assert run_again(options, {**row, "seed": 3}, 1, run_defaults()).endswith("--only a --threads 1 --seed 3")
+    assert run_again(options, replace(row, seed=3), 1, run_defaults()).endswith("--only a --threads 1 --seed 3")
     own_split = run_again({**options, "split_seed": 5}, row, 1, run_defaults())
     assert own_split.endswith("--only a --threads 1 --seed 5")
 

@@ -64,7 +64,7 @@ def study(folder: Path, choices: list[Selection], executor: Executor | None = No
         Settings(**{**common, **memory, **settings}),
         label="test",
         command="a test",
-        again=lambda best, folder, plan: f"again {best['workload']} {best['name']}",
+        again=lambda best, folder, plan: f"again {best.workload} {best.name}",
         executor=executor or InProcessExecutor(),
     )
 

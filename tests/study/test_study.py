@@ -86,7 +86,7 @@ def study(
         ),
         label="test",
         command="a test",
-        again=lambda best, folder, plan: f"again {best['name']}",
+        again=lambda best, folder, plan: f"again {best.name}",
         executor=executor(),
     )
 

@@ -127,7 +127,7 @@ def test_a_study_keeps_where_its_class_is_found(here: Path) -> None:
     (again,) = chosen_before(written["configurations"], ["digits"], "", 0, classes=classes(written))
     assert again.configurations[0].values["epochs"] == 1
     past = find_trial(here / "out", "best", "digits:Digits", None)
-    assert (past.row["name"], past.workload.name, past.has_data(past.load_data(None))) == ("default", "digits", True)
+    assert (past.row.name, past.workload.name, past.has_data(past.load_data(None))) == ("default", "digits", True)
     (here / "digits.py").rename(here / "figures.py")
     del sys.modules["digits"]
     with pytest.raises(InputError, match=r"workload 'digits:Digits': there is no module 'digits' in .* or installed"):

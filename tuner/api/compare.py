@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError
+from tuner.records.attempts import STUDY, Attempt, attempts_of
 from tuner.records.read_studies import Study, by_data, data_print, labels, metric_of, name_in_study, read_studies
-from tuner.records.row_queries import STUDY
-from tuner.records.rows import Row
 from tuner.records.seed_statistics import Average, Interval, averages
 
 if TYPE_CHECKING:
@@ -48,38 +48,37 @@ def compare(source: str | Path | Sequence[str | Path] | pd.DataFrame, metric: st
         raise InputError(f"metric {metric!r}: is no text; give the name of a column, such as 'val_rmse'")
 
     rows, studies = _read(source)
-    names = dict.fromkeys(row["workload"] for row in rows)
+    names = dict.fromkeys(row.workload for row in rows)
     return pd.DataFrame([record for name in names for record in _records(rows, studies, name, metric)])
 
 
-def _read(source: Any) -> tuple[list[Row], dict[str, Study]]:
+def _read(source: Any) -> tuple[list[Attempt], dict[str, Study]]:
     """The trials, with the column ``study`` where there are several studies, and what is known of these."""
     if isinstance(source, (str, Path)) or not hasattr(source, "to_dict"):
         studies, notes = read_studies(source)
         for note in notes:
             warnings.warn(note, stacklevel=3)
         by_label = dict(zip(labels(studies), studies, strict=True))
-        return [{STUDY: label, **row} for label, study in by_label.items() for row in study.rows], by_label
+        return [replace(row, study=label) for label, study in by_label.items() for row in study.rows], by_label
     if missing := [name for name in NEEDED if name not in source]:
         raise InputError(f"the table has no column {missing[0]!r}: give a study's folder, or its trials")
-    rows = source.astype(object).where(source.notna(), None).to_dict("records")
-    return [{STUDY: "", **row} for row in rows], {}
+    return attempts_of(source), {}
 
 
 def _records(
-    rows: Sequence[Row], studies: Mapping[str, Study], workload: str, metric: str | None
+    rows: Sequence[Attempt], studies: Mapping[str, Study], workload: str, metric: str | None
 ) -> Iterator[dict[str, Any]]:
-    own = [row for row in rows if row["workload"] == workload]
+    own = [row for row in rows if row.workload == workload]
     by = metric_of(workload, [], studies.values()) if metric is None else metric
     if not by:
         raise InputError(f"{workload}: say by which metric its trials are compared")
-    if not any(by in row for row in own):
+    if not any(by in row.metrics or row.value(by) is not None for row in own):
         hint = "" if metric is None else "; several studies are given as a list, such as compare(['a', 'b'])"
         raise InputError(f"metric {by!r}: the trials of {workload} have no such column{hint}")
-    several = len({row[STUDY] for row in rows}) > 1
+    several = len({row.study for row in rows}) > 1
     for group in by_data(own, {label: data_print(study, workload) for label, study in studies.items()}):
-        names = {name_in_study(row): (row[STUDY], row["name"]) for row in group}
-        for each in averages([{**row, "name": name_in_study(row)} for row in group], by):
+        names = {name_in_study(row): (row.study, row.name) for row in group}
+        for each in averages([replace(row, name=name_in_study(row)) for row in group], by):
             study, name = names[each.name]
             yield {**({STUDY: study} if several else {}), **_record(workload, name, each)}
 

@@ -17,7 +17,7 @@ from tuner.estimation.registry import Method
 from tuner.estimation.service import EstimationService
 from tuner.machine.devices import DeviceChoice, detect_devices
 from tuner.placement.packing import low_bytes, need_bytes
-from tuner.records.rows import Row
+from tuner.records.attempts import Attempt
 from tuner.search.configurations import Configs
 from tuner.sizing.transformers.formula import Attention, TransformerConfig
 from tuner.sizing.transformers.gpu_memory import transformer_estimates
@@ -224,27 +224,27 @@ def calibrate(
     with tempfile.TemporaryDirectory() as folder:
         settings = replace(settings, output=str(Path(folder) / "study"))
         result = run_study(selections, settings, label=label, command="tune calibrate")
-    rows = sorted(result.rows, key=lambda row: row["trial_id"])
-    before = [result.estimates[row["trial_id"]] for row in rows]
+    rows = sorted(result.trials, key=lambda row: row.trial_id)
+    before = [result.estimates[row.trial_id] for row in rows]
     after: list[MemoryEstimate] = []
     service = EstimationService(expandable_segments=expandable_segments)
-    for name in dict.fromkeys(row["workload"] for row in rows):
-        mine = [guess for row, guess in zip(rows, before, strict=True) if row["workload"] == name]
+    for name in dict.fromkeys(row.workload for row in rows):
+        mine = [guess for row, guess in zip(rows, before, strict=True) if row.workload == name]
         after += service.calibrated(mine, name, result.plan.devices[0].name)
     return _before_and_after(rows, before, after)
 
 
 def _before_and_after(
-    rows: Sequence[Row], before: Sequence[MemoryEstimate], after: Sequence[MemoryEstimate]
+    rows: Sequence[Attempt], before: Sequence[MemoryEstimate], after: Sequence[MemoryEstimate]
 ) -> pd.DataFrame:
     import pandas as pd
 
-    several = len({row["workload"] for row in rows}) > 1
+    several = len({row.workload for row in rows}) > 1
     return pd.DataFrame(
         {
-            "name": [title(row["workload"], row["name"], several=several) for row in rows],
-            "status": [row["status"] for row in rows],
-            "peak_memory_gb": [row["peak_memory_gb"] for row in rows],
+            "name": [title(row.workload, row.name, several=several) for row in rows],
+            "status": [row.status for row in rows],
+            "peak_memory_gb": [row.peak_memory_gb for row in rows],
             "before_gb": [round(estimate.total_bytes / GB, 4) for estimate in before],
             "after_gb": [round(estimate.total_bytes / GB, 4) for estimate in after],
             "need_gb": [round(need_bytes(estimate) / GB, 4) for estimate in after],

@@ -14,22 +14,21 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from tuner.api.report import metrics_used
 from tuner.errors import InputError
+from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, JOURNAL_ONLY, Attempt
 from tuner.records.epochs import EPOCHS, Line, histories, read_epochs
 from tuner.records.journal import read_attempts
 from tuner.records.read_studies import RESULTS_FOLDER, newest_study
-from tuner.records.rows import Row
 from tuner.records.study_folder import ATTEMPTS
 from tuner.records.study_json import read_study
+from tuner.trial import ConfigValue
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
 
-Value = bool | int | float | str
 # What a range spans where its values are shown on a logarithmic scale: 0.001 to 0.1, say.
 LOG_SPAN = 100
 SQLITE = "sqlite:///"
-CONFIG = "config/"
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ def export(
     folder = newest_study(RESULTS_FOLDER) if directory is None else Path(directory)
     study = read_study(folder, "export")
     rows, notes = read_attempts(folder / ATTEMPTS)
-    latest = {row["trial_id"]: row for row in rows}
+    latest = {row.trial_id: row for row in rows}
     if not latest:
         raise InputError(f"export {folder}: no attempt has ended yet; try again later")
     metrics = metrics_used(study, rows)
@@ -92,7 +91,7 @@ def export(
         names = {each: f"{base}-{each}" if len(metrics) > 1 else base for each in metrics}
         _check_names(storage, names.values(), url)
         for workload, metric in metrics.items():
-            own = [latest[trial_id] for trial_id in sorted(latest) if latest[trial_id]["workload"] == workload]
+            own = [latest[trial_id] for trial_id in sorted(latest) if latest[trial_id].workload == workload]
             trials = _trials(own, metric, curves, str(study.get("started", "")))
             about = {"tuner": str(folder.resolve()), "command": study.get("command"), "data": study.get("data")}
             _create(storage, names[workload], metric, about, trials)
@@ -196,19 +195,19 @@ def _counts(trials: Sequence[FrozenTrial]) -> dict[str, int]:
 
 
 def _trials(
-    rows: Sequence[Row], metric: str, curves: Mapping[str, Mapping[int, Line]], started: str
+    rows: Sequence[Attempt], metric: str, curves: Mapping[str, Mapping[int, Line]], started: str
 ) -> list[FrozenTrial]:
     distributions = _distributions(rows)
     begun = _moment(started)
     return [
-        _trial(number, row, metric, curves.get(row["trial_id"], {}), distributions, begun)
+        _trial(number, row, metric, curves.get(row.trial_id, {}), distributions, begun)
         for number, row in enumerate(rows)
     ]
 
 
 def _trial(
     number: int,
-    row: Row,
+    row: Attempt,
     metric: str,
     curve: Mapping[int, Line],
     distributions: Mapping[str, BaseDistribution],
@@ -217,19 +216,20 @@ def _trial(
     """A row as Optuna's trial; one that never started began and ended when the study began."""
     from optuna.trial import FrozenTrial, TrialState
 
-    params = _config(row)
+    params = dict(row.config)
     values = {epoch: line["metrics"].get(metric) for epoch, line in curve.items()}
-    value = row.get(metric)
+    value = row.metrics.get(metric)
     states = {"pruned": TrialState.PRUNED} | ({} if value is None else {"completed": TrialState.COMPLETE})
-    state = states.get(row["status"], TrialState.FAIL)
-    ended = datetime.fromtimestamp(row["ended_at"]) if row.get("ended_at") else begun
-    attributes = {key: each for key, each in row.items() if each not in (None, "") and not key.startswith(CONFIG)}
+    state = states.get(row.status, TrialState.FAIL)
+    ended = datetime.fromtimestamp(row.ended_at) if row.ended_at else begun
+    names = (*BEFORE_METRICS, *row.metrics, *AFTER_METRICS, *JOURNAL_ONLY)
+    attributes = {name: each for name in names if (each := row.value(name)) is not None}
     return FrozenTrial(
         number=number,
         trial_id=number,
         state=state,
         value=value if state is not TrialState.FAIL else None,
-        datetime_start=datetime.fromtimestamp(row["started_at"]) if row.get("started_at") else ended,
+        datetime_start=datetime.fromtimestamp(row.started_at) if row.started_at else ended,
         datetime_complete=ended,
         params=params,
         distributions={name: distributions[name] for name in params},
@@ -239,23 +239,16 @@ def _trial(
     )
 
 
-def _config(row: Row) -> dict[str, Value]:
-    """A row's hyperparameters."""
-    return {
-        key.removeprefix(CONFIG): each for key, each in row.items() if key.startswith(CONFIG) and each is not None
-    }
-
-
-def _distributions(rows: Sequence[Row]) -> dict[str, BaseDistribution]:
+def _distributions(rows: Sequence[Attempt]) -> dict[str, BaseDistribution]:
     """What each hyperparameter could have been, by all values that were tried."""
-    tried: dict[str, list[Value]] = {}
+    tried: dict[str, list[ConfigValue]] = {}
     for row in rows:
-        for name, value in _config(row).items():
+        for name, value in row.config.items():
             tried.setdefault(name, []).append(value)
     return {name: _distribution(values) for name, values in tried.items()}
 
 
-def _distribution(values: Sequence[Value]) -> BaseDistribution:
+def _distribution(values: Sequence[ConfigValue]) -> BaseDistribution:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     numbers = [value for value in values if _is_number(value)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,8 +14,8 @@ from tuner.errors import InputError
 from tuner.estimation.registry import Method
 from tuner.machine.devices import DeviceChoice, detect_devices
 from tuner.placement.packing import Packing, Plan, Schedule, simulate
+from tuner.records.attempts import Attempt
 from tuner.records.journal import read_attempts
-from tuner.records.rows import Row
 from tuner.records.study_folder import ATTEMPTS
 from tuner.records.study_json import read_study, workloads
 from tuner.search.configurations import Configs
@@ -232,7 +232,7 @@ def _first(
     return plan_requests(tasks, estimates.requests, devices, settings)[1] if trials else []
 
 
-def speed(rows: Sequence[Row]) -> Seconds:
+def speed(rows: Sequence[Attempt]) -> Seconds:
     """How long a trial takes, judged by trials that have run.
 
     A configuration that has run takes for an epoch what it took; another one the median of the seconds per epoch and
@@ -241,10 +241,10 @@ def speed(rows: Sequence[Row]) -> Seconds:
     Args:
         rows: of completed trials.
     """
-    known = {(row["workload"], _values(row)): row["duration_s"] / row["epochs"] for row in rows}
+    known = {(row.workload, _key(row.config)): row.duration_s / row.epochs for row in rows}
     rates: dict[str, list[float]] = {}
     for row in rows:
-        rates.setdefault(row["workload"], []).append(row["duration_s"] / row["epochs"] / row["estimated_memory_gb"])
+        rates.setdefault(row.workload, []).append(row.duration_s / row.epochs / row.estimated_memory_gb)
     medians = {workload: statistics.median(each) for workload, each in rates.items()}
 
     def seconds(request: Request) -> float:
@@ -324,31 +324,28 @@ def _check_alone(**others: object) -> None:
             raise InputError(f"--gpu and --{name.replace('_', '-')} were both given: leave one of them out")
 
 
-def _finished_rows(folder: str, names: Sequence[str]) -> list[Row]:
+def _finished_rows(folder: str, names: Sequence[str]) -> list[Attempt]:
     """The completed trials of a study, which must have some of each of these workloads."""
     study = read_study(Path(folder), "--like")
     its = workloads(study)
     rows, _ = read_attempts(Path(folder) / ATTEMPTS)
-    took = Counter[str]()  # of all attempts: the last one's epochs may have begun in those before it
+    took: dict[str, float] = defaultdict(
+        float
+    )  # of all attempts: the last one's epochs may have begun in those before it
     for row in rows:
-        took[row["trial_id"]] += row["duration_s"] or 0
+        took[row.trial_id] += row.duration_s
     finished = [
-        {**row, "duration_s": took[row["trial_id"]]}
+        replace(row, duration_s=took[row.trial_id])
         for row in rows
-        if row["status"] == "completed" and row["duration_s"] and row["epochs"]
+        if row.status == "completed" and row.duration_s and row.epochs
     ]
     for name in names:
         if name not in its:
             raise InputError(f"--like {folder}: its workload is {study['workload']!r}, not {name!r}")
-        if not any(row["workload"] == name for row in finished):
+        if not any(row.workload == name for row in finished):
             which = f"{name} trials" if len(its) > 1 else "trials"
             raise InputError(f"--like {folder}: none of its {which} is completed yet")
     return finished
-
-
-def _values(row: Row) -> tuple[tuple[str, Any], ...]:
-    prefix = "config/"
-    return _key({name.removeprefix(prefix): value for name, value in row.items() if name.startswith(prefix)})
 
 
 def _key(config: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:

@@ -9,9 +9,9 @@ from typing import Any
 
 from tuner.api.run import command_again
 from tuner.errors import InputError
+from tuner.records.attempts import Attempt
 from tuner.records.journal import read_attempts
 from tuner.records.read_studies import RESULTS_FOLDER, metric_of, newest_study
-from tuner.records.rows import Row
 from tuner.records.study_folder import ATTEMPTS
 from tuner.records.study_json import read_study, workloads
 from tuner.reporting.page.files import REPORT, check_replaceable, write_page
@@ -98,7 +98,7 @@ def load_study_view(folder: Path) -> StudyView:
     return read_study_view(folder, metrics, lambda row: command_again(study, row, folder), "report")
 
 
-def metrics_used(study: Mapping[str, Any], rows: list[Row]) -> dict[str, str]:
+def metrics_used(study: Mapping[str, Any], rows: list[Attempt]) -> dict[str, str]:
     """What each workload's trials are compared by; older studies do not say it themselves.
 
     Args:
@@ -112,7 +112,7 @@ def metrics_used(study: Mapping[str, Any], rows: list[Row]) -> dict[str, str]:
     return {name: str(known[name]) if name in known else _metric(name, rows) for name in workloads(study)}
 
 
-def _metric(workload: str, rows: list[Row]) -> str:
+def _metric(workload: str, rows: list[Attempt]) -> str:
     found = metric_of(workload, rows)
     if not found:
         raise InputError(

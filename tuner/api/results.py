@@ -5,14 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError
+from tuner.records.attempts import STUDY, Attempt, Line
+from tuner.records.attempts import columns as csv_columns
 from tuner.records.read_studies import Study, by_data, data_print, labels, metric_of, name_in_study, read_studies
 from tuner.records.row_queries import (
-    STUDY,
     best_first,
     check_number,
     parse_columns,
@@ -20,8 +21,6 @@ from tuner.records.row_queries import (
     parse_order,
     sort_rows,
 )
-from tuner.records.rows import NOT_KEPT, Row
-from tuner.records.rows import columns as csv_columns
 from tuner.records.study_json import classes
 from tuner.study.again import values_again
 from tuner.workloads.built_in import BUILT_IN
@@ -50,9 +49,9 @@ class Comparison:
 
     studies: Mapping[str, Study]
     metrics: Mapping[str, str]
-    rows: Sequence[Row]
-    matching: Sequence[Row]
-    shown: Sequence[Row]
+    rows: Sequence[Attempt]
+    matching: Sequence[Attempt]
+    shown: Sequence[Attempt]
     columns: Sequence[str]
     chosen: Sequence[str] | None
     unread: Sequence[str]
@@ -67,27 +66,27 @@ class Comparison:
         """The columns of ``records``: those asked for, else all."""
         return self.columns if self.chosen is None else self.chosen
 
-    def records(self) -> list[Row]:
+    def records(self) -> list[Line]:
         """The rows that are shown, each with the same columns; None is what is missing."""
-        return [{column: row.get(column) for column in self.names} for row in self.shown]
+        return [{column: row.value(column) for column in self.names} for row in self.shown]
 
-    def best(self, rows: Sequence[Row], workload: str) -> Row | None:
+    def best(self, rows: Sequence[Attempt], workload: str) -> Attempt | None:
         """The best completed row of a workload among some of ``rows``; None without one."""
         metric = self.metrics[workload]
-        ended = (row for row in rows if row["workload"] == workload and row["status"] == "completed")
-        return next((row for row in ended if row.get(metric) is not None), None)
+        ended = (row for row in rows if row.workload == workload and row.status == "completed")
+        return next((row for row in ended if row.value(metric) is not None), None)
 
-    def to_average(self, workload: str) -> list[list[Row]]:
+    def to_average(self, workload: str) -> list[list[Attempt]]:
         """All trials of a workload's configurations of which one matches, in groups whose means may be compared.
 
         A mean of just those with the best figures would be none. With several studies names say of which they are.
         """
-        asked = {(row[STUDY], row["name"]) for row in self.matching if row["workload"] == workload}
-        own = [row for row in self.rows if row["workload"] == workload and (row[STUDY], row["name"]) in asked]
+        asked = {(row.study, row.name) for row in self.matching if row.workload == workload}
+        own = [row for row in self.rows if row.workload == workload and (row.study, row.name) in asked]
         if len(self.studies) == 1:
             return [own]
         groups = by_data(own, self._prints(workload))
-        return [[{**row, "name": name_in_study(row)} for row in group] for group in groups]
+        return [[replace(row, name=name_in_study(row)) for row in group] for group in groups]
 
     def _prints(self, workload: str) -> dict[str, str | None]:
         return {label: data_print(study, workload) for label, study in self.studies.items()}
@@ -151,9 +150,9 @@ def side_by_side(
         raise InputError(f"--top {top}: must be at least 1")
     studies, unread = read_studies(paths)
     by_label = dict(zip(labels(studies), studies, strict=True))
-    known = [STUDY, *csv_columns(row for study in studies for row in (*study.rows, _expected(study)))]
-    rows = [{STUDY: label, **row} for label, study in by_label.items() for row in study.rows]
-    metrics = {name: metric_of(name, rows, studies) for name in dict.fromkeys(row["workload"] for row in rows)}
+    rows = [replace(row, study=label) for label, study in by_label.items() for row in study.rows]
+    known = [STUDY, *csv_columns(rows, expected=(name for study in studies for name in _expected(study)))]
+    metrics = {name: metric_of(name, rows, studies) for name in dict.fromkeys(row.workload for row in rows)}
     rows = best_first(rows, metrics)
     orders = [parse_order(text, known) for text in _listed(sort, "--sort")]
     asked = _listed(where, "--where")
@@ -164,21 +163,19 @@ def side_by_side(
     chosen = None if names is None else parse_columns(names, known)
     matching = [row for row in rows if all(condition.holds(row) for condition in conditions)]
     shown = [
-        row
-        for name in metrics
-        for row in sort_rows([row for row in matching if row["workload"] == name], orders)[:top]
+        row for name in metrics for row in sort_rows([row for row in matching if row.workload == name], orders)[:top]
     ]
     return Comparison(by_label, metrics, rows, matching, shown, known, chosen, unread)
 
 
-def again(found: Comparison, row: Row) -> str:
+def again(found: Comparison, row: Attempt) -> str:
     """How to have a row's configuration again: a command, a call, or the values as options of ``tune run``."""
     from tuner.api.run import command_again
 
-    study, name = found.studies[row[STUDY]], row["workload"]
+    study, name = found.studies[row.study], row.workload
     if study.about and name in (*BUILT_IN, *classes(study.about)):
-        own = [each for each in found.rows if each[STUDY] == row[STUDY]]
-        kept = row is found.best(own, name) and not str(row.get("error")).startswith(NOT_KEPT)
+        own = [each for each in found.rows if each.study == row.study]
+        kept = row is found.best(own, name) and row.weights_kept
         at_hand = isinstance(study.about.get("options"), Mapping) and classes(study.about).get(name, "") is not None
         if kept or at_hand:
             with suppress(InputError):  # a class that cannot be found from here
@@ -186,15 +183,15 @@ def again(found: Comparison, row: Row) -> str:
     return f"Its values: {values_again(row)}"
 
 
-def _expected(study: Study) -> Row:
-    """What completed trials of a study have, as columns that are there before the first of them has ended."""
+def _expected(study: Study) -> list[str]:
+    """The metrics that completed trials of a study have, which are columns before the first of them has ended."""
     own = study.about.get("metrics", {}).values()
-    return dict.fromkeys([*own, "best_epoch"] if own else ())
+    return [*own, "best_epoch"] if own else []
 
 
-def _with_gaps(rows: Sequence[Row], column: str) -> bool:
+def _with_gaps(rows: Sequence[Attempt], column: str) -> bool:
     """Whether a column holds whole numbers, of which some are missing."""
-    values = [row[column] for row in rows if column in row]
+    values = [value for row in rows if (value := row.value(column)) is not None]
     return 0 < len(values) < len(rows) and all(isinstance(value, int) for value in values)
 
 

@@ -14,7 +14,7 @@ from tuner.estimation.registry import Method
 from tuner.machine.devices import DeviceChoice
 from tuner.placement.packing import Packing, Plan
 from tuner.placement.retry import OnOom
-from tuner.records.rows import Row
+from tuner.records.attempts import Attempt
 from tuner.records.study_json import classes, read_study, workloads
 from tuner.search.configurations import Configs
 from tuner.search.schedulers import SchedulerName as Scheduler
@@ -176,8 +176,8 @@ def run_given(options: Mapping[str, Any], given: Collection[str], *, from_python
     settings = Settings.from_options(stored)
     selections, settings = train_prerequisites(selections, settings, command=command, options=stored)
 
-    def again(best: Row, folder: Path, plan: Plan) -> str:
-        return _again(stored, best, read_study(folder), folder, plan.threads, _call(best["workload"], listed(wanted)))
+    def again(best: Attempt, folder: Path, plan: Plan) -> str:
+        return _again(stored, best, read_study(folder), folder, plan.threads, _call(best.workload, listed(wanted)))
 
     return run_study(
         selections,
@@ -222,7 +222,7 @@ def _command(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
     return f"{program()} {shlex.join(arguments(words, defaults))}".rstrip()
 
 
-def command_again(study: Mapping[str, Any], row: Row, folder: Path) -> str:
+def command_again(study: Mapping[str, Any], row: Attempt, folder: Path) -> str:
     """How to have a trial of a study again: the command, or for a study that Python started the call for its weights.
 
     Args:
@@ -234,10 +234,10 @@ def command_again(study: Mapping[str, Any], row: Row, folder: Path) -> str:
 
 
 def _again(
-    stored: object, row: Row, study: Mapping[str, Any], folder: Path, threads: int | None, call: str = "…"
+    stored: object, row: Attempt, study: Mapping[str, Any], folder: Path, threads: int | None, call: str = "…"
 ) -> str:
     """The same, by these options of the study, with so many threads, and by the call that makes its workload."""
-    if classes(study).get(row["workload"], "") is None:
+    if classes(study).get(row.workload, "") is None:
         return load_again(folder, call)
     if not isinstance(stored, Mapping):
         return load_again(folder)

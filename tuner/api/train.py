@@ -119,11 +119,11 @@ def train(
         about = about_it(_command(options, past.workload), run, data or past.source, target, fitted, broken, began)
         save(folder, {BEST: to_bytes(run.trial, fitted), TRAIN: (json.dumps(about, indent=2) + "\n").encode()})
     here = written_figures(fitted)
-    changed = run.changes or not same or broken or past.row["status"] != "completed"
+    changed = run.changes or not same or broken or past.row.status != "completed"
     result = TrainingResult(folder, here, past.metrics, None if changed else differing(here, past.metrics))
     given = "" if _is_found_again(past.workload) else "workload=…"
     with suppress(OSError):  # nobody reads it any more
-        console.print(figures_table(here, past.metrics, (run.trial.seed, past.row["seed"])))
+        console.print(figures_table(here, past.metrics, (run.trial.seed, past.row.seed)))
         print_text(console, f"saved: {folder / BEST}; {load_again(folder, given)} gives the model")
     if broken:
         print_text(
@@ -155,7 +155,7 @@ def _head(run: Run, about: str, device: Device, estimate: MemoryEstimate) -> str
     ends = f", of which the first {run.last_epoch}" if run.last_epoch < trial.epochs else ""
     threads = f"{run.threads} thread{'s' if run.threads > 1 else ''}"
     lines = {
-        "from": f"{past.folder}: {past.row['trial_id']} {trial.name}, {past.row['status']}",
+        "from": f"{past.folder}: {past.row.trial_id} {trial.name}, {past.row.status}",
         "chosen": past.chosen,
         "data": about + ("; all of it to train on" if run.all_data else ""),
         "training": f"{trial.config['epochs']} epochs{ends}, seed {trial.seed}, {threads} on {device.label}",

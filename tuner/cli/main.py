@@ -100,7 +100,7 @@ def estimate(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
     if as_json:
         click.echo(json.dumps([estimate.to_record(*each) for each in found], indent=2))
     elif as_csv:
-        from tuner.records.rows import write_rows
+        from tuner.records.attempts import write_rows
 
         click.echo(write_rows([estimate.to_record(*each) for each in found]), nl=False)
     else:
@@ -239,7 +239,7 @@ def results(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
     if as_json:
         click.echo(json.dumps(found.records(), indent=2))
     elif as_csv:
-        from tuner.records.rows import write_rows
+        from tuner.records.attempts import write_rows
 
         click.echo(write_rows(found.records(), found.names), nl=False)
     else:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tuner.api.results import Comparison, again
-from tuner.records.row_queries import CONFIG, default_columns, head
-from tuner.records.rows import Row
+from tuner.records.attempts import CONFIG, Attempt
+from tuner.records.row_queries import default_columns, head
 from tuner.reporting.seeds import has_seeds, print_averages
 from tuner.reporting.tables import value_text
 from tuner.trial import title
@@ -32,12 +32,12 @@ def print_results(console: Console, found: Comparison) -> None:
     """
     width = console.width if console.is_terminal else None
     for workload, metric in found.metrics.items():
-        rows = [row for row in found.shown if row["workload"] == workload]
+        rows = [row for row in found.shown if row.workload == workload]
         if not rows:
             continue
         if len(found.metrics) > 1:
             console.print(workload, style="bold", markup=False)
-        of_workload = [row for row in found.rows if row["workload"] == workload]
+        of_workload = [row for row in found.rows if row.workload == workload]
         columns = found.chosen or default_columns(of_workload, found.columns, metric)
         hyperparameters = [column for column in columns if column.startswith(CONFIG)]
         dispensable = [*hyperparameters, *reversed(DISPENSABLE)] if found.chosen is None else columns[1:]
@@ -45,7 +45,7 @@ def print_results(console: Console, found: Comparison) -> None:
         console.print(first, style="bold", markup=False, soft_wrap=True)
         console.out("\n".join(lines), highlight=False)
         for group in found.to_average(workload) if metric else []:
-            if len({row["name"] for row in group}) < len(group):
+            if len({row.name for row in group}) < len(group):
                 print_averages(console, group, metric)
     if not found.shown:
         console.out(f"no trial of {len(found.rows)} meets what --where asks for", highlight=False)
@@ -53,7 +53,7 @@ def print_results(console: Console, found: Comparison) -> None:
 
 
 def table_lines(
-    rows: Sequence[Row],
+    rows: Sequence[Attempt],
     columns: Sequence[str],
     known: Sequence[str],
     width: int | None = None,
@@ -71,7 +71,7 @@ def table_lines(
         dispensable: the columns that may be left out, the last of them first.
     """
     cells = {
-        column: [head(column, known), *(value_text(column, row.get(column)) for row in rows)] for column in columns
+        column: [head(column, known), *(value_text(column, row.value(column)) for row in rows)] for column in columns
     }
     sizes = {column: max(map(len, texts)) for column, texts in cells.items()}
     left_out = _left_out(sizes, width, dispensable)
@@ -92,8 +92,8 @@ def study_lines(found: Comparison) -> list[str]:
     size = max(map(len, found.studies))
     lines = []
     for label, study in found.studies.items():
-        rows = [row for row in found.rows if row["study"] == label]
-        counts = ", ".join(f"{count} {status}" for status, count in Counter(row["status"] for row in rows).items())
+        rows = [row for row in found.rows if row.study == label]
+        counts = ", ".join(f"{count} {status}" for status, count in Counter(row.status for row in rows).items())
         planned = len(study.about.get("configurations", rows)) * study.about.get("seeds", 1)
         of_all = f"{len(rows)} of {planned}" if planned > len(rows) else f"{len(rows)}"
         trials = f"{of_all} trial{'s' * (max(planned, len(rows)) != 1)}"
@@ -110,30 +110,30 @@ def best_lines(found: Comparison) -> list[str]:
     for workload, metric in found.metrics.items():
         if row := found.best(found.matching, workload):
             which, name = _which(found, row), _named(found, row)
-            whose = f" of {row['study']}" if len(found.studies) > 1 else ""
-            lines.append(f"{which}: {name}{whose}, {metric} {row[metric]:.4f}. {again(found, row)}")
+            whose = f" of {row.study}" if len(found.studies) > 1 else ""
+            lines.append(f"{which}: {name}{whose}, {metric} {row.number(metric):.4f}. {again(found, row)}")
     return lines
 
 
-def _best(found: Comparison, rows: Sequence[Row], workload: str) -> str:
+def _best(found: Comparison, rows: Sequence[Attempt], workload: str) -> str:
     """The best of a study's rows; empty where none is completed."""
     metric, row = found.metrics[workload], found.best(rows, workload)
-    return f"{_which(found, row)} {_named(found, row)}, {metric} {row[metric]:.4f}" if row else ""
+    return f"{_which(found, row)} {_named(found, row)}, {metric} {row.number(metric):.4f}" if row else ""
 
 
-def _which(found: Comparison, row: Row) -> str:
+def _which(found: Comparison, row: Attempt) -> str:
     return "best single trial" if _has_seeds(found, row) else "best"
 
 
-def _named(found: Comparison, row: Row) -> str:
-    seed = row.get("seed") if _has_seeds(found, row) else None
-    return title(row["workload"], row["name"], several=len(found.metrics) > 1, seed=seed)
+def _named(found: Comparison, row: Attempt) -> str:
+    seed = row.seed if _has_seeds(found, row) else None
+    return title(row.workload, row.name, several=len(found.metrics) > 1, seed=seed)
 
 
-def _has_seeds(found: Comparison, row: Row) -> bool:
+def _has_seeds(found: Comparison, row: Attempt) -> bool:
     """Whether a row's study has several seeds of its workload."""
-    key = (row["study"], row["workload"])
-    return has_seeds([each for each in found.rows if (each["study"], each["workload"]) == key])
+    key = (row.study, row.workload)
+    return has_seeds([each for each in found.rows if (each.study, each.workload) == key])
 
 
 def _left_out(sizes: Mapping[str, int], width: int | None, dispensable: Sequence[str]) -> list[str]:

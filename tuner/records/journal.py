@@ -9,24 +9,15 @@ import errno
 import fcntl
 import io
 import json
-import math
 import os
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
 
 from tuner.errors import InputError
-from tuner.trial import Status
+from tuner.records.attempts import BEFORE_METRICS, Attempt, parse_attempt
 
-Row = dict[str, Any]
-DECISIVE = ("trial_id", "status", "attempts", "peak_memory_gb")  # what a line must have for a study to go on from it
-NAMED = ("trial_id", "workload", "name", "status")  # what tells an attempt from the others: never empty
-# What is text, in a table of several studies also "study"; all else are numbers, and hyperparameters may be either.
-TEXTS = (*NAMED, "device", "error", "lost", "study")
-STATUSES: tuple[str, ...] = get_args(Status)
 NUMBERED = 8  # so many damaged lines are named by their numbers
 PARTIAL = ".partial"  # ends the name of a file that is being written
 
@@ -42,6 +33,7 @@ class Journal:
         """Opens the journal, or begins it, and locks it until it is closed or the process ends, however it ends.
 
         Raises:
+            InputError: a line holds what tuner never writes.
             BlockingIOError: another process has it open.
             OSError: it cannot be read or written.
         """
@@ -50,11 +42,11 @@ class Journal:
         try:
             sync_folder(path.parent)
             content = self._file.readall()
+            self.rows, self._damaged = _parse(content, path)
         except BaseException:
             self._file.close()
             raise
         self._end = len(content)
-        self.rows, self._damaged = _parse(content)
 
     def mend(self) -> list[str]:
         """Moves lines that are not whole to ``<name>.corrupt``, and says so, one text for each.
@@ -78,13 +70,13 @@ class Journal:
         self._damaged = []
         return notes
 
-    def append(self, row: Row) -> None:
+    def append(self, row: Attempt) -> None:
         """Writes a line; it is on disk when this returns, and not there at all if it raises.
 
         Raises:
             OSError: the disk is full, or the file can no longer be written.
         """
-        line = (json.dumps(row) + "\n").encode()
+        line = (json.dumps(row.to_line()) + "\n").encode()
         self._file.seek(self._end)
         try:
             write_through(self._file, line)
@@ -109,7 +101,7 @@ class Journal:
         self._end = end
 
 
-def read_attempts(path: Path, *, some: bool = False) -> tuple[list[Row], list[str]]:
+def read_attempts(path: Path, *, some: bool = False) -> tuple[list[Attempt], list[str]]:
     """The lines of a journal, which another process may be writing, and a note if any are not whole.
 
     Changes nothing; a journal that is not there has no lines.
@@ -119,7 +111,7 @@ def read_attempts(path: Path, *, some: bool = False) -> tuple[list[Row], list[st
         some: refuse a journal that has lines, and none that is whole.
 
     Raises:
-        InputError: it cannot be read, or a line has text where a number must be, no such status, or no name.
+        InputError: it cannot be read, or a line holds what tuner never writes.
     """
     try:
         content = path.read_bytes()
@@ -127,41 +119,13 @@ def read_attempts(path: Path, *, some: bool = False) -> tuple[list[Row], list[st
         return [], []
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    rows, damaged = _parse(content)
-    for row in rows:
-        check_row(row, f"{path}, trial {row['trial_id']}")
+    rows, damaged = _parse(content, path)
     if some and damaged and not rows:
         raise InputError(
             f"{path}: {_not_whole(damaged)}, and there is no other; restore it from a copy, or go on with the study, "
             "which sets them aside"
         )
     return rows, [f"{path}: {_not_whole(damaged)}; left out"] if damaged else []
-
-
-def check_row(row: Row, where: str) -> None:
-    """Refuses a row that was changed since it was written, before anything is computed of it.
-
-    Args:
-        row: an attempt; what is missing is None or not there.
-        where: it stands, for messages.
-
-    Raises:
-        InputError: it has no name, text where a finite number must be, a number where a text must be, or no status
-            that there is.
-    """
-    for column, value in row.items():
-        if value is None:
-            continue
-        text, either = column in TEXTS, column.startswith("config/")
-        kinds: tuple[type, ...] = (str,) if text else (str, bool, int, float) if either else (int, float)
-        if type(value) not in kinds or (type(value) is float and not math.isfinite(value)):
-            expected = "a text" if text else "a number or a text" if either else "a number"
-            raise InputError(f"{where}: {column} is {value!r}; expected {expected}")
-    missing = [column for column in NAMED if not row.get(column)]
-    if missing:
-        raise InputError(f"{where}: has no {missing[0]}")
-    if row["status"] not in STATUSES:
-        raise InputError(f"{where}: status is {row['status']!r}; expected one of {', '.join(STATUSES)}")
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -235,10 +199,10 @@ class _Damaged:
     content: bytes
 
 
-def _parse(content: bytes) -> tuple[list[Row], list[_Damaged]]:
+def _parse(content: bytes, path: Path) -> tuple[list[Attempt], list[_Damaged]]:
     rows, damaged, start = [], [], 0
     for number, line in enumerate(io.BytesIO(content), 1):
-        row = _to_row(line)
+        row = _to_attempt(line, f"{path}, line {number}")
         if row:
             rows.append(row)
         elif line.strip():  # a blank one is where a damaged one was
@@ -255,16 +219,19 @@ def _not_whole(damaged: Sequence[_Damaged]) -> str:
     return f"{len(damaged)} lines ({', '.join(str(line.number) for line in damaged[:NUMBERED])}{more}) are not whole"
 
 
-def _to_row(line: bytes) -> Row | None:
+def _to_attempt(line: bytes, where: str) -> Attempt | None:
+    """The attempt of a line; None for one that is not whole, or is no attempt at all."""
     if not line.endswith(b"\n"):
         return None
     try:
-        row = json.loads(line)
+        values = json.loads(line)
+    except RecursionError as error:
+        raise InputError(f"{where}: is nested too deep") from error
     except ValueError:
         return None
-    if not isinstance(row, dict) or any(key not in row for key in DECISIVE):
+    if not isinstance(values, dict) or not any(column in values for column in BEFORE_METRICS):
         return None
-    return {sys.intern(key): value for key, value in row.items()}  # rows share their keys: half of their memory
+    return parse_attempt(values, where)
 
 
 def _open_locked(path: Path) -> io.FileIO:

@@ -6,14 +6,21 @@ import csv
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tuner.errors import InputError
-from tuner.records.journal import TEXTS, check_row, read_attempts
-from tuner.records.row_queries import STUDY, to_value
-from tuner.records.rows import AFTER_METRICS, BEFORE_METRICS, Row
+from tuner.records.attempts import (
+    AFTER_METRICS,
+    BEFORE_METRICS,
+    STUDY,
+    TEXTS,
+    Attempt,
+    parse_attempt,
+)
+from tuner.records.journal import read_attempts
+from tuner.records.row_queries import to_value
 from tuner.records.study_folder import ATTEMPTS, RESULTS
 from tuner.records.study_json import STUDY as STUDY_FILE
 from tuner.records.study_json import read_study, workloads
@@ -21,7 +28,7 @@ from tuner.workloads.built_in import BUILT_IN
 from tuner.workloads.lookup import find_workload
 
 RESULTS_FOLDER = Path("results")  # where a study has its folder unless told otherwise
-FIXED = (*BEFORE_METRICS, *AFTER_METRICS)
+COLUMNS = (*BEFORE_METRICS, *AFTER_METRICS)
 
 
 @dataclass(frozen=True)
@@ -37,7 +44,7 @@ class Study:
 
     path: Path
     name: str
-    rows: Sequence[Row]
+    rows: Sequence[Attempt]
     about: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -88,7 +95,7 @@ def newest_study(folder: Path) -> Path:
     return max(studies, key=_begun)
 
 
-def metric_of(workload: str, rows: Sequence[Row], studies: Iterable[Study] = ()) -> str:
+def metric_of(workload: str, rows: Sequence[Attempt], studies: Iterable[Study] = ()) -> str:
     """What trials of a workload are compared by; empty where that is not known.
 
     Of one that is not built in its study says it; where none does, it is the first validation metric in its rows.
@@ -98,7 +105,7 @@ def metric_of(workload: str, rows: Sequence[Row], studies: Iterable[Study] = ())
     for study in studies:
         if workload in study.about.get("metrics", {}):
             return str(study.about["metrics"][workload])
-    own = (key for row in rows if row["workload"] == workload for key in row)
+    own = (key for row in rows if row.workload == workload for key in row.metrics)
     return next((key for key in own if key.startswith("val_")), "")
 
 
@@ -128,23 +135,23 @@ def data_print(study: Study, workload: str) -> str | None:
     return dict(zip(workloads(study.about), each, strict=False)).get(workload)
 
 
-def by_data(rows: Iterable[Row], prints: Mapping[str, str | None]) -> list[list[Row]]:
+def by_data(rows: Iterable[Attempt], prints: Mapping[str, str | None]) -> list[list[Attempt]]:
     """Rows in groups that may be compared seed by seed: of one study, or of studies known to be of the same data.
 
     Args:
-        rows: with the column ``study``.
+        rows: which know their study.
         prints: by study the fingerprint of its data; None, or none, where it is not known.
     """
-    groups: dict[tuple[str, bool], list[Row]] = {}
+    groups: dict[tuple[str, bool], list[Attempt]] = {}
     for row in rows:
-        known = prints.get(row[STUDY])
-        groups.setdefault((known or row[STUDY], bool(known)), []).append(row)
+        known = prints.get(row.study)
+        groups.setdefault((known or row.study, bool(known)), []).append(row)
     return list(groups.values())
 
 
-def name_in_study(row: Row) -> str:
+def name_in_study(row: Attempt) -> str:
     """What a row's configuration is called where there are several studies."""
-    return f"{row['name']} of {row[STUDY]}"
+    return f"{row.name} of {row.study}"
 
 
 def _distinct(names: Sequence[Sequence[str]]) -> bool:
@@ -205,9 +212,7 @@ def _begun(path: Path) -> tuple[int, str]:
 def _read_folder(path: Path) -> tuple[list[Study], list[str]]:
     """The study of a folder, and what could not be read of it."""
     attempts, notes = read_attempts(path / ATTEMPTS, some=True)
-    latest = {row["trial_id"]: row for row in attempts}
-    for row in latest.values():
-        _check_columns(row, path / ATTEMPTS)
+    latest = {row.trial_id: row for row in attempts}
     rows = [_present(latest[trial_id]) for trial_id in sorted(latest)]
     if not rows:
         notes.append(f"{path}: no attempt has ended yet")
@@ -233,32 +238,33 @@ def _read_table(path: Path) -> list[Study]:
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path}: is no CSV text in UTF-8: {error}") from error
     own = path.resolve().parent.name if path.name == RESULTS else path.stem
-    by_name: dict[str, list[Row]] = {own: []} if not rows else {}
+    by_name: dict[str, list[Attempt]] = {own: []} if not rows else {}
     for row in rows:
-        by_name.setdefault(row.pop(STUDY, own), []).append(row)
+        by_name.setdefault(row.study or own, []).append(row)
     return [Study(path, name, each) for name, each in by_name.items()]
 
 
-def _parse(line: Sequence[str], columns: Sequence[str], where: str) -> Row:
+def _parse(line: Sequence[str], columns: Sequence[str], where: str) -> Attempt:
     if len(line) != len(columns):
         raise InputError(f"{where}: has {len(line)} fields, but there are {len(columns)} columns")
-    row = {
+    values = {
         column: text if column in TEXTS else to_value(text)  # a name may look like a number
         for column, text in zip(columns, line, strict=True)
         if text
     }
-    check_row(row, where)
-    return row
+    study = str(values.pop(STUDY, ""))
+    return replace(parse_attempt(values, where), study=study)
 
 
 def _check_columns(columns: Iterable[str], path: Path) -> None:
-    missing = [column for column in FIXED if column not in columns]
+    missing = [column for column in COLUMNS if column not in columns]
     if missing:
         raise InputError(f"{path}: is no table of tuner's: it has no column {', '.join(missing)}")
     if repeated := [column for column, count in Counter(list(columns)).items() if count > 1]:
         raise InputError(f"{path}: it has the column {repeated[0]} more than once; leave one of them")
 
 
-def _present(row: Row) -> Row:
+def _present(row: Attempt) -> Attempt:
     """A row without what is missing in it."""
-    return {key: value for key, value in row.items() if value not in (None, "")}
+    metrics = {name: value for name, value in row.metrics.items() if value is not None}
+    return replace(row, metrics=metrics, config={key: value for key, value in row.config.items() if value != ""})

@@ -1,7 +1,6 @@
 """Which rows of results are shown, in what order and with which columns; pure.
 
-A row is a mapping from the CSV's columns to numbers and texts; what is missing is None or not there. It also has the
-column ``study``.
+A row has a value in each of the CSV's columns, and in the column ``study``; None is what is missing.
 
     condition = column operator value
     operator  = "=" | "==" | "!=" | "<" | "<=" | ">" | ">=" | "~"
@@ -27,10 +26,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuner.errors import InputError
-from tuner.records.rows import AFTER_METRICS, BEFORE_METRICS, Row
+from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, CONFIG, STUDY, Attempt
+from tuner.trial import ConfigValue
 
-STUDY = "study"
-CONFIG = "config/"
 # What the table calls columns whose own names are long; conditions and options take these names, too.
 SHORT = {"duration_s": "seconds", "estimated_memory_gb": "estimated_gb", "peak_memory_gb": "peak_gb"}
 EXAMPLE = 'such as "hidden_dim>=64" or "error~memory"'
@@ -65,9 +63,9 @@ class Condition:
     operator: str
     value: str
 
-    def holds(self, row: Row) -> bool:
+    def holds(self, row: Attempt) -> bool:
         """Whether a row is one of those that are asked for."""
-        found = row.get(self.column)
+        found = row.value(self.column)
         if found is None or not self.value:
             same = found is None and not self.value
             return {"=": same, "==": same, "!=": not same}.get(self.operator, False)
@@ -120,7 +118,7 @@ def parse_condition(text: str, columns: Sequence[str]) -> Condition:
     return Condition(find_column(column, columns, f"--where {text}"), sign, value[1:-1] if quoted else value)
 
 
-def check_number(condition: Condition, rows: Sequence[Row], text: str) -> None:
+def check_number(condition: Condition, rows: Sequence[Attempt], text: str) -> None:
     """Refuses to compare a column of numbers with a word, which no row could meet.
 
     Args:
@@ -133,7 +131,7 @@ def check_number(condition: Condition, rows: Sequence[Row], text: str) -> None:
     """
     if condition.operator == "~" or not condition.value or not isinstance(to_value(condition.value), str):
         return
-    values = [row[condition.column] for row in rows if row.get(condition.column) is not None]
+    values = [value for row in rows if (value := row.value(condition.column)) is not None]
     if values and not any(isinstance(value, str) for value in values):
         raise InputError(f"--where {text}: {condition.column} holds numbers, and {condition.value!r} is none")
 
@@ -194,7 +192,7 @@ def head(column: str, columns: Sequence[str]) -> str:
     return short if _meant(short, columns) == column else column
 
 
-def best_first(rows: Sequence[Row], metrics: Mapping[str, str]) -> list[Row]:
+def best_first(rows: Sequence[Attempt], metrics: Mapping[str, str]) -> list[Attempt]:
     """Each workload's completed rows with the smallest of its metric first, then its others.
 
     Args:
@@ -203,32 +201,32 @@ def best_first(rows: Sequence[Row], metrics: Mapping[str, str]) -> list[Row]:
     """
     order = list(metrics)
 
-    def rank(row: Row) -> tuple[int, bool, bool, float]:
-        value = row.get(metrics[row["workload"]])
-        return order.index(row["workload"]), row["status"] != "completed", value is None, value or 0.0
+    def rank(row: Attempt) -> tuple[int, bool, float]:
+        return order.index(row.workload), row.status != "completed", row.number(metrics[row.workload])
 
     return sorted(rows, key=rank)
 
 
-def sort_rows(rows: Sequence[Row], orders: Sequence[Order]) -> list[Row]:
+def sort_rows(rows: Sequence[Attempt], orders: Sequence[Order]) -> list[Attempt]:
     """The rows by the first column, those that are equal in it by the second, and so on; else in the order given.
 
     Numbers come before texts, and what is missing last.
     """
     found = list(rows)
     for order in reversed(orders):
-        there = [row for row in found if row.get(order.column) is not None]
-        there.sort(key=lambda row: _rank(row[order.column]), reverse=order.descending)
-        found = there + [row for row in found if row.get(order.column) is None]
+        there = [(value, row) for row in found if (value := row.value(order.column)) is not None]
+        there.sort(key=lambda each: _rank(each[0]), reverse=order.descending)
+        found = [row for _, row in there] + [row for row in found if row.value(order.column) is None]
     return found
 
 
-def metric_columns(rows: Sequence[Row], metric: str) -> list[str]:
+def metric_columns(rows: Sequence[Attempt], metric: str) -> list[str]:
     """The metric that trials are compared by and its like on the test split, where any row has them."""
-    return [key for key in (metric, metric.replace("val_", "test_")) if any(row.get(key) is not None for row in rows)]
+    names = (metric, metric.replace("val_", "test_"))
+    return [name for name in names if any(row.value(name) is not None for row in rows)]
 
 
-def default_columns(rows: Sequence[Row], columns: Sequence[str], metric: str) -> list[str]:
+def default_columns(rows: Sequence[Attempt], columns: Sequence[str], metric: str) -> list[str]:
     """What is shown of one workload's rows where nothing else is asked for: what came out, and what was tried.
 
     Seeds, attempts, errors and hyperparameters are among them where they tell rows apart.
@@ -241,8 +239,8 @@ def default_columns(rows: Sequence[Row], columns: Sequence[str], metric: str) ->
     study = [STUDY] if _differs(rows, STUDY) else []
     tried = [column for column in columns if column.startswith(CONFIG) and _differs(rows, column)]
     seed = ["seed"] if _differs(rows, "seed") else []
-    attempts = ["attempts"] if any((row.get("attempts") or 0) > 1 for row in rows) else []
-    error = ["error"] if any(row.get("error") is not None for row in rows) else []
+    attempts = ["attempts"] if any(row.attempts > 1 for row in rows) else []
+    error = ["error"] if any(row.error for row in rows) else []
     came_out = ["epochs", "duration_s", "estimated_memory_gb", "peak_memory_gb"]
     return [
         *study,
@@ -267,9 +265,9 @@ def _meant(name: str, columns: Sequence[str]) -> str | None:
     return next((each for each in (name, CONFIG + name, own) if each in columns), None)
 
 
-def _differs(rows: Sequence[Row], column: str) -> bool:
-    return len({row.get(column) for row in rows}) > 1
+def _differs(rows: Sequence[Attempt], column: str) -> bool:
+    return len({row.value(column) for row in rows}) > 1
 
 
-def _rank(value: Any) -> tuple[bool, Any]:
+def _rank(value: ConfigValue) -> tuple[bool, ConfigValue]:
     return isinstance(value, str), value

@@ -15,9 +15,10 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
-Row = Mapping[str, Any]
+from tuner.records.attempts import Attempt
+
 Verdict = Literal["best", "=", "worse", "better", "not judged", ""]
 
 # 97.5 % quantiles of Student's t with 1 to 30 degrees of freedom: NIST/SEMATECH e-Handbook, table 1.3.6.7.2.
@@ -101,27 +102,27 @@ def interval_of(values: Sequence[float]) -> Interval:
     return Interval(mean, t_quantile(count - 1) * statistics.stdev(values) / math.sqrt(count), count)
 
 
-def averages(rows: Sequence[Row], metric: str) -> list[Average]:
+def averages(rows: Sequence[Attempt], metric: str) -> list[Average]:
     """One workload's configurations over their seeds, the smallest mean first; those without any come last.
 
     The best is chosen among those with at least two completed seeds, if there is one.
 
     Args:
-        rows: trials, with the columns of ``results.csv``.
+        rows: their trials.
         metric: what they are compared by; smaller is better.
     """
-    by_name: dict[str, list[Row]] = {}
+    by_name: dict[str, list[Attempt]] = {}
     for row in rows:
-        by_name.setdefault(row["name"], []).append(row)
+        by_name.setdefault(row.name, []).append(row)
     found = [_average(name, own, metric) for name, own in by_name.items()]
     found.sort(key=lambda each: each.interval.mean if each.interval else math.inf)
-    if len({row.get("seed") for row in rows}) < 2:
+    if len({row.seed for row in rows}) < 2:
         return found
     best = next((each for each in found if len(each.values) > 1), next((each for each in found if each.values), None))
     return [_judged(each, best) for each in found] if best else found
 
 
-def best_by_mean(rows: Sequence[Row], metric: str) -> Average | None:
+def best_by_mean(rows: Sequence[Attempt], metric: str) -> Average | None:
     """One workload's configuration with the smallest mean over its seeds; None where no trial is completed.
 
     It is one of those with at least two completed seeds, if there are any.
@@ -147,9 +148,9 @@ def seeds_needed(difference: Interval, most: int = 30) -> int | None:
     return None
 
 
-def _average(name: str, rows: Sequence[Row], metric: str) -> Average:
-    completed = {row.get("seed", 0): row.get(metric) for row in rows if row["status"] == "completed"}
-    values = {seed: float(value) for seed, value in completed.items() if value is not None and math.isfinite(value)}
+def _average(name: str, rows: Sequence[Attempt], metric: str) -> Average:
+    completed = {row.seed: row.number(metric) for row in rows if row.status == "completed"}
+    values = {seed: value for seed, value in completed.items() if math.isfinite(value)}
     return Average(name, len(rows), values, interval_of(list(values.values())) if values else None)
 
 

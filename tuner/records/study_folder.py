@@ -19,13 +19,14 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 from tuner.errors import ExecutionError, InputError
 from tuner.records import journal
+from tuner.records.attempts import NOT_KEPT, Attempt, Times, to_csv
 from tuner.records.journal import PARTIAL, Journal
-from tuner.records.rows import NOT_KEPT, Row, Times, to_csv, to_row
 from tuner.records.study_json import STUDY, read_study
 from tuner.trial import MemoryEstimate, Outcome, Status
 
@@ -113,14 +114,14 @@ class StudyFolder:
         self.notes = []
         self._metrics = metrics
         self._journal = attempts
-        self._rows = {row["trial_id"]: row for row in attempts.rows}
-        self._best: dict[str, float] = {row["workload"]: self._value(row) for row in self._best_rows()}
+        self._rows = {row.trial_id: row for row in attempts.rows}
+        self._best: dict[str, float] = {row.workload: self._value(row) for row in self._best_rows()}
         self._csv_due = 0.0
 
     def _tidy(self) -> None:
         """Brings everything else to where the journal is."""
         self.notes = self._journal.mend()
-        best = {self._staged(row): self._best_path(row["workload"]) for row in self._best_rows()}
+        best = {self._staged(row): self._best_path(row.workload) for row in self._best_rows()}
         for left in (f"*{PARTIAL}", f"{CHECKPOINTS}/*{PARTIAL}", f"{CHECKPOINTS}/*{PRUNE}"):
             for path in self.path.glob(left):
                 path.unlink()
@@ -140,7 +141,7 @@ class StudyFolder:
         estimate: MemoryEstimate,
         weights: Callable[[], bytes],
         times: Times | None = None,
-    ) -> Row:
+    ) -> Attempt:
         """Keeps how an attempt ended: its line, the weights if it is the best so far, then the table.
 
         The weights are on disk before the line, so that a finished trial never lacks them, and get their name after
@@ -153,16 +154,16 @@ class StudyFolder:
         Raises:
             ExecutionError: the disk is full, or the folder can no longer be written.
         """
-        row = to_row(outcome, estimate, times)
+        row = Attempt.of(outcome, estimate, times)
         with self._writing():
-            staged = self._stage(row, weights)
+            row, staged = self._stage(row, weights)
             try:
                 self._log(outcome)
             finally:  # the line counts for more than the text behind it
                 self._append(row, staged)
             if staged:
-                journal.move(staged, self._best_path(row["workload"]))
-                self._best[row["workload"]] = self._value(row)
+                journal.move(staged, self._best_path(row.workload))
+                self._best[row.workload] = self._value(row)
             self._drop_checkpoint(row)
             if time.monotonic() >= self._csv_due:
                 self._write_csv()
@@ -177,11 +178,11 @@ class StudyFolder:
         with self._writing():
             journal.replace_file(self.path / STUDY, (json.dumps(study, indent=2) + "\n").encode())
 
-    def attempts(self) -> list[Row]:
+    def attempts(self) -> list[Attempt]:
         """Every line of the journal in order, also those of earlier runs."""
         return list(self._journal.rows)
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[Attempt]:
         """The latest attempt of each configuration that has ended once, in the order of the configurations."""
         return [self._rows[trial_id] for trial_id in sorted(self._rows)]
 
@@ -208,36 +209,38 @@ class StudyFolder:
         with self._writing(), closing(self._journal):
             self._write_csv()
 
-    def _stage(self, row: Row, weights: Callable[[], bytes]) -> Path | None:
-        """Writes the weights beside the best ones if these are better; None if not, or if it cannot be done."""
-        if row["status"] != "completed" or self._value(row) >= self._best.get(row["workload"], math.inf):
-            return None
+    def _stage(self, row: Attempt, weights: Callable[[], bytes]) -> tuple[Attempt, Path | None]:
+        """Writes the weights beside the best ones if these are better.
+
+        Returns:
+            The line, which says so if that cannot be done, and the weights' file if there is one.
+        """
+        if row.status != "completed" or self._value(row) >= self._best.get(row.workload, math.inf):
+            return row, None
         staged = self._staged(row)
         try:
             journal.write_file(staged, weights())
         except Exception as error:  # whatever it is, the result itself is not lost for it
-            row["error"] = f"{NOT_KEPT}: {' '.join(str(error).split())[:200]}"
-            return None
-        return staged
+            return replace(row, error=f"{NOT_KEPT}: {' '.join(str(error).split())[:200]}"), None
+        return row, staged
 
-    def _staged(self, row: Row) -> Path:
-        path = self._best_path(row["workload"])
-        return path.with_name(f"{path.name}.{row['trial_id']}")
+    def _staged(self, row: Attempt) -> Path:
+        path = self._best_path(row.workload)
+        return path.with_name(f"{path.name}.{row.trial_id}")
 
     def _best_path(self, workload: str) -> Path:
         return self.path / (best_name(workload) if len(self._metrics) > 1 else BEST)
 
-    def _value(self, row: Row) -> float:
+    def _value(self, row: Attempt) -> float:
         """What trials of the row's workload are compared by; infinite where it is not known."""
-        value = row.get(self._metrics[row["workload"]])
-        return math.inf if value is None else float(value)
+        return row.number(self._metrics[row.workload])
 
     def _log(self, outcome: Outcome) -> None:
         if outcome.traceback:
             text = f"== {outcome.trial.trial_id} {outcome.trial.name}\n{outcome.traceback}\n"
             journal.append_file(self.path / TRACEBACKS, text.encode(errors="replace"))
 
-    def _append(self, row: Row, staged: Path | None) -> None:
+    def _append(self, row: Attempt, staged: Path | None) -> None:
         try:
             self._journal.append(row)
         except OSError:
@@ -245,21 +248,21 @@ class StudyFolder:
                 with suppress(OSError):
                     staged.unlink()
             raise
-        self._rows[row["trial_id"]] = row
+        self._rows[row.trial_id] = row
 
-    def _best_rows(self) -> list[Row]:
+    def _best_rows(self) -> list[Attempt]:
         """The first of each workload's best trials whose weights were kept."""
-        best: dict[str, Row] = {}
+        best: dict[str, Attempt] = {}
         for row in self._journal.rows:
-            kept = row["status"] == "completed" and not str(row.get("error")).startswith(NOT_KEPT)
-            other = best.get(row["workload"])
-            if kept and self._value(row) < (self._value(other) if other else math.inf):
-                best[row["workload"]] = row
+            other = best.get(row.workload)
+            least = self._value(other) if other else math.inf
+            if row.status == "completed" and row.weights_kept and self._value(row) < least:
+                best[row.workload] = row
         return list(best.values())
 
-    def _drop_checkpoint(self, row: Row) -> None:
-        if row["status"] in ENDED:
-            (self.path / CHECKPOINTS / f"{row['trial_id']}.pt").unlink(missing_ok=True)
+    def _drop_checkpoint(self, row: Attempt) -> None:
+        if row.status in ENDED:
+            (self.path / CHECKPOINTS / f"{row.trial_id}.pt").unlink(missing_ok=True)
 
     def _write_csv(self) -> None:
         began = time.monotonic()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from tuner.errors import InputError
-from tuner.records.rows import Row, columns
+from tuner.records.attempts import Attempt, attempts_of
 from tuner.records.seed_statistics import best_by_mean
 from tuner.records.study_json import read_study
 from tuner.reporting.frame_table import trials_html
@@ -49,7 +49,7 @@ class StudyFrame(pd.DataFrame):
             raise InputError("best: no trial of this table is completed; its column error says why")
         if missing := [name for name in ("name", "seed", "status", metric) if name not in self]:
             raise InputError(f"best: this table has no column {missing[0]!r}: take it of the table with all columns")
-        best = _best_place(_to_rows(self), metric)
+        best = _best_place(attempts_of(pd.DataFrame(self)), metric)
         if best is None:
             raise InputError(f"best: no trial of this table is completed with a {metric}; its column error says why")
         return self.iloc[best]
@@ -109,8 +109,8 @@ class StudyFrame(pd.DataFrame):
         if not self.attrs.get(METRIC) or any(name not in self for name in SHOWN_COLUMNS) or self.empty:
             html: str | None = super()._repr_html_()  # type: ignore[misc]  # the stubs lack it
             return html
-        rows, metric = _to_rows(self), self.attrs[METRIC]
-        return trials_html(rows, columns(rows), metric, _best_place(rows, metric), self.attrs.get(FOLDER, ""))
+        rows, metric = attempts_of(pd.DataFrame(self)), self.attrs[METRIC]
+        return trials_html(rows, list(self.columns), metric, _best_place(rows, metric), self.attrs.get(FOLDER, ""))
 
     def _study(self) -> tuple[StudyView, str]:
         """What the plots are made of, also where this table has only some of the trials; and its workload."""
@@ -139,15 +139,9 @@ def study_frame(table: pd.DataFrame, folder: str, metric: str) -> StudyFrame:
     return frame
 
 
-def _to_rows(frame: pd.DataFrame) -> list[Row]:
-    """The table's rows with None for what is missing."""
-    plain = pd.DataFrame(frame).astype(object)
-    return plain.where(plain.notna() & (plain != ""), None).to_dict("records")  # type: ignore[return-value]
-
-
-def _best_place(rows: list[Row], metric: str) -> int | None:
+def _best_place(rows: list[Attempt], metric: str) -> int | None:
     """Which row is the best; None where none is completed."""
-    done = [place for place, row in enumerate(rows) if row["status"] == "completed" and row.get(metric) is not None]
+    done = [place for place, row in enumerate(rows) if row.status == "completed" and row.value(metric) is not None]
     if best := best_by_mean(rows, metric):
-        done = [place for place in done if rows[place]["name"] == best.name]
-    return min(done, key=lambda place: rows[place][metric], default=None)
+        done = [place for place in done if rows[place].name == best.name]
+    return min(done, key=lambda place: rows[place].number(metric), default=None)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from tuner.records.attempts import Attempt
 from tuner.records.row_queries import metric_columns
-from tuner.records.rows import Row
 from tuner.records.seed_statistics import Interval, averages, summary
 from tuner.reporting.console import print_table
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-def print_averages(console: Console, rows: Sequence[Row], metric: str) -> None:
+def print_averages(console: Console, rows: Sequence[Attempt], metric: str) -> None:
     """A workload's configurations over their seeds, and which of them cannot be told from the best.
 
     Args:
@@ -28,7 +28,7 @@ def print_averages(console: Console, rows: Sequence[Row], metric: str) -> None:
         console.print(said, markup=False, soft_wrap=True, highlight=False)
 
 
-def averages_table(rows: Sequence[Row], metric: str) -> Table:
+def averages_table(rows: Sequence[Attempt], metric: str) -> Table:
     """One line for each configuration of a workload: means with their 95 % intervals, and the verdict.
 
     Args:
@@ -55,7 +55,7 @@ def averages_table(rows: Sequence[Row], metric: str) -> Table:
     return table
 
 
-def intervals(rows: Sequence[Row], metric: str) -> Mapping[str, Interval | None]:
+def intervals(rows: Sequence[Attempt], metric: str) -> Mapping[str, Interval | None]:
     """The mean of a metric for each configuration of a workload, by name; None where no trial is completed."""
     return {each.name: each.interval for each in averages(rows, metric)}
 
@@ -68,6 +68,6 @@ def interval_text(interval: Interval | None, *, signed: bool = False) -> str:
     return mean if interval.half_width is None else f"{mean} ± {interval.half_width:.4f}"
 
 
-def has_seeds(rows: Sequence[Row]) -> bool:
+def has_seeds(rows: Sequence[Attempt]) -> bool:
     """Whether trials have several seeds."""
-    return len({row.get("seed") for row in rows}) > 1
+    return len({row.seed for row in rows}) > 1

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tuner.records.attempts import Attempt
 from tuner.records.epochs import EPOCHS, Line, read_epochs
 from tuner.records.journal import read_attempts
 from tuner.records.row_queries import best_first
-from tuner.records.rows import Row
 from tuner.records.study_folder import ATTEMPTS
 from tuner.records.study_json import read_study
 from tuner.trial import Device, title
 
-Again = Callable[[Row], str]
+Again = Callable[[Attempt], str]
 DEVICE_FIELDS = tuple(Device.__dataclass_fields__)
 
 
@@ -36,8 +36,8 @@ class StudyView:
 
     name: str
     study: Mapping[str, Any]
-    attempts: list[Row]
-    rows: list[Row]
+    attempts: list[Attempt]
+    rows: list[Attempt]
     epochs: list[Line]
     metrics: Mapping[str, str]
     again: Again
@@ -52,7 +52,7 @@ class StudyView:
     @property
     def running(self) -> dict[str, Line]:
         """By trial id the last line of each trial whose running attempt has not ended."""
-        ended = {(row["trial_id"], row["attempts"]) for row in self.attempts}
+        ended = {(row.trial_id, row.attempts) for row in self.attempts}
         return {line["trial_id"]: line for line in self.epochs if (line["trial_id"], line["attempt"]) not in ended}
 
     @property
@@ -71,19 +71,17 @@ class StudyView:
         width = max(3, len(str(len(listed))))
         names = {f"t{number:0{width}d}": name for number, name in enumerate(listed, 1)}
         ended = {
-            row["trial_id"]: title(
-                row["workload"], row["name"], several=several, seed=row["seed"] if seeds > 1 else None
-            )
+            row.trial_id: title(row.workload, row.name, several=several, seed=row.seed if seeds > 1 else None)
             for row in self.rows
         }
         configurations = {
-            mean_id(row): title(row["workload"], row["name"], several=several) for row in self.rows if seeds > 1
+            mean_id(row): title(row.workload, row.name, several=several) for row in self.rows if seeds > 1
         }
         return {**names, **ended, **configurations}
 
-    def of_workload(self, workload: str) -> list[Row]:
+    def of_workload(self, workload: str) -> list[Attempt]:
         """The rows of one workload, best first."""
-        return [row for row in self.rows if row["workload"] == workload]
+        return [row for row in self.rows if row.workload == workload]
 
     def devices(self) -> list[tuple[Device, int]]:
         """The plan's devices, with what their trials divide between them, in bytes."""
@@ -94,9 +92,9 @@ class StudyView:
         return list(zip(listed, plan.get("budgets", ()), strict=False))
 
 
-def mean_id(row: Row) -> str:
+def mean_id(row: Attempt) -> str:
     """By what the page's data call the configuration of a trial: no trial has such an id."""
-    return f"{row['workload']}/{row['name']}"
+    return f"{row.workload}/{row.name}"
 
 
 def read_study_view(folder: Path, metrics: Mapping[str, str], again: Again, option: str = "DIR") -> StudyView:
@@ -113,8 +111,8 @@ def read_study_view(folder: Path, metrics: Mapping[str, str], again: Again, opti
     """
     study = read_study(folder, option)
     attempts, notes = read_attempts(folder / ATTEMPTS)
-    attempts = [row for row in attempts if row.get("workload") in metrics]
-    latest = {row["trial_id"]: row for row in attempts}
+    attempts = [row for row in attempts if row.workload in metrics]
+    latest = {row.trial_id: row for row in attempts}
     rows = best_first([latest[trial_id] for trial_id in sorted(latest)], metrics)
     epochs = read_epochs(folder / EPOCHS)
     return StudyView(folder.resolve().name, study, attempts, rows, epochs, metrics, again, notes)

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tuner.placement.packing import low_bytes, need_bytes
+from tuner.records.attempts import Attempt
 from tuner.records.row_queries import is_metric, metric_columns
-from tuner.records.rows import Row
 from tuner.reporting.console import WIDE
 from tuner.trial import GB, MemoryEstimate, Request, title
 
@@ -62,25 +62,19 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def estimate_accuracy(rows: Sequence[Row]) -> str:
+def estimate_accuracy(rows: Sequence[Attempt]) -> str:
     """How far the estimates were from the peaks, and who took more than it was given; empty without peaks."""
-    measured = [row for row in rows if row["peak_memory_gb"] and row["status"] == "completed"]
+    measured = [(row, row.peak_memory_gb) for row in rows if row.peak_memory_gb and row.status == "completed"]
     if not measured:
         return ""
-    errors = [row["estimated_memory_gb"] / row["peak_memory_gb"] - 1 for row in measured]
+    errors = [row.estimated_memory_gb / peak - 1 for row, peak in measured]
     worst = max(range(len(errors)), key=lambda i: abs(errors[i]))
     median = statistics.median(abs(error) for error in errors)
     under = sum(error < 0 for error in errors)
-    several = len({row["workload"] for row in rows}) > 1
-    seeds = len({row["seed"] for row in rows}) > 1
-    names = [
-        title(row["workload"], row["name"], several=several, seed=row["seed"] if seeds else None) for row in measured
-    ]
-    over = [
-        name
-        for name, row in zip(names, measured, strict=True)
-        if row["peak_memory_gb"] > (row.get("limit_gb") or math.inf)
-    ]
+    several = len({row.workload for row in rows}) > 1
+    seeds = len({row.seed for row in rows}) > 1
+    names = [title(row.workload, row.name, several=several, seed=row.seed if seeds else None) for row, _ in measured]
+    over = [name for name, (row, peak) in zip(names, measured, strict=True) if peak > (row.limit_gb or math.inf)]
     beyond = f"; more than they were given took: {', '.join(over)}" if over else ""
     return (
         f"estimates: off by {median:.1%} at the median, {errors[worst]:+.1%} at worst ({names[worst]}), "
@@ -174,7 +168,7 @@ def _footprint(plan: Plan, requests: Sequence[Request]) -> str:
     return f"{need}{sum_} of {name}, the largest ({guess.method}){each}"
 
 
-def results_table(rows: Sequence[Row], metric: str, *, seeds: bool = False) -> Table:
+def results_table(rows: Sequence[Attempt], metric: str, *, seeds: bool = False) -> Table:
     """The trials of one workload in the order given, with their reason where they have no metric.
 
     Args:
@@ -187,25 +181,25 @@ def results_table(rows: Sequence[Row], metric: str, *, seeds: bool = False) -> T
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     metrics = metric_columns(rows, metric)
-    error = ("error",) if any(row["error"] for row in rows) else ()
+    error = ("error",) if any(row.error for row in rows) else ()
     seed = ("seed",) if seeds else ()
-    tried = ("attempts",) if any(row["attempts"] > 1 for row in rows) else ()
+    tried = ("attempts",) if any(row.attempts > 1 for row in rows) else ()
     heads = ("name", *seed, "status", *tried, *metrics, "epochs", "seconds", "share", "estimated", "peak", *error)
     for head in heads:
         table.add_column(head, justify="left" if head in ("name", "status", "error") else "right")
     for row in rows:
         table.add_row(
-            Text(row["name"]),
-            *(str(row[key]) for key in seed),
-            row["status"],
-            *(str(row[key]) for key in tried),
-            *(_number(row.get(key), 4) for key in metrics),
-            str(row["epochs"]),
-            _number(row["duration_s"], 1),
-            _number(row["gpu_fraction"], 3),
-            _gb(row["estimated_memory_gb"]),
-            _gb(row["peak_memory_gb"]),
-            *(Text(row[key]) for key in error),
+            Text(row.name),
+            *(str(row.value(key)) for key in seed),
+            row.status,
+            *(str(row.value(key)) for key in tried),
+            *(_number(row.value(key), 4) for key in metrics),
+            str(row.epochs),
+            _number(row.duration_s, 1),
+            _number(row.gpu_fraction, 3),
+            _gb(row.estimated_memory_gb),
+            _gb(row.peak_memory_gb),
+            *(Text(row.error) for _ in error),
         )
     return table
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tuner.errors import InputError
 from tuner.placement.packing import Packing, Plan, make_plan
+from tuner.records.attempts import Attempt
 from tuner.records.seed_statistics import Average, averages, seeds_needed
 from tuner.spec.settings import Settings
 from tuner.trial import GB
 
-Row = Mapping[str, Any]
 MOST = 3
 SPARE = 1.1  # what is advised exceeds what was measured by so much
 FAR_OFF = 0.2  # estimates that exceed peaks by more than this, at the median, are worth correcting
@@ -38,8 +37,8 @@ class Figures:
         in_python: the study was started from Python.
     """
 
-    rows: Sequence[Row]
-    attempts: Sequence[Row]
+    rows: Sequence[Attempt]
+    attempts: Sequence[Attempt]
     plan: Plan
     settings: Settings
     metrics: Mapping[str, str]
@@ -68,16 +67,16 @@ def advise(figures: Figures) -> list[str]:
 
 def _out_of_memory(figures: Figures) -> str:
     """Trials that ran out of memory: what would have been enough, or what makes them smaller."""
-    ran_out = [row for row in figures.attempts if row["status"] == "out_of_memory"]
+    ran_out = [row for row in figures.attempts if row.status == "out_of_memory"]
     if not ran_out:
         return ""
-    settings, names = figures.settings, {row["trial_id"] for row in ran_out}
-    most = max(row.get("limit_gb") or 0.0 for row in ran_out)
+    settings, names = figures.settings, {row.trial_id for row in ran_out}
+    most = max(row.limit_gb or 0.0 for row in ran_out)
     said = f"{_count(len(names), 'trial')} ran out of memory {_count(len(ran_out), 'time')}, "
     said += f"with {most:.2f} GB at most: "
-    last = [row for row in figures.rows if row["trial_id"] in names]
-    given_up = sum(row["status"] == "out_of_memory" for row in last)
-    enough = max((row.get("limit_gb") or 0.0 for row in last if row["status"] == "completed"), default=0.0)
+    last = [row for row in figures.rows if row.trial_id in names]
+    given_up = sum(row.status == "out_of_memory" for row in last)
+    enough = max((row.limit_gb or 0.0 for row in last if row.status == "completed"), default=0.0)
     if given_up and most * GB >= 0.99 * figures.plan.largest_budget and settings.on_oom != "accumulate":
         return (
             said + f"a whole device was not enough for {given_up}: {figures.option('on_oom', 'accumulate')} halves "
@@ -95,7 +94,7 @@ def _out_of_memory(figures: Figures) -> str:
 def _seeds(figures: Figures) -> str:
     """Configurations that cannot be told from the best: how many seeds would tell the first of them from it."""
     for workload, metric in figures.metrics.items():
-        found = averages([row for row in figures.rows if row["workload"] == workload], metric)
+        found = averages([row for row in figures.rows if row.workload == workload], metric)
         same = [each for each in found if each.verdict == "="]
         count = seeds_needed(same[0].difference) if same and same[0].difference else None
         if count and count > figures.settings.seeds:
@@ -144,7 +143,7 @@ def _shares(figures: Figures) -> str:
 def _calibration(figures: Figures) -> str:
     """Estimates that were far above the peaks and were not corrected by earlier ones."""
     settings = figures.settings
-    pairs = [(row["estimated_memory_gb"], row["peak_memory_gb"]) for row in figures.rows if _has_peak(row)]
+    pairs = [(row.estimated_memory_gb, peak) for row in figures.rows if (peak := _peak(row))]
     if not settings.auto_memory or settings.calibration or figures.plan.bound != "memory" or not pairs:
         return ""
     errors = sorted(estimate / peak - 1 for estimate, peak in pairs)
@@ -161,17 +160,17 @@ def _calibration(figures: Figures) -> str:
 def _epochs(figures: Figures) -> str:
     """A best trial whose validation metric was still falling as it ended."""
     for workload, metric in figures.metrics.items():
-        rows = [row for row in figures.rows if row["workload"] == workload and row["status"] == "completed"]
-        rows = [row for row in rows if row.get(metric) is not None and row.get("best_epoch") is not None]
+        rows = [row for row in figures.rows if row.workload == workload and row.status == "completed"]
+        rows = [row for row in rows if row.value(metric) is not None and row.value("best_epoch") is not None]
         if not rows:
             continue
-        best = min(rows, key=lambda row: float(row[metric]))
-        if best["best_epoch"] == best["epochs"] >= FEWEST_EPOCHS:
-            last = sum(row["best_epoch"] == row["epochs"] for row in rows)
+        best = min(rows, key=lambda row: row.number(metric))
+        if best.metrics["best_epoch"] == best.epochs >= FEWEST_EPOCHS:
+            last = sum(row.metrics["best_epoch"] == row.epochs for row in rows)
             return (
-                f"{metric} was still improving in the last epoch ({best['epochs']}) of the best trial, "
-                f"{best['name']}, and in {last} of {_count(len(rows), 'completed trial')}: "
-                f"try a new study with {figures.option('epochs', 2 * best['epochs'])}"
+                f"{metric} was still improving in the last epoch ({best.epochs}) of the best trial, "
+                f"{best.name}, and in {last} of {_count(len(rows), 'completed trial')}: "
+                f"try a new study with {figures.option('epochs', 2 * best.epochs)}"
             )
     return ""
 
@@ -180,7 +179,7 @@ def _cores(figures: Figures) -> str:
     """Cores that kept memory idle for long."""
     plan = figures.plan
     cores = sum(device.cores for device in plan.devices)
-    seconds = sum(row["duration_s"] or 0.0 for row in figures.rows) / max(1, plan.workers)
+    seconds = sum(row.duration_s for row in figures.rows) / max(1, plan.workers)
     if plan.bound != "CPU cores" or sum(plan.fits) <= plan.workers or seconds < LONG_SECONDS:
         return ""
     return (
@@ -210,19 +209,20 @@ def _peaks(figures: Figures) -> list[float]:
     """Each trial's peak in GB, the largest of its configuration's; empty if any configuration has none."""
     known: dict[tuple[str, str], float] = {}
     for row in figures.rows:
-        if _has_peak(row):
-            key = row["workload"], row["name"]
-            known[key] = max(known.get(key, 0.0), row["peak_memory_gb"])
-    names = [(row["workload"], row["name"]) for row in figures.rows]
+        if peak := _peak(row):
+            key = row.workload, row.name
+            known[key] = max(known.get(key, 0.0), peak)
+    names = [(row.workload, row.name) for row in figures.rows]
     return [known[name] for name in names] if all(name in known for name in names) else []
 
 
-def _has_peak(row: Row) -> bool:
-    return row["status"] == "completed" and bool(row["peak_memory_gb"])
+def _peak(row: Attempt) -> float:
+    """What a completed trial took, in GB; 0 where that is not known."""
+    return row.peak_memory_gb or 0.0 if row.status == "completed" else 0.0
 
 
 def _ran_out(figures: Figures) -> bool:
-    return any(row["status"] == "out_of_memory" for row in figures.attempts)
+    return any(row.status == "out_of_memory" for row in figures.attempts)
 
 
 def _up(gb: float) -> float:

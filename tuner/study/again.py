@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tuner.records.rows import Row
+from tuner.records.attempts import Attempt
 from tuner.records.study_json import AUTO_BATCH, classes, workloads
 from tuner.study.selection import source_of
 from tuner.workloads.lookup import Classes, find_workload
@@ -18,7 +18,7 @@ from tuner.workloads.lookup import Classes, find_workload
 FLAGS = {"overrides": "set", "study": "from"}  # options that the command line calls otherwise
 
 
-def run_again(options: Mapping[str, Any], row: Row, threads: int | None, defaults: Mapping[str, Any]) -> str:
+def run_again(options: Mapping[str, Any], row: Attempt, threads: int | None, defaults: Mapping[str, Any]) -> str:
     """The command that runs one trial of a study again; on the CPU it gives the same figures.
 
     The number of threads is part of it, since the last digits of a sum depend on that; so is the memory with which
@@ -30,16 +30,15 @@ def run_again(options: Mapping[str, Any], row: Row, threads: int | None, default
         threads: that the trial computed with; None where that is not known.
         defaults: of the options.
     """
-    if not options["auto_memory"] and row["attempts"] > 1 and row.get("limit_gb"):
-        enough = math.ceil(100 * row["limit_gb"]) / 100
+    if not options["auto_memory"] and row.attempts > 1 and row.limit_gb:
+        enough = math.ceil(100 * row.limit_gb) / 100
         options = {**options, "model_memory_gb": max(options["model_memory_gb"], enough)}
-    seed = row.get("seed", options["seed"])
     split_seed = options["seed"] if options["split_seed"] is None else options["split_seed"]
     anew = {
-        "only": row["name"],
-        "seed": seed,
+        "only": row.name,
+        "seed": row.seed,
         "seeds": 1,
-        "split_seed": None if split_seed == seed else split_seed,
+        "split_seed": None if split_seed == row.seed else split_seed,
         "time_limit": None,
         "limit": None,
         "output": None,
@@ -53,9 +52,9 @@ def run_again(options: Mapping[str, Any], row: Row, threads: int | None, default
     return f"{program()} {shlex.join(arguments({**options, **anew}, defaults))}"
 
 
-def train_again(folder: Path, row: Row) -> str:
+def train_again(folder: Path, row: Attempt) -> str:
     """The command that trains one trial of a study again."""
-    return f"{program()} train --from {shlex.quote(str(folder))} --trial {row['trial_id']}"
+    return f"{program()} train --from {shlex.quote(str(folder))} --trial {row.trial_id}"
 
 
 def program() -> str:
@@ -74,7 +73,7 @@ def load_again(folder: Path, workload: str = "") -> str:
     return f"tuner.load_best({', '.join(filter(None, [repr(str(folder)), workload]))})"
 
 
-def its_options(options: Mapping[str, Any], row: Row, study: Mapping[str, Any]) -> Mapping[str, Any]:
+def its_options(options: Mapping[str, Any], row: Attempt, study: Mapping[str, Any]) -> Mapping[str, Any]:
     """A study's options as far as they are of one trial: of its workload, and with the batch that it was given.
 
     Args:
@@ -84,10 +83,10 @@ def its_options(options: Mapping[str, Any], row: Row, study: Mapping[str, Any]) 
     """
     if len(workloads(study)) > 1:
         options = _of_workload(options, row, classes(study))
-    batch = study.get(AUTO_BATCH, {}).get(row["trial_id"])
+    batch = study.get(AUTO_BATCH, {}).get(row.trial_id)
     if batch is None:
         return options
-    key = find_workload(row["workload"], classes(study)).memory_scales_with  # beside other trials it would be another
+    key = find_workload(row.workload, classes(study)).memory_scales_with  # beside other trials it would be another
     others = [text for text in options["overrides"] if text.partition("=")[0] != key]
     return {**options, "overrides": [*others, f"{key}={batch}"]}
 
@@ -106,10 +105,9 @@ def arguments(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[s
     return words
 
 
-def values_again(row: Row) -> str:
+def values_again(row: Attempt) -> str:
     """A configuration's values as options of ``tune run``, where nothing else is known of its study."""
-    values = {key.removeprefix("config/"): value for key, value in row.items() if key.startswith("config/")}
-    return shlex.join(word for key, value in values.items() for word in ("--set", f"{key}={value}"))
+    return shlex.join(word for key, value in row.config.items() for word in ("--set", f"{key}={value}"))
 
 
 def _texts(value: Any) -> list[str]:
@@ -119,11 +117,11 @@ def _texts(value: Any) -> list[str]:
     return [str(each) for each in value] if isinstance(value, (list, tuple)) else [str(value)]
 
 
-def _of_workload(options: Mapping[str, Any], row: Row, known: Classes) -> dict[str, Any]:
+def _of_workload(options: Mapping[str, Any], row: Attempt, known: Classes) -> dict[str, Any]:
     """A study's options, without those that are of other workloads than a row's."""
-    name = row["workload"]
+    name = row.workload
     its_own = source_of(options["data"], name, known)
-    overrides = [text for text in options["overrides"] if f"config/{text.partition('=')[0]}" in row]
+    overrides = [text for text in options["overrides"] if text.partition("=")[0] in row.config]
     skip_bad = options["skip_bad"] and find_workload(name, known).skips_bad_files
     named = {"workload": known.get(name, name), "data": its_own}
     return {**options, **named, "overrides": overrides, "skip_bad": skip_bad}

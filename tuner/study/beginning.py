@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError
 from tuner.placement.packing import Plan
+from tuner.records.attempts import Attempt
 from tuner.records.epochs import EPOCHS, read_epochs
 from tuner.records.journal import read_attempts
-from tuner.records.rows import Row
 from tuner.records.study_folder import ATTEMPTS, StudyFolder
 from tuner.records.study_json import AUTO_BATCH
 from tuner.reporting.tables import estimates_text, monitoring_text, plan_text
@@ -26,7 +26,7 @@ from tuner.study.auto_batch import Sized
 from tuner.study.live_search import LiveSearch, first_suggestions, fitting
 from tuner.study.planning import Estimates, plan_requests, whole_bytes
 from tuner.study.resume import check_same, ended, listed, remaining, with_more_samples, with_more_seeds
-from tuner.trial import Device, Request, Trial, title
+from tuner.trial import Device, Request, Status, Trial, title
 from tuner.workloads.lookup import classes_of
 from tuner.workloads.task import Tasks, accumulated, describe, metrics_of
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def earlier_attempts(settings: Settings, study: Mapping[str, Any], described: Mapping[str, Any]) -> list[Row]:
+def earlier_attempts(settings: Settings, study: Mapping[str, Any], described: Mapping[str, Any]) -> list[Attempt]:
     """The journal of the study that is gone on with; empty for a new one.
 
     Raises:
@@ -50,7 +50,7 @@ def plan_left(
     tasks: Tasks,
     estimates: Estimates,
     trials: Sequence[Trial],
-    attempts: Sequence[Row],
+    attempts: Sequence[Attempt],
     devices: Sequence[Device],
     settings: Settings,
     live: LiveSearch | None,
@@ -80,7 +80,7 @@ def print_beginning(
     console: Console,
     plan: Plan,
     requests: Sequence[Request],
-    attempts: Sequence[Row],
+    attempts: Sequence[Attempt],
     tasks: Tasks,
     sized: Sized,
     live: LiveSearch | None,
@@ -195,10 +195,10 @@ def _search_text(live: LiveSearch) -> str:
     )
 
 
-def _given_up_lines(attempts: Sequence[Row]) -> list[str]:
+def _given_up_lines(attempts: Sequence[Attempt]) -> list[str]:
     """What would run the trials of a finished study again that did not end well; none if all did."""
-    last = Counter({row["trial_id"]: row["status"] for row in attempts}.values())
-    remedies = {
+    last = Counter({row.trial_id: row.status for row in attempts}.values())
+    remedies: dict[Status, str] = {
         "out_of_memory": "--on-oom grow, a larger --max-attempts or more memory runs them again",
         "failed": "--max-failures 1 runs them again",
     }

@@ -12,7 +12,7 @@ from tuner.errors import TunerError
 from tuner.estimation import calibration
 from tuner.estimation.registry import can_be_calibrated
 from tuner.placement.packing import Plan
-from tuner.records.rows import Row
+from tuner.records.attempts import Attempt
 from tuner.records.study_folder import RESULTS
 from tuner.reporting.console import print_table
 from tuner.reporting.seeds import has_seeds, print_averages
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-Again = Callable[[Row, Path, Plan], str]
+Again = Callable[[Attempt, Path, Plan], str]
 
 
 def learn_from(result: StudyResult, settings: Settings, console: Console) -> None:
@@ -37,12 +37,12 @@ def learn_from(result: StudyResult, settings: Settings, console: Console) -> Non
     devices = {device.label: device for device in result.plan.devices}
     service = estimation_service(settings)
     samples: dict[str, list[calibration.Sample]] = {}
-    for row in result.rows:
-        estimate = result.estimates[row["trial_id"]]
-        as_estimated = can_be_calibrated(estimate) and f"config/{ACCUMULATION}" not in row
-        if row["status"] == "completed" and row["peak_memory_gb"] and as_estimated and row["device"] in devices:
-            key = service.key(row["workload"], devices[row["device"]].name)
-            samples.setdefault(key, []).append(calibration.to_sample(estimate, int(row["peak_memory_gb"] * GB)))
+    for row in result.trials:
+        estimate = result.estimates[row.trial_id]
+        as_estimated = can_be_calibrated(estimate) and ACCUMULATION not in row.config
+        if row.status == "completed" and row.peak_memory_gb and as_estimated and row.device in devices:
+            key = service.key(row.workload, devices[row.device].name)
+            samples.setdefault(key, []).append(calibration.to_sample(estimate, int(row.peak_memory_gb * GB)))
     try:
         for key, measured in samples.items():
             calibration.record(key, measured)
@@ -84,33 +84,32 @@ def print_end(
     assert result.folder is not None
     metrics = figures.metrics
     several = len(metrics) > 1
-    lines = [estimate_accuracy(result.rows)] if figures.settings.auto_memory else []
+    lines = [estimate_accuracy(result.trials)] if figures.settings.auto_memory else []
     lines += [f"advice: {said}" for said in advise(figures)]
     lines += [f"results: {result.folder / RESULTS}", f"report: {page}" if page else ""]
     for workload, metric in metrics.items():
-        rows = [row for row in result.rows if row["workload"] == workload]
+        rows = [row for row in result.trials if row.workload == workload]
         if several:
             console.print(workload, style="bold", markup=False)
         if tables:
             _print_tables(console, rows, metric)
-        best = next((row for row in rows if row["status"] == "completed"), None)
+        best = next((row for row in rows if row.status == "completed"), None)
         if best:
-            name = title(workload, best["name"], several=several, seed=best["seed"] if has_seeds(rows) else None)
+            name = title(workload, best.name, several=several, seed=best.seed if has_seeds(rows) else None)
             which = "best single trial" if has_seeds(rows) else "best"
-            lines.append(
-                f"{which}: {name}, {metric} {best[metric]:.4f}. Again: {again(best, result.folder, result.plan)}"
-            )
+            how = again(best, result.folder, result.plan)
+            lines.append(f"{which}: {name}, {metric} {best.number(metric):.4f}. Again: {how}")
     console.print("\n".join(line for line in lines if line), markup=False, soft_wrap=True)
 
 
-def _print_tables(console: Console, rows: Sequence[Row], metric: str) -> None:
+def _print_tables(console: Console, rows: Sequence[Attempt], metric: str) -> None:
     """A workload's trials; with several seeds its configurations, and of the trials those that are not completed."""
     if not has_seeds(rows):
         print_table(console, results_table(rows, metric))
         return
     print_averages(console, rows, metric)
-    others = [row for row in rows if row["status"] != "completed"]
-    if ran := [row for row in others if row["device"]]:
+    others = [row for row in rows if row.status != "completed"]
+    if ran := [row for row in others if row.device]:
         print_table(console, results_table(ran, metric, seeds=True))
     if len(others) > len(ran):
         console.print(f"{len(others) - len(ran)} of {len(rows)} trials never started")

@@ -8,8 +8,8 @@ from typing import Any
 
 from tuner.errors import InputError
 from tuner.estimation.service import memory_key
+from tuner.records.attempts import Attempt
 from tuner.records.epochs import Line
-from tuner.records.rows import Row
 from tuner.search.configurations import configurations
 from tuner.search.searchers import Searcher, State
 from tuner.search.spaces import MAX_REJECTED_DRAWS
@@ -99,7 +99,7 @@ class LiveSearch:
         number, why = self.settings.num_samples, f", the last one because of {self.fault}" if self.fault else ""
         return f"search: ended after {len(self.trials)} of {number} trials, as it suggests none that can be used{why}"
 
-    def recall(self, trials: Sequence[Trial], ended: Mapping[str, Row], epochs: Iterable[Line]) -> None:
+    def recall(self, trials: Sequence[Trial], ended: Mapping[str, Attempt], epochs: Iterable[Line]) -> None:
         """Tells the searcher again what it suggested before this process began, and what came of it.
 
         Args:
@@ -121,7 +121,7 @@ class LiveSearch:
                 if value is not None:
                     self.searcher.report(trial.trial_id, line["epoch"], value)
             if row := ended.get(trial.trial_id):
-                self.tell(trial.trial_id, row["status"], row.get(self.workload.metric))
+                self.tell(trial.trial_id, row.status, row.metrics.get(self.workload.metric))
 
     def tell(self, trial_id: str, status: Status, value: float | None) -> None:
         """Tells the searcher how a trial has ended for good."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from tuner.errors import ExecutionError, InputError
 from tuner.execution.loop import Executor
-from tuner.records.rows import Row
+from tuner.records.attempts import Attempt
 from tuner.records.study_folder import BEST
 from tuner.records.study_json import STUDY
 from tuner.reporting.console import make_console
@@ -100,18 +100,18 @@ class _Study:
         return "" if settings.dry_run else self._weights(result, settings.output or settings.resume)
 
     def _weights(self, result: StudyResult, output: str | None) -> str:
-        (row,), folder = result.rows, result.folder
+        (row,), folder = result.trials, result.folder
         assert folder is not None
-        if row["status"] != "completed":
-            reason = f"{row['status']}: {row['error']}"
+        if row.status != "completed":
+            reason = f"{row.status}: {row.error}"
             raise ExecutionError(
                 f"{self.wanted.name} could not be trained: {reason}: {self._remedy(str(folder), output, row)}"
             )
         _say(f"{self.wanted.name}: {folder / BEST}\n")
         return str((folder / BEST).resolve())
 
-    def _remedy(self, folder: str, output: str | None, row: Row | None = None) -> str:
-        status, again = (row["status"], row["attempts"]) if row else ("interrupted", 0)
+    def _remedy(self, folder: str, output: str | None, row: Attempt | None = None) -> str:
+        status, again = (row.status, row.attempts) if row else ("interrupted", 0)
         if status == "diverged":  # it never runs again, and would end as before
             return f"change what it is trained with, and remove {folder} or give another --output"
         more = {

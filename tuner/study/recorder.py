@@ -9,8 +9,8 @@ from dataclasses import replace
 from tuner.execution.loop import Weights
 from tuner.integrations.trackers.threads import Trackers
 from tuner.placement.retry import Retry
+from tuner.records.attempts import Times
 from tuner.records.epochs import EPOCHS, EpochLog
-from tuner.records.rows import Times
 from tuner.records.study_folder import StudyFolder
 from tuner.reporting.progress import StudyProgress
 from tuner.trial import DeviceLost, EpochReport, Outcome, Placement, Request

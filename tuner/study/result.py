@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError
 from tuner.placement.packing import Plan
-from tuner.records.rows import Row
+from tuner.records.attempts import Attempt, Line
 from tuner.trial import SUCCESSFUL, MemoryEstimate
 
 if TYPE_CHECKING:
@@ -28,21 +28,26 @@ class StudyResult:
     Attributes:
         plan: how the trials shared the devices.
         estimates: each trial's estimate before calibration, by trial id.
-        rows: one for each trial, each workload's best first, with the CSV's names; empty after a dry run.
+        trials: the last attempt of each trial, each workload's best first; empty after a dry run.
         folder: where the results are; None after a dry run.
         workloads: what was trained, by name.
     """
 
     plan: Plan
     estimates: Mapping[str, MemoryEstimate]
-    rows: list[Row] = field(default_factory=list)
+    trials: Sequence[Attempt] = ()
     folder: Path | None = None
     workloads: Mapping[str, Workload] = field(default_factory=dict)
 
     @property
+    def rows(self) -> list[Line]:
+        """One for each trial, each workload's best first, with the CSV's names; empty after a dry run."""
+        return [trial.to_line() for trial in self.trials]
+
+    @property
     def exit_code(self) -> int:
         """0 if every trial was completed or pruned on purpose, else 1."""
-        return 0 if all(row["status"] in SUCCESSFUL for row in self.rows) else 1
+        return 0 if all(trial.status in SUCCESSFUL for trial in self.trials) else 1
 
     def __fspath__(self) -> str:
         """Its folder: wherever the folder of a study is expected, the result does as well.
@@ -80,10 +85,10 @@ class StudyResult:
         """The rows as a DataFrame with the CSV's columns; of one workload it knows its best, and plots."""
         import pandas as pd
 
-        from tuner.records.rows import columns
+        from tuner.records.attempts import columns
         from tuner.reporting.frame import StudyFrame, study_frame
 
-        table = pd.DataFrame(self.rows, columns=columns(self.rows))
+        table = pd.DataFrame(self.rows, columns=columns(self.trials))
         if len(self.workloads) != 1:
             return StudyFrame(table)
         (workload,) = self.workloads.values()
@@ -93,12 +98,14 @@ class StudyResult:
         """The study in a line."""
         if self.folder is None:
             return f"StudyResult(dry run of {len(self.estimates)} trials)"
-        counts = ", ".join(f"{number} {status}" for status, number in Counter(r["status"] for r in self.rows).items())
+        counts = ", ".join(
+            f"{number} {status}" for status, number in Counter(each.status for each in self.trials).items()
+        )
         return f"StudyResult({str(self.folder)!r}: {counts})"
 
     def _repr_html_(self) -> str | None:
         """The trials as a table in a notebook."""
-        return self.to_frame()._repr_html_() if self.rows else None
+        return self.to_frame()._repr_html_() if self.trials else None
 
     def _only_workload(self, asked: str) -> Workload:
         if self.folder is None:

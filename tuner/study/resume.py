@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from tuner.errors import InputError
 from tuner.placement.retry import Accumulated, Retry, RetryPolicy, next_attempt
-from tuner.records.rows import Row
+from tuner.records.attempts import Attempt
 from tuner.records.study_json import AUTO_BATCH
-from tuner.trial import ACCUMULATION, GB, AttemptResult, Request, Trial, is_auto, with_batch
+from tuner.trial import ACCUMULATION, Request, Trial, is_auto, with_batch
 from tuner.workloads.task import Tasks
 
 Study = Mapping[str, Any]
@@ -141,7 +141,7 @@ def with_more_samples(study: Study, number: int | None) -> dict[str, Any]:
     return {**study, "options": stored, "settings": {**settings, "num_samples": number}}
 
 
-def ended(attempts: Sequence[Row], left: Sequence[Request]) -> dict[str, Row]:
+def ended(attempts: Sequence[Attempt], left: Sequence[Request]) -> dict[str, Attempt]:
     """By trial id the last line of each trial that has ended for good.
 
     Args:
@@ -149,7 +149,7 @@ def ended(attempts: Sequence[Row], left: Sequence[Request]) -> dict[str, Row]:
         left: the trials that have not.
     """
     open_ids = {request.trial.trial_id for request in left}
-    return {row["trial_id"]: row for row in attempts if row["trial_id"] not in open_ids}
+    return {row.trial_id: row for row in attempts if row.trial_id not in open_ids}
 
 
 def _batches(study: Study, trials: Sequence[Trial]) -> dict[tuple[str, str], int]:
@@ -188,7 +188,7 @@ def _more_samples(study: Study, described: Mapping[str, Any]) -> bool:
     return random and alone and same_ids and bool(asked[: len(own)] == own)
 
 
-def _differing(own: Sequence[Row], asked: Sequence[Row]) -> str:
+def _differing(own: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str, Any]]) -> str:
     """In a few words how lists of configurations differ."""
     if len(own) != len(asked):
         return f" (it has {len(own)}, not {len(asked)})"
@@ -244,7 +244,7 @@ def merged_options(
 
 def remaining(
     requests: Sequence[Request],
-    attempts: Sequence[Row],
+    attempts: Sequence[Attempt],
     policy: RetryPolicy,
     *,
     whole_bytes: int,
@@ -259,9 +259,9 @@ def remaining(
         whole_bytes: the most that a trial can be given now.
         accumulated: as in ``next_attempt``.
     """
-    lines: dict[str, list[Row]] = {}
+    lines: dict[str, list[Attempt]] = {}
     for row in attempts:
-        lines.setdefault(row["trial_id"], []).append(row)
+        lines.setdefault(row.trial_id, []).append(row)
     left = []
     for request in requests:
         after: Request | None = request
@@ -272,30 +272,20 @@ def remaining(
     return left
 
 
-def attempt_result(row: Row) -> AttemptResult:
-    """How the attempt of a journal's line ended."""
-    return AttemptResult(
-        status=row["status"],
-        lost=row.get("lost", ""),
-        limit_bytes=int((row.get("limit_gb") or 0) * GB),
-        peak_bytes=None if row["peak_memory_gb"] is None else int(row["peak_memory_gb"] * GB),
-    )
-
-
 def _after(
-    request: Request, row: Row, policy: RetryPolicy, whole_bytes: int, accumulated: Accumulated
+    request: Request, row: Attempt, policy: RetryPolicy, whole_bytes: int, accumulated: Accumulated
 ) -> Request | None:
-    steps = row.get(f"config/{ACCUMULATION}")  # as it was, and not as it would be with what there is now
+    steps = row.config.get(ACCUMULATION)  # as it was, and not as it would be with what there is now
     config = {name: value for name, value in request.trial.config.items() if name != ACCUMULATION}
     config = {**config, **({ACCUMULATION: steps} if steps else {})}
     request = replace(request, trial=replace(request.trial, config=config))
     no_jitter: Callable[[], float] = lambda: 0.0  # noqa: E731  # the wait is over
     retry = next_attempt(
-        request, attempt_result(row), policy, whole_bytes=whole_bytes, accumulated=accumulated, random=no_jitter
+        request, row.result, policy, whole_bytes=whole_bytes, accumulated=accumulated, random=no_jitter
     )
-    if retry is None and row["status"] == "out_of_memory" and request.need_bytes > attempt_result(row).limit_bytes:
+    if retry is None and row.status == "out_of_memory" and request.need_bytes > row.result.limit_bytes:
         # Given up with less memory than it would be given now.
         retry = Retry(replace(request, history=replace(request.history, out_of_memory=1)), 0.0)
     if retry is None:
         return None
-    return replace(retry.request, trial=replace(retry.request.trial, attempt=row["attempts"] + 1))
+    return replace(retry.request, trial=replace(retry.request.trial, attempt=row.attempts + 1))

@@ -25,7 +25,6 @@ from tuner.spec.settings import Settings
 from tuner.study.live_search import LiveSearch
 from tuner.study.planning import Estimates, whole_bytes
 from tuner.study.recorder import Recorder
-from tuner.study.resume import attempt_result
 from tuner.study.steering import Pruning, Steering
 from tuner.trial import ACCUMULATION, EpochReport, Outcome, Request, Trial
 from tuner.workloads.task import Tasks, accumulated, metrics_of
@@ -129,8 +128,8 @@ def _feedback(estimates: Estimates, folder: StudyFolder) -> StudyFeedback:
     feedback = StudyFeedback(estimates.raw, estimates.known, need_bytes)
     trials = {request.trial.trial_id: request.trial for request in estimates.requests}
     for row in folder.attempts():
-        if f"config/{ACCUMULATION}" not in row and row["trial_id"] in trials:
-            feedback.learn(trials[row["trial_id"]], attempt_result(row))
+        if ACCUMULATION not in row.config and row.trial_id in trials:
+            feedback.learn(trials[row.trial_id], row.result)
     return feedback
 
 

@@ -126,7 +126,7 @@ def run_study(
         page = write_report(console, result, metrics_of(tasks), again) if settings.report else None
         with suppress(OSError):  # nobody reads it any more: a closed pipe or terminal
             if again:
-                figures = Figures(result.rows, attempts, plan, settings, metrics_of(tasks), from_python)
+                figures = Figures(result.trials, attempts, plan, settings, metrics_of(tasks), from_python)
                 print_end(console, result, figures, again, page, tables=not (returns_table and in_notebook()))
             if live and not broken and (early := live.ended_early()):
                 console.print(early, markup=False, soft_wrap=True)

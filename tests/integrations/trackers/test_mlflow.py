@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.attempts import attempt
 from tests.integrations.trackers.test_tensorboard import LISTED
 from tests.study.test_study import Interrupted, study
 from tuner.errors import InputError
@@ -119,7 +120,7 @@ def test_an_attempt_that_trains_epochs_again_replaces_them(tmp_path: Path, uri: 
     tracker.begin(TrackedTrial(replace(trial, attempt=2), "cpu", 1, {1: {"epoch/val_loss": 0.5}}))
     for epoch in (2, 3):
         tracker.log("t001", epoch, {"epoch/val_loss": 0.25})
-    tracker.end({"trial_id": "t001", "status": "completed", "attempts": 2, "seed": 0, "config/lr": 0.1})
+    tracker.end(attempt(trial_id="t001", attempts=2, **{"config/lr": 0.1}))
     (run,) = runs(uri).values()
     assert steps(uri, run, "epoch/val_loss") == {1: 0.5, 2: 0.25, 3: 0.25}
     assert run.info.status == "FINISHED"
@@ -132,8 +133,7 @@ def test_a_name_that_mlflow_does_not_take_costs_its_signs_alone(tmp_path: Path, 
         tracker.open(TrackedStudy("out", "id", tmp_path))
         tracker.begin(TrackedTrial(trial, "cpu", epoch, {}))
         tracker.log("t001", epoch + 1, {"epoch/val_recall@10": 0.5})
-        row = {"trial_id": "t001", "status": "completed", "attempts": 1, "seed": 0, "config/lr@0": 0.1}
-        tracker.end({**row, "val_recall@10": 0.5})
+        tracker.end(attempt(trial_id="t001", **{"config/lr@0": 0.1, "val_recall@10": 0.5}))
     (run,) = runs(uri).values()
     assert steps(uri, run, "epoch/val_recall_10") == {1: 0.5, 2: 0.5}
     assert run.data.metrics["val_recall_10"] == 0.5

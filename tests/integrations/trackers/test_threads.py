@@ -47,7 +47,7 @@ class Stand:
         self.told.append(("log", trial_id, epoch))
 
     def end(self, row: dict[str, Any]) -> None:
-        self.told.append(("end", row["trial_id"], row["status"]))
+        self.told.append(("end", row.trial_id, row.status))
 
     def close(self) -> None:
         self.told.append(("close",))

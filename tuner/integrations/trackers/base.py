@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from tuner.records.attempts import AFTER_METRICS, Attempt
 from tuner.records.epochs import MEMORY, Line
-from tuner.records.rows import BEFORE_METRICS, JOURNAL_ONLY, Row
 from tuner.trial import GB, ConfigValue, EpochReport, Trial
 
 Figures = dict[str, float]
@@ -76,7 +76,7 @@ class Tracker(Protocol):
     def log(self, trial_id: str, epoch: int, figures: Figures) -> None:
         """An epoch has ended."""
 
-    def end(self, row: Row) -> None:
+    def end(self, row: Attempt) -> None:
         """A trial has ended; ``row`` is its row in the CSV."""
 
     def close(self) -> None:
@@ -96,19 +96,17 @@ def line_figures(line: Line) -> Figures:
     return {name: float(value) for name, value in named.items() if isinstance(value, (int, float))}
 
 
-def row_figures(row: Row) -> Figures:
+def row_figures(row: Attempt) -> Figures:
     """The numbers in a row of the CSV without the configuration: metrics, epochs, seconds, shares and memory."""
-    others = {*BEFORE_METRICS, *JOURNAL_ONLY, *TEXTS} - {"attempts"}
-    own = {key: value for key, value in row.items() if key not in others and not key.startswith("config/")}
-    return {key: float(value) for key, value in own.items() if isinstance(value, (int, float))}
+    names = ("attempts", *row.metrics, *AFTER_METRICS)
+    return {name: float(value) for name in names if isinstance(value := row.value(name), (int, float))}
 
 
-def row_texts(row: Row) -> dict[str, str]:
+def row_texts(row: Attempt) -> dict[str, str]:
     """The texts in a row: what was trained, where, and how it ended."""
-    return {key: str(row[key]) for key in TEXTS if row.get(key)}
+    return {key: str(value) for key in TEXTS if (value := row.value(key))}
 
 
-def row_config(row: Row) -> dict[str, ConfigValue]:
+def row_config(row: Attempt) -> dict[str, ConfigValue]:
     """The final configuration in a row, and its seed."""
-    config = {key.removeprefix("config/"): value for key, value in row.items() if key.startswith("config/")}
-    return {**config, "seed": row["seed"]}
+    return {**row.config, "seed": row.seed}

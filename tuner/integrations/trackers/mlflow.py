@@ -24,7 +24,7 @@ from tuner.integrations.trackers.base import (
     row_texts,
 )
 from tuner.machine.caps import environment
-from tuner.records.rows import Row
+from tuner.records.attempts import Attempt
 from tuner.trial import SUCCESSFUL
 
 if TYPE_CHECKING:
@@ -122,16 +122,16 @@ class MLflow:
         known.epoch = epoch
         self._batch(known.run_id, figures, epoch)
 
-    def end(self, row: Row) -> None:
+    def end(self, row: Attempt) -> None:
         """Adds the final figures, how the trial ended, and what a retry has changed in its configuration."""
-        known = self._runs.pop(row["trial_id"])
+        known = self._runs.pop(row.trial_id)
         late = {_plain(key): str(value) for key, value in row_config(row).items()}
         late = {key: value for key, value in late.items() if key not in known.params}
         tags = {f"tuner.{key}": value for key, value in row_texts(row).items()}
         # The step is the number of attempts: a resumed trial ends more than once, and MLflow shows the last.
-        self._batch(known.run_id, row_figures(row), row["attempts"], late, tags)
-        interrupted = row["status"] == "interrupted"
-        status = "FINISHED" if row["status"] in SUCCESSFUL else "KILLED" if interrupted else "FAILED"
+        self._batch(known.run_id, row_figures(row), row.attempts, late, tags)
+        interrupted = row.status == "interrupted"
+        status = "FINISHED" if row.status in SUCCESSFUL else "KILLED" if interrupted else "FAILED"
         self._client.set_terminated(known.run_id, status)
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from tuner.integrations.trackers.base import Figures, TrackedStudy, TrackedTrial, row_config, row_figures
-from tuner.records.rows import Row
+from tuner.records.attempts import Attempt
 from tuner.trial import SUCCESSFUL
 
 if TYPE_CHECKING:
@@ -58,11 +58,11 @@ class TensorBoard:
         for name, value in figures.items():
             self._writers[trial_id].add_scalar(name, value, epoch)
 
-    def end(self, row: Row) -> None:
+    def end(self, row: Attempt) -> None:
         """Writes hyperparameters and final figures into a file of their own, which replaces an earlier one."""
         from tensorboardX import SummaryWriter
 
-        writer = self._writers.pop(row["trial_id"])
+        writer = self._writers.pop(row.trial_id)
         writer.close()
         folder = Path(writer.logdir)
         for earlier in folder.glob(f"*{HPARAMS}"):
@@ -71,7 +71,7 @@ class TensorBoard:
             for each in _session(row):
                 summary.file_writer.add_summary(each)
             for name, value in row_figures(row).items():
-                summary.add_scalar(name, value, row["epochs"])
+                summary.add_scalar(name, value, row.epochs)
 
     def close(self) -> None:
         """Closes the files of trials that have not ended."""
@@ -84,7 +84,7 @@ def _folder_name(tracked: TrackedTrial) -> str:
     return f"{tracked.trial.trial_id}-{plain}"
 
 
-def _session(row: Row) -> list[object]:
+def _session(row: Attempt) -> list[object]:
     """The two messages that HParams reads: the hyperparameters, and how the trial ended.
 
     TensorBoard makes the experiment, a list of all trials' hyperparameters, from these.
@@ -98,7 +98,7 @@ def _session(row: Row) -> list[object]:
             start.hparams[key].string_value = value
         else:
             start.hparams[key].number_value = value
-    status = "STATUS_SUCCESS" if row["status"] in SUCCESSFUL else "STATUS_FAILURE"
+    status = "STATUS_SUCCESS" if row.status in SUCCESSFUL else "STATUS_FAILURE"
     end = SessionEndInfo(status=Status.Value(status))
     return [
         _summary("_hparams_/session_start_info", HParamsPluginData(session_start_info=start, version=0)),

@@ -14,8 +14,8 @@ from queue import SimpleQueue
 from threading import Thread
 
 from tuner.integrations.trackers.base import Figures, TrackedStudy, TrackedTrial, Tracker, epoch_figures, line_figures
+from tuner.records.attempts import Attempt
 from tuner.records.epochs import EPOCHS, histories, read_epochs
-from tuner.records.rows import Row
 from tuner.trial import EpochReport, Placement
 
 CLOSE_SECONDS = 30.0
@@ -68,9 +68,9 @@ class Trackers:
         self._figures.setdefault(trial_id, {})[report.epoch] = figures
         self._send(lambda tracker: tracker.log(trial_id, report.epoch, figures))
 
-    def ended(self, row: Row) -> None:
+    def ended(self, row: Attempt) -> None:
         """A trial has ended for good or for now; one that was never placed has no run."""
-        trial_id = row["trial_id"]
+        trial_id = row.trial_id
         if trial_id not in self._placements:
             return
         if trial_id not in self._begun:  # it failed before its first report

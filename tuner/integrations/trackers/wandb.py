@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tuner.errors import ParameterError
 from tuner.integrations.trackers.base import Figures, TrackedStudy, TrackedTrial, row_config, row_figures, row_texts
-from tuner.records.rows import Row
+from tuner.records.attempts import Attempt
 from tuner.trial import SUCCESSFUL
 
 if TYPE_CHECKING:
@@ -77,12 +77,12 @@ class WandB:
         if epoch >= run.step:
             run.log(figures, step=epoch)
 
-    def end(self, row: Row) -> None:
+    def end(self, row: Attempt) -> None:
         """Adds the final figures and how it ended, and finishes the run."""
-        run = self._runs.pop(row["trial_id"])
+        run = self._runs.pop(row.trial_id)
         run.config.update(row_config(row), allow_val_change=True)
         run.summary.update({**row_figures(row), **row_texts(row)})
-        run.finish(exit_code=0 if row["status"] in SUCCESSFUL else 1)
+        run.finish(exit_code=0 if row.status in SUCCESSFUL else 1)
 
     def close(self) -> None:
         """Nothing to do: every run that has ended is finished."""

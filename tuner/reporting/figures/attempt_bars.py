@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tuner.records.rows import Row
+from tuner.records.attempts import Attempt
 
 PAUSE_SECONDS = 30.0  # while nothing runs for longer than this, and for longer than ...
 PAUSE_SHARE = 0.1  # ... this share of the time in which something does, the time is left out
@@ -39,27 +39,26 @@ class Bar:
     lane: int = 0
 
 
-def to_bars(attempts: Sequence[Row]) -> list[Bar]:
+def to_bars(attempts: Sequence[Attempt]) -> list[Bar]:
     """The attempts whose times and device are known, seconds counted from the first; without lanes."""
     known = [
-        row
+        (row, row.device, row.started_at, row.ended_at)
         for row in attempts
-        if isinstance(row.get("started_at"), (int, float)) and isinstance(row.get("ended_at"), (int, float))
+        if row.device and row.started_at is not None and row.ended_at is not None and row.ended_at >= row.started_at
     ]
-    known = [row for row in known if row.get("device") and row["ended_at"] >= row["started_at"]]
-    zero = min((row["started_at"] for row in known), default=0.0)
+    zero = min((started for _, _, started, _ in known), default=0.0)
     return [
         Bar(
-            trial_id=row["trial_id"],
-            device=row["device"],
-            attempt=row["attempts"],
-            status=row["status"],
-            start=round(row["started_at"] - zero, 3),
-            end=round(row["ended_at"] - zero, 3),
-            reserved_gb=row.get("limit_gb") or 0.0,
-            used_gb=row["peak_memory_gb"],
+            trial_id=row.trial_id,
+            device=device,
+            attempt=row.attempts,
+            status=row.status,
+            start=round(started - zero, 3),
+            end=round(ended - zero, 3),
+            reserved_gb=row.limit_gb or 0.0,
+            used_gb=row.peak_memory_gb,
         )
-        for row in known
+        for row, device, started, ended in known
     ]
 
 

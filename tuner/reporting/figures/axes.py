@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeGuard
 
-from tuner.records.rows import Row
+from tuner.records.attempts import CONFIG, Attempt
 from tuner.reporting.figures.chart import number_text, plain, usual_end
 
 EVEN = 8  # so many different values stand at even distances; more numbers stand where they are
@@ -58,29 +58,29 @@ class Axis:
         return {"tickvals": places, "ticktext": [plain(text) for text in texts], "range": [-0.06, 1.06]}
 
 
-def varying(rows: Sequence[Row]) -> list[str]:
+def varying(rows: Sequence[Attempt]) -> list[str]:
     """The columns of the hyperparameters that have more than one value."""
-    keys = dict.fromkeys(key for row in rows for key in row if key.startswith("config/"))
-    return [key for key in keys if len({repr(row.get(key)) for row in rows}) > 1]
+    keys = dict.fromkeys(f"{CONFIG}{key}" for row in rows for key in row.config)
+    return [key for key in keys if len({repr(row.value(key)) for row in rows}) > 1]
 
 
-def value_axis(key: str, rows: Sequence[Row]) -> Axis:
+def value_axis(key: str, rows: Sequence[Attempt]) -> Axis:
     """The axis of a hyperparameter: few values at even distances, many numbers on a linear or logarithmic scale."""
-    values = [row.get(key) for row in rows]
+    values = [row.value(key) for row in rows]
     known = [value for value in values if value is not None]
     numbers = [value for value in known if _is_number(value)]
     if len(set(map(repr, known))) <= EVEN or len(numbers) < len(known):
         return _even(key, values)
     low, high = min(numbers), max(numbers)
     if low > 0 and high / low >= LOGARITHMIC:
-        logs = [None if value is None else math.log10(value) for value in values]
+        logs = [math.log10(value) if _is_number(value) else None for value in values]
         return _scaled(key, "logarithmic", logs, math.log10(low), math.log10(high))
-    return _scaled(key, "linear", values, low, high)
+    return _scaled(key, "linear", [value if _is_number(value) else None for value in values], low, high)
 
 
-def metric_axis(key: str, rows: Sequence[Row]) -> Axis:
+def metric_axis(key: str, rows: Sequence[Attempt]) -> Axis:
     """A metric's axis, linear; the few values that are far larger than the others stand at its end."""
-    values = [row[key] for row in rows]
+    values = [row.number(key) for row in rows]
     low, high = min(values), usual_end(values)
     return _scaled(key, "linear", [min(value, high) for value in values], low, high)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
-from tuner.records.rows import Row
+from tuner.records.attempts import Attempt
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure as Plot
@@ -33,11 +33,11 @@ class Chart:
     minimum_width: int = 0
 
 
-def hover(rows: Sequence[Row | None], metric: str, names: Names) -> dict[str, object]:
+def hover(rows: Sequence[Attempt | None], metric: str, names: Names) -> dict[str, object]:
     """What the points of these rows say, the trial's name and its metric; None stands for a gap."""
     return {
-        "text": [row and plain(names[row["trial_id"]]) for row in rows],
-        "customdata": [row and [row["trial_id"], row[metric]] for row in rows],
+        "text": [row and plain(names[row.trial_id]) for row in rows],
+        "customdata": [row and [row.trial_id, row.number(metric)] for row in rows],
         "hovertemplate": f"%{{text}}<br>{plain(metric)} %{{customdata[1]}}<extra></extra>",
     }
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tuner.records.rows import Row
+from tuner.records.attempts import Attempt
 from tuner.records.seed_statistics import averages
 from tuner.reporting.figures.axes import Axis, metric_axis, value_axis
 from tuner.reporting.seeds import has_seeds
@@ -26,8 +26,8 @@ class Compared:
         noun: what a row is: "trial" or "configuration".
     """
 
-    rows: list[Row]
-    trials: list[Row]
+    rows: list[Attempt]
+    trials: list[Attempt]
     metric: str
     noun: str
 
@@ -46,22 +46,26 @@ class Compared:
         return metric_axis(self.metric, [*self.rows, *self.trials])
 
 
-def compared(rows: Sequence[Row], metric: str) -> Compared:
+def compared(rows: Sequence[Attempt], metric: str) -> Compared:
     """What of a workload's trials ended well and has the metric: configurations where there are several seeds.
 
     Args:
         rows: of one workload, best first.
         metric: its column.
     """
-    done = [row for row in rows if row["status"] in SUCCESSFUL and row.get(metric) is not None]
+    done = [row for row in rows if row.status in SUCCESSFUL and row.value(metric) is not None]
     if not has_seeds(rows):
         return Compared(done, [], metric, "trial")
-    done = [row for row in done if row["status"] == "completed"]  # as means are of these
-    best = {row["name"]: row for row in reversed(done)}
+    done = [row for row in done if row.status == "completed"]  # as means are of these
+    best = {row.name: row for row in reversed(done)}
     mean = f"mean {metric}"
     means = [
-        {**best[each.name], "trial_id": mean_id(best[each.name]), mean: round(each.interval.mean, DIGITS)}
+        _with_metric(best[each.name], mean, round(each.interval.mean, DIGITS), mean_id(best[each.name]))
         for each in averages(rows, metric)
         if each.interval
     ]
-    return Compared(means, [{**row, mean: row[metric]} for row in done], mean, "configuration")
+    return Compared(means, [_with_metric(row, mean, row.number(metric)) for row in done], mean, "configuration")
+
+
+def _with_metric(row: Attempt, name: str, value: float, trial_id: str = "") -> Attempt:
+    return replace(row, trial_id=trial_id or row.trial_id, metrics={**row.metrics, name: value})

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tuner.records.rows import Row
+from tuner.records.attempts import Attempt
 from tuner.reporting.figures.axes import Axis, varying
 from tuner.reporting.figures.chart import Chart, Names, count_text, hover, number_text, plain
 from tuner.reporting.figures.compared import Compared, compared
@@ -44,15 +44,15 @@ def _too_few(found: Compared, metric: str) -> str:
     return f"All {found.noun}s have the same hyperparameters, so there is nothing to compare."
 
 
-def _common(rows: Sequence[Row], keys: Sequence[str]) -> str:
+def _common(rows: Sequence[Attempt], keys: Sequence[str]) -> str:
     """What most of the best tenth, and at least three, have in common."""
     best = rows[: max(3, len(rows) // 10)]
     if len(rows) < 2 * len(best):
         return ""
     found = []
     for key in keys:
-        value, count = Counter(number_text(row.get(key)) for row in best).most_common(1)[0]
-        share = sum(number_text(row.get(key)) == value for row in rows) / len(rows)
+        value, count = Counter(number_text(row.value(key)) for row in best).most_common(1)[0]
+        share = sum(number_text(row.value(key)) == value for row in rows) / len(rows)
         if count >= COMMON * len(best) and count / len(best) > share:
             found.append(f"{count} have {key.removeprefix('config/')} {value}")
     return f"Of the best {len(best)}, {', '.join(found)}." if found else ""
@@ -64,7 +64,7 @@ def _draw(axes: Sequence[Axis], found: Compared, names: Names) -> Plot:
     margin = {"l": max(52, _half_width(axes[0])), "r": max(18, _half_width(axes[-1])), "t": 34, "b": 12}
     plot = new_plot(380, margin=margin, dragmode=False)
     places = [axis.spread(0.035 if count > 20 else 0.0, number) for number, axis in zip(numbers, axes, strict=True)]
-    order = sorted(range(count), key=lambda row: found.rows[row][found.metric])
+    order = sorted(range(count), key=lambda row: found.rows[row].number(found.metric))
     bins = min(SHADES, count)
     for bin_ in reversed(range(bins)):  # the best are drawn last
         members = [row for rank, row in enumerate(order) if rank * bins // count == bin_]

@@ -26,14 +26,12 @@ def learning_curves(study: StudyView, workload: str) -> Chart:
         return Chart(title, "This study kept no epochs (epochs.jsonl), so there are no curves.")
     rows = study.of_workload(workload)
     all_ = _by_trial(study, metric)
-    others = {row["trial_id"] for name in study.metrics if name != workload for row in study.of_workload(name)}
-    running = [trial_id for trial_id in study.running if trial_id not in {row["trial_id"] for row in rows} | others]
-    ranked = [trial_id for trial_id in (*(row["trial_id"] for row in rows), *running) if all_.get(trial_id)]
+    others = {row.trial_id for name in study.metrics if name != workload for row in study.of_workload(name)}
+    running = [trial_id for trial_id in study.running if trial_id not in {row.trial_id for row in rows} | others]
+    ranked = [trial_id for trial_id in (*(row.trial_id for row in rows), *running) if all_.get(trial_id)]
     if not ranked:
         return Chart(title, f"No epoch with a {metric} has ended yet, so there are no curves.")
-    best = [
-        row["trial_id"] for row in rows[: len(SYMBOLS)] if row["status"] == "completed" and all_.get(row["trial_id"])
-    ]
+    best = [row.trial_id for row in rows[: len(SYMBOLS)] if row.status == "completed" and all_.get(row.trial_id)]
     shown = {trial_id: all_[trial_id] for trial_id in subset(ranked, SHOWN)}
     plot = _draw(shown, best, metric, study.trial_names)
     return Chart(title, _finding(study, workload, all_, len(shown), len(ranked)), plot)
@@ -93,14 +91,14 @@ def _finding(study: StudyView, workload: str, all_: Curves, shown: int, ranked: 
         if shown == ranked
         else (f": {shown} of {ranked:,} trials, the ten best and others evenly by rank")
     )
-    best = next((row for row in rows if row["status"] == "completed"), None)
-    points = all_.get(best["trial_id"]) if best else None
+    best = next((row for row in rows if row.status == "completed"), None)
+    points = all_.get(best.trial_id) if best else None
     if not best or not points:
         return text + "."
     epoch = min(points, key=points.__getitem__)
     last = max(points)
     which = "best single trial" if has_seeds(rows) else "best"
-    name = study.trial_names[best["trial_id"]]
+    name = study.trial_names[best.trial_id]
     text += f". The {which}, {name}, was lowest at {number_text(points[epoch])} after epoch {epoch} of {last}"
     if last > 1:
         text += "; it was still falling at its end" if epoch == last else ", and did not get lower after that"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
@@ -102,7 +103,7 @@ def _effect(axis: Axis, found: Compared) -> str:
         return _numeric_effect(axis, found)
     groups: dict[str, list[float]] = {}
     for row in found.rows:
-        groups.setdefault(number_text(row.get(axis.key)), []).append(row[found.metric])
+        groups.setdefault(number_text(row.value(axis.key)), []).append(row.number(found.metric))
     medians = {value: statistics.median(group) for value, group in groups.items()}
     low, high = min(medians, key=medians.__getitem__), max(medians, key=medians.__getitem__)
     said = {value: f"{number_text(medians[value])}, {count_text(len(groups[value]), found.noun)}" for value in groups}
@@ -113,17 +114,15 @@ def _effect(axis: Axis, found: Compared) -> str:
 def _numeric_effect(axis: Axis, found: Compared) -> str:
     """In which quarter of the trials by this hyperparameter the metric was lowest, and the rank correlation."""
     rows, metric = found.rows, found.metric
-    known = sorted(
-        (row for row in rows if isinstance(row.get(axis.key), (int, float))), key=lambda row: row[axis.key]
-    )
+    known = sorted((row for row in rows if math.isfinite(row.number(axis.key))), key=lambda row: row.number(axis.key))
     if len(known) < len(rows) or len(known) < 2 * QUARTERS:
         return f"{metric} of {count_text(len(rows), found.noun)} against {axis.label}."
     cuts = [number * len(known) // QUARTERS for number in range(QUARTERS + 1)]
     quarters = [known[start:end] for start, end in pairwise(cuts)]
-    medians = [statistics.median(row[metric] for row in quarter) for quarter in quarters]
+    medians = [statistics.median(row.number(metric) for row in quarter) for quarter in quarters]
     best = min(range(QUARTERS), key=medians.__getitem__)
-    low, high = quarters[best][0][axis.key], quarters[best][-1][axis.key]
-    rho = rank_correlation([row[axis.key] for row in known], [row[metric] for row in known])
+    low, high = quarters[best][0].number(axis.key), quarters[best][-1].number(axis.key)
+    rho = rank_correlation([row.number(axis.key) for row in known], [row.number(metric) for row in known])
     return (
         f"Of the quarters by {axis.label}, that from {number_text(low)} to {number_text(high)} has the lowest "
         f"{found.median} ({number_text(medians[best])}). Rank correlation {rho:+.2f}."

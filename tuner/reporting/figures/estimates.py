@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tuner.records.rows import Row
+from tuner.records.attempts import Attempt
 from tuner.reporting.figures.chart import Chart, Names, plain
 from tuner.reporting.figures.style import colour, new_plot
 from tuner.reporting.study_view import StudyView
@@ -32,13 +32,13 @@ def estimate_against_peak(study: StudyView) -> Chart:
     return Chart(title, text, _draw(rows, study.trial_names))
 
 
-def measured(rows: Sequence[Row]) -> list[Row]:
+def measured(rows: Sequence[Attempt]) -> list[Attempt]:
     """The completed rows whose peak is known."""
-    return [row for row in rows if row["status"] == "completed" and row["peak_memory_gb"]]
+    return [row for row in rows if row.status == "completed" and row.peak_memory_gb]
 
 
-def _draw(rows: Sequence[Row], names: Names) -> Plot:
-    estimated, peaks = [row["estimated_memory_gb"] for row in rows], [row["peak_memory_gb"] for row in rows]
+def _draw(rows: Sequence[Attempt], names: Names) -> Plot:
+    estimated, peaks = [row.estimated_memory_gb for row in rows], [row.number("peak_memory_gb") for row in rows]
     least, most = min(*estimated, *peaks), 1.06 * max(*estimated, *peaks)
     low = 0.94 * least if least > most / 3 else 0.0
     over = [peak > guess for guess, peak in zip(estimated, peaks, strict=True)]
@@ -51,8 +51,8 @@ def _draw(rows: Sequence[Row], names: Names) -> Plot:
         mode="markers",
         x=estimated,
         y=peaks,
-        text=[plain(names[row["trial_id"]]) for row in rows],
-        customdata=[[row["trial_id"]] for row in rows],
+        text=[plain(names[row.trial_id]) for row in rows],
+        customdata=[[row.trial_id] for row in rows],
         hovertemplate="%{text}<br>estimated %{x} GB, peak %{y} GB<extra></extra>",
         marker={
             "size": 6 if len(rows) > MANY else 9,

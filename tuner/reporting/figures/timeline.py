@@ -25,7 +25,7 @@ def timelines(study: StudyView) -> list[Chart]:
     title = "Timeline"
     bars = to_bars(study.attempts)
     if not bars:
-        placed = any(row.get("device") for row in study.attempts)
+        placed = any(row.device for row in study.attempts)
         why = "it ran before the times of attempts were kept" if placed else "no attempt has ended yet"
         return [Chart(title, f"There is no timeline: {why}.")]
     bars, pauses = without_pauses(bars)

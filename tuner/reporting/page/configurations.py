@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from tuner.records.row_queries import CONFIG, metric_columns
-from tuner.records.rows import Row
+from tuner.records.attempts import CONFIG, Attempt
+from tuner.records.row_queries import metric_columns
 from tuner.records.seed_statistics import Average, Interval, averages
 from tuner.reporting.figures.axes import varying
 from tuner.reporting.page.table import NAME, cell_classes, cell_text, head_cell, sortable_table
@@ -19,7 +19,7 @@ VERDICTS = {"=": "cannot be told from the best", "better": "better on common see
 Cells = Mapping[str, tuple[str, str]]  # by column the text, and what it is sorted by
 
 
-def configurations_table(rows: Sequence[Row], metric: str, name: str) -> str:
+def configurations_table(rows: Sequence[Attempt], metric: str, name: str) -> str:
     """A workload's configurations as a ``<table>``, the smallest mean first.
 
     Args:
@@ -29,9 +29,9 @@ def configurations_table(rows: Sequence[Row], metric: str, name: str) -> str:
     """
     others = {key: intervals(rows, key) for key in metric_columns(rows, metric) if key != metric}
     tried = varying(rows)
-    own: dict[str, list[Row]] = {}
+    own: dict[str, list[Attempt]] = {}
     for row in rows:
-        own.setdefault(row[NAME], []).append(row)
+        own.setdefault(row.name, []).append(row)
     lines = {}
     for each in averages(rows, metric):
         means = {f"mean {key}": by_name[each.name] for key, by_name in others.items()}
@@ -44,9 +44,9 @@ def configurations_table(rows: Sequence[Row], metric: str, name: str) -> str:
     return sortable_table(name, caption, heads, [_line(key, cells, classes) for key, cells in lines.items()])
 
 
-def values_text(rows: Iterable[Row], key: str) -> str:
+def values_text(rows: Iterable[Attempt], key: str) -> str:
     """What these rows have in a column, each value once."""
-    return ", ".join(dict.fromkeys(cell_text(row.get(key)) for row in rows))
+    return ", ".join(dict.fromkeys(cell_text(row.value(key)) for row in rows))
 
 
 def _cells(

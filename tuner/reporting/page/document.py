@@ -12,7 +12,7 @@ from html import escape
 from importlib import resources
 from string import Template
 
-from tuner.records.rows import Row
+from tuner.records.attempts import Attempt
 from tuner.reporting.figures.attempt_bars import to_bars, without_pauses
 from tuner.reporting.figures.chart import Chart, count_text
 from tuner.reporting.figures.compared import compared
@@ -121,7 +121,7 @@ def _head(study: StudyView) -> str:
 
 
 def _counts(study: StudyView) -> str:
-    counts = Counter(str(row["status"]) for row in study.rows)
+    counts = Counter(str(row.status) for row in study.rows)
     parts = [f"{counts[status]} {status.replace('_', ' ')}" for status in STATUSES if counts[status]]
     waiting = study.total - len(study.rows)
     parts += [f"{waiting} not ended yet"] if waiting else []
@@ -146,14 +146,14 @@ def _times(study: StudyView) -> list[tuple[str, str]]:
                 duration(max(bar.end for bar in without_pauses(bars)[0])),
             )
         )
-    trained = sum(row.get("duration_s") or 0 for row in study.attempts)
+    trained = sum(row.duration_s or 0 for row in study.attempts)
     found.append(("Training", f"{duration(trained)} over all attempts"))
     return found
 
 
-def _bar(rows: Sequence[Row], total: int) -> str:
+def _bar(rows: Sequence[Attempt], total: int) -> str:
     """How many trials ended how, as a bar; the counts are in the text below it."""
-    counts = Counter(str(row["status"]) for row in rows)
+    counts = Counter(str(row.status) for row in rows)
     shares = [(status, counts[status] / max(1, total)) for status in STATUSES if counts[status]]
     spans = "".join(f'<span class="{status}" style="width:{100 * share:.3f}%"></span>' for status, share in shares)
     return f'<div class="bar" aria-hidden="true">{spans}</div>'
@@ -161,7 +161,7 @@ def _bar(rows: Sequence[Row], total: int) -> str:
 
 def _running(study: StudyView) -> str:
     names = study.trial_names
-    ended = {row["trial_id"] for row in study.rows if row["status"] != "interrupted"}
+    ended = {row.trial_id for row in study.rows if row.status != "interrupted"}
     lines = [(names.get(each, each), line["epoch"]) for each, line in study.running.items() if each not in ended]
     if not lines or len(study.rows) >= study.total:
         return ""
@@ -184,7 +184,7 @@ def _configurations(study: StudyView, workload: str, metric: str) -> str:
 def _trials(study: StudyView) -> str:
     if not study.rows:
         return section("All trials", "all", '<p class="none">No trial has ended yet.</p>')
-    counts = Counter(str(row["status"]) for row in study.rows)
+    counts = Counter(str(row.status) for row in study.rows)
     options = "".join(
         f'<option value="{escape(each)}">{escape(each)} ({counts[each]})</option>' for each in sorted(counts)
     )
@@ -198,9 +198,9 @@ def _trials(study: StudyView) -> str:
     return section("All trials", "all", f"{controls}{table}{_reasons(study.rows)}")
 
 
-def _reasons(rows: Sequence[Row]) -> str:
+def _reasons(rows: Sequence[Attempt]) -> str:
     """Why trials did not complete: each reason once."""
-    reasons = Counter((str(row["status"]), str(row["error"])) for row in rows if row.get("error"))
+    reasons = Counter((str(row.status), str(row.error)) for row in rows if row.error)
     if not reasons:
         return ""
     items = "".join(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from tuner.records.rows import AFTER_METRICS, BEFORE_METRICS, Row, columns
+from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, Attempt, columns
 from tuner.reporting.figures.axes import varying
 from tuner.reporting.seeds import has_seeds
 
@@ -15,7 +15,7 @@ THEN = ("attempts", "epochs", "duration_s", "peak_memory_gb", "estimated_memory_
 LAST = ("error",)
 
 
-def trials_table(rows: Sequence[Row], metrics: Mapping[str, str]) -> str:
+def trials_table(rows: Sequence[Attempt], metrics: Mapping[str, str]) -> str:
     """The rows as a ``<table>``; columns with the same value in every row have the class ``same``.
 
     Args:
@@ -29,7 +29,7 @@ def trials_table(rows: Sequence[Row], metrics: Mapping[str, str]) -> str:
     return f"<style>{_column_styles(classes.values())}</style>{sortable_table('trials', caption, heads, lines)}"
 
 
-def ordered_columns(rows: Sequence[Row], metrics: Mapping[str, str]) -> list[str]:
+def ordered_columns(rows: Sequence[Attempt], metrics: Mapping[str, str]) -> list[str]:
     """The CSV's columns: the name, metrics and status, what was tried, then the others.
 
     The seed stands by the name where there are several. So a phone shows the figures without being scrolled.
@@ -49,11 +49,11 @@ def cell_text(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def cell_classes(key: str, rows: Sequence[Row]) -> str:
+def cell_classes(key: str, rows: Sequence[Attempt]) -> str:
     """The CSS classes of a column's cells: ``n`` of numbers, ``s`` where all are the same."""
-    texts = {cell_text(row.get(key)) for row in rows}
+    texts = {cell_text(row.value(key)) for row in rows}
     same = "s" if len(texts) == 1 and key not in (NAME, STATUS) and len(rows) > 1 else ""
-    numbers = all(isinstance(row.get(key), (int, float, type(None))) for row in rows)
+    numbers = all(isinstance(row.value(key), (int, float, type(None))) for row in rows)
     return " ".join(filter(None, (same, "n" if numbers and texts != {""} else "")))
 
 
@@ -89,14 +89,14 @@ def _column_styles(classes: Iterable[str]) -> str:
     return f"{','.join(numbers)} {{ text-align: right }} {','.join(same)} {{ display: none }}"
 
 
-def _line(row: Row, listed: Sequence[str]) -> str:
+def _line(row: Attempt, listed: Sequence[str]) -> str:
     cells = []
     for key in listed:
-        text = escape(cell_text(row.get(key)))
+        text = escape(cell_text(row.value(key)))
         if key == NAME:
             cells.append(f'<th scope="row">{text}</th>')
         elif key == STATUS:
             cells.append(f'<td><span class="status {text}">{text}</span>')
         else:
             cells.append(f"<td>{text}")
-    return f'<tr data-trial="{escape(str(row["trial_id"]))}">{"".join(cells)}</tr>'
+    return f'<tr data-trial="{escape(str(row.trial_id))}">{"".join(cells)}</tr>'

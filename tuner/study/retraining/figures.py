@@ -8,7 +8,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING
 
 from tuner.errors import TunerError
-from tuner.records.rows import written
+from tuner.records.attempts import written
 from tuner.reporting.console import print_text
 from tuner.study.retraining.past_trial import PastTrial
 from tuner.trial import Device

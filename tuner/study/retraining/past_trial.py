@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError
+from tuner.records.attempts import Attempt
 from tuner.records.journal import read_attempts
-from tuner.records.rows import BEFORE_METRICS, Row, columns
 from tuner.records.seed_statistics import best_by_mean
 from tuner.records.study_folder import ATTEMPTS
 from tuner.records.study_json import STUDY, classes, read_study, workloads
@@ -47,7 +47,7 @@ class PastTrial:
 
     folder: Path
     study: Mapping[str, Any]
-    row: Row
+    row: Attempt
     chosen: str = ""
     accumulations: tuple[int, ...] = (1,)
     notes: Sequence[str] = ()
@@ -56,7 +56,7 @@ class PastTrial:
     @property
     def workload(self) -> Workload:
         """What it trained."""
-        return self.given or find_workload(self.row["workload"], classes(self.study))
+        return self.given or find_workload(self.row.workload, classes(self.study))
 
     @property
     def config(self) -> Config:
@@ -72,8 +72,7 @@ class PastTrial:
     @property
     def metrics(self) -> dict[str, float | None]:
         """Its figures, as they are written."""
-        names = columns([self.row])
-        return {name: self.row[name] for name in names[len(BEFORE_METRICS) : names.index("epochs")]}
+        return dict(self.row.metrics)
 
     @property
     def threads(self) -> int:
@@ -84,7 +83,7 @@ class PastTrial:
     def source(self) -> str:
         """Where the study had the workload's data."""
         given = self.study["options"].get("data", DEFAULT_DATA)
-        return source_of(given, self.row["workload"], classes(self.study)) or self.workload.default_data
+        return source_of(given, self.row.workload, classes(self.study)) or self.workload.default_data
 
     def load_data(self, source: str | None) -> Any:
         """The data, split as the study had them.
@@ -109,18 +108,17 @@ class PastTrial:
         """Whether these are the study's data; they may lie in a folder of another name."""
         prints = self.study["fingerprint"]
         if isinstance(prints, list):
-            prints = prints[workloads(self.study).index(self.row["workload"])]
+            prints = prints[workloads(self.study).index(self.row.workload)]
         if prints == fingerprint(data):
             return True
         named = is_dataclass(data) and not isinstance(data, type) and hasattr(data, "name")
         return named and prints == fingerprint(replace(data, name=Path(self.source).name))
 
     def _chosen(self, source: str) -> Any:
-        name, options = self.row["workload"], self.study["options"]
-        config = {key.removeprefix("config/"): value for key, value in self.row.items() if key.startswith("config/")}
+        name, options = self.row.workload, self.study["options"]
         skip_bad = bool(options.get("skip_bad")) and self.workload.skips_bad_files
         split_seed = self.study.get("split_seed", self.study["seed"])
-        entry = {**config, "name": self.row["name"]}
+        entry = {**self.row.config, "name": self.row.name}
         return chosen_before([entry], [name], source, split_seed, skip_bad, classes(self.study), [self.workload])
 
 
@@ -154,18 +152,18 @@ def find_trial(folder: Path, wanted: str, workload: Wanted | None, seed: int | N
     if name is not None and name not in names:
         raise InputError(f"--workload {name}: the study in {folder} is of {', '.join(names)}")
     lines, notes = read_attempts(folder / ATTEMPTS, some=True)
-    attempts = [row for row in lines if name in (None, row["workload"])]
-    rows = sorted({row["trial_id"]: row for row in attempts}.values(), key=lambda row: str(row["trial_id"]))
+    attempts = [row for row in lines if name in (None, row.workload)]
+    rows = sorted({row.trial_id: row for row in attempts}.values(), key=lambda row: row.trial_id)
     if not rows:
         raise InputError(f"--from {folder}: no trial has ended there yet; go on by tune --resume {folder}")
-    metrics = {each: _metric(folder, study, each, given) for each in dict.fromkeys(row["workload"] for row in rows)}
-    values = {row["trial_id"]: _value(row, metrics) for row in rows}
+    metrics = {each: _metric(folder, study, each, given) for each in dict.fromkeys(row.workload for row in rows)}
+    values = {row.trial_id: row.number(metrics[row.workload]) for row in rows}
     if wanted == BEST_TRIAL:
         row, chosen = _best(folder, rows, seed, metrics, values)
     else:
         row, chosen = _named(folder, rows, wanted, seed, values)
-    mine = [each for each in attempts if each["trial_id"] == row["trial_id"]]
-    accumulations = tuple(each.get(f"config/{ACCUMULATION}", 1) for each in mine)
+    mine = [each for each in attempts if each.trial_id == row.trial_id]
+    accumulations = tuple(int(each.config.get(ACCUMULATION, 1)) for each in mine)
     return PastTrial(folder, study, row, chosen, accumulations, notes, given)
 
 
@@ -188,57 +186,54 @@ def _metric(folder: Path, study: Mapping[str, Any], name: str, given: Workload |
 
 
 def _best(
-    folder: Path, rows: Sequence[Row], seed: int | None, metrics: Mapping[str, str], values: Values
-) -> tuple[Row, str]:
+    folder: Path, rows: Sequence[Attempt], seed: int | None, metrics: Mapping[str, str], values: Values
+) -> tuple[Attempt, str]:
     """A trial of the configuration that is best by its mean, and why it is that one."""
-    completed = [row for row in rows if row["status"] == "completed" and values[row["trial_id"]] < math.inf]
+    completed = [row for row in rows if row.status == "completed" and values[row.trial_id] < math.inf]
     if not completed:
-        ids = f"{rows[0]['trial_id']} ({rows[0]['status']})"
+        ids = f"{rows[0].trial_id} ({rows[0].status})"
         raise InputError(f"--from {folder}: none of its trials is completed; name one by --trial, such as {ids}")
     _one_workload("--trial best", completed)
-    best = best_by_mean(completed, metrics[completed[0]["workload"]])
+    best = best_by_mean(completed, metrics[completed[0].workload])
     assert best is not None
-    row, which = _of_seeds([each for each in completed if each["name"] == best.name], seed, values)
-    if len({each["seed"] for each in completed}) == 1:
+    row, which = _of_seeds([each for each in completed if each.name == best.name], seed, values)
+    if len({each.seed for each in completed}) == 1:
         return row, ""
     seeds = f"{len(best.values)} seed{'s' * (len(best.values) != 1)}"
     return row, f"configuration {best.name}, best by mean over {seeds}; {which}"
 
 
-def _value(row: Row, metrics: Mapping[str, str]) -> float:
-    value = row.get(metrics[row["workload"]])
-    return math.inf if value is None else float(value)
-
-
-def _named(folder: Path, rows: Sequence[Row], wanted: str, seed: int | None, values: Values) -> tuple[Row, str]:
+def _named(
+    folder: Path, rows: Sequence[Attempt], wanted: str, seed: int | None, values: Values
+) -> tuple[Attempt, str]:
     """The trial of this id; else one of this name, and why it is that one."""
-    found = [row for row in rows if row["trial_id"] == wanted] or [row for row in rows if row["name"] == wanted]
+    found = [row for row in rows if row.trial_id == wanted] or [row for row in rows if row.name == wanted]
     if not found:
-        known = list(dict.fromkeys(str(row[key]) for key in ("trial_id", "name") for row in rows))
+        known = list(dict.fromkeys([*(row.trial_id for row in rows), *(row.name for row in rows)]))
         close = difflib.get_close_matches(wanted, known, cutoff=0.5)
         hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
         raise InputError(f"--trial {wanted}: no trial in {folder} has ended that is called so; {hint}")
     _one_workload(f"--trial {wanted}", found)
-    completed = [row for row in found if row["status"] == "completed" and values[row["trial_id"]] < math.inf]
+    completed = [row for row in found if row.status == "completed" and values[row.trial_id] < math.inf]
     if len(found) > 1 and seed is None and not completed:
-        seeds = ", ".join(str(row["seed"]) for row in found)
+        seeds = ", ".join(str(row.seed) for row in found)
         raise InputError(
             f"--trial {wanted}: it was trained with seeds {seeds}, and no trial of it is completed; "
             "choose one by --seed"
         )
     row, which = _of_seeds(found, seed, values)
-    return row, f"configuration {row['name']}; {which}" if len(found) > 1 else ""
+    return row, f"configuration {row.name}; {which}" if len(found) > 1 else ""
 
 
-def _of_seeds(rows: Sequence[Row], seed: int | None, values: Values) -> tuple[Row, str]:
+def _of_seeds(rows: Sequence[Attempt], seed: int | None, values: Values) -> tuple[Attempt, str]:
     """Of one configuration's trials that of the seed, else the best completed one; and which it is."""
-    if same := next((row for row in rows if row["seed"] == seed), None):
+    if same := next((row for row in rows if row.seed == seed), None):
         return same, f"seed {seed}"
-    best = min(rows, key=lambda row: (row["status"] != "completed", values[row["trial_id"]]))
-    return best, f"seed {best['seed']}" + f", the best of {len(rows)}" * (len(rows) > 1)
+    best = min(rows, key=lambda row: (row.status != "completed", values[row.trial_id]))
+    return best, f"seed {best.seed}" + f", the best of {len(rows)}" * (len(rows) > 1)
 
 
-def _one_workload(asked: str, rows: Sequence[Row]) -> None:
-    names = list(dict.fromkeys(row["workload"] for row in rows))
+def _one_workload(asked: str, rows: Sequence[Attempt]) -> None:
+    names = list(dict.fromkeys(row.workload for row in rows))
     if len(names) > 1:
         raise InputError(f"{asked}: there is one of {' and one of '.join(names)}; choose by --workload")

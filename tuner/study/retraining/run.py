@@ -48,22 +48,22 @@ def plan_run(past: PastTrial, options: Mapping[str, Any]) -> Run:
         InputError: with ``exact`` something is not as it was, or the trial has no figures.
     """
     config, row = past.config, past.row
-    seed = row["seed"] if options["seed"] is None else options["seed"]
+    seed = row.seed if options["seed"] is None else options["seed"]
     threads = options["threads"] or past.threads
     epochs = options["epochs"] or int(config["epochs"])
     most = numeric_hyperparameter(past.workload, "epochs").high
     if epochs > most:
         raise InputError(f"--epochs {epochs}: must be at most {most:g}")
-    was = {"seed": (seed, row["seed"]), "epochs": (epochs, config["epochs"]), "threads": (threads, past.threads)}
+    was = {"seed": (seed, row.seed), "epochs": (epochs, config["epochs"]), "threads": (threads, past.threads)}
     changes = [f"--{name} {now}" for name, (now, before) in was.items() if now != before]
     if options["exact"]:
         _check_exact(past, changes)
     last = epochs
     if options["all_data"] and options["epochs"] is None:
-        last = int(row.get("best_epoch") or 0)
+        last = int(row.metrics.get("best_epoch") or 0)
         if not last:
-            raise InputError(f"--all-data: {row['trial_id']} ({row['status']}) has no best epoch: say --epochs N")
-    trial = Trial(row["trial_id"], row["workload"], row["name"], {**config, "epochs": epochs}, seed)
+            raise InputError(f"--all-data: {row.trial_id} ({row.status}) has no best epoch: say --epochs N")
+    trial = Trial(row.trial_id, row.workload, row.name, {**config, "epochs": epochs}, seed)
     changes += ["--all-data"] * options["all_data"]
     return Run(past, trial, threads, options["all_data"], last, tuple(changes))
 
@@ -109,13 +109,11 @@ def check_room(trial: Trial, device: Device, estimate: MemoryEstimate) -> None:
 
 def _check_exact(past: PastTrial, changes: list[str]) -> None:
     row = past.row
-    if row["status"] != "completed":
+    if row.status != "completed":
+        raise InputError(f"--exact: {row.trial_id} is {row.status}: it has no figures that could come out again")
+    if not str(row.device).endswith("cpu"):
         raise InputError(
-            f"--exact: {row['trial_id']} is {row['status']}: it has no figures that could come out again"
-        )
-    if not str(row["device"]).endswith("cpu"):
-        raise InputError(
-            f"--exact: {row['trial_id']} ran on {row['device']}, and on GPUs the last digits differ from run to "
+            f"--exact: {row.trial_id} ran on {row.device}, and on GPUs the last digits differ from run to "
             "run, as sums are made in any order: leave it out"
         )
     if changes:

@@ -1,0 +1,111 @@
+"""The one check of what is read from a study's files, and the line that names the file and the field."""
+
+from __future__ import annotations
+
+import re
+import reprlib
+from collections.abc import Callable, Sequence
+from typing import Annotated, TypeVar
+
+from pydantic import PlainValidator, TypeAdapter, ValidationError
+
+from tuner.errors import InputError
+from tuner.trial import ConfigValue
+
+Checked = TypeVar("Checked")
+LARGEST = 1e300  # the largest number that is taken
+LARGEST_AMOUNT = 1e12  # of seconds, and of GB
+_TRIAL_ID = re.compile(r"\w[\w.+-]*")  # it is part of files' names
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("expected a text")
+    return value
+
+
+def _name(value: object) -> str:
+    text = _text(value)
+    if not text or "\0" in text:
+        raise ValueError("expected a name")
+    return text
+
+
+def _trial_id(value: object) -> str:
+    if not _TRIAL_ID.fullmatch(_text(value)):
+        raise ValueError("expected the id of a trial, such as 't001'")
+    return str(value)
+
+
+def _number(value: object) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= LARGEST:
+        raise ValueError("expected a number")
+    return value
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise ValueError("expected a whole number from 0")
+    return value
+
+
+def _amount(value: object) -> float:
+    number = float(_number(value))
+    if not 0 <= number <= LARGEST_AMOUNT:
+        raise ValueError(f"expected a number from 0 to {LARGEST_AMOUNT:g}")
+    return number
+
+
+def _metric(value: object) -> int | float | None:
+    return None if value is None else _number(value)
+
+
+def _config_value(value: object) -> ConfigValue:
+    if isinstance(value, (bool, str)):
+        return value
+    try:
+        return _number(value)
+    except ValueError:
+        raise ValueError("expected a number or a text") from None
+
+
+Text = Annotated[str, PlainValidator(_text)]
+Name = Annotated[str, PlainValidator(_name)]
+TrialId = Annotated[str, PlainValidator(_trial_id)]
+Whole = Annotated[int, PlainValidator(_whole)]
+Amount = Annotated[float, PlainValidator(_amount)]
+Metric = Annotated[float | None, PlainValidator(_metric)]
+CheckedValue = Annotated[ConfigValue, PlainValidator(_config_value)]
+
+
+def dotted(place: Sequence[int | str]) -> str:
+    """A field within others, as messages name it: ``plan.devices.0.name``."""
+    return ".".join(map(str, place))
+
+
+def checked(
+    adapter: TypeAdapter[Checked],
+    values: object,
+    where: str,
+    name: Callable[[Sequence[int | str]], str] = dotted,
+) -> Checked:
+    """What the adapter makes of values that were read.
+
+    Args:
+        adapter: of what is expected.
+        values: as they were read.
+        where: they stand, for messages.
+        name: how messages name a field.
+
+    Raises:
+        InputError: something is missing, or is not what it must be; the text names the first field.
+    """
+    try:
+        return adapter.validate_python(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = name(first["loc"])
+        if first["type"] == "missing":
+            raise InputError(f"{where}: has no {field}") from error
+        said = first["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+        raise InputError(f"{where}: {field} is {reprlib.repr(first['input'])}; {said}") from error
