@@ -31,9 +31,8 @@ from tuner.machine.devices import ram_device
 from tuner.records.attempts import Row
 from tuner.search.configurations import complete
 from tuner.sizing.choices import Chosen, Goal
-from tuner.sizing.configuration import Predictor, size_configuration
 from tuner.sizing.profile import profiled
-from tuner.sizing.workload import batch_bound, batch_key
+from tuner.sizing.workload_sizing import Predictor, batch_bound, batch_key, size_configuration
 from tuner.spec.settings import Settings
 from tuner.study.study import run_study
 from tuner.trial import GB, Configuration

@@ -20,8 +20,8 @@ from tuner.estimation.service import EstimationService
 from tuner.search.configurations import complete
 from tuner.sizing import profile, target
 from tuner.sizing.choices import Goal, explanations
-from tuner.sizing.configuration import Predictor, limited_by, size_configuration
 from tuner.sizing.search import DoesNotFit
+from tuner.sizing.workload_sizing import Predictor, limited_by, size_configuration
 from tuner.trial import GB, Device
 from tuner.workloads.graphsage.workload import GraphSAGE
 from tuner.workloads.lookup import find_workload
@@ -60,15 +60,15 @@ def optimize(**options):
         ({"key": ["a=b"]}, "--key a=b: has no effect without --config-path"),
         ({"config_path": ["nowhere.yaml"], "apply": True}, "config_path='nowhere.yaml': there is no such file"),
         ({"footprint": "nowhere"}, "footprint nowhere: there is no such file"),
-        ({"min_batch_size": 200}, "--min-batch-size 200 is above 128, the footprint's max_batch_size: lower it"),
-        ({"overrides": ["accumulation=2"]}, "--set accumulation=2: accumulation is chosen; see --target-effective"),
+        ({"min_batch_size": 200}, "min_batch_size=200 is above 128, the footprint's max_batch_size: lower it"),
+        ({"overrides": ["accumulation=2"]}, "overrides='accumulation=2': accumulation is chosen; see target"),
         (
             {"footprint": None, "overrides": ["accumulation=3"]},
-            "--set accumulation=3: accumulation is chosen; see --target-effective-batch",
+            "overrides='accumulation=3': accumulation is chosen; see target_effective_batch",
         ),
         (
             {"footprint": None, "overrides": ["batch_size=10"]},
-            "--set batch_size=10: batch_size is the batch, which is chosen; see --max-batch-size",
+            "overrides='batch_size=10': batch_size is the batch, which is chosen; see max_batch_size",
         ),
     ],
 )
@@ -213,7 +213,7 @@ def test_a_profile_runs_the_batches_of_a_step(ratings, monkeypatch) -> None:
 def test_a_smallest_batch_above_the_training_set_is_refused(ratings) -> None:
     predictor = on_the_cpu(TrainingTask(GraphSAGE(), ratings))
     config = complete({}, GraphSAGE().schema)
-    with pytest.raises(InputError, match="--min-batch-size 761 is above 760, the training set: lower it"):
+    with pytest.raises(InputError, match="min_batch_size=761 is above 760, the training set: lower it"):
         size_configuration(predictor, "a", config, Goal(GB, min_batch_size=761))
 
 
@@ -243,7 +243,7 @@ def test_a_batch_of_one_that_does_not_fit_says_by_how_much_and_what_would(rating
         DoesNotFit, match=r"wide: a batch of 1 takes .* GB more than the .* it fits a device of"
     ) as raised:
         size_configuration(predictor, "wide", config, Goal(half, safety_margin=0.5))
-    assert f"--set hidden_dim=2048 takes {half / GB:.2f} GB, which fits" in str(raised.value)
+    assert f"overrides='hidden_dim=2048' takes {half / GB:.2f} GB, which fits" in str(raised.value)
     device_gb = float(str(raised.value).split("it fits a device of ")[1].split(" GB")[0])
     assert device_gb == pytest.approx(raised.value.need_bytes / 0.5 / GB, abs=0.006)
 
@@ -313,7 +313,7 @@ def test_a_profile_that_never_fits_is_an_error(ratings, monkeypatch) -> None:
     chosen = size_configuration(predictor, "a", config, goal)
     monkeypatch.setattr(profile, "_corrected", lambda guess, took: lambda other: other.total_bytes)
     monkeypatch.setattr(profile, "measure", lambda *given: Measurement(2 * GB, 0, 0, 0, 0, 0))
-    with pytest.raises(InputError, match=r"after 3 rounds of --profile: .*: lower --safety-margin"):
+    with pytest.raises(InputError, match=r"after 3 rounds of profile=True: .*: lower safety_margin"):
         profile.profiled(predictor, config, goal, chosen)
 
 

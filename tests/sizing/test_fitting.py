@@ -150,7 +150,7 @@ def change(rows: list[dict[str, Any]], **values: Any) -> list[dict[str, Any]]:
         ([], "has no rows"),
         (measured()[:3], "3 rows are too few: measure 4 or more"),
         (change(measured(), batch_size=8), "batch_size is 8 in every row: measure other batches too"),
-        ([{"memory_gb": 1}], r"the column batch_size is missing \(columns are none\): name the batch by --batch"),
+        ([{"memory_gb": 1}], r"the column batch_size is missing \(columns are none\): name it: batch='COLUMN'"),
         ([{"memory": 1}], r"the column memory_gb is missing \(is it memory\? rename it\)"),
         ([{"b": 1}], r"the column memory_gb is missing \(columns are b\)"),
         (

@@ -80,7 +80,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 def test_a_file_that_is_there_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "own.toml"
     found = read(tmp_path, TEXT)
-    with pytest.raises(InputError, match=r"own.toml: is there already; give another name, or --overwrite"):
+    with pytest.raises(InputError, match=r"own.toml: is there already; give another name, or overwrite=True"):
         write_footprint(found, path)
     assert path.read_text() == TEXT
     with pytest.raises(InputError, match=r"none/x.toml: cannot be written: No such file or directory"):

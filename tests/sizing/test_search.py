@@ -16,8 +16,8 @@ def test_the_largest_batch_fits_and_one_more_does_not(limit: int) -> None:
 
 
 def test_a_bound_that_fits_is_named() -> None:
-    found = largest_batch(lambda batch: batch, GB, at_most=128, bound="--max-batch-size")
-    assert (found.batch_size, found.beyond_bytes, found.stopped_by) == (128, None, "--max-batch-size")
+    found = largest_batch(lambda batch: batch, GB, at_most=128, bound="max_batch_size")
+    assert (found.batch_size, found.beyond_bytes, found.stopped_by) == (128, None, "max_batch_size")
 
 
 @pytest.mark.parametrize("need", [lambda b: b**3, lambda b: b // 512 * 512 * 4096, lambda b: max(b, 10**6)])

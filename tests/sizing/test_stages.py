@@ -60,7 +60,7 @@ def test_what_does_not_fit_says_by_how_much_and_what_would() -> None:
 
 def test_the_smallest_batch_and_the_devices_count() -> None:
     first, _ = sized(80, min_batch_size=100, max_batch_size=120, devices=2, effective_batch=512)
-    assert (first.batch_size, first.stopped_by, first.accumulation) == (120, "--max-batch-size", 2)
+    assert (first.batch_size, first.stopped_by, first.accumulation) == (120, "max_batch_size", 2)
     assert first.effective_batch == 480
 
 
@@ -74,7 +74,7 @@ def test_a_footprint_without_stages_is_one_row() -> None:
 
 def test_variables_can_be_set_but_not_the_batch() -> None:
     assert stages_of(ENCODER, ["n_negatives=4"])["01"] == {"n_positives": 32, "n_negatives": 4}
-    with pytest.raises(InputError, match="--set batch_size=4: batch_size is the batch, which is chosen"):
+    with pytest.raises(InputError, match="overrides='batch_size=4': batch_size is the batch, which is chosen"):
         stages_of(ENCODER, ["batch_size=4"])
-    with pytest.raises(InputError, match="--set n_negatives=many: expected VARIABLE=NUMBER"):
+    with pytest.raises(InputError, match="overrides='n_negatives=many': expected VARIABLE=NUMBER"):
         stages_of(ENCODER, ["n_negatives=many"])

@@ -134,8 +134,8 @@ def test_batches_are_searched_once_for_trials_of_the_same_memory(monkeypatch: py
     searched = []
     from tuner.study import auto_batch
 
-    real = auto_batch.largest_batch_of
-    monkeypatch.setattr(auto_batch, "largest_batch_of", lambda *a, **k: searched.append(a[1]) or real(*a, **k))
+    real = auto_batch.Predictor.largest
+    monkeypatch.setattr(auto_batch.Predictor, "largest", lambda *a, **k: searched.append(a[1]) or real(*a, **k))
     found = sized(choice(*({"batch_size": AUTO, "lr": lr, "name": str(lr)} for lr in (0.1, 0.2, 0.3))))
     assert len(searched) == 1
     assert [each.trial.config["lr"] for each in found.batches] == [0.1, 0.2, 0.3]
@@ -235,7 +235,7 @@ def test_a_study_that_is_gone_on_with_knows_its_batches_and_searches_none(
     batch = written["auto_batch"]["t001"]
     assert written["configurations"][0]["batch_size"] == first.rows[0]["config/batch_size"] == batch
     assert f"{batch}" in (tmp_path / "out" / "results.csv").read_text()
-    monkeypatch.setattr("tuner.study.auto_batch.largest_batch_of", None)
+    monkeypatch.setattr("tuner.study.auto_batch.Predictor", None)
     resumed = {"output": None, "resume": str(tmp_path / "out")}
     assert study(tmp_path, auto, **resumed).rows == study(tmp_path, {**auto, "batch_size": batch}, **resumed).rows
     (tmp_path / "out" / "attempts.jsonl").write_text("")  # as if it had been broken off before its trial ended

@@ -18,12 +18,18 @@ from tuner.sizing.config_edits.edit_plan import EditPlan, Values, parse_keys, pl
 from tuner.sizing.config_edits.file_edit import FileEdit, apply_edits
 from tuner.sizing.config_edits.found_files import ConfigFile, find_config_files
 from tuner.sizing.config_edits.listed_configurations import SizedConfiguration
-from tuner.sizing.configuration import Predictor, limited_by, reachable, size_configuration
 from tuner.sizing.footprints.footprint import read_footprint
 from tuner.sizing.footprints.stages import size_stages, stages_of
 from tuner.sizing.profile import profiled
 from tuner.sizing.target import Target, detected_target, given_target
-from tuner.sizing.workload import batch_bound, batch_key
+from tuner.sizing.workload_sizing import (
+    Predictor,
+    batch_bound,
+    batch_key,
+    limited_by,
+    reachable,
+    size_configuration,
+)
 from tuner.study.selection import DEFAULT_DATA, DEFAULT_MODE, choose
 from tuner.trial import GB, MOST_GB, Config, Device, title
 from tuner.workloads.task import describe, load_tasks

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from tuner.errors import InputError
-from tuner.sizing.search import TRAINING_SET, largest_batch
+from tuner.errors import InputError, option
+from tuner.sizing.search import TRAINING_SET, USERS_BOUND, largest_batch
 from tuner.trial import ACCUMULATION, GB, Config
 
 Number = int | float
@@ -115,20 +115,16 @@ def lowered(
 
 
 def check_not_chosen(text: str, batch: str) -> None:
-    """Refuses a value of ``--set`` for what is chosen.
-
-    Args:
-        text: what was given, ``NAME=VALUE``.
-        batch: what the batch is called.
+    """Refuses an override, ``NAME=VALUE``, of what is chosen: the batch, by its name, or the accumulation.
 
     Raises:
-        InputError: it is for the batch or the accumulation.
+        InputError: it is one.
     """
-    name = text.partition("=")[0]
+    name, given = text.partition("=")[0], option("overrides", text)
     if name == batch:
-        raise InputError(f"--set {text}: {name} is the batch, which is chosen; see --max-batch-size")
+        raise InputError(f"{given}: {name} is the batch, which is chosen; see {option('max_batch_size')}")
     if name == ACCUMULATION:
-        raise InputError(f"--set {text}: {name} is chosen; see --target-effective-batch")
+        raise InputError(f"{given}: {name} is chosen; see {option('target_effective_batch')}")
 
 
 def explanations(chosen: Chosen, goal: Goal, given: Config) -> list[str]:
@@ -161,7 +157,7 @@ def _accumulation_text(chosen: Chosen, goal: Goal) -> str:
     together, wanted = chosen.batch_size * chosen.devices, goal.effective_batch
     if together > wanted:
         most = wanted // chosen.devices
-        remedy = f": --max-batch-size {most} keeps to it" if most else ""
+        remedy = f": {USERS_BOUND} {most} keeps to it" if most else ""
         return f"no accumulation, as a step of {together} is above the {wanted} wanted{remedy}"
     if chosen.accumulation < accumulation_for(chosen.batch_size, chosen.devices, wanted):
         return (

@@ -6,12 +6,11 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from tuner.errors import InputError
+from tuner.errors import InputError, option
 from tuner.estimation.measure import measure
 from tuner.estimation.overheads import RAY_BYTES
 from tuner.sizing.choices import Chosen, Goal
-from tuner.sizing.configuration import Predictor, size_configuration, with_fewer_pairs
-from tuner.sizing.workload import batch_key, in_batches
+from tuner.sizing.workload_sizing import Predictor, batch_key, in_batches, size_configuration, with_fewer_pairs
 from tuner.trial import GB, Config, MemoryEstimate
 
 ROUNDS = 3
@@ -54,7 +53,9 @@ def profiled(predictor: Predictor, config: Config, goal: Goal, chosen: Chosen) -
             return best, notes
     if best is not None:
         return best, notes
-    raise InputError(f"after {ROUNDS} rounds of --profile: {'; '.join(notes)}: lower --safety-margin")
+    raise InputError(
+        f"after {ROUNDS} rounds of {option('profile', True)}: {'; '.join(notes)}: lower {option('safety_margin')}"
+    )
 
 
 def _corrected(guess: MemoryEstimate, took_bytes: int) -> Callable[[MemoryEstimate], int]:

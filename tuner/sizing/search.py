@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from tuner.errors import InputError
+from tuner.errors import InputError, option
 from tuner.trial import GB
 
-TRAINING_SET = "the training set"  # a bound's name: a batch that has all of it
+# What bounds are called: the memory, a batch that has all samples, and the user's own bound.
+MEMORY, TRAINING_SET, USERS_BOUND = "memory", "the training set", "max_batch_size"
 Need = Callable[[int], int]  # bytes that a batch of so many samples takes
 
 
@@ -45,7 +46,9 @@ class LargestBatch:
     stopped_by: str
 
 
-def largest_batch(need: Need, limit_bytes: int, *, at_least: int = 1, at_most: int, bound: str) -> LargestBatch:
+def largest_batch(
+    need: Need, limit_bytes: int, *, at_least: int = 1, at_most: int, bound: str, growth: int = 0
+) -> LargestBatch:
     """The largest batch size that takes no more than ``limit_bytes``.
 
     A footprint is nearly linear in the batch, so a line through the ends of the interval that is left is a good
@@ -56,45 +59,47 @@ def largest_batch(need: Need, limit_bytes: int, *, at_least: int = 1, at_most: i
         limit_bytes: what there is.
         at_least: the smallest batch of interest.
         at_most: the largest.
-        bound: what ``at_most`` is called, such as "--max-batch-size".
+        bound: what ``at_most`` is called, such as "the training set".
+        growth: where it is not 0, a size is asked for only if a batch so many times smaller fits.
 
     Raises:
         DoesNotFit: a batch of ``at_least`` takes more.
     """
     need = cache(need)
     if need(at_least) > limit_bytes:
-        short = need(at_least) - limit_bytes
-        raise DoesNotFit(
-            f"a batch of {at_least} takes {need(at_least) / GB:.2f} GB, {short / GB:.2f} GB more than the "
-            f"{limit_bytes / GB:.2f} GB that there are",
-            need(at_least),
-            limit_bytes,
-        )
-    if need(at_most) <= limit_bytes:
-        return LargestBatch(at_most, need(at_most), None, bound)
-    fits, beyond, halve = at_least, at_most, False
+        raise DoesNotFit(does_not_fit(at_least, need(at_least), limit_bytes), need(at_least), limit_bytes)
+    fits, beyond = at_least, at_least if growth else at_most
+    while beyond < at_most and need(beyond) <= limit_bytes:
+        fits, beyond = beyond, min(growth * beyond, at_most)
+    if need(beyond) <= limit_bytes:
+        return LargestBatch(beyond, need(beyond), None, bound)
+    halve = False
     while beyond - fits > 1:
         middle = (fits + beyond) // 2
         guess = middle if halve else _on_the_line(need, fits, beyond, limit_bytes)
         before = beyond - fits
         fits, beyond = (guess, beyond) if need(guess) <= limit_bytes else (fits, guess)
         halve = beyond - fits > before // 2
-    return LargestBatch(fits, need(fits), need(beyond), "memory")
+    return LargestBatch(fits, need(fits), need(beyond), MEMORY)
+
+
+def does_not_fit(batch: int, need_bytes: int, limit_bytes: int) -> str:
+    """By how much a batch does not fit, in words."""
+    short = need_bytes - limit_bytes
+    return (
+        f"a batch of {batch} takes {need_bytes / GB:.2f} GB, {short / GB:.2f} GB more than the "
+        f"{limit_bytes / GB:.2f} GB that there are"
+    )
 
 
 def check_least(at_least: int, at_most: int, bound: str) -> None:
-    """Refuses a smallest batch that is above the largest.
-
-    Args:
-        at_least: the smallest batch of interest.
-        at_most: the largest that there can be.
-        bound: what ``at_most`` is called.
+    """Refuses a smallest batch above the largest that there can be, which ``bound`` names.
 
     Raises:
         InputError: it is.
     """
     if at_least > at_most:
-        raise InputError(f"--min-batch-size {at_least} is above {at_most}, {bound}: lower it")
+        raise InputError(f"{option('min_batch_size', at_least)} is above {at_most}, {bound}: lower it")
 
 
 def _on_the_line(need: Need, fits: int, beyond: int, limit_bytes: int) -> int:

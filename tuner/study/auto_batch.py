@@ -10,7 +10,7 @@ from tuner.errors import InputError
 from tuner.estimation.service import memory_key
 from tuner.placement.packing import Bound, budget_bytes, need_bytes
 from tuner.sizing.search import TRAINING_SET, DoesNotFit, LargestBatch
-from tuner.sizing.workload import batch_bound, batch_key, largest_batch_of
+from tuner.sizing.workload_sizing import Predictor, batch_bound, batch_key
 from tuner.spec.settings import Settings
 from tuner.study.planning import Estimates, estimate_requests, estimation_service
 from tuner.trial import ACCUMULATION, AUTO, GB, MAX_BATCH, Device, Trial, is_auto, title, with_batch
@@ -227,14 +227,8 @@ def _largest(
     kinds = {device.name: device for device in devices}
     try:
         found = [
-            largest_batch_of(
-                task,
-                trial.config,
-                device,
-                share.size_bytes,
-                need_bytes,
-                accumulation=trial.micro_batches,
-                service=estimation_service(settings),
+            Predictor(task, device, estimation_service(settings)).largest(
+                trial.config, share.size_bytes, need_bytes, accumulation=trial.micro_batches
             )[0]
             for device in kinds.values()
         ]

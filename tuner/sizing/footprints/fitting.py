@@ -14,7 +14,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.errors import InputError
+from tuner.errors import InputError, option
 from tuner.sizing.footprints.footprint import Footprint, Term, used, write_footprint
 from tuner.sizing.footprints.rows import Measured, read_rows
 from tuner.trial import GB
@@ -84,7 +84,7 @@ def fit_footprint(
         InputError: the rows cannot be read, are too few, or say nothing of the batch; the output is there already.
     """
     if output is not None and Path(output).exists() and not overwrite:
-        raise InputError(f"{output}: is there already; give another name, or --overwrite")
+        raise InputError(f"{output}: is there already; give another name, or {option('overwrite', True)}")
     measured = read_rows(rows, batch)
     variables, alike = _apart(measured, batch)
     terms, errors, left_out_errors = _best(measured, variables, batch)
@@ -116,7 +116,7 @@ def _apart(measured: Measured, batch: str) -> tuple[dict[str, list[float]], list
     if batch not in measured.variables:
         columns = ", ".join([*measured.variables, *measured.constants]) or "none"
         raise InputError(
-            f"{source}: the column {batch} is missing (columns are {columns}): name the batch by --batch"
+            f"{source}: the column {batch} is missing (columns are {columns}): name it: {option('batch', 'COLUMN')}"
         )
     if rows < LEAST_ROWS:
         raise InputError(f"{source}: {rows} rows are too few: measure {LEAST_ROWS} or more")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tuner.errors import InputError
+from tuner.errors import InputError, option
 from tuner.search.configurations import CONFIG_FOLDERS
 from tuner.trial import ACCUMULATION, GB
 
@@ -156,7 +156,7 @@ def write_footprint(footprint: Footprint, path: str | Path, *, overwrite: bool =
 
     path = Path(path)
     if path.exists() and not overwrite:
-        raise InputError(f"{path}: is there already; give another name, or --overwrite")
+        raise InputError(f"{path}: is there already; give another name, or {option('overwrite', True)}")
     try:
         replace_file(path, tomlkit.dumps(_to_toml(footprint)).encode())
     except OSError as error:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tuner.errors import InputError
+from tuner.errors import InputError, option
 from tuner.sizing.choices import PAIRS, Chosen, Goal, Number, accumulation_for, check_not_chosen, lowered
 from tuner.sizing.footprints.footprint import Footprint, used
-from tuner.sizing.search import DoesNotFit, LargestBatch, check_least, largest_batch
+from tuner.sizing.search import USERS_BOUND, DoesNotFit, LargestBatch, check_least, does_not_fit, largest_batch
 from tuner.trial import GB
 
 # Where neither the footprint nor the user has a bound: no batch of interest is larger.
@@ -96,13 +96,10 @@ def _does_not_fit(footprint: Footprint, name: str, values: Mapping[str, Number],
         pairs = " and ".join(f"{key} 1" for key in fewest)
         remedies.append(f"with {pairs} it fits one of {with_fewest / goal.safety_margin / GB:.2f} GB")
     if goal.min_batch_size > 1 and none < goal.limit_bytes:
-        remedies.append("or lower --min-batch-size")
+        remedies.append(f"or lower {option('min_batch_size')}")
     where = f"{footprint.name}, stage {name}" if footprint.stages else footprint.name
-    return (
-        f"{where}: a batch of {least} takes {need / GB:.2f} GB, {(need - goal.limit_bytes) / GB:.2f} GB more than "
-        f"the {goal.limit_bytes / GB:.2f} GB that there are, {none / GB:.2f} GB of it whatever the batch: "
-        f"{'; '.join(remedies)}"
-    )
+    short = does_not_fit(least, need, goal.limit_bytes)
+    return f"{where}: {short}, {none / GB:.2f} GB of it whatever the batch: {'; '.join(remedies)}"
 
 
 def _largest(footprint: Footprint, values: Mapping[str, Number], goal: Goal) -> LargestBatch:
@@ -122,7 +119,7 @@ def _bound(footprint: Footprint, goal: Goal) -> tuple[int, str]:
     if footprint.max_batch_size is not None:
         bounds.append((footprint.max_batch_size, "the footprint's max_batch_size"))
     if goal.max_batch_size is not None:
-        bounds.append((goal.max_batch_size, "--max-batch-size"))
+        bounds.append((goal.max_batch_size, USERS_BOUND))
     return min(bounds, key=lambda bound: bound[0])
 
 
@@ -134,5 +131,5 @@ def _override(footprint: Footprint, text: str) -> tuple[str, Number]:
     except ValueError:
         number = None
     if not equals or number is None:
-        raise InputError(f"--set {text}: expected VARIABLE=NUMBER")
+        raise InputError(f"{option('overrides', text)}: expected VARIABLE=NUMBER")
     return name, int(number) if number.is_integer() else number

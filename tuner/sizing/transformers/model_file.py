@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tuner.errors import InputError
+from tuner.errors import InputError, option
 from tuner.sizing.transformers.formula import TransformerConfig
 
 # What a file may set, by the options' names, and which type it has there.
@@ -49,11 +49,10 @@ def transformer_config(path: str | None, given: Mapping[str, Any]) -> Transforme
     values |= {key: value for key, value in given.items() if value is not None}
     missing = [key for key in REQUIRED if key not in values]
     if missing:
-        options = " ".join(f"--{key.replace('_', '-')}" for key in missing)
         where = f"{path}: " if path is not None else ""
         raise InputError(
-            f"{where}{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing: give {options}, or a TOML "
-            "file that has it"
+            f"{where}{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing: give "
+            f"{' '.join(map(option, missing))}, or a TOML file that has it"
         )
     values.setdefault("model_positions", values.get("seq_len", POSITIONS))
     values.setdefault("seq_len", values["model_positions"])
@@ -65,7 +64,7 @@ def transformer_config(path: str | None, given: Mapping[str, Any]) -> Transforme
 def _heads(width: Any) -> int:
     if isinstance(width, int) and width > 0 and width % HEAD_WIDTH:
         raise InputError(
-            f"model_embd {width} has no whole number of heads of {HEAD_WIDTH}: give model_head (--model-head)"
+            f"model_embd {width} has no whole number of heads of {HEAD_WIDTH}: give {option('model_head')}"
         )
     return max(1, width // HEAD_WIDTH) if isinstance(width, int) else 1
 
@@ -111,5 +110,5 @@ def _read(path: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:  # tomllib's and the decoder's errors are ValueErrors
         reason = error.strerror if isinstance(error, OSError) else f"not TOML: {' '.join(str(error).split())}"
         raise InputError(
-            f"{path}: {reason}: give a TOML file with the model's sizes, or configurations by --config"
+            f"{path}: {reason}: give a TOML file with the model's sizes, or configurations by {option('config')}"
         ) from error

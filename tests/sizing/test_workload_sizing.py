@@ -10,8 +10,8 @@ from tuner.datasets.synthetic import synthetic_ratings
 from tuner.errors import InputError
 from tuner.estimation.service import EstimationService
 from tuner.search.configurations import complete
-from tuner.sizing.workload import batch_bound, largest_batch_of
-from tuner.trial import GB, MB, Device, MemoryEstimate
+from tuner.sizing.workload_sizing import Predictor, batch_bound
+from tuner.trial import GB, MB, Device
 from tuner.workloads.graphsage.workload import GraphSAGE
 from tuner.workloads.lookup import find_workload
 from tuner.workloads.task import TrainingTask
@@ -19,15 +19,12 @@ from tuner.workloads.task import TrainingTask
 GPU = Device("", "cuda", 0, "a GPU", GB, GB, cores=0)
 
 
-def total(guess: MemoryEstimate) -> int:
-    return guess.total_bytes
-
-
 def test_one_rating_more_than_the_largest_batch_does_not_fit() -> None:
     task = TrainingTask(GraphSAGE(), synthetic_ratings(300, 400, 60_000))
     config = complete({"accumulation": 4, "batch_size": 8}, task.workload.schema)
     limit = 560 * MB
-    found, guess = largest_batch_of(task, config, GPU, limit, total, service=EstimationService(calibration=False))
+    predictor = Predictor(task, GPU, EstimationService(calibration=False))
+    found, guess = predictor.largest(config, limit)
     assert found.stopped_by == "memory"
     assert found.need_bytes == guess.total_bytes <= limit < found.beyond_bytes
     assert 100 < found.batch_size < len(task.data.train)
@@ -36,10 +33,10 @@ def test_one_rating_more_than_the_largest_batch_does_not_fit() -> None:
 def test_the_training_set_or_the_user_bounds_the_batch(ratings: RatingData) -> None:
     task = TrainingTask(GraphSAGE(), ratings)
     config = complete({}, task.workload.schema)
-    whole, _ = largest_batch_of(task, config, GPU, GB, total, service=EstimationService())
-    part, _ = largest_batch_of(task, config, GPU, GB, total, at_most=16, service=EstimationService())
+    whole, _ = Predictor(task, GPU).largest(config, GB)
+    part, _ = Predictor(task, GPU).largest(config, GB, at_most=16)
     assert (whole.batch_size, whole.stopped_by) == (len(ratings.train), "the training set")
-    assert (part.batch_size, part.stopped_by) == (16, "--max-batch-size")
+    assert (part.batch_size, part.stopped_by) == (16, "max_batch_size")
 
 
 def test_trees_are_counted_as_samples(trees) -> None:
@@ -49,9 +46,7 @@ def test_trees_are_counted_as_samples(trees) -> None:
 def test_more_micro_batches_than_trees_are_refused(trees) -> None:
     task = TrainingTask(find_workload("gt-ssl"), trees)
     with pytest.raises(InputError, match="accumulation 9 is above 8, the training set: lower it"):
-        largest_batch_of(
-            task, complete({}, task.workload.schema), GPU, GB, total, accumulation=9, service=EstimationService()
-        )
+        Predictor(task, GPU).largest(complete({}, task.workload.schema), GB, accumulation=9)
 
 
 def test_a_workload_without_a_batch_cannot_be_sized() -> None:
