@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from tuner.errors import spelled
 from tuner.health.checks import Finding, examine
 from tuner.health.doctor import findings_text
-from tuner.health.facts import Command, Disk, Facts, Gpu, Holder, Sessions, Torch
+from tuner.health.facts import Command, Disk, Facts, Gpu, Holder, RaySessions, Torch
 from tuner.trial import GB
 
 ROOMY = Disk("results", 100 * GB, 50 * GB)
@@ -25,7 +26,7 @@ WELL = Facts(
     torch=Torch(cuda="12.8", available=True, devices=1),
     driver="570.1",
     gpus=(Gpu(0, "H100", 80 * GB, 79 * GB),),
-    sessions=Sessions("/tmp/ray"),
+    sessions=RaySessions("/tmp/ray"),
     ram_bytes=64 * GB,
     ram_free_bytes=60 * GB,
     cgroup_bytes=None,
@@ -77,14 +78,14 @@ def test_on_a_machine_that_is_well_nothing_is_to_be_done() -> None:
             "warning",
             "10.0.0.1:6379, where nothing listens",
             "ray stop",
-            {"sessions": Sessions("/tmp/ray", address="10.0.0.1:6379")},
+            {"sessions": RaySessions("/tmp/ray", address="10.0.0.1:6379")},
         ),
         (
             "ray's sessions",
             "warning",
             "40 old sessions with 3.00 GB in /tmp/ray",
             "rm -r /tmp/ray/session_",
-            {"sessions": Sessions("/tmp/ray", 40, 3 * GB)},
+            {"sessions": RaySessions("/tmp/ray", 40, 3 * GB)},
         ),
         ("memory", "problem", "may use 1.0 GB, 0.5 GB of it free", "a larger limit",
          {**NO_GPU, "cgroup_bytes": GB, "cgroup_used_bytes": GB // 2}),
@@ -108,11 +109,11 @@ def test_what_is_amiss_is_told_with_its_remedy(
 
 
 def test_a_cluster_that_answers_and_studies_that_run_are_well() -> None:
-    answering = Sessions("/tmp/ray", address="h:6379", answers=True, processes=(5,))
-    running = Sessions("/tmp/ray", stale=2, stale_bytes=GB // 2, processes=(5, 6))
-    for sessions, text in ((answering, "--address auto is h:6379, which answers"), (running, "(pid 5, 6)")):
+    answering = RaySessions("/tmp/ray", address="h:6379", answers=True, processes=(5,))
+    running = RaySessions("/tmp/ray", stale=2, stale_bytes=GB // 2, processes=(5, 6))
+    for sessions, text in ((answering, "address='auto' is h:6379, which answers"), (running, "(pid 5, 6)")):
         assert amiss(sessions=sessions) == []
-        assert text in findings_text(examine(replace(WELL, sessions=sessions)))
+        assert text in spelled(findings_text(examine(replace(WELL, sessions=sessions))))
 
 
 def test_an_extra_that_is_missing_is_named_with_its_installation() -> None:

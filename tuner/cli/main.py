@@ -293,7 +293,7 @@ def doctor(ctx: click.Context, /, debug: bool, as_json: bool) -> None:
     """
     from tuner.health import doctor as health
 
-    found = health.doctor()
+    found = health.findings(in_terminal)
     click.echo(json.dumps([vars(each) for each in found], indent=2) if as_json else health.findings_text(found))
     ctx.exit(1 if any(each.level == "problem" for each in found) else 0)
 

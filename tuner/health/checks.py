@@ -1,4 +1,4 @@
-"""From facts to findings: what is well, what is not, and how to mend it. Pure."""
+"""From facts to findings: what works, what does not, and how to repair it. Pure."""
 
 from __future__ import annotations
 
@@ -6,27 +6,28 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from tuner.errors import option
 from tuner.health.facts import Disk, Facts, Gpu
 from tuner.trial import GB
 
 Level = Literal["ok", "warning", "problem"]
 OLDEST_PYTHON = (3, 11)
-BUFFER_BYTES = 2 * GB  # what a study leaves alone on each device, unless told otherwise
-SHARED_BYTES = GB // 4  # of Ray's object store, as tuner starts it
+BUFFER_BYTES = 2 * GB  # the default of what a study leaves alone on each device
+SHARED_BYTES = GB // 4  # the size of Ray's object store, as tuner starts it
 TIGHT_DISK_BYTES, LITTLE_DISK_BYTES = GB // 2, 5 * GB
-FULLEST = 0.95  # Ray writes nothing more on a disk that is fuller
+FULLEST = 0.95  # Ray does not write on a disk that is fuller
 STALE_BYTES = GB
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of what ``doctor`` says.
+    """What ``doctor`` found in one check.
 
     Attributes:
         check: what was looked at.
         level: "ok", "warning" (works, but not as well as it could) or "problem" (studies fail).
         text: what was found.
-        remedy: what to do; empty where nothing is to be done.
+        remedy: what to do; empty if there is nothing to do.
     """
 
     check: str
@@ -36,7 +37,7 @@ class Finding:
 
 
 def examine(facts: Facts) -> list[Finding]:
-    """Everything that there is to say, in the order in which it is read."""
+    """All findings, in the order of reading."""
     return [
         _python(facts),
         *_torch(facts),
@@ -44,7 +45,7 @@ def examine(facts: Facts) -> list[Finding]:
         *_ray(facts),
         *_memory(facts),
         *_shared(facts),
-        _disk("results", facts.results, "give another folder by --output, or make room"),
+        _disk("results", facts.results, f"give another folder by {option('output')}, or make room"),
         _disk("ray's folder", facts.ray_disk, "set RAY_TMPDIR to a folder on another disk, or make room"),
         _command(facts),
         _extras(facts),
@@ -98,7 +99,7 @@ def _gpu(gpu: Gpu) -> Finding:
     check = f"cuda:{gpu.index}"
     if gpu.error:
         remedy = "look at nvidia-smi, or hide this GPU by CUDA_VISIBLE_DEVICES"
-        return Finding(check, "problem", f"the driver does not tell its memory: {gpu.error}", remedy)
+        return Finding(check, "problem", f"the driver does not report its memory: {gpu.error}", remedy)
     free = f"{gpu.name}, {gpu.free_bytes / GB:.1f} of {gpu.total_bytes / GB:.1f} GB free"
     held = [
         f"pid {each.pid} {each.name}"
@@ -126,7 +127,7 @@ def _ray(facts: Facts) -> Iterator[Finding]:
         return
     yield Finding("ray", "ok", version)
     if sessions.address:
-        where = f"--address auto is {sessions.address}"
+        where = f"{option('address', 'auto')} is {sessions.address}"
         if sessions.answers:
             yield Finding("ray's cluster", "ok", f"{where}, which answers")
         elif "://" in sessions.address:
@@ -154,7 +155,8 @@ def _memory(facts: Facts) -> Iterator[Finding]:
         text += f"; this container or job may use {total / GB:.1f} GB, {free / GB:.1f} GB of it free"
     on_gpus = facts.gpus and facts.torch.available  # else trials share it
     short = free < BUFFER_BYTES if on_gpus else min(free, total - BUFFER_BYTES) <= 0
-    remedy = "end other programs, ask for a larger limit, or leave less alone with --gpu-memory-buffer-gb"
+    buffer = option("gpu_memory_buffer_gb")
+    remedy = f"end other programs, ask for a larger limit, or leave less alone with {buffer}"
     yield Finding("memory", "problem" if short else "ok", text, remedy if short else "")
 
 

@@ -1,9 +1,11 @@
-"""The call: look, judge, and say."""
+"""``doctor``: looks at this machine, judges what it finds, and reports it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from tuner.errors import Spelling, in_python, spelled
 from tuner.health.checks import Finding, examine
 from tuner.health.gathering import gather
 
@@ -16,21 +18,28 @@ def doctor() -> list[Finding]:
     Nothing is changed, and no Ray is started.
 
     Returns:
-        What was found, a finding for each thing that was looked at; its ``level`` is "ok", "warning" or "problem".
+        A finding for each thing that was looked at; its ``level`` is "ok", "warning" or "problem".
     """
-    return examine(gather())
+    return findings(in_python)
+
+
+def findings(spelling: Spelling) -> list[Finding]:
+    """The findings of ``doctor``, with options spelled for the reader."""
+    return [
+        replace(each, text=spelled(each.text, spelling), remedy=spelled(each.remedy, spelling))
+        for each in examine(gather())
+    ]
 
 
 def findings_text(findings: Sequence[Finding]) -> str:
-    """The findings for a terminal: a line each, what to do below it, and a count at the end."""
+    """The findings for a terminal: a line each, the remedy below it, and a count at the end."""
     lines = []
     for each in findings:
         lines.append(f"{each.level:<8} {each.check}: {each.text}")
         if each.remedy:
             lines.append(f"{INDENT}→ {each.remedy}")
     problems, warnings = (sum(each.level == level for each in findings) for level in ("problem", "warning"))
-    said = [_count(problems, "problem"), _count(warnings, "warning")]
-    return "\n".join([*lines, ", ".join(said)])
+    return "\n".join([*lines, f"{_count(problems, 'problem')}, {_count(warnings, 'warning')}"])
 
 
 def _count(number: int, what: str) -> str:

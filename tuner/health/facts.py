@@ -1,4 +1,4 @@
-"""What there is on a machine, as ``gathering.py`` finds it and ``checks.py`` judges it."""
+"""The facts about a machine that ``gathering.py`` finds and ``checks.py`` judges."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Holder:
-    """A process that holds a GPU's memory; its bytes are None where the driver does not tell."""
+    """A process that holds memory of a GPU; its bytes are None if the driver does not report them."""
 
     pid: int
     name: str
@@ -17,7 +17,7 @@ class Holder:
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU as NVML sees it, whether CUDA may use it or not; ``error`` is why NVML cannot tell its memory."""
+    """A GPU as NVML sees it, whether CUDA may use it or not; ``error`` is why NVML cannot report its memory."""
 
     index: int
     name: str
@@ -29,14 +29,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Torch:
-    """What torch says of itself.
-
-    Attributes:
-        error: why it cannot be imported; empty if it can.
-        cuda: the CUDA that it was built for; None for a build for the CPU.
-        available: whether it can use a GPU.
-        devices: how many GPUs it sees.
-    """
+    """The installed torch; ``error`` is why it cannot be imported, ``cuda`` is None for a build for the CPU."""
 
     error: str = ""
     cuda: str | None = None
@@ -46,7 +39,7 @@ class Torch:
 
 @dataclass(frozen=True)
 class Disk:
-    """A file system, by what is kept on it."""
+    """The file system of a folder."""
 
     path: str
     total_bytes: int
@@ -55,15 +48,15 @@ class Disk:
 
 
 @dataclass(frozen=True)
-class Sessions:
-    """What Ray has left or runs on this machine.
+class RaySessions:
+    """The sessions of Ray that run on this machine, and the folders of old ones.
 
     Attributes:
-        folder: where it keeps its sessions.
-        stale: how many there are of no process that runs.
-        stale_bytes: what these take.
+        folder: of all sessions.
+        stale: the number of sessions without a running process.
+        stale_bytes: the size of their folders.
         processes: pids of Ray's node processes (raylet, gcs_server).
-        address: of the cluster that ``--address auto`` means; empty if there is none.
+        address: the cluster that "auto" stands for; empty if there is none.
         answers: whether anything listens there.
     """
 
@@ -77,7 +70,7 @@ class Sessions:
 
 @dataclass(frozen=True)
 class Command:
-    """What the shell finds under a name: ``tuner``'s, ``ray``'s, or something else's; no path if there is nothing."""
+    """The program that the shell finds under a name, and whose it is: "tuner", "ray" or "another program"."""
 
     path: str = ""
     owner: str = ""
@@ -85,7 +78,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Facts:
-    """All of it; sizes in bytes, packages that are not installed are not there."""
+    """All facts; packages that are not installed are missing."""
 
     python: str
     executable: str
@@ -96,7 +89,7 @@ class Facts:
     torch: Torch
     driver: str
     gpus: tuple[Gpu, ...]
-    sessions: Sessions
+    sessions: RaySessions
     ram_bytes: int
     ram_free_bytes: int
     cgroup_bytes: int | None

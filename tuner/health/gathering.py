@@ -11,9 +11,9 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
-from tuner.execution.cluster_discovery import port_answers
-from tuner.health.facts import Command, Disk, Facts, Gpu, Holder, Sessions, Torch
-from tuner.machine.devices import ALLOCATOR_VARIABLE, available_cores, cgroup_memory
+from tuner.execution.cluster_discovery import announced_address, port_answers, ray_folder
+from tuner.health.facts import Command, Disk, Facts, Gpu, Holder, RaySessions, Torch
+from tuner.machine.devices import ALLOCATOR_VARIABLE, available_cores, cgroup_memory, nvml_text
 
 PACKAGES = ("tuner", "torch", "torch_geometric", "ray", "numpy", "pandas", "nvidia-ml-py")
 EXTRAS = ("optuna", "mlflow", "wandb")
@@ -72,7 +72,7 @@ def _torch() -> Torch:
 
 
 def _gpus() -> tuple[str, tuple[Gpu, ...]]:
-    """The driver's version, empty without one, and every GPU that it knows."""
+    """The driver's version, empty without one, and all its GPUs."""
     import pynvml
 
     try:
@@ -80,7 +80,7 @@ def _gpus() -> tuple[str, tuple[Gpu, ...]]:
     except pynvml.NVMLError:
         return "", ()
     try:
-        return _text(pynvml.nvmlSystemGetDriverVersion()), tuple(map(_gpu, range(pynvml.nvmlDeviceGetCount())))
+        return nvml_text(pynvml.nvmlSystemGetDriverVersion()), tuple(map(_gpu, range(pynvml.nvmlDeviceGetCount())))
     finally:
         pynvml.nvmlShutdown()
 
@@ -97,11 +97,13 @@ def _gpu(index: int) -> Gpu:
     with suppress(pynvml.NVMLError):
         found = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
         holders = [_holder(each.pid, each.usedGpuMemory) for each in found]
-    return Gpu(index, _text(pynvml.nvmlDeviceGetName(handle)), int(memory.total), int(memory.free), tuple(holders))
+    return Gpu(
+        index, nvml_text(pynvml.nvmlDeviceGetName(handle)), int(memory.total), int(memory.free), tuple(holders)
+    )
 
 
 def _holder(pid: int, held_bytes: int | None) -> Holder:
-    """A process by what the system says of it; in a container the driver may have other numbers than the system."""
+    """A process with the system's name for it; in a container the driver may use other process numbers."""
     import psutil
 
     try:
@@ -111,37 +113,21 @@ def _holder(pid: int, held_bytes: int | None) -> Holder:
         return Holder(pid, "a process that cannot be seen from here", "", held_bytes)
 
 
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
-
-
-def ray_folder() -> Path:
-    """Where Ray keeps its sessions."""
-    return Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp") / "ray"
-
-
-def _sessions() -> Sessions:
+def _sessions() -> RaySessions:
     folder = ray_folder()
     running = _ray_processes()
     used = {part for line in running.values() for part in line.split() if "session_" in part}
     stale: list[Path] = []
-    with suppress(OSError):  # a folder that is another user's
+    with suppress(OSError):  # another user's folder
         stale = [
             path
             for path in folder.glob("session_*")
             if path.is_dir() and not path.is_symlink() and not any(path.name in part for part in used)
         ]
-    address = os.environ.get("RAY_ADDRESS", "")
-    with suppress(OSError):
-        address = address or (folder / "ray_current_cluster").read_text().strip()
-    answers = bool(address) and port_answers(address, ADDRESS_SECONDS) if _is_address(address) else False
-    return Sessions(
-        str(folder), len(stale), sum(_size_bytes(path) for path in stale), tuple(running), address, answers
-    )
-
-
-def _is_address(text: str) -> bool:
-    return "/" not in text and text.rpartition(":")[2].isdigit()
+    address = announced_address()
+    answers = "/" not in address and address.rpartition(":")[2].isdigit() and port_answers(address, ADDRESS_SECONDS)
+    size_bytes = sum(map(_size_bytes, stale))
+    return RaySessions(str(folder), len(stale), size_bytes, tuple(running), address, answers)
 
 
 def _ray_processes() -> dict[int, str]:
@@ -172,7 +158,7 @@ def _disk(path: Path) -> Disk:
 
 
 def _command(name: str, find: Callable[[str], str | None] = shutil.which) -> Command:
-    """What a name on the command line starts; Ray's script is told from ours by what it imports."""
+    """The program that a name on the command line starts; its imports tell Ray's script from ours."""
     path = find(name)
     if path is None:
         return Command()

@@ -1,4 +1,4 @@
-"""What a process may take of its device: a cap that ends one trial instead of its neighbours, and how that looks.
+"""Caps the memory that a process may take of its device, so that a trial fails alone and not its neighbours.
 
 CUDA: the caching allocator's share of its device. CPU, on Linux: the soft limit on the process's private writable
 memory (``RLIMIT_DATA``), which every thread of it shares.
@@ -15,14 +15,14 @@ from pathlib import Path
 from tuner.trial import MB, Device
 
 STATUS = Path("/proc/self/status")
-# A larger block of memory is mapped by itself, and goes back to the system when it is freed. glibc's own threshold
+# A larger block is mapped by itself, and goes back to the system when it is freed. glibc's own threshold
 # grows to 32 MiB as a process runs. One thread, this machine, GraphSAGE on the synthetic data set, against glibc's
 # own settings: with 16 MiB an epoch of 128x3 takes 0.97 times as long (512x2 0.98), and the peak is 67 MiB instead of
 # 101 (512x2 244 instead of 368). With 4 MiB the peak of 512x2 is 196 MiB, but its epochs take 1.3 times as long, as
 # every tensor's pages are new.
 MMAP_THRESHOLD_BYTES = 16 * MB
 TUNABLES = {
-    # Of all threads together: another arena is 64 MiB of address space that no trial has asked for.
+    # For all threads: another arena is 64 MiB of address space that no trial has asked for.
     "glibc.malloc.arena_max": 1,
     "glibc.malloc.mmap_threshold": MMAP_THRESHOLD_BYTES,
     # Free memory at the heap's end that is kept: with less, 128x3 spends a tenth of its time in getting it back.
@@ -44,15 +44,14 @@ OUT_OF_MEMORY = (
 
 
 def caps_available(device: Device) -> bool:
-    """Whether a trial on such a device, if it is this machine's, can be capped: in RAM only Linux can."""
+    """Whether this machine can cap a trial on such a device: in RAM only Linux can."""
     return device.kind == "cuda" or STATUS.exists()
 
 
 def worker_environment(device: Device) -> dict[str, str]:
-    """Environment variables of a worker's process, so that its heap holds what its tensors do and little else.
+    """Environment variables that keep a CPU worker's heap as small as its tensors.
 
-    What the user has set in ``GLIBC_TUNABLES`` wins, as the last one counts; other C libraries do not read it. GPUs'
-    workers need none.
+    The user's own ``GLIBC_TUNABLES`` come last and win. Other C libraries do not read them.
     """
     if device.kind == "cuda":
         return {}
@@ -62,7 +61,7 @@ def worker_environment(device: Device) -> dict[str, str]:
 
 @contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Sets environment variables for as long as the block runs."""
+    """Sets environment variables in this block."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -77,12 +76,12 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def capped(device: Device, cap_bytes: int, base_bytes: int) -> Iterator[None]:
-    """In this block the process can take no more than the cap of its device, beyond its base.
+    """In this block the process can take no more of its device than its base and the cap.
 
     Args:
-        device: the process's own; nothing happens where ``caps_available`` is false.
-        cap_bytes: for tensors, and on the CPU for whatever else the block allocates; above 0.
-        base_bytes: private writable address space that is not the block's; of no account on CUDA.
+        device: the process's own; there is no cap if ``caps_available`` is false.
+        cap_bytes: for tensors, and on the CPU for all other memory that the block allocates; above 0.
+        base_bytes: private writable address space from before the block; ignored on CUDA.
     """
     if device.kind == "cuda":
         with _capped_cuda(cap_bytes):
@@ -95,7 +94,7 @@ def capped(device: Device, cap_bytes: int, base_bytes: int) -> Iterator[None]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out: by an exception's type or, where torch has none, its text; or of what it came from."""
+    """Whether memory ran out: by an exception's type or its text, as torch has no type for some, or by its causes."""
     import torch
 
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):

@@ -1,7 +1,6 @@
-"""What memory there is: the GPUs as NVML sees them, or this machine's RAM within its cgroup.
+"""The devices of this machine: GPUs as NVML sees them, or RAM within the process's cgroup.
 
-NVML is asked rather than torch because it answers in milliseconds, without a CUDA context and without
-importing torch, and because it sees what other processes hold.
+NVML answers in milliseconds, without importing torch and without a CUDA context, and sees what other processes hold.
 """
 
 from __future__ import annotations
@@ -12,24 +11,21 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-from tuner.errors import InputError
+from tuner.errors import InputError, ParameterError
 from tuner.trial import Device
 
 DeviceChoice = Literal["auto", "cpu", "cuda"]
-# The name that all releases of torch from 2.0 to 2.13 read.
+# All releases of torch from 2.0 to 2.13 read this name.
 ALLOCATOR_VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
 CGROUP = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
 
 
 def detect_devices(choice: DeviceChoice = "auto") -> tuple[Device, ...]:
-    """The devices that trials can be placed on.
-
-    Args:
-        choice: "cuda" for the visible GPUs, "cpu" for this machine's RAM, "auto" for GPUs where there are any.
+    """The devices for trials: the visible GPUs for "cuda", this machine's RAM for "cpu", GPUs if any for "auto".
 
     Raises:
-        InputError: GPUs were asked for and there is none.
+        InputError: GPUs were asked for, and there are none.
     """
     if choice not in ("auto", "cpu", "cuda"):
         raise InputError(f"unknown device {choice!r}: choose auto, cpu or cuda")
@@ -37,11 +33,11 @@ def detect_devices(choice: DeviceChoice = "auto") -> tuple[Device, ...]:
         return (ram_device(),)
     if not torch_has_cuda():
         if choice == "cuda":
-            raise InputError("--device cuda: the installed torch is a build for the CPU; install one for CUDA")
+            raise ParameterError("device", choice, "the installed torch is a build for the CPU; install one for CUDA")
         return (ram_device(),)
     gpus = cuda_devices()
     if choice == "cuda" and not gpus:
-        raise InputError("--device cuda: NVML finds no visible GPU on this machine; use --device cpu")
+        raise ParameterError("device", choice, "NVML finds no visible GPU on this machine; use cpu")
     return gpus or (ram_device(),)
 
 
@@ -51,13 +47,13 @@ def torch_has_cuda() -> bool:
 
 
 def pin(device: Device) -> None:
-    """Makes a GPU the only one that this process sees, as ``cuda:0``; before torch asks CUDA. RAM needs nothing."""
+    """Makes a GPU the only one that this process sees, as ``cuda:0``. Call it before torch asks CUDA."""
     if device.kind == "cuda":
         os.environ["CUDA_VISIBLE_DEVICES"] = device.uuid
 
 
 def allocator_environment(expandable_segments: bool) -> dict[str, str]:
-    """Environment variables that set the CUDA allocator's option beside whatever the user has set there."""
+    """Environment variables that set this option of the CUDA allocator beside those of the user."""
     if not expandable_segments:
         return {}
     given = os.environ.get(ALLOCATOR_VARIABLE, "")
@@ -68,7 +64,7 @@ def cuda_devices() -> tuple[Device, ...]:
     """The GPUs that ``CUDA_VISIBLE_DEVICES`` leaves visible; empty without an NVIDIA driver.
 
     Raises:
-        InputError: it names a MIG instance.
+        InputError: the variable names a MIG instance.
     """
     import pynvml
 
@@ -78,7 +74,7 @@ def cuda_devices() -> tuple[Device, ...]:
         return ()
     try:
         handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        uuids = [_text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
+        uuids = [nvml_text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
         visible = _visible(uuids, os.environ.get("CUDA_VISIBLE_DEVICES"))
         cores = max(1, available_cores() // max(1, len(visible)))
         return tuple(_cuda_device(index, handles[index], uuids[index], cores) for index in visible)
@@ -99,11 +95,11 @@ def ram_device() -> Device:
 
 
 def cgroup_memory(root: Path = CGROUP, membership: Path = MEMBERSHIP) -> tuple[int | None, int]:
-    """The tightest memory limit above this process (None without one) and what is used under it, in bytes.
+    """The tightest memory limit above this process (None without one) and the bytes that are used under it.
 
-    Reads cgroup v2 (``memory.max``) and v1 (``memory/memory.limit_in_bytes``), from the process's own group
-    up to the root, as a batch system or a container runtime may limit any of them. Page cache that the kernel
-    can drop does not count as used.
+    Reads cgroup v2 (``memory.max``) and v1 (``memory/memory.limit_in_bytes``) from the process's own group up to the
+    root, as a batch system or a container runtime may limit any of them. Page cache that the kernel can drop does not
+    count as used.
     """
     tightest: tuple[int | None, int] = (None, 0)
     for version, limit_name, used_name, cache_key in (
@@ -143,7 +139,7 @@ def available_cores(root: Path = CGROUP, membership: Path = MEMBERSHIP) -> int:
 
 
 def _processor() -> str:
-    """The processor's model, where Linux tells it, else its architecture."""
+    """The processor's model if Linux reports it, else its architecture."""
     lines = _read(Path("/proc/cpuinfo")).splitlines()
     model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
     return model or platform.processor() or platform.machine()
@@ -168,11 +164,12 @@ def _cuda_device(index: int, handle: object, uuid: str, cores: int) -> Device:
     import pynvml
 
     memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-    name = _text(pynvml.nvmlDeviceGetName(handle))
+    name = nvml_text(pynvml.nvmlDeviceGetName(handle))
     return Device("", "cuda", index, name, int(memory.total), int(memory.free), cores, uuid)
 
 
-def _text(value: str | bytes) -> str:
+def nvml_text(value: str | bytes) -> str:
+    """A text of NVML, which older versions give as bytes."""
     return value.decode() if isinstance(value, bytes) else value
 
 

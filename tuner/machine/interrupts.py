@@ -1,4 +1,4 @@
-"""Ctrl-C and its kin, made orderly: a study stops between two events, never in the middle of writing one."""
+"""Signals such as Ctrl-C end a study between two events, never in the middle of writing one."""
 
 from __future__ import annotations
 
@@ -11,46 +11,35 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
-from typing import Any
 
 # Ctrl-C; a batch system's time limit; a terminal that is closed.
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-
-
-IMPORT_SECONDS = 0.05  # how often is looked whether a module that was being imported as a signal came is there
-INSISTED = 3  # so many signals end a study that hangs in something of which it cannot be asked to stop
+IMPORT_SECONDS = 0.05  # between two looks whether a module that was being imported as a signal came is complete
+INSISTED = 3  # signals that end a study at once, wherever it hangs
 
 
 class TimeLimitReached(Exception):
-    """The time that the user has given is over."""
+    """The time limit of the user is over."""
 
 
 class Interrupt:
-    """Remembers that the user or the system asked for an end, and when the user's time is over.
-
-    Attributes:
-        signals: how often an end was asked for.
-    """
+    """Remembers ``signals``, the number of times that an end was requested, and the user's time limit."""
 
     def __init__(self, time_limit_seconds: float | None = None) -> None:
-        """Begins to count.
-
-        Args:
-            time_limit_seconds: from now on; None for no limit.
-        """
+        """Starts the time limit; None is no limit."""
         self.signals = 0
         self._deadline = math.inf if time_limit_seconds is None else time.monotonic() + time_limit_seconds
 
     @property
     def requested(self) -> bool:
-        """Whether an end was asked for."""
+        """Whether an end was requested."""
         return self.signals > 0
 
     def check(self) -> None:
-        """Ends what runs if it is to end: called where nothing is half done.
+        """Called between events, where nothing is half done.
 
         Raises:
-            KeyboardInterrupt: an end was asked for.
+            KeyboardInterrupt: an end was requested.
             TimeLimitReached: the time is over.
         """
         self.check_signals()
@@ -58,38 +47,38 @@ class Interrupt:
             raise TimeLimitReached
 
     def check_signals(self) -> None:
-        """Raises KeyboardInterrupt if an end was asked for; whether the time is over does not matter."""
+        """Raises KeyboardInterrupt if an end was requested, whatever the time."""
         if self.requested:
             raise KeyboardInterrupt
 
     def seconds_left(self, most: float) -> float:
-        """How long something may be waited for until the time is over, in seconds; at most ``most``."""
+        """The seconds until the time is over, at most ``most``."""
         return max(0.0, min(most, self._deadline - time.monotonic()))
 
-    def remember(self, *_: Any) -> None:
-        """A handler of signals: only counts them, unless the user insists."""
+    def remember(self, number: int = signal.SIGINT, frame: FrameType | None = None) -> None:
+        """Handles a signal: counts it; raises KeyboardInterrupt if the user insists."""
         self.signals += 1
         if self.signals >= INSISTED:
             raise KeyboardInterrupt
 
 
 class Immediate(Interrupt):
-    """Does not wait for an end where something can be broken off at any moment.
+    """Ends a block that can be interrupted at any moment without waiting.
 
-    Modules are imported to their end first: many, torch among them, could not be imported again in this process,
-    which may be a notebook's.
+    An import is completed first: many modules, torch among them, cannot be imported again in the same process, which
+    may be a notebook's.
     """
 
     def __init__(self, time_limit_seconds: float | None = None) -> None:
-        """Begins to count, as ``Interrupt``."""
+        """Starts the time limit, as ``Interrupt``."""
         super().__init__(time_limit_seconds)
         self._armed = False
-        self._imports = 0  # that are under way around what can be broken off
+        self._imports = 0  # under way around the block
         self._reminded = False
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """In this block a signal raises KeyboardInterrupt where it comes; one that has come before, as it begins."""
+        """In this block a signal raises KeyboardInterrupt at once; an earlier one does so at its start."""
         self.check_signals()
         self._imports = _imports(sys._getframe())
         self._armed = True
@@ -98,21 +87,20 @@ class Immediate(Interrupt):
         finally:
             self._armed = False
 
-    def remember(self, *called: Any) -> None:
-        """A handler of signals."""
+    def remember(self, number: int = signal.SIGINT, frame: FrameType | None = None) -> None:
+        """Handles a signal."""
         if self._reminded:
             self._reminded = False
         else:
-            super().remember()
+            super().remember(number, frame)
         if not self._armed:
             return
-        number, frame = called
         if _imports(frame) > self._imports:
             timer = threading.Timer(IMPORT_SECONDS, self._remind, [number])
             timer.daemon = True
             timer.start()
             return
-        self._armed = False  # a second one must not break off what the first one began
+        self._armed = False  # a second signal must not interrupt what the first one began
         raise KeyboardInterrupt
 
     def _remind(self, number: int) -> None:
@@ -120,13 +108,13 @@ class Immediate(Interrupt):
             self._reminded = True
             ident = threading.main_thread().ident
             if ident is not None and hasattr(signal, "pthread_kill"):
-                signal.pthread_kill(ident, number)  # wakes it, too
+                signal.pthread_kill(ident, number)  # also wakes the thread
             else:
                 _thread.interrupt_main(signal.Signals(number))
 
 
 def _imports(frame: FrameType | None) -> int:
-    """How many frames from this one on are of Python's own import of modules."""
+    """The number of frames, from this one on, of Python's import of modules."""
     number = 0
     while frame:
         number += frame.f_code.co_filename.startswith("<frozen importlib._bootstrap")
@@ -136,7 +124,7 @@ def _imports(frame: FrameType | None) -> int:
 
 @contextmanager
 def orderly(interrupt: Interrupt) -> Iterator[None]:
-    """Within this block the signals only ask ``interrupt`` for an end; elsewhere than in the main thread, nothing.
+    """In this block signals only request an end from ``interrupt``; this has no effect outside the main thread.
 
     A signal that was ignored before, as under ``nohup``, stays ignored.
     """
@@ -153,9 +141,9 @@ def orderly(interrupt: Interrupt) -> Iterator[None]:
 
 
 def take_back() -> None:
-    """Puts Python's handlers of the signals on top again, where a library in C has put its own; nothing elsewhere.
+    """Installs Python's signal handlers again after a library in C has installed its own.
 
-    Ray's core has one of SIGTERM that calls the one before it, and ends the process three seconds later.
+    Ray's handler of SIGTERM calls the one before it, and ends the process three seconds later.
     """
     if _in_main_thread():
         for number in SIGNALS:
@@ -165,5 +153,5 @@ def take_back() -> None:
 
 
 def _in_main_thread() -> bool:
-    """Python allows handlers nowhere else."""
+    """Whether this is the main thread: Python allows signal handlers nowhere else."""
     return threading.current_thread() is threading.main_thread()

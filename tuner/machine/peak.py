@@ -1,4 +1,4 @@
-"""How much of its device a process has taken: the one measure of memory, on GPU and CPU alike.
+"""Measures how much memory of its device a process has taken, on GPU and CPU.
 
 GPU: the caching allocator's reserved peak plus the CUDA context. CPU: the resident peak above what the worker
 held before the trial, plus the worker's own base (interpreter and libraries), which is the CPU's context.
@@ -26,15 +26,15 @@ class PeakMeter:
 
     Attributes:
         context_bytes: resident bytes after the worker's imports, or its CUDA context.
-        base_bytes: where a CPU trial's cap begins, from ``start`` on: the private writable address space of its
-            process, less what earlier trials have left in it. 0 on CUDA, and where the system does not tell.
+        base_bytes: the private writable address space of a CPU worker at ``start``, less what earlier trials have
+            left in it: the trial's cap comes on top. 0 on CUDA and on systems without /proc.
     """
 
     def __init__(self, device: Device, warm_up: Callable[[], None]) -> None:
-        """Takes the worker's base: resident bytes after ``warm_up``, or the CUDA context that it makes.
+        """Measures the worker's base.
 
         Args:
-            device: the worker's.
+            device: the worker's device.
             warm_up: takes a first step on the device, so that what is loaded late belongs to the base.
         """
         self._cuda = device.kind == "cuda"
@@ -57,7 +57,7 @@ class PeakMeter:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         elif STATUS.exists():
-            # Address space as it is now, as the threads that Ray starts late take 8 MiB of it each, and no memory.
+            # The address space as it is now: threads that Ray starts late take 8 MiB of it each, but no memory.
             self.base_bytes = (_status_bytes("VmData") or 0) - self.left_bytes()
             self._before_bytes = _status_bytes("VmRSS") or 0
             try:
@@ -67,7 +67,7 @@ class PeakMeter:
                 self._stale_peak_bytes = _status_bytes("VmHWM")
 
     def left_bytes(self) -> int:
-        """What trials have left behind: what the worker holds beyond its base when what is free has been given back.
+        """The bytes that trials have left behind: what the worker holds beyond its base after freeing what it can.
 
         On the CPU that is its own resident memory and the free heap that it can fill without asking for more.
         """
@@ -80,7 +80,7 @@ class PeakMeter:
         return max(0, self._holds_bytes() - self._held_bytes)
 
     def peak_bytes(self) -> int | None:
-        """The most that was taken since ``start``; None where the system does not tell (no /proc, an old peak)."""
+        """The peak since ``start``; None if the system does not report it (no /proc, or an old peak)."""
         if self._cuda:
             import torch
 
@@ -88,7 +88,7 @@ class PeakMeter:
         peak = _status_bytes("VmHWM")
         if peak is None or peak == self._stale_peak_bytes:
             return None
-        # What earlier trials of a warm worker have left resident is part of its base by now.
+        # What earlier trials have left resident is part of the worker's base by now.
         return max(0, peak - self._before_bytes) + max(self.context_bytes, self._before_bytes)
 
     def _holds_bytes(self) -> int:
@@ -100,13 +100,13 @@ class PeakMeter:
 
 
 def resident_bytes() -> dict[str, int]:
-    """This process's resident bytes now, as ``resident``, and at its peak, as ``peak``; each if the system tells."""
+    """This process's ``resident`` bytes now and at its ``peak``, as far as the system reports them."""
     found = {"resident": _status_bytes("VmRSS"), "peak": _status_bytes("VmHWM")}
     return {name: size for name, size in found.items() if size is not None}
 
 
 def _return_free_heap() -> None:
-    """Has glibc give back what earlier trials freed: heap that it keeps would hide the next trial's first bytes."""
+    """Makes glibc return freed memory to the system: a heap that it keeps would hide the next trial's first bytes."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):  # not in musl or on macOS
         libc.malloc_trim(0)
@@ -125,7 +125,7 @@ class _Mallinfo(ctypes.Structure):  # before glibc 2.33
 
 
 def _free_heap_bytes() -> int:
-    """What the C library's heap holds of memory that is free, in bytes; 0 where it does not tell."""
+    """The free bytes in the C library's heap; 0 if it does not report them."""
     libc = ctypes.CDLL(None)
     for name, structure in (("mallinfo2", _Mallinfo2), ("mallinfo", _Mallinfo)):
         if hasattr(libc, name):
@@ -149,10 +149,10 @@ def _status_bytes(field: str) -> int | None:
 
 
 def _make_cuda_context(device: Device, warm_up: Callable[[], None]) -> int:
-    """Makes this process's CUDA context and returns its bytes.
+    """Makes this process's CUDA context and returns its bytes, according to NVML's list of processes.
 
-    By NVML's list of processes; in a container, where that has the host's process numbers, by what the device's used
-    memory grows by, with a lock so that no other worker of this machine's makes its own at that moment.
+    In a container that list has the host's process numbers. Then the growth of the device's used memory counts, and a
+    lock keeps this machine's other workers from making theirs at the same time.
     """
     import pynvml
     import torch
