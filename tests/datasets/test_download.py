@@ -89,7 +89,7 @@ def test_a_bad_answer_is_told_and_leaves_nothing(
     with pytest.raises(DataError, match=message) as caught:
         fetch_movielens(tmp_path, url=f"{server}/{path}", sha256=expected)
     assert f"{server}/{path}" in str(caught.value)
-    assert "pass --data DIR" in str(caught.value)
+    assert "pass data='DIR'" in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
 

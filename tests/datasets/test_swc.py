@@ -187,7 +187,7 @@ def test_without_sub_folders_there_is_one_nameless_class(tmp_path: Path) -> None
 def test_the_first_bad_file_stops_reading_and_tells_what_to_do(tmp_path: Path) -> None:
     write(tmp_path, GOOD)
     write(tmp_path, BAD["cycle"][0], "bad.swc")
-    with pytest.raises(DataError, match=r"bad\.swc, line 6: .* cycle; --skip-bad leaves such files out"):
+    with pytest.raises(DataError, match=r"bad\.swc, line 6: .* cycle; skip_bad=True leaves such files out"):
         read_folder(tmp_path)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -26,12 +26,8 @@ def cached(kind: type[T], key: str, build: Callable[[], T]) -> T:
     """The data set of that key from the cache; or built, put there for next time, and mapped like any other.
 
     Arrays are ``np.memmap`` of read-only files, so that processes that use the same entry share its pages. Where
-    nothing can be written (a full disk, a home without write permission) they are what was built.
-
-    Args:
-        kind: a dataclass whose fields are arrays, and numbers, texts and tuples of texts.
-        key: see ``file_key``.
-        build: makes the data set.
+    nothing can be written (a full disk, a home without write permission) they are what was built. The other fields
+    of ``kind`` are numbers, texts and tuples of texts.
     """
     entry = _cache_folder() / kind.__name__ / key
     if entry.is_dir():
@@ -47,13 +43,13 @@ def cached(kind: type[T], key: str, build: Callable[[], T]) -> T:
     return data
 
 
-def file_key(source: Path, files: Sequence[Path], *settings: Any) -> str:
-    """Names an entry: other files or settings, or files that have changed, have another.
+def file_key(source: Path, files: Sequence[Path], *settings: str | int) -> str:
+    """The name of an entry: other files or settings, or files that have changed, have another.
 
     Args:
-        source: the folder, or the one file.
+        source: the folder of the files, or the only file.
         files: in or below it.
-        settings: whatever else decides what is built, its version first; texts and numbers.
+        settings: what else decides what is built, its version first.
     """
     listed = [[str(path.relative_to(source)), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
     text = json.dumps([*settings, str(source.resolve()), listed])

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tuner.datasets.cache import cached, file_key
 from tuner.datasets.can_frames import Frames, read_frames
-from tuner.datasets.can_graphs import joined, window_graphs
-from tuner.datasets.spans import spans, starts
+from tuner.datasets.can_graphs import window_graphs
+from tuner.datasets.spans import joined, spans, starts
 from tuner.errors import DataError, InputError
 
 VERSION = "1"  # of the cache: anything that changes what is built changes it
@@ -27,46 +26,30 @@ LARGEST_WINDOW = 100_000  # frames
 class CanData:
     """G graphs of windows of CAN frames, with N nodes and E edges in all; one node for each ID of a window.
 
-    A graph's nodes are in the order of their raw IDs. IDs out of the vocabulary have index 0, and a node each.
-
-    Attributes:
-        identifiers: (V,) int32, the CAN IDs of the vocabulary, those of normal frames in training windows, in
-            ascending order: index k is ``identifiers[k - 1]``.
-        ids: (N,) int32, each node's index in the vocabulary; 0 is any other ID.
-        features: (N, 10) float32: the means of a frame's 8 bytes by 255 (missing bytes are 0), how many frames and
-            the position of the last, from 0, both by the window's length.
-        first: (G + 1,) int64, where each graph's nodes begin.
-        edge: (2, E) int32, from a frame's node to the next frame's, counted from 0 in each graph. Each pair is there
-            once, and a node that follows itself has an edge to itself.
-        edge_count: (E,) float32, how often.
-        first_edge: (G + 1,) int64, where each graph's edges begin.
-        label: (G,) int8, 1 where a frame of the window was injected.
-        recording: (G,) int16, an index into ``recordings``.
-        attack: (G,) int16, an index into ``attacks``; 0 where no frame was injected.
-        train: (G₁,) int64, graphs to train on: the first of each recording.
-        validation: (G₂,) int64, graphs to choose by, after them.
-        test: (G₃,) int64, graphs to report on: the last.
-        name: of the data set.
-        recordings: their names: those of the files, without a suffix.
-        attacks: "none" and what the names of recordings with injected frames begin with.
+    A graph's nodes are in the order of their raw IDs. IDs out of the vocabulary have index 0, and a node each. The
+    vocabulary has the IDs of normal frames in training windows.
     """
 
-    identifiers: NDArray[np.int32]
-    ids: NDArray[np.int32]
+    identifiers: NDArray[np.int32]  # (V,) the vocabulary's CAN IDs, ascending: index k is ``identifiers[k - 1]``
+    ids: NDArray[np.int32]  # (N,) each node's index in the vocabulary; 0 is any other ID
+    # (N, 10): the means of a frame's 8 bytes by 255 (missing bytes are 0), how many frames and the position of the
+    # last, from 0, both by the window's length.
     features: NDArray[np.float32]
-    first: NDArray[np.int64]
+    first: NDArray[np.int64]  # (G + 1,) where each graph's nodes begin
+    # (2, E) from a frame's node to the next frame's, counted from 0 in each graph. Each pair is there once, and a
+    # node may lead to itself.
     edge: NDArray[np.int32]
-    edge_count: NDArray[np.float32]
-    first_edge: NDArray[np.int64]
-    label: NDArray[np.int8]
-    recording: NDArray[np.int16]
-    attack: NDArray[np.int16]
-    train: NDArray[np.int64]
-    validation: NDArray[np.int64]
-    test: NDArray[np.int64]
-    name: str
-    recordings: tuple[str, ...]
-    attacks: tuple[str, ...]
+    edge_count: NDArray[np.float32]  # (E,) how often
+    first_edge: NDArray[np.int64]  # (G + 1,) where each graph's edges begin
+    label: NDArray[np.int8]  # (G,) 1 where a frame of the window was injected
+    recording: NDArray[np.int16]  # (G,) an index into ``recordings``
+    attack: NDArray[np.int16]  # (G,) an index into ``attacks``; 0 where no frame was injected
+    train: NDArray[np.int64]  # graphs to train on: the first of each recording
+    validation: NDArray[np.int64]  # graphs to choose by, after them
+    test: NDArray[np.int64]  # graphs to report on: the last
+    name: str  # of the data set
+    recordings: tuple[str, ...]  # their names: those of the files, without a suffix
+    attacks: tuple[str, ...]  # "none" and what the names of recordings with injected frames begin with
 
     def __len__(self) -> int:
         """Number of graphs."""
@@ -74,12 +57,22 @@ class CanData:
 
     def take(self, graphs: NDArray[np.int64]) -> CanData:
         """Some of the graphs, each of them in all three parts."""
-        nodes, edges = spans(self.first, graphs), spans(self.first_edge, graphs)
-        values: dict[str, Any] = dict.fromkeys(("train", "validation", "test"), np.arange(len(graphs)))
-        values |= {name: getattr(self, name)[graphs] for name in ("label", "recording", "attack")}
-        values |= {name: starts(np.diff(getattr(self, name))[graphs]) for name in ("first", "first_edge")}
-        values |= {"ids": self.ids[nodes], "features": self.features[nodes]}
-        return replace(self, **values, edge=self.edge[:, edges], edge_count=self.edge_count[edges])
+        every, nodes, edges = np.arange(len(graphs)), spans(self.first, graphs), spans(self.first_edge, graphs)
+        return replace(
+            self,
+            ids=self.ids[nodes],
+            features=self.features[nodes],
+            first=starts(np.diff(self.first)[graphs]),
+            edge=self.edge[:, edges],
+            edge_count=self.edge_count[edges],
+            first_edge=starts(np.diff(self.first_edge)[graphs]),
+            label=self.label[graphs],
+            recording=self.recording[graphs],
+            attack=self.attack[graphs],
+            train=every,
+            validation=every,
+            test=every,
+        )
 
 
 def load_can(source: str, *, window: int = 100) -> CanData:
@@ -110,12 +103,7 @@ def load_can(source: str, *, window: int = 100) -> CanData:
 
 
 def build(recordings: Iterable[tuple[str, Frames]], window: int, name: str) -> CanData:
-    """The graphs of some recordings, split by time within each: 60 % of the windows, then 20 %, then 20 %.
-
-    Args:
-        recordings: names and frames; at least one.
-        window: frames in each graph, 2 or more.
-        name: of the data set.
+    """The graphs of named recordings, split by time within each: 60 % of the windows, then 20 %, then 20 %.
 
     Raises:
         DataError: a recording has fewer than three windows.
@@ -129,7 +117,7 @@ def build(recordings: Iterable[tuple[str, Frames]], window: int, name: str) -> C
         names.append(recording)
         parts.append(windows)
     identifiers = np.unique(np.concatenate(known))
-    every = joined(parts)
+    every = joined(parts, edge=1)
     sizes = np.array([len(part.label) for part in parts])
     recording_of = np.repeat(np.arange(len(parts)), sizes)
     attacks, attack = _attacks(names, recording_of, every.label)
@@ -157,11 +145,10 @@ def build(recordings: Iterable[tuple[str, Frames]], window: int, name: str) -> C
 def _files(path: Path) -> list[Path]:
     """The file itself, or a folder's CSV files by name."""
     wanted = "give an HCRL-style CSV file, a folder of such files, or 'synthetic'"
-    if path.is_file():
-        return [path]
-    if not path.is_dir():
+    if not path.exists():
         raise DataError(f"no file or folder {str(path)!r}: {wanted}")
-    files = sorted(each for each in path.iterdir() if each.suffix.lower() == ".csv" and each.is_file())
+    files = [path] if path.is_file() else sorted(each for each in path.iterdir() if each.suffix.lower() == ".csv")
+    files = [each for each in files if each.is_file()]
     if not files:
         raise DataError(f"no .csv file in {str(path)!r}: {wanted}")
     return files

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.datasets.spans import joined
 from tuner.errors import DataError
 
 Column = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -29,31 +30,26 @@ for _value, _digit in enumerate("0123456789abcdef"):
 
 @dataclass(frozen=True, eq=False)
 class Frames:
-    """N frames in order of time.
+    """N frames in order of time."""
 
-    Attributes:
-        time: (N,) float64, seconds.
-        identifier: (N,) int32.
-        data: (N, 8) uint8; bytes that a frame has not are 0.
-        injected: (N,) bool: part of an attack.
-    """
-
-    time: NDArray[np.float64]
-    identifier: NDArray[np.int32]
-    data: NDArray[np.uint8]
-    injected: NDArray[np.bool_]
+    time: NDArray[np.float64]  # (N,) seconds
+    identifier: NDArray[np.int32]  # (N,)
+    data: NDArray[np.uint8]  # (N, 8); bytes that a frame has not are 0
+    injected: NDArray[np.bool_]  # (N,) part of an attack
 
     def __len__(self) -> int:
         """Number of frames."""
         return len(self.time)
 
+    def take(self, rows: NDArray[np.int64] | slice) -> Frames:
+        """Some of the frames."""
+        return Frames(self.time[rows], self.identifier[rows], self.data[rows], self.injected[rows])
+
 
 def in_order(parts: Sequence[Frames]) -> Frames:
     """All frames of some parts, by time; those of the same time stay as they are."""
-    names = [field.name for field in fields(Frames)]
-    joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
-    order = np.argsort(joined["time"], kind="stable")
-    return Frames(**{name: value[order] for name, value in joined.items()})
+    every = joined(parts)
+    return every.take(np.argsort(every.time, kind="stable"))
 
 
 def read_frames(path: Path) -> Frames:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,33 +15,23 @@ FEATURES = (*(f"mean of byte {byte}" for byte in range(8)), "frames", "last posi
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """G graphs with N nodes and E edges in all; a graph's nodes are in the order of their IDs, and counted from 0.
+    """G graphs with N nodes and E edges in all; a graph's nodes are in the order of their IDs, and counted from 0."""
 
-    Attributes:
-        identifier: (N,) int32, the nodes' CAN IDs.
-        features: (N, 10) float32, see ``FEATURES``: bytes by 255, frames and position by the window's length.
-        nodes: (G,) int64, how many each graph has.
-        edge: (2, E) int32, from a frame's ID to the next one's; each pair once, and a pair may be of one ID.
-        edge_count: (E,) float32, how often.
-        edges: (G,) int64, how many each graph has.
-        label: (G,) int8, 1 where a frame of the window was injected.
-    """
-
-    identifier: NDArray[np.int32]
-    features: NDArray[np.float32]
-    nodes: NDArray[np.int64]
-    edge: NDArray[np.int32]
-    edge_count: NDArray[np.float32]
-    edges: NDArray[np.int64]
-    label: NDArray[np.int8]
+    identifier: NDArray[np.int32]  # (N,) the nodes' CAN IDs
+    features: NDArray[
+        np.float32
+    ]  # (N, 10) see ``FEATURES``: bytes by 255, frames and position by the window's length
+    nodes: NDArray[np.int64]  # (G,) how many each graph has
+    edge: NDArray[np.int32]  # (2, E) from a frame's ID to the next one's; each pair once, and a pair may be of one ID
+    edge_count: NDArray[np.float32]  # (E,) how often
+    edges: NDArray[np.int64]  # (G,) how many each graph has
+    label: NDArray[np.int8]  # (G,) 1 where a frame of the window was injected
 
 
 def window_graphs(frames: Frames, window: int) -> Windows:
-    """The graphs of a recording's windows, which do not overlap; frames after the last whole window are left out.
+    """The graphs of a recording's windows, of ``window`` frames each, which do not overlap.
 
-    Args:
-        frames: in order of time.
-        window: frames in each, 2 or more.
+    Frames after the last whole window are left out.
     """
     graphs = len(frames) // window
     used = slice(0, graphs * window)
@@ -71,9 +60,7 @@ def window_graphs(frames: Frames, window: int) -> Windows:
 def _edges(node: NDArray[np.int64], window: int) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int64]]:
     """Pairs of nodes that follow each other, how often, and how many pairs each graph has.
 
-    Args:
-        node: of each frame, counted from 0 in its window: less than ``window``.
-        window: frames in each.
+    ``node`` is that of each frame, counted from 0 in its window.
     """
     rows = node.reshape(-1, window)
     pair = rows[:, :-1] * window + rows[:, 1:]
@@ -82,11 +69,3 @@ def _edges(node: NDArray[np.int64], window: int) -> tuple[NDArray[np.int32], NDA
     of_graph, pair_of_graph = np.divmod(found, window**2)
     edge = np.stack(np.divmod(pair_of_graph, window)).astype(np.int32)
     return edge, count.astype(np.float32), np.bincount(of_graph, minlength=len(rows))
-
-
-def joined(parts: Sequence[Windows]) -> Windows:
-    """The graphs of all parts, one after another."""
-    listed = {field.name: [getattr(part, field.name) for part in parts] for field in fields(Windows)}
-    return Windows(
-        **{name: np.concatenate(arrays, axis=1 if name == "edge" else 0) for name, arrays in listed.items()}
-    )

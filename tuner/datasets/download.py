@@ -11,7 +11,7 @@ import urllib.request
 import zipfile
 from pathlib import Path
 
-from tuner.errors import DataError
+from tuner.errors import DataError, option
 
 URL = "https://files.grouplens.org/datasets/movielens/ml-100k.zip"
 # As published with the size, 4,924,029 bytes, in tensorflow/datasets,
@@ -67,7 +67,8 @@ def fetch_movielens(
 
 
 def _refusal(url: str, what: str) -> DataError:
-    return DataError(f"download of {url} {what}; download it yourself, unpack it and pass --data DIR")
+    remedy = f"download it yourself, unpack it and pass {option('data', 'DIR')}"
+    return DataError(f"download of {url} {what}; {remedy}")
 
 
 def _download(url: str, archive: Path, sha256: str, progress: bool, timeout: float) -> None:

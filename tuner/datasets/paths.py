@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from tuner.errors import InputError
 
 Index = NDArray[np.int64]
+IntT = TypeVar("IntT", bound=np.integer)
 MAX_PATHS = 50_000_000  # 1.6 GB of indices: a dense graph of a thousand nodes would have a thousand times as many
 
 
-def third_order_paths(edges: NDArray[Any], num_nodes: int, *, max_paths: int = MAX_PATHS) -> Index:
+def third_order_paths(edges: NDArray[np.integer], num_nodes: int, *, max_paths: int = MAX_PATHS) -> Index:
     """All simple paths of four nodes, and after them one path (v, v, v, v) for each node.
 
     The latter are there so that a node of no longer path has one too. On a tree there are Σ over edges {j, k} of
@@ -62,7 +63,7 @@ def k_th(first: Index, rank: Index, left_out: Index) -> Index:
     return shifted
 
 
-def random_spanning_tree(edges: NDArray[Any], num_nodes: int, seed: int) -> NDArray[Any]:
+def random_spanning_tree(edges: NDArray[IntT], num_nodes: int, seed: int) -> NDArray[IntT]:
     """The edges of a random spanning tree (of a forest, where the graph is not connected).
 
     The minimum spanning tree for random weights (Kruskal). SGMP (Zhang and Zhao, NeurIPS 2021) reduces general graphs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     Table: TypeAlias = pd.DataFrame | ArrayLike
+    Ids: TypeAlias = pd.Index[str] | pd.Index[int]
 
 _COLUMNS = ("user_id", "item_id", "rating")
 
@@ -35,12 +36,6 @@ class Ratings:
     def __getitem__(self, rows: NDArray[np.bool_]) -> Ratings:
         """The ratings where `rows`, a mask of this length, is true."""
         return Ratings(self.user[rows], self.item[rows], self.rating[rows])
-
-
-def joined(*parts: Ratings) -> Ratings:
-    """The ratings of all parts, one part after another."""
-    columns = ([getattr(part, name) for part in parts] for name in ("user", "item", "rating"))
-    return Ratings(*(np.concatenate(column) for column in columns))
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,13 +197,13 @@ def _columns(table: Table, label: str) -> pd.DataFrame:
     return frame
 
 
-def _ratings(frame: pd.DataFrame, label: str, users: pd.Index[Any], items: pd.Index[Any]) -> Ratings:
+def _ratings(frame: pd.DataFrame, label: str, users: Ids, items: Ids) -> Ratings:
     user = _positions(frame["user_id"], label, users, "user_features")
     item = _positions(frame["item_id"], label, items, "item_features")
     return Ratings(user, item, _numbers(frame[["rating"]], label)[:, 0])
 
 
-def _positions(ids: pd.Series, label: str, index: pd.Index[Any], features: str) -> NDArray[np.int32]:
+def _positions(ids: pd.Series, label: str, index: Ids, features: str) -> NDArray[np.int32]:
     """Row of every id in the features."""
     import pandas as pd
 
@@ -247,7 +242,7 @@ def _plain(value: object) -> Hashable:
     return cast(Hashable, value.item() if isinstance(value, np.generic) else value)
 
 
-def _features(table: Table, label: str, id_name: str) -> tuple[pd.Index[Any], NDArray[np.float32]]:
+def _features(table: Table, label: str, id_name: str) -> tuple[Ids, NDArray[np.float32]]:
     """Ids and matrix of a table of features."""
     import pandas as pd
 

@@ -12,24 +12,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.errors import DataError
+from tuner.errors import DataError, option
 
 COLUMNS = ("id", "type", "x", "y", "z", "radius", "parent")
 
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """A geometric tree; its nodes are in preorder, so a node's descendants are the rows after it.
+    """A geometric tree; its nodes are in preorder, so a node's descendants are the rows after it."""
 
-    Attributes:
-        position: (N, 3) float64, in the file's unit (µm).
-        radius: (N,) float64.
-        parent: (N,) int64; -1 for the root, which is row 0.
-    """
-
-    position: NDArray[np.float64]
-    radius: NDArray[np.float64]
-    parent: NDArray[np.int64]
+    position: NDArray[np.float64]  # (N, 3) in the file's unit (µm)
+    radius: NDArray[np.float64]  # (N,)
+    parent: NDArray[np.int64]  # (N,); -1 for the root, which is row 0
 
     def __len__(self) -> int:
         """Number of nodes."""
@@ -37,21 +31,13 @@ class Tree:
 
 
 class SwcFolder(NamedTuple):
-    """What a folder of reconstructions holds.
+    """What a folder of reconstructions holds."""
 
-    Attributes:
-        files: of the trees, in order.
-        trees: reduced.
-        labels: (T,) of each tree, an index into ``classes``.
-        classes: the names of the sub-folders; one empty name where there are none.
-        bad: what is wrong with each file that was left out.
-    """
-
-    files: list[Path]
-    trees: list[Tree]
-    labels: NDArray[np.int64]
-    classes: tuple[str, ...]
-    bad: list[str]
+    files: list[Path]  # of the trees, in order
+    trees: list[Tree]  # reduced
+    labels: NDArray[np.int64]  # (T,) of each tree, an index into ``classes``
+    classes: tuple[str, ...]  # the names of the sub-folders; one empty name where there are none
+    bad: list[str]  # what is wrong with each file that was left out
 
 
 def find_files(folder: Path) -> list[Path]:
@@ -70,11 +56,9 @@ def find_files(folder: Path) -> list[Path]:
 
 
 def read_folder(folder: Path, *, skip_bad: bool = False) -> SwcFolder:
-    """Reads and reduces every reconstruction in a folder; its sub-folders are the labels.
+    """Reads and reduces every reconstruction in a folder and its sub-folders, which are the labels.
 
-    Args:
-        folder: with .swc files in it or in its sub-folders.
-        skip_bad: leave out files that cannot be used, instead of refusing the folder for the first of them.
+    With ``skip_bad`` files that cannot be used are left out, instead of refusing the folder for the first of them.
 
     Raises:
         DataError: there is none, or one that cannot be used; it names the file, its line and the reason.
@@ -86,8 +70,8 @@ def read_folder(folder: Path, *, skip_bad: bool = False) -> SwcFolder:
             files.append(path)
         except DataError as error:
             if not skip_bad:
-                raise DataError(f"{error}; --skip-bad leaves such files out") from error
-            bad.append(str(error))
+                raise DataError(f"{error.text}; {option('skip_bad', True)} leaves such files out") from error
+            bad.append(error.text)
     if not trees:
         raise DataError(f"none of the {len(bad)} .swc files in {str(folder)!r} can be used: {bad[0]}")
     names = [str(path.parent.relative_to(folder)) for path in files]
@@ -189,9 +173,7 @@ def _tree(path: Path, table: NDArray[np.float64], lines: NDArray[np.int64]) -> T
 def preorder(parent: NDArray[np.int64], root: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The nodes that the root reaches, each before its children and with all descendants before its next sibling.
 
-    Args:
-        parent: (N,) of each node; -1 for the root.
-        root: where to begin.
+    ``parent`` is -1 for the root.
 
     Returns:
         Their numbers in that order, and of each its parent's place in that order.

@@ -21,21 +21,13 @@ CONSTANT, COUNTER, SIGNAL, NOISE = range(4)  # what a byte can be
 
 @dataclass(frozen=True)
 class Message:
-    """What an ID sends.
-
-    Attributes:
-        identifier: the CAN ID.
-        period: seconds between frames.
-        length: bytes of a frame.
-        kinds: (8,) what each byte is.
-        values: (8,) where each begins.
-    """
+    """What an ID sends."""
 
     identifier: int
-    period: float
-    length: int
-    kinds: NDArray[np.int64]
-    values: NDArray[np.int64]
+    period: float  # seconds between frames
+    length: int  # bytes of a frame
+    kinds: NDArray[np.int64]  # (8,) what each byte is
+    values: NDArray[np.int64]  # (8,) where each begins
 
 
 def synthetic_can(frames: int = 25_000, *, seed: int = 0) -> dict[str, Frames]:
@@ -45,12 +37,8 @@ def synthetic_can(frames: int = 25_000, *, seed: int = 0) -> dict[str, Frames]:
     noise. The first attack floods the bus with frames of ID 0 and zeros, the second sends random IDs and bytes; both
     come in bursts.
 
-    Args:
-        frames: of each recording.
-        seed: of everything.
-
     Returns:
-        Frames by the name of the recording.
+        So many frames of each recording, by its name.
 
     Raises:
         InputError: fewer than one frame.
@@ -69,7 +57,7 @@ def synthetic_can(frames: int = 25_000, *, seed: int = 0) -> dict[str, Frames]:
             seconds *= rate / (rate + ATTACKED / GAPS[attack])
             parts.append(_injected(attack, seconds, random))
         every = in_order(parts)
-        recordings[f"{attack}_synthetic"] = _first(every, frames)
+        recordings[f"{attack}_synthetic"] = every.take(slice(0, frames))
     return recordings
 
 
@@ -115,8 +103,3 @@ def _injected(attack: str, seconds: float, random: np.random.Generator) -> Frame
     identifiers, values = (1, 1) if attack == "dos" else (0x800, 0x100)
     identifier, data = random.integers(0, identifiers, count), random.integers(0, values, (count, 8))
     return Frames(time, identifier.astype(np.int32), data.astype(np.uint8), np.ones(count, dtype=bool))
-
-
-def _first(frames: Frames, count: int) -> Frames:
-    kept = slice(0, count)
-    return Frames(frames.time[kept], frames.identifier[kept], frames.data[kept], frames.injected[kept])

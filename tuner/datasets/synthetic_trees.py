@@ -21,10 +21,6 @@ def synthetic_trees(num_trees: int = 80, *, seed: int = 0) -> tuple[list[Tree], 
     Bushy ones branch at any tip and wander; stemmed ones mostly branch at the latest tip and go straight on. Edges
     are log-normal about 30 µm, radii fall with the distance from the root.
 
-    Args:
-        num_trees: half of each type.
-        seed: of everything.
-
     Returns:
         The trees, (num_trees,) labels, and the two types' names.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,39 +23,22 @@ HELD_OUT = 0.15  # of the trees, for validation, and as many for the test
 # eq=False: comparing arrays field by field has no single truth value.
 @dataclass(frozen=True, eq=False)
 class TreeData:
-    """T trees with N nodes and P paths in all. A tree's nodes are in preorder, and counted from 0 in each tree.
+    """T trees with N nodes and P paths in all. A tree's nodes are in preorder, and counted from 0 in each tree."""
 
-    Attributes:
-        position: (N, 3) float32, from the tree's root, in units of the data set's mean edge.
-        features: (N, 5) float32, see ``FEATURES``: nothing in them tells of a node's descendants.
-        parent: (N,) int32; -1 for a root.
-        end: (N,) int32: a node's descendants are those between itself and this one.
-        first: (T + 1,) int64: where each tree's nodes begin.
-        path: (4, P) int32: third-order paths, see ``third_order_paths``.
-        first_path: (T + 1,) int64: where each tree's paths begin.
-        label: (T,) int32: an index into ``classes``.
-        train: trees to pretrain on.
-        validation: trees to choose by.
-        test: trees to report the losses on.
-        name: of the data set.
-        classes: names of the labels.
-        bad: how many files were left out.
-    """
-
-    position: NDArray[np.float32]
-    features: NDArray[np.float32]
-    parent: NDArray[np.int32]
-    end: NDArray[np.int32]
-    first: NDArray[np.int64]
-    path: NDArray[np.int32]
-    first_path: NDArray[np.int64]
-    label: NDArray[np.int32]
-    train: NDArray[np.int64]
-    validation: NDArray[np.int64]
-    test: NDArray[np.int64]
-    name: str
-    classes: tuple[str, ...]
-    bad: int = 0
+    position: NDArray[np.float32]  # (N, 3) from the tree's root, in units of the data set's mean edge
+    features: NDArray[np.float32]  # (N, 5) see ``FEATURES``: nothing in them tells of a node's descendants
+    parent: NDArray[np.int32]  # (N,); -1 for a root
+    end: NDArray[np.int32]  # (N,) a node's descendants are those between itself and this one
+    first: NDArray[np.int64]  # (T + 1,) where each tree's nodes begin
+    path: NDArray[np.int32]  # (4, P) third-order paths, see ``third_order_paths``
+    first_path: NDArray[np.int64]  # (T + 1,) where each tree's paths begin
+    label: NDArray[np.int32]  # (T,) an index into ``classes``
+    train: NDArray[np.int64]  # trees to pretrain on
+    validation: NDArray[np.int64]  # trees to choose by
+    test: NDArray[np.int64]  # trees to report the losses on
+    name: str  # of the data set
+    classes: tuple[str, ...]  # names of the labels
+    bad: int = 0  # how many files were left out
 
     def __len__(self) -> int:
         """Number of trees."""
@@ -64,11 +46,21 @@ class TreeData:
 
     def take(self, trees: NDArray[np.int64]) -> TreeData:
         """Some of the trees, each of them in all three parts."""
-        nodes, paths = spans(self.first, trees), spans(self.first_path, trees)
-        values: dict[str, Any] = dict.fromkeys(("train", "validation", "test"), np.arange(len(trees)))
-        values |= {name: getattr(self, name)[nodes] for name in ("position", "features", "parent", "end")}
-        values |= {name: starts(np.diff(getattr(self, name))[trees]) for name in ("first", "first_path")}
-        return replace(self, **values, path=self.path[:, paths], label=self.label[trees])
+        every, nodes, paths = np.arange(len(trees)), spans(self.first, trees), spans(self.first_path, trees)
+        return replace(
+            self,
+            position=self.position[nodes],
+            features=self.features[nodes],
+            parent=self.parent[nodes],
+            end=self.end[nodes],
+            first=starts(np.diff(self.first)[trees]),
+            path=self.path[:, paths],
+            first_path=starts(np.diff(self.first_path)[trees]),
+            label=self.label[trees],
+            train=every,
+            validation=every,
+            test=every,
+        )
 
 
 def load_trees(source: str, *, seed: int, skip_bad: bool = False) -> TreeData:
@@ -87,21 +79,19 @@ def load_trees(source: str, *, seed: int, skip_bad: bool = False) -> TreeData:
 
         trees, labels, classes = synthetic_trees()
         return split(build(trees, labels, "synthetic trees", classes), seed)
-    return split(_cached(Path(source).expanduser(), skip_bad), seed)
+    folder = Path(source).expanduser()
+
+    def read() -> TreeData:
+        found = read_folder(folder, skip_bad=skip_bad)
+        return build(found.trees, found.labels, folder.resolve().name, found.classes, len(found.bad))
+
+    return split(cached(TreeData, file_key(folder, find_files(folder), VERSION, skip_bad), read), seed)
 
 
 def build(
     trees: Sequence[Tree], labels: NDArray[np.int64], name: str, classes: Sequence[str], bad: int = 0
 ) -> TreeData:
-    """The arrays of some trees, all of them for training.
-
-    Args:
-        trees: at least one.
-        labels: (T,) of each, an index into ``classes``.
-        name: of the data set.
-        classes: names of the labels.
-        bad: how many files were left out.
-    """
+    """The arrays of some trees, at least one, all of them for training; arguments as the fields of ``TreeData``."""
     edges = np.concatenate([_edge_lengths(tree) for tree in trees])
     scale = float(edges.mean()) if edges.size and edges.mean() > 0 else 1.0
     paths = [third_order_paths(_edges(tree), len(tree)) for tree in trees]
@@ -167,13 +157,3 @@ def _ends(tree: Tree) -> NDArray[np.int64]:
     for node, parent in zip(range(len(tree) - 1, 0, -1), tree.parent[:0:-1].tolist(), strict=True):
         end[parent] = max(end[parent], end[node])
     return end
-
-
-def _cached(folder: Path, skip_bad: bool) -> TreeData:
-    """A folder's trees from the cache; or built, and put there for next time."""
-
-    def read() -> TreeData:
-        found = read_folder(folder, skip_bad=skip_bad)
-        return build(found.trees, found.labels, folder.resolve().name, found.classes, len(found.bad))
-
-    return cached(TreeData, file_key(folder, find_files(folder), VERSION, skip_bad), read)

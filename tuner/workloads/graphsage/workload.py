@@ -69,9 +69,9 @@ class GraphSAGE(Workload["RatingData"]):
 
     def all_data(self, data: RatingData) -> RatingData:
         """All ratings as training ratings, and so as edges of the graph."""
-        from tuner.datasets.ratings import joined
+        from tuner.datasets.spans import joined
 
-        return replace(data, train=joined(data.train, data.validation, data.test))
+        return replace(data, train=joined([data.train, data.validation, data.test]))
 
     def training_samples(self, data: RatingData) -> int:
         """The training ratings."""
