@@ -264,7 +264,7 @@ def test_a_page_that_cannot_be_written_costs_a_line_and_not_the_study(
     def broken(*_: object) -> None:
         raise ValueError("no\nway")
 
-    monkeypatch.setattr("tuner.reporting.page.files.write_page", broken)
+    monkeypatch.setattr("tuner.reporting.page.document.write_page", broken)
     assert run_toy(tmp_path / "out", {"name": "a"}, report=True).exit_code == 0
     told = capsys.readouterr().out
     again = f"{program()} report {tmp_path}/out tries again"

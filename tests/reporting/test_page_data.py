@@ -22,7 +22,9 @@ from tuner.reporting.figures.effects import against_each, rank_correlation
 from tuner.reporting.figures.estimates import estimate_against_peak
 from tuner.reporting.figures.style import COLOURS, DARK, SHADES, shade
 from tuner.reporting.figures.timeline import timelines
-from tuner.reporting.page.document import json_block, main_html, page_html
+from tuner.reporting.page.document import page_html
+from tuner.reporting.page.parts import json_block
+from tuner.reporting.page.sections import main_html
 from tuner.reporting.study_view import StudyView, read_study_view
 
 

@@ -10,8 +10,8 @@ from tests.generated_study import METRICS, write_study
 from tuner.records.seed_statistics import averages, summary
 from tuner.reporting.figures.coordinates import parallel_coordinates
 from tuner.reporting.figures.effects import against_each
-from tuner.reporting.page.configurations import configurations_table
-from tuner.reporting.page.document import main_html
+from tuner.reporting.page.sections import main_html
+from tuner.reporting.page.tables import configurations_table
 from tuner.reporting.seeds import interval_text
 from tuner.reporting.study_view import StudyView, read_study_view
 
@@ -32,12 +32,12 @@ def test_the_head_is_the_best_configuration_by_mean_and_the_best_single_trial_ha
     assert "Best trial" not in text
     assert f'<p class="name">{best.name}</p>' in text
     assert f'<dd class="big">{best.interval.mean:.4f} ± {best.interval.half_width:.4f}</dd>' in text
-    assert f'<p class="said">{summary([best, *others])}.</p>' in text
+    assert f'<p class="finding">{summary([best, *others])}.</p>' in text
     assert f"Best single trial: <strong>{lucky.name} (seed {lucky.seed})</strong>, val_loss" in text
 
 
 def test_configurations_have_the_means_and_verdicts_that_results_have(seeded: StudyView) -> None:
-    table = configurations_table(seeded.rows, "val_loss", "configurations")
+    table = configurations_table(seeded.rows, "val_loss", "configurations", "Configurations")
     found = averages(seeded.rows, "val_loss")
     lines = [line for line in table.splitlines() if line.startswith("<tr")]
     for each, line in zip(found, lines, strict=True):

@@ -14,7 +14,7 @@ from tuner.records.journal import read_attempts
 from tuner.records.read_studies import RESULTS_FOLDER, metric_of, newest_study
 from tuner.records.study_folder import ATTEMPTS
 from tuner.records.study_json import read_study, workloads
-from tuner.reporting.page.files import REPORT, check_replaceable, write_page
+from tuner.reporting.page.document import REPORT, check_replaceable, write_page
 from tuner.reporting.serving import PORT, LivePage, serve
 from tuner.reporting.study_view import StudyView, read_study_view
 

@@ -14,7 +14,8 @@ from tuner.errors import ParameterError, TunerError
 from tuner.records.epochs import EPOCHS
 from tuner.records.study_folder import ATTEMPTS
 from tuner.records.study_json import STUDY
-from tuner.reporting.page.document import main_html, page_html
+from tuner.reporting.page.document import page_html
+from tuner.reporting.page.sections import main_html
 from tuner.reporting.study_view import StudyView
 
 HOST = "127.0.0.1"

@@ -57,7 +57,7 @@ def write_report(
     folder = result.folder
     assert folder is not None
     try:
-        from tuner.reporting.page.files import REPORT, write_page
+        from tuner.reporting.page.document import REPORT, write_page
         from tuner.reporting.study_view import read_study_view
 
         study = read_study_view(folder, metrics, lambda row: again(row, folder, result.plan) if again else "")

@@ -1,9 +1,8 @@
 """A study as one HTML page that works offline.
 
-    files of a folder ──► StudyView ──► Figure … ──► page_html
+    files of a folder ──► StudyView ──► figures, tables ──► sections ──► document
 
-``study.py`` reads the folder; ``axes.py``, ``coordinates.py``, ``curves.py``, ``timeline.py`` and ``estimates.py``
-make figures of it, each with its finding in words, of trials or of means as ``means.py`` decides. ``best.py``,
-``table.py``, ``configurations.py`` and ``parts.py`` make HTML, and ``document.py`` the page. All of that is pure. The
-browser's part is in ``table.js``, ``charts.js`` and ``page.js``, which are written into the page.
+``sections.py`` has what the page shows, ``tables.py`` its tables and ``parts.py`` pieces of HTML; all that is pure.
+``document.py`` puts styles and scripts to it, plotly's among them, and writes the file. Of the browser's part,
+``page.js`` shows the figures and follows a study that runs, ``table.js`` filters, and ``vendor/`` sorts.
 """

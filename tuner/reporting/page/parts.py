@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
+from tuner.reporting.figures.chart import Chart
+
 
 def section(title: str, name: str, content: str) -> str:
     """A part of the page under a heading; ``name`` is the heading's id, ``content`` HTML."""
@@ -12,13 +14,7 @@ def section(title: str, name: str, content: str) -> str:
 
 
 def facts(pairs: Iterable[tuple[str, str]], *, kind: str = "", big: bool = False) -> str:
-    """What is known, each with its name.
-
-    Args:
-        pairs: names and texts.
-        kind: a further CSS class.
-        big: in large type.
-    """
+    """Names with their texts; ``kind`` is a further CSS class, ``big`` sets the texts in large type."""
     tag = '<dd class="big">' if big else "<dd>"
     listed = "".join(f"<div><dt>{escape(key)}</dt>{tag}{escape(text)}</dd></div>" for key, text in pairs)
     return f'<dl class="{f"facts {kind}".strip()}">{listed}</dl>'
@@ -35,6 +31,23 @@ def command(label: str, text: str) -> str:
     )
 
 
-def table_box(label: str, table: str) -> str:
-    """A table in a box of its own that scrolls, also by the keyboard; ``label`` names it to a screen reader."""
-    return f'<div class="scroll table" tabindex="0" role="region" aria-label="{escape(label)}">{table}</div>'
+def figure(chart: Chart) -> str:
+    """A chart's HTML, with its plotly figure as JSON; page.js shows it."""
+    heading, caption = f"<h3>{escape(chart.title)}</h3>", f"<p>{escape(chart.caption)}</p>"
+    if chart.plot is None:
+        return f'<div class="figure empty">{heading}{caption}</div>'
+    narrow = f"min-width:{chart.minimum_width}px;" if chart.minimum_width else ""
+    size = f"{narrow}height:{chart.plot.layout.height}px"
+    label = escape(f"{chart.title}: {chart.caption}")
+    scroll = ' tabindex="0" role="group" aria-label="Plot, can be scrolled sideways"' if narrow else ""
+    return (
+        f'<figure class="figure">{heading}<figcaption>{caption}</figcaption><div class="scroll"{scroll}>'
+        f'<div class="plot" role="img" aria-label="{label}" style="{size}"></div>'
+        f"{json_block('drawn', chart.plot.to_json(validate=False))}</div></figure>"
+    )
+
+
+def json_block(name: str, text: str) -> str:
+    """JSON in a page; no text in it can break out, as ``<`` is written as an escape."""
+    escaped = text.replace("<", "\\u003c")
+    return f'<script type="application/json" class="{escape(name)}">{escaped}</script>'

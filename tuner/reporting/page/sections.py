@@ -1,0 +1,202 @@
+"""What a page shows of a study, as HTML; every text is escaped where it is written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from datetime import datetime
+from html import escape
+from typing import get_args
+
+from tuner.records.attempts import CONFIG, Attempt
+from tuner.records.row_queries import metric_columns
+from tuner.records.seed_statistics import averages, summary
+from tuner.reporting.figures.attempt_bars import to_bars, without_pauses
+from tuner.reporting.figures.chart import count_text
+from tuner.reporting.figures.compared import compared
+from tuner.reporting.figures.coordinates import parallel_coordinates
+from tuner.reporting.figures.curves import learning_curves
+from tuner.reporting.figures.effects import against_each
+from tuner.reporting.figures.estimates import estimate_against_peak
+from tuner.reporting.figures.timeline import timelines
+from tuner.reporting.page.parts import command, facts, figure, section
+from tuner.reporting.page.tables import configurations_table, trials_table, values_text
+from tuner.reporting.seeds import has_seeds, interval_text, intervals
+from tuner.reporting.study_view import StudyView
+from tuner.reporting.tables import duration
+from tuner.trial import GB, Status, title
+
+REASONS = 8  # so many different reasons of failures are listed
+DEVICES = 8
+RUNNING = 12  # so many running trials are named
+
+
+def main_html(study: StudyView) -> str:
+    """What a page shows of a study, without styles and scripts: the part that changes while the study runs."""
+    memory = [*timelines(study), estimate_against_peak(study)]
+    body = [
+        _head(study),
+        *(_best(study, workload) for workload in study.metrics),
+        *(_configurations(study, workload) for workload in study.metrics),
+        _trials(study),
+        *(_comparison(study, workload) for workload in study.metrics),
+        section("Time and memory", "memory", "".join(map(figure, memory))),
+        _foot(study),
+    ]
+    return f'<main id="main">{"".join(body)}</main>'
+
+
+def _head(study: StudyView) -> str:
+    about = study.study
+    known = [("Trials", _counts(study)), *_times(study)]
+    for device, budget in study.devices()[:DEVICES]:
+        known.append((device.label, f"{device.name}, {budget / GB:.1f} GB for trials"))
+    if data := about.get("data"):
+        known.append(("Data", str(data)))
+    return (
+        f'<header><p class="kicker">tuner study</p><h1>{escape(study.name)}</h1>{_bar(study)}'
+        f"{facts(known)}{_running(study)}{''.join(f'<p>Note: {escape(note)}</p>' for note in study.notes)}"
+        f"{command('Command', str(about.get('command', '')))}</header>"
+    )
+
+
+def _counts(study: StudyView) -> str:
+    parts = [f"{count} {status.replace('_', ' ')}" for status, count in _by_status(study)]
+    if waiting := study.total - len(study.rows):
+        parts.append(f"{waiting} not ended yet")
+    elif len(parts) == 1:
+        return f"{study.total:,}, all {parts[0].partition(' ')[2]}"
+    return f"{study.total:,}: {', '.join(parts)}"
+
+
+def _by_status(study: StudyView) -> list[tuple[str, int]]:
+    counts = Counter(row.status for row in study.rows)
+    return [(status, counts[status]) for status in get_args(Status) if counts[status]]
+
+
+def _times(study: StudyView) -> list[tuple[str, str]]:
+    found = []
+    with suppress(ValueError):
+        started = datetime.fromisoformat(str(study.study.get("started", "")))
+        found.append(("Started", f"{started.day} {started:%B %Y, %H:%M}"))
+    if bars := to_bars(study.attempts):
+        took = max(bar.end for bar in without_pauses(bars)[0])
+        found.append(("Took" if len(study.rows) == study.total else "So far", duration(took)))
+    trained = sum(row.duration_s for row in study.attempts)
+    return [*found, ("Training", f"{duration(trained)} over all attempts")]
+
+
+def _bar(study: StudyView) -> str:
+    """How many trials ended how, as a bar; the counts are in the text below it."""
+    shares = [(status, count / study.total) for status, count in _by_status(study)]
+    spans = "".join(f'<span class="{status}" style="width:{100 * share:.3f}%"></span>' for status, share in shares)
+    return f'<div class="bar" aria-hidden="true">{spans}</div>'
+
+
+def _running(study: StudyView) -> str:
+    names = study.trial_names
+    ended = {row.trial_id for row in study.rows if row.status != "interrupted"}
+    lines = [(names.get(each, each), line["epoch"]) for each, line in study.running.items() if each not in ended]
+    if not lines or len(study.rows) >= study.total:
+        return ""
+    shown = ", ".join(f"{name} (after epoch {epoch})" for name, epoch in lines[:RUNNING])
+    more = f" and {len(lines) - RUNNING} more" if len(lines) > RUNNING else ""
+    return f'<p class="running">Running when last heard of: {escape(shown)}{more}.</p>'
+
+
+def _best(study: StudyView, workload: str) -> str:
+    """A workload's best trial or, with several seeds, its best configuration and below that its best single trial."""
+    rows, metric = study.of_workload(workload), study.metrics[workload]
+    several = has_seeds(rows)
+    heading = f"Best {'configuration' if several else 'trial'}"
+    heading += f" of {workload}" if len(study.metrics) > 1 else ""
+    if not rows or rows[0].status != "completed" or rows[0].value(metric) is None:
+        why = "No trial has completed yet." if len(study.rows) < study.total else "No trial completed."
+        content = f'<p class="none">{why}</p>'
+    else:
+        best = rows[0]
+        metrics = [(key, f"{best.number(key):.4f}") for key in dict.fromkeys(metric_columns([best], metric))]
+        if several:
+            name = title(workload, best.name, several=False, seed=best.seed)
+            values = ", ".join(f"{key} {value}" for key, value in metrics)
+            content = _best_configuration(rows, metric)
+            content += f'<p class="single">Best single trial: <strong>{escape(name)}</strong>, {escape(values)}</p>'
+        else:
+            content = _card(best.name, metrics, [best])
+        content += command("Again", study.again(best))
+    return section(heading, f"best-{list(study.metrics).index(workload)}", content)
+
+
+def _best_configuration(rows: Sequence[Attempt], metric: str) -> str:
+    """The configuration that ``averages`` calls the best, and what the intervals say of the others."""
+    found = averages(rows, metric)
+    best = next(each for each in found if each.verdict == "best")
+    own = [row for row in rows if row.name == best.name]
+    means = [(f"mean {key}", interval_text(intervals(own, key)[best.name])) for key in metric_columns(own, metric)]
+    about = f"Means of {len(best.values)} of {best.seeds} seeds"
+    about += ", with their 95 % intervals." if len(best.values) > 1 else "."
+    lines = [about, *(f"{line}." for line in summary(found).splitlines())]
+    return _card(best.name, means, own) + "".join(f'<p class="finding">{escape(line)}</p>' for line in lines)
+
+
+def _card(name: str, metrics: Iterable[tuple[str, str]], rows: Sequence[Attempt]) -> str:
+    """The name, the metrics in large type, and the hyperparameters of these rows."""
+    keys = dict.fromkeys(key for row in rows for key in row.config)
+    config = [(key, values_text(rows, f"{CONFIG}{key}")) for key in keys]
+    return (
+        f'<div class="best"><div><p class="name">{escape(name)}</p>{facts(metrics, big=True)}</div>'
+        f"{facts(config, kind='config')}</div>"
+    )
+
+
+def _configurations(study: StudyView, workload: str) -> str:
+    """The workload's configurations over their seeds; nothing where there is one seed."""
+    rows = study.of_workload(workload)
+    if not has_seeds(rows):
+        return ""
+    heading = "Configurations" if len(study.metrics) == 1 else f"Configurations of {workload}"
+    name = f"configurations-{list(study.metrics).index(workload)}"
+    return section(heading, name, configurations_table(rows, study.metrics[workload], f"{name}-table", heading))
+
+
+def _trials(study: StudyView) -> str:
+    if not study.rows:
+        return section("All trials", "all", '<p class="none">No trial has ended yet.</p>')
+    options = "".join(f'<option value="{status}">{status} ({n})</option>' for status, n in sorted(_by_status(study)))
+    controls = (
+        '<div class="controls"><label>Filter <input id="filter" type="search" autocomplete="off" spellcheck="false" '
+        'placeholder="text in any column"></label><label>Status <select id="status"><option value="">any</option>'
+        f'{options}</select></label><label class="check"><input id="every" type="checkbox"> show columns that are '
+        'the same everywhere</label><p id="count" role="status"></p></div>'
+    )
+    return section("All trials", "all", controls + trials_table(study.rows, study.metrics) + _reasons(study.rows))
+
+
+def _reasons(rows: Sequence[Attempt]) -> str:
+    """Why trials did not complete: each reason once."""
+    reasons = Counter((row.status, row.error) for row in rows if row.error)
+    if not reasons:
+        return ""
+    items = "".join(
+        f'<li><span class="status {status}">{status}</span> {count_text(count, "trial")}: {escape(error)}'
+        for (status, error), count in reasons.most_common(REASONS)
+    )
+    more = f"<p>and {len(reasons) - REASONS} more reasons, in the column error</p>" if len(reasons) > REASONS else ""
+    return f'<div class="reasons"><h3>What went wrong</h3><ul>{items}</ul>{more}</div>'
+
+
+def _comparison(study: StudyView, workload: str) -> str:
+    small = "".join(map(figure, against_each(study, workload)))
+    metric = compared(study.of_workload(workload), study.metrics[workload]).metric
+    grid = f'<h3 class="grid-title">{escape(metric)} against each hyperparameter</h3><div class="grid">{small}</div>'
+    whole, curves = parallel_coordinates(study, workload), learning_curves(study, workload)
+    heading = f"Comparison: {workload}" if len(study.metrics) > 1 else "Comparison"
+    name = f"compared-{list(study.metrics).index(workload)}"
+    return section(heading, name, figure(whole) + (grid if small else "") + figure(curves))
+
+
+def _foot(study: StudyView) -> str:
+    versions = study.study.get("versions", {})
+    listed = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return f"<footer><p>Made by tuner from attempts.jsonl and epochs.jsonl. {escape(listed)}</p></footer>"

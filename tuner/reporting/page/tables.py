@@ -1,0 +1,151 @@
+"""The page's tables: all trials with the very texts of ``results.csv``, and configurations over their seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, CONFIG, Attempt, columns
+from tuner.records.row_queries import metric_columns
+from tuner.records.seed_statistics import Interval, averages
+from tuner.reporting.figures.axes import varying
+from tuner.reporting.seeds import has_seeds, interval_text, intervals
+from tuner.reporting.study_view import mean_id
+
+THEN = ("attempts", "epochs", "duration_s", "peak_memory_gb", "estimated_memory_gb", "device")  # after what was tried
+VERDICTS = {"=": "cannot be told from the best", "better": "better on common seeds"}  # the others are words already
+NUMBERS, SAME = "n", "s"  # CSS classes of columns: of numbers, and with the same value in every row
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: what it is called by conditions and scripts, its head, and its CSS classes."""
+
+    key: str
+    head: str
+    classes: Sequence[str] = ()
+
+
+def trials_table(rows: Sequence[Attempt], metrics: Mapping[str, str]) -> str:
+    """All trials, as they stand; the metrics that they are compared by, given by workload, stand next to the name."""
+    listed = ordered_columns(rows, metrics)
+    heads = {key: key.removeprefix(CONFIG) for key in listed}
+    shown = [
+        Column(key, key if heads[key] != key and heads[key] in listed else heads[key], _classes(key, rows))
+        for key in listed
+    ]
+    lines = [(row.trial_id, [_trial_cell(key, row) for key in listed]) for row in rows]
+    caption = "All trials, the best first; the columns are those of results.csv"
+    return _sortable("trials", "Table of all trials", caption, shown, lines)
+
+
+def ordered_columns(rows: Sequence[Attempt], metrics: Mapping[str, str]) -> list[str]:
+    """The CSV's columns: the name, metrics and status, what was tried, then the others, and errors last.
+
+    The seed stands by the name where there are several. So a phone shows the figures without being scrolled.
+    """
+    all_ = columns(rows)
+    tests = [key.replace("val_", "test_") for key in metrics.values() if key.startswith("val_")]
+    tests = [key for key in tests if key not in (*BEFORE_METRICS, *AFTER_METRICS)]
+    seed = ["seed"] if has_seeds(rows) else []
+    first = ["name", *seed, *metrics.values(), *tests, "status", *varying(rows), *THEN]
+    return [key for key in dict.fromkeys([*first, *all_]) if key in all_ and key != "error"] + ["error"]
+
+
+def configurations_table(rows: Sequence[Attempt], metric: str, name: str, title: str) -> str:
+    """A workload's configurations, the smallest mean first, with what ``tune results`` says of them.
+
+    Args:
+        rows: the workload's trials, of several seeds.
+        metric: what they are compared by.
+        name: the table's id.
+        title: what it is called.
+    """
+    tried, other_metrics = varying(rows), [key for key in metric_columns(rows, metric) if key != metric]
+    others = [intervals(rows, key) for key in other_metrics]
+    numbers, words = [NUMBERS], [Column(key, key.removeprefix(CONFIG), _classes(key, rows)) for key in tried]
+    means = [Column(f"mean {key}", f"mean {key}", numbers) for key in (metric, *other_metrics)]
+    shown = [Column("name", "name"), means[0], Column("verdict", "verdict")]
+    shown += [Column("to the best", "to the best", numbers), Column("seeds", "seeds", numbers), *means[1:], *words]
+    lines = []
+    for each in averages(rows, metric):
+        own = [row for row in rows if row.name == each.name]
+        cells = [
+            _name_cell(each.name),
+            _mean_cell(each.interval),
+            f'<td class="words">{escape(VERDICTS.get(each.verdict, each.verdict))}',
+            _mean_cell(each.difference, signed=True),
+            f'<td data-sort="{len(each.values)}">{len(each.values)}/{each.seeds}',
+            *(_mean_cell(by_name[each.name]) for by_name in others),
+            *(f"<td>{escape(values_text(own, key))}" for key in tried),
+        ]
+        lines.append((mean_id(own[0]), cells))
+    caption = f"Configurations over their seeds, the smallest mean {metric} first; means have their 95 % intervals"
+    return _sortable(name, f"Table: {title}", caption, shown, lines)
+
+
+def values_text(rows: Iterable[Attempt], key: str) -> str:
+    """What these rows have in a column, each value once."""
+    return ", ".join(dict.fromkeys(_text(key, row) for row in rows))
+
+
+def _text(key: str, row: Attempt) -> str:
+    """A value as the CSV has it."""
+    value = row.value(key)
+    return "" if value is None else str(value)
+
+
+def _classes(key: str, rows: Sequence[Attempt]) -> list[str]:
+    texts = {_text(key, row) for row in rows}
+    same = len(texts) == 1 and key not in ("name", "status") and len(rows) > 1
+    numbers = texts != {""} and all(isinstance(row.value(key), (int, float, type(None))) for row in rows)
+    return [SAME] * same + [NUMBERS] * numbers
+
+
+def _trial_cell(key: str, row: Attempt) -> str:
+    if key == "name":
+        return _name_cell(row.name)
+    text = escape(_text(key, row))
+    return f'<td><span class="status {text}">{text}</span>' if key == "status" else f"<td>{text}"
+
+
+def _name_cell(name: str) -> str:
+    return f'<th scope="row">{escape(name)}</th>'
+
+
+def _mean_cell(interval: Interval | None, *, signed: bool = False) -> str:
+    text = interval_text(interval, signed=signed)
+    return f'<td data-sort="{interval.mean}">{text}' if interval else "<td>"
+
+
+def _sortable(
+    name: str, label: str, caption: str, shown: Sequence[Column], lines: Iterable[tuple[str, Sequence[str]]]
+) -> str:
+    """A table that vendor/sortable.min.js sorts, first ascending and blank cells last, in a box that scrolls.
+
+    Args:
+        name: its id.
+        label: what a screen reader calls the box.
+        caption: what it reads of the table.
+        shown: the columns.
+        lines: of each row the id that a click on its point in a plot gives, and its cells.
+    """
+    heads = "".join(
+        f'<th scope="col" data-column="{escape(column.key)}" class="{" ".join(column.classes)}">'
+        f'<button type="button">{escape(column.head)}<span class="arrow" aria-hidden="true"></span></button></th>'
+        for column in shown
+    )
+    body = "\n".join(f'<tr data-trial="{escape(trial)}">{"".join(cells)}</tr>' for trial, cells in lines)
+    # A class in every cell would make the page of a long study larger by a tenth.
+    places = {
+        each: [place for place, column in enumerate(shown, 1) if each in column.classes] for each in (NUMBERS, SAME)
+    }
+    right = ",".join(f"#{name} td:nth-child({place})" for place in places[NUMBERS])
+    hidden = ",".join(f"#{name}:not(.every) td:nth-child({place})" for place in places[SAME])
+    return (
+        f"<style>{right} {{ text-align: right }} {hidden} {{ display: none }}</style>"
+        f'<div class="scroll table" tabindex="0" role="region" aria-label="{escape(label)}">'
+        f'<table id="{name}" class="sortable asc n-last"><caption class="hidden">{escape(caption)}</caption>'
+        f"<thead><tr>{heads}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
+    )
