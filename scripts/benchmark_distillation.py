@@ -33,7 +33,7 @@ from torch import Tensor
 from tuner.datasets.can import CanData, build, load_can
 from tuner.datasets.synthetic_can import synthetic_can
 from tuner.estimation.measure import measure, tensor_changes
-from tuner.estimation.trace import trace_workload
+from tuner.estimation.tracing.tracer import trace_workload
 from tuner.machine.devices import cuda_devices, torch_has_cuda
 from tuner.search.configurations import complete
 from tuner.training.loop import build_optimizer, place, train_epoch, train_step

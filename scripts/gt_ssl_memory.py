@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from tuner.datasets.paths import random_spanning_tree, third_order_paths
 from tuner.datasets.swc import Tree, preorder
 from tuner.datasets.trees import TreeData, build
-from tuner.estimation.trace import trace_step
+from tuner.estimation.tracing.tracer import trace_step
 from tuner.search.configurations import complete
 from tuner.training.loop import build_optimizer
 from tuner.trial import MB

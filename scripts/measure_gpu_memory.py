@@ -31,7 +31,12 @@ os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
 
 TABLE = ROOT / "tests/data/gpu_memory.csv"
 SNAPSHOT = "gpu_snapshot.json"
-SNAPSHOT_FIELDS = ("action", "size", "addr", "stream")  # what tuner.estimation.allocator.events_from_trace reads
+SNAPSHOT_FIELDS = (
+    "action",
+    "size",
+    "addr",
+    "stream",
+)  # what events_from_trace reads
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tuner.datasets.can import CanData
     from tuner.datasets.ratings import RatingData
     from tuner.datasets.trees import TreeData
-    from tuner.estimation.trace import Trace
+    from tuner.estimation.tracing.trace import Trace
     from tuner.trial import Config
     from tuner.workloads.base import Workload
 
@@ -106,7 +106,7 @@ def _run_workload(workload: Workload, config: Config, data: Any, device: str) ->
 
 def trace(step: Step, device_kind: Literal["cpu", "cuda"], cublas_workspace_bytes: int = 0) -> Trace:
     """The same step as the estimator sees it."""
-    from tuner.estimation.trace import trace_step, trace_workload
+    from tuner.estimation.tracing.tracer import trace_step, trace_workload
 
     options: dict[str, Any] = {"device_kind": device_kind, "cublas_workspace_bytes": cublas_workspace_bytes}
     if step.model in WORKLOADS:

@@ -9,16 +9,8 @@ from itertools import pairwise
 
 import pytest
 
-from tuner.estimation.allocator import (
-    NULL,
-    RELEASE,
-    AllocatorPeaks,
-    CachingAllocator,
-    Event,
-    SimulatedOutOfMemoryError,
-    events_from_trace,
-    replay,
-)
+from tuner.estimation.allocator.caching_allocator import NULL, CachingAllocator, SimulatedOutOfMemoryError
+from tuner.estimation.allocator.replay import RELEASE, AllocatorPeaks, Event, events_from_trace, replay
 
 KIB, MIB = 1 << 10, 1 << 20
 SEEDS = range(20)

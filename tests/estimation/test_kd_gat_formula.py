@@ -11,7 +11,7 @@ from tuner.datasets.can import build as build_can
 from tuner.datasets.synthetic_can import synthetic_can
 from tuner.estimation.estimators.static import estimate_static
 from tuner.estimation.formulas.kd_gat import PART, parameters
-from tuner.estimation.trace import trace_workload
+from tuner.estimation.tracing.tracer import trace_workload
 from tuner.search.configurations import complete
 from tuner.workloads.kd_gat import attention
 from tuner.workloads.kd_gat.model import load_teacher

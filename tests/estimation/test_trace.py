@@ -20,8 +20,9 @@ from tests.toy import Toy
 from tuner.datasets.ratings import RatingData
 from tuner.datasets.synthetic import synthetic_ratings
 from tuner.errors import WorkloadError
-from tuner.estimation.allocator import replay
-from tuner.estimation.trace import Parts, Trace, Untraceable, trace_step, trace_workload
+from tuner.estimation.allocator.replay import replay
+from tuner.estimation.tracing.trace import Trace
+from tuner.estimation.tracing.tracer import Parts, Untraceable, trace_step, trace_workload
 from tuner.training.loop import build_optimizer, rehearse, representative_batches
 from tuner.training.recompute import recomputing
 from tuner.workloads.graphsage.workload import GraphSAGE

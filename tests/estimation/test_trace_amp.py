@@ -7,7 +7,8 @@ import warnings
 import torch
 from torch import nn
 
-from tuner.estimation.trace import Trace, trace_step
+from tuner.estimation.tracing.trace import Trace
+from tuner.estimation.tracing.tracer import trace_step
 
 
 def traced(enabled: bool) -> Trace:

@@ -13,7 +13,7 @@ from torch_geometric.nn import GAT, GCN, GCNConv, GraphSAGE
 
 from tuner import MemoryBudget, compute_batch_size
 from tuner.errors import InputError
-from tuner.estimation.trace import Untraceable
+from tuner.estimation.tracing.tracer import Untraceable
 from tuner.sizing.search import DoesNotFit
 from tuner.trial import GB, MB
 

@@ -23,7 +23,7 @@ from measure_gpu_memory import Measured, read_table, write_table  # noqa: E402
 from memory_models import MODELS, WORKLOADS, Step, parse_sizes, percentile, read_steps, trace  # noqa: E402
 
 from tuner.estimation import calibration  # noqa: E402
-from tuner.estimation.allocator import events_from_trace, replay  # noqa: E402
+from tuner.estimation.allocator.replay import events_from_trace, replay  # noqa: E402
 from tuner.estimation.overheads import cublas_workspace_bytes  # noqa: E402
 from tuner.trial import MB, Device, MemoryEstimate  # noqa: E402
 

@@ -8,7 +8,7 @@ import pytest
 
 import tuner
 from tuner.errors import InputError
-from tuner.estimation.trace import trace_step
+from tuner.estimation.tracing.tracer import trace_step
 from tuner.sizing.transformers.formula import PRECISIONS, Precision, TransformerConfig, footprint, parameter_count
 from tuner.sizing.transformers.gpt import training_step
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from tests.toy import Toy
 from tuner.errors import InputError
-from tuner.estimation.trace import trace_workload
+from tuner.estimation.tracing.tracer import trace_workload
 from tuner.training.offload import offload
 from tuner.trial import MB, OFFLOADING, AnyHyperparameter, Config, Configuration, Hyperparameter
 from tuner.workloads.base import Batch

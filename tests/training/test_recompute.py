@@ -16,7 +16,7 @@ from tests.toy import Toy
 from tuner.datasets.ratings import RatingData
 from tuner.datasets.trees import TreeData
 from tuner.errors import InputError
-from tuner.estimation.trace import Parts, trace_step, trace_workload
+from tuner.estimation.tracing.tracer import Parts, trace_step, trace_workload
 from tuner.search.configurations import complete
 from tuner.training.loop import Fit, evaluate, fit
 from tuner.training.recompute import recomputing

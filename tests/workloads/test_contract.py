@@ -13,7 +13,7 @@ from torch import nn
 
 from tests.toy import Toy
 from tuner.errors import WorkloadError
-from tuner.estimation.trace import trace_workload
+from tuner.estimation.tracing.tracer import trace_workload
 from tuner.search.configurations import complete
 from tuner.training.loop import Diverged, fit, representative_batches
 from tuner.trial import Trial

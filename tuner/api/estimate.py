@@ -129,7 +129,7 @@ def estimate(
     if step is not None and memory_estimation not in ("auto", "traced"):
         raise InputError(f"memory_estimation={memory_estimation!r}: a step of your own can only be traced")
     if step is not None:
-        from tuner.estimation.trace import trace_step
+        from tuner.estimation.tracing.tracer import trace_step
 
         workspace = cublas_workspace_bytes(target)
         trace = trace_step(step, device_kind=target.kind, cublas_workspace_bytes=workspace)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tuner.datasets.swc import Tree
 from tuner.datasets.trees import TreeData, build, split
 from tuner.estimation.estimators.static import estimate_static
-from tuner.estimation.trace import trace_workload
+from tuner.estimation.tracing.tracer import trace_workload
 from tuner.search.configurations import complete, configurations, mode_file, read_configs
 from tuner.training.loop import Fit, build_optimizer, evaluate, fit, representative_batches, train_step
 from tuner.trial import EpochReport, Trial

@@ -11,7 +11,7 @@ import torch
 from tests.kd_gat_models import STAGES, best_pt, config
 from tuner.datasets.can import CanData
 from tuner.errors import InputError
-from tuner.estimation.trace import trace_workload
+from tuner.estimation.tracing.tracer import trace_workload
 from tuner.trial import Configuration
 from tuner.workloads.kd_gat import graphs
 from tuner.workloads.kd_gat.graphs import usable

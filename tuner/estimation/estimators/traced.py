@@ -25,7 +25,7 @@ class TracedEstimator(Estimator):
         self, workload: Workload, config: Config, data: object, device: Device, *, expandable_segments: bool
     ) -> MemoryEstimate:
         """See ``Estimator.estimate``; the GPU need not be there."""
-        from tuner.estimation.trace import trace_workload
+        from tuner.estimation.tracing.tracer import trace_workload
 
         workspace = cublas_workspace_bytes(device)
         trace = trace_workload(workload, config, data, device_kind=device.kind, cublas_workspace_bytes=workspace)

@@ -13,7 +13,7 @@ from torch import nn
 
 from tuner.errors import InputError, TunerError
 from tuner.estimation.overheads import CONTEXT_BYTES, HEAP_SLACK, cublas_workspace_bytes
-from tuner.estimation.trace import Parts, Untraceable, trace_step
+from tuner.estimation.tracing.tracer import Parts, Untraceable, trace_step
 from tuner.machine.caps import is_out_of_memory
 from tuner.machine.devices import ram_device
 from tuner.sizing.batch_size_finder.budget import MemoryBudget

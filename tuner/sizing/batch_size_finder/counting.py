@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from tuner.errors import InputError
-from tuner.estimation.trace import Parts, Untraceable, trace_step
-from tuner.estimation.trace_mode import DeviceKind
+from tuner.estimation.tracing.trace import DeviceKind
+from tuner.estimation.tracing.tracer import Parts, Untraceable, trace_step
 from tuner.sizing.batch_size_finder.samples import Extent
 from tuner.sizing.batch_size_finder.training_step import TrainingStep
 

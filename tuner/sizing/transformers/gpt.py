@@ -97,7 +97,7 @@ class GPT(nn.Module):
 
 
 def training_step(config: TransformerConfig, precision: Precision, device: str = "cpu") -> Parts:
-    """The model on its device, AdamW, and the loss of one batch, as ``tuner.estimation.trace.trace_step`` takes them.
+    """The model on its device, AdamW, and the loss of one batch, as ``trace_step`` takes them.
 
     Args:
         config: the sizes.

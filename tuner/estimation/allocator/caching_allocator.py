@@ -1,0 +1,156 @@
+"""The allocator of one device and stream.
+
+It follows ``c10/cuda/CUDACachingAllocator.cpp`` of torch 2.6 and the constants of 2.13, at the default settings and
+on one stream; the names in brackets are the functions there. ``torch.cuda.memory_reserved`` is what the device loses,
+and it depends on the order of allocations and releases as much as on their sizes.
+
+Left out, being off by default or of no meaning on one stream: ``max_split_size_mb``, ``roundup_power2_divisions``,
+``garbage_collection_threshold``, ``large_segment_size_mb``, private pools (CUDA graphs), ``record_stream``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tuner.estimation.allocator.pools import (
+    ADDRESS_SPACE,
+    LARGE_BUFFER,
+    MIN_BLOCK_SIZE,
+    SMALL_BUFFER,
+    SMALL_SIZE,
+    ExpandablePool,
+    Pool,
+    round_size,
+    segment_size,
+)
+
+NULL = 0  # the address of a tensor without bytes, for which nothing is allocated
+
+
+class SimulatedOutOfMemoryError(Exception):
+    """The capacity cannot hold a request, even after every cached segment has been released. All sizes in bytes."""
+
+    def __init__(self, requested_bytes: int, allocated_bytes: int, reserved_bytes: int, capacity_bytes: int):
+        super().__init__(
+            f"{requested_bytes} bytes do not fit: {allocated_bytes} of {capacity_bytes} bytes are allocated "
+            f"and {reserved_bytes} reserved"
+        )
+        self.requested_bytes, self.allocated_bytes = requested_bytes, allocated_bytes
+
+
+@dataclass(frozen=True)
+class Block:
+    """A piece of a segment: in use by one tensor, or free."""
+
+    address: int
+    size_bytes: int
+    allocated: bool
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Contiguous reserved memory (of an expandable segment: a contiguous mapped part) and the blocks that tile it."""
+
+    address: int
+    size_bytes: int
+    blocks: tuple[Block, ...]
+
+
+class CachingAllocator:
+    """The allocator of one device and stream, as in torch 2.6 to 2.13 at its default settings.
+
+    Args:
+        expandable_segments: the option of that name of ``PYTORCH_CUDA_ALLOC_CONF``.
+        capacity_bytes: what ``torch.cuda.set_per_process_memory_fraction`` allows; None: no limit. The check is
+            PyTorch's own, reserved + ``segment_size`` of the request, made before memory is asked of the driver;
+            with expandable segments, whose pages may be larger than that, reserved bytes can end up to one page
+            of 20 MiB above it.
+
+    Attributes:
+        allocated_bytes: bytes of the blocks in use, rounding included: ``torch.cuda.memory_allocated``.
+        reserved_bytes: bytes of all segments or mapped pages: ``torch.cuda.memory_reserved``.
+        peak_allocated_bytes: the most that were ever allocated.
+        peak_reserved_bytes: the most that were ever reserved.
+    """
+
+    def __init__(self, *, expandable_segments: bool = False, capacity_bytes: int | None = None):
+        self._capacity = capacity_bytes
+        self._live: dict[int, int] = {}
+        self.allocated_bytes = self.reserved_bytes = 0
+        self.peak_allocated_bytes = self.peak_reserved_bytes = 0
+        # Each pool has a range of addresses of its own: blocks of two pools are never compared.
+        small, large = ADDRESS_SPACE, 2 * ADDRESS_SPACE
+        self._small, self._large = (
+            (ExpandablePool(small, SMALL_BUFFER), ExpandablePool(large, LARGE_BUFFER))
+            if expandable_segments
+            else (Pool(small, MIN_BLOCK_SIZE), Pool(large, SMALL_SIZE + MIN_BLOCK_SIZE))
+        )
+
+    def allocate(self, size_bytes: int) -> int:
+        """Give a tensor of ``size_bytes`` a block, and return the block's address (``malloc``).
+
+        A tensor of 0 bytes takes none and has the address ``NULL``.
+
+        Raises:
+            SimulatedOutOfMemoryError: the capacity is exceeded and no cached segment is left to release.
+            ValueError: the size is negative.
+        """
+        if size_bytes <= 0:
+            if size_bytes < 0:
+                raise ValueError(f"size_bytes = {size_bytes}: must not be negative")
+            return NULL
+        size = round_size(size_bytes)
+        pool = self._small if size <= SMALL_SIZE else self._large
+        address, block = pool.take(size) or self._grow(pool, size)
+        if block - size >= pool.smallest_rest:
+            pool.add(address + size, block - size)
+            block = size
+        self._live[address] = block
+        self.allocated_bytes += block
+        self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)
+        return address
+
+    def _grow(self, pool: Pool, size: int) -> tuple[int, int]:
+        if not self._fits(size):
+            self.empty_cache()
+            if not self._fits(size):
+                raise SimulatedOutOfMemoryError(size, self.allocated_bytes, self.reserved_bytes, self._capacity or 0)
+        address, block, grown = pool.grow(size)
+        self.reserved_bytes += grown
+        self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
+        return address, block
+
+    def _fits(self, size: int) -> bool:
+        return self._capacity is None or self.reserved_bytes + segment_size(size) <= self._capacity
+
+    def free(self, address: int) -> None:
+        """Put a block back among the free ones; its bytes stay reserved (``free``).
+
+        Raises:
+            ValueError: no block in use has this address.
+        """
+        if address == NULL:
+            return
+        size = self._live.pop(address, None)
+        if size is None:
+            raise ValueError(f"address = {address}: no block in use")
+        self.allocated_bytes -= size
+        # Blocks of the small pool are always split to size, those of the large pool are never this small.
+        (self._small if size <= SMALL_SIZE else self._large).add_merged(address, size)
+
+    def empty_cache(self) -> None:
+        """Give back every segment, or page of an expandable one, that is wholly free (``release_cached_blocks``)."""
+        self.reserved_bytes -= self._large.release() + self._small.release()
+
+    def segments(self) -> list[Segment]:
+        """What is reserved, by address, down to the blocks: ``torch.cuda.memory_snapshot`` in short."""
+        blocks = [Block(address, size, True) for address, size in self._live.items()]
+        for pool in (self._small, self._large):
+            blocks += [Block(address, size, False) for address, size in pool.size_at.items()]
+        runs: list[list[Block]] = []  # blocks without a gap between them: segments never touch
+        for block in sorted(blocks, key=lambda block: block.address):
+            if runs and runs[-1][-1].address + runs[-1][-1].size_bytes == block.address:
+                runs[-1].append(block)
+            else:
+                runs.append([block])
+        return [Segment(run[0].address, sum(block.size_bytes for block in run), tuple(run)) for run in runs]

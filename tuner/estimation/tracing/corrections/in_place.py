@@ -1,0 +1,112 @@
+"""What autograd overwrites, unless a dispatch mode is active: then it allocates instead, which is undone here."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tuner.estimation.tracing.corrections.temporaries import aten
+
+if TYPE_CHECKING:
+    from tuner.estimation.tracing.corrections.temporaries import Operator
+
+# Backward formulas scatter into fresh zeros in place, unless a dispatch mode is active: then they call the
+# out-of-place operator, "for composite compliance" (isTensorSubclassLike in FunctionsManual.cpp), whose result is
+# a second buffer of that size.
+SCATTERS: Mapping[Operator, Operator] = {
+    aten.index_add.default: aten.index_add_.default,
+    aten.index_put.default: aten.index_put_.default,
+    aten._index_put_impl.default: aten._index_put_impl_.default,
+    aten.index_fill.int_Scalar: aten.index_fill_.int_Scalar,
+    aten.scatter.src: aten.scatter_.src,
+    aten.scatter.value: aten.scatter_.value,
+    aten.scatter_add.default: aten.scatter_add_.default,
+    aten.masked_scatter.default: aten.masked_scatter_.default,
+}
+# For the same reason, this formula computes out of place on its own temporaries.
+ARITHMETIC: Mapping[Operator, Operator] = {
+    aten.sub.Tensor: aten.sub_.Tensor,
+    aten.mul.Tensor: aten.mul_.Tensor,
+    aten.div.Scalar: aten.div_.Scalar,
+    aten.div.Tensor: aten.div_.Tensor,
+}
+ARITHMETIC_NODE = "BinaryCrossEntropyWithLogitsBackward0"
+
+
+def in_place(operator: Operator, args: Sequence[object], fresh_zeros: int) -> Operator:
+    """The operator that a step without a dispatch mode would call here, inside a backward formula of torch's.
+
+    Args:
+        operator: the one that is called.
+        args: its arguments.
+        fresh_zeros: address of the storage that the last operation filled with zeros; 0 if it did something else.
+    """
+    first = args[0] if args else None
+    node = torch._C._current_autograd_node()
+    if not isinstance(first, Tensor) or isinstance(node, torch.autograd.function.FunctionCtx):
+        return operator  # a user's own formula means what it says
+    if operator in SCATTERS and first.untyped_storage()._cdata == fresh_zeros:
+        return SCATTERS[operator]
+    in_formula = operator in ARITHMETIC and node is not None and node.name() == ARITHMETIC_NODE
+    if in_formula and _is_temporary(first, args[1], chained=True):
+        return ARITHMETIC[operator]
+    return aten.add_.Tensor if operator is aten.add.Tensor and _is_temporary(first, args[1]) else operator
+
+
+def _is_temporary(first: Tensor, second: object, *, chained: bool = False) -> bool:
+    """Whether nobody but the engine, or the formula that runs, holds the first argument; so it may be overwritten.
+
+    Where several gradients of one tensor meet, the engine adds into the first of them if nobody else holds it
+    (``can_accumulate_inplace`` in input_buffer.cpp), but never under a dispatch mode.
+
+    Args:
+        first: an operator's first argument.
+        second: its second.
+        chained: the formula is one expression, which holds each of its temporaries to its end.
+    """
+    fits = not isinstance(second, Tensor) or _broadcasts_to(second.shape, first.shape)
+    if not fits or torch.is_grad_enabled():
+        return False
+    (tensor, storage), (sole_tensor, sole_storage) = _owners(first), sole_owners()
+    return storage == sole_storage and (chained or tensor == sole_tensor)
+
+
+def _broadcasts_to(shape: torch.Size, wide: torch.Size) -> bool:
+    return len(shape) <= len(wide) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(wide), strict=False))
+
+
+def _owners(tensor: Tensor) -> tuple[int, int]:
+    """How many hold the tensor and how many its storage, as C++ counts them at this moment."""
+    storage = tensor.untyped_storage()
+    return tensor._use_count(), torch._C._storage_Use_Count(storage._cdata)  # type: ignore[attr-defined]
+
+
+@functools.cache
+def sole_owners() -> tuple[int, int]:
+    """``_owners`` of a gradient that only the autograd engine holds, seen from a dispatch mode.
+
+    The counts hold a few references of Python's, which differ between versions of torch: so they are observed.
+    """
+    seen: list[tuple[int, int]] = []
+
+    class Observe(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(
+            self,
+            operator: Operator,
+            types: Sequence[type],
+            args: tuple[object, ...] = (),
+            kwargs: Mapping[str, object] | None = None,
+        ) -> object:
+            if operator is aten.add.Tensor and isinstance(args[0], Tensor):
+                seen.append(_owners(args[0]))
+            return operator(*args, **(kwargs or {}))
+
+    with torch.inference_mode(False), torch.enable_grad(), Observe():  # type: ignore[no-untyped-call]
+        x = torch.ones(2, requires_grad=True) * 2
+        torch.autograd.backward([x.exp(), x.sin()], [torch.ones(2), torch.ones(2)])
+    return seen[0]

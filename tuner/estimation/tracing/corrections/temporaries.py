@@ -1,0 +1,166 @@
+"""What kernels allocate and release inside, below the dispatch modes: on every device, and on the CPU.
+
+Each rule stands beside the reason for it. The byte counts were read off ``torch.profiler`` (profile_memory=True,
+torch 2.13) around the single operation; ``tests/estimation/test_trace.py`` holds whole steps against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
+
+    Operator: TypeAlias = OpOverload[..., object]
+
+Rule: TypeAlias = Callable[..., int]
+"""(the operator's result, its arguments …) → bytes that it takes and gives back on the way."""
+
+aten = torch.ops.aten
+INDEX_BYTES = 8  # of one position: an int64
+
+
+def bytes_of(tensor: Tensor) -> int:
+    """The bytes of a tensor's elements."""
+    return int(tensor.numel()) * tensor.element_size()
+
+
+def copy_if_strided(tensor: Tensor) -> int:
+    """Kernels that begin with ``contiguous()`` copy what is not, such as the expanded gradient of a sum."""
+    return 0 if tensor.is_contiguous() else bytes_of(tensor)
+
+
+def _loss(out: Tensor, input: Tensor, *_: object) -> int:
+    """A second full-size buffer, beside the one that is kept; see ``BUFFERED_LOSSES``."""
+    return bytes_of(input) if out.dim() == 0 else 0
+
+
+def _two_buffers(out: Tensor, input: Tensor, target: Tensor, *_: object) -> int:
+    """One for each of two terms; where nothing is reduced, one of them is the result."""
+    return 2 * max(bytes_of(input), bytes_of(target)) - (bytes_of(out) if out.dim() else 0)
+
+
+def _soft_margin_backward(out: Tensor, *_: object) -> int:
+    return 2 * bytes_of(out)
+
+
+def _logsumexp(out: Tensor, input: Tensor, *_: object) -> int:
+    """The exponentials, and the maxima that they are taken relative to."""
+    return bytes_of(input) + bytes_of(out)
+
+
+def _safe_softmax(out: Tensor, *_: object) -> int:
+    """A mask of what is minus infinity."""
+    return int(out.numel())
+
+
+def _euclidean_dist(_: Tensor, *points: Tensor) -> int:
+    """Both inputs, each widened by its squared norms and by ones."""
+    return sum(int(bytes_of(x) // x.shape[-1] * (x.shape[-1] + 2)) for x in points)
+
+
+ON_EVERY_DEVICE: Mapping[Operator | str, Rule] = {
+    aten.mse_loss.default: _loss,
+    aten.smooth_l1_loss.default: _loss,
+    aten.binary_cross_entropy_with_logits.default: _two_buffers,
+    aten.soft_margin_loss_backward.default: _soft_margin_backward,
+    aten.logsumexp.default: _logsumexp,
+    aten._safe_softmax.default: _safe_softmax,
+    aten._euclidean_dist.default: _euclidean_dist,
+}
+
+
+def _csr_matmul(_out: Tensor, crow: Tensor, *others: Tensor) -> int:
+    """EmbeddingBag's offset2bag, and its bag_size with max_indices: an index for each row; and a contiguous x."""
+    return 2 * bytes_of(crow) + copy_if_strided(others[5])
+
+
+def _index(_out: Tensor, _values: Tensor, indices: Sequence[Tensor | None], *_: object) -> int:
+    """Positions: of what a mask selects, once for each of its dimensions, and of narrower integers."""
+    given = [index for index in indices if index is not None]
+    masks = sum(int(index.sum()) * index.dim() for index in given if index.dtype in (torch.bool, torch.uint8))
+    return INDEX_BYTES * (masks + sum(index.numel() for index in given if index.dtype == torch.int32))
+
+
+def _mixed(_out: Tensor, first: Tensor, second: object, *_: object) -> int:
+    """Arguments of another type than the one that is computed in are converted first, such as a mask to floats."""
+    if not isinstance(second, Tensor) or first.dtype == second.dtype:
+        return 0
+    common = torch.result_type(first, second)
+    return sum(tensor.numel() for tensor in (first, second) if tensor.dtype != common) * common.itemsize
+
+
+def _masked_select(_out: Tensor, _values: Tensor, mask: Tensor) -> int:
+    """The running count of what is selected."""
+    return INDEX_BYTES * mask.numel()
+
+
+def _sum(out: Tensor, input: Tensor, *_: object) -> int:
+    """The input in the result's type: a mask becomes 8-byte integers before it is summed."""
+    return 0 if input.dtype == out.dtype else input.numel() * out.element_size()
+
+
+def _sort(_out: object, input: Tensor, *_: object) -> int:
+    """The positions along the sorted dimension, which is taken to be the longest."""
+    return INDEX_BYTES * max(input.shape, default=0)
+
+
+def _unique(_out: object, input: Tensor, *_: object) -> int:
+    """The sorted input, its order, and a flag or position for each element."""
+    return 3 * INDEX_BYTES * input.numel()
+
+
+def _embedding_backward(_out: Tensor, gradient: Tensor, *_: object) -> int:
+    return copy_if_strided(gradient)
+
+
+def _layer_norm_backward(out: Sequence[Tensor | None], gradient: Tensor, input: Tensor, *_: object) -> int:
+    """Partial sums of weight's and bias's gradients for each thread, and contiguous arguments."""
+    partial = 2 * torch.get_num_threads() * bytes_of(out[1]) if out[1] is not None else 0
+    return partial + copy_if_strided(gradient) + copy_if_strided(input)
+
+
+def _attention(_out: object, query: Tensor, key: Tensor, *_: object) -> int:
+    """Each thread's tile of scores, maxima, sums and output (FlashAttentionKernel.cpp: cpu_flash_attention)."""
+    queries, head, keys = query.shape[-2], query.shape[-1], key.shape[-2]
+    rows = min(queries, 256 if queries >= 768 else 64 if queries >= 192 else 32)
+    return torch.get_num_threads() * rows * (min(keys, 512) + 2 + head) * 4
+
+
+def _attention_backward(_out: object, gradient: Tensor, query: Tensor, key: Tensor, *_: object) -> int:
+    """Sums of output times gradient for each query, each thread's tile of scores twice, and a contiguous gradient."""
+    queries, head, keys = query.shape[-2], query.shape[-1], key.shape[-2]
+    tile = torch.get_num_threads() * min(queries, 256) * min(keys, 512) * 4
+    return 2 * tile + bytes_of(query) // head + copy_if_strided(gradient)
+
+
+def _convolution(out: Tensor, input: Tensor, weight: Tensor, *_: object) -> int:
+    """In oneDNN's own layouts: the input and weight while it computes, then the result while that is put in order."""
+    return max(bytes_of(input) + bytes_of(weight), bytes_of(out))
+
+
+_BINARY = [
+    *(aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor),
+    *(aten.add_.Tensor, aten.sub_.Tensor, aten.mul_.Tensor, aten.div_.Tensor),
+    *(aten.eq.Tensor, aten.ne.Tensor, aten.lt.Tensor, aten.le.Tensor, aten.gt.Tensor, aten.ge.Tensor),
+]
+ON_THE_CPU: Mapping[Operator | str, Rule] = {
+    **dict.fromkeys(_BINARY, _mixed),
+    aten.index.Tensor: _index,
+    aten.masked_select.default: _masked_select,
+    aten.sum.default: _sum,
+    aten.sum.dim_IntList: _sum,
+    aten.sort.default: _sort,
+    aten.sort.stable: _sort,
+    aten._unique2.default: _unique,
+    aten.embedding_dense_backward.default: _embedding_backward,
+    aten.native_layer_norm_backward.default: _layer_norm_backward,
+    aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _attention_backward,
+    aten.convolution.default: _convolution,
+    "tuner::csr_matmul": _csr_matmul,  # by name, as it exists only once its workload's module has been imported
+}

@@ -1,0 +1,201 @@
+"""What of a traced step is changed before it is an operator: mostly so that it takes a GPU's way on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, cast
+from unittest import mock
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from torch.utils import checkpoint
+from torch.utils.weak import WeakIdKeyDictionary
+
+from tuner.estimation.tracing.dispatch_mode import TraceMode
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
+
+    from tuner.estimation.tracing.trace import DeviceKind
+
+CUDA = torch.device("cuda", 0)
+# Of ATen's list AT_FORALL_FP32_SET_OPT_DTYPE for CUDA (autocast_mode.h).
+SOFTMAXES: tuple[Callable[..., Tensor], ...] = (
+    *(F.softmax, torch.softmax, Tensor.softmax),
+    *(F.log_softmax, torch.log_softmax, Tensor.log_softmax),
+)
+_plain_dropout = F.dropout
+_plain_attention: Callable[..., Tensor] = F.scaled_dot_product_attention
+_plain_init_autocast = torch.autocast.__init__
+_plain_run_backward: Callable[..., object] = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
+
+
+class FunctionMode(TorchFunctionMode):
+    """Replaces functions of torch's, and puts what goes to a GPU on the CPU.
+
+    Values that leave torch are ones. For a GPU, tensors say that they are on one, although they are the CPU's, and
+    may be put there. ``dropout`` is one kernel there with a mask of booleans, where the CPU multiplies with noise of
+    the input's type; and attention with dropout is one kernel too, which draws its mask again in backward, where the
+    CPU computes all scores. Autocast computes a softmax in float32 there, on the CPU in what it is given.
+    """
+
+    def __init__(self, device_kind: DeviceKind) -> None:
+        super().__init__()
+        self._cuda = device_kind == "cuda"
+        self._replaced: dict[object, Callable[..., object]] = {
+            Tensor.numpy: _numpy,
+            Tensor.__array__: _array,
+            Tensor.tolist: _list,
+            Tensor.__deepcopy__: _deepcopy,
+        }
+        if self._cuda:
+            self._replaced |= {
+                _plain_dropout: _dropout,
+                _plain_attention: _attention,
+                **{softmax: partial(_in_float32, softmax) for softmax in SOFTMAXES},
+                Tensor.device.__get__: lambda tensor: CUDA,
+                Tensor.is_cuda.__get__: lambda tensor: True,  # type: ignore[attr-defined]
+                Tensor.cuda: lambda tensor, *args, **kwargs: tensor,
+            }
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        """Call the function, or what stands in for it."""
+        kwargs = kwargs or {}
+        if self._cuda:
+            args = tuple(_on_cpu(value) for value in args)
+            kwargs = {key: _on_cpu(value) for key, value in kwargs.items()}
+        return self._replaced.get(func, func)(*args, **kwargs)
+
+
+@contextmanager
+def patched(mode: TraceMode, device_kind: DeviceKind) -> Iterator[None]:
+    """Replace what a function mode cannot reach: methods, and functions that others of torch's call by name."""
+    where = cast("property", FakeTensor.device)
+
+    def device(tensor: FakeTensor) -> object:
+        return where.__get__(tensor) if mode.inside else CUDA
+
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(nn.Module, "_apply", _apply))
+        if device_kind == "cuda":
+            stack.enter_context(mock.patch.object(FakeTensor, "device", property(device)))
+            stack.enter_context(mock.patch.object(torch.autocast, "__init__", _init_autocast))
+            stack.enter_context(mock.patch.object(F, "dropout", _dropout))
+            stack.enter_context(mock.patch.object(torch.autograd, "_engine_run_backward", _run_backward))
+            # It compares devices, and integers are the CPU's at one time and a GPU's at another.
+            stack.enter_context(mock.patch.dict(checkpoint._allowed_determinism_checks_to_fns, default=_nothing))
+            stack.enter_context(mock.patch.object(F, "scaled_dot_product_attention", _attention))
+        yield
+
+
+def _on_cpu(value: object) -> object:
+    """An argument, with the CPU in place of a GPU."""
+    if isinstance(value, torch.device):
+        return torch.device("cpu") if value.type == "cuda" else value
+    return "cpu" if isinstance(value, str) and value.split(":")[0] == "cuda" else value
+
+
+def _numpy(tensor: Tensor, *, force: bool = False) -> NDArray[np.generic]:
+    if not isinstance(tensor, FakeTensor):
+        return tensor.numpy(force=force)
+    return np.ones(tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."))
+
+
+def _array(tensor: Tensor, dtype: DTypeLike | None = None) -> NDArray[np.generic]:
+    return _numpy(tensor.detach()).astype(dtype)
+
+
+def _list(tensor: Tensor) -> object:
+    return np.ones(tuple(tensor.shape)).tolist() if isinstance(tensor, FakeTensor) else tensor.tolist()
+
+
+def _deepcopy(tensor: Tensor, memo: dict[int, Tensor]) -> Tensor:
+    """As torch's own, which would copy a fake tensor's mode as well."""
+    if not isinstance(tensor, FakeTensor):
+        return cast("Tensor", Tensor.__deepcopy__(tensor, memo))  # type: ignore[no-untyped-call]
+    if id(tensor) not in memo:
+        copy = tensor.detach().clone()
+        memo[id(tensor)] = nn.Parameter(copy, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else copy
+    return memo[id(tensor)]
+
+
+def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    if inplace or not training or not 0 < p < 1:
+        return _plain_dropout(input, p, training, inplace)
+    return torch.native_dropout(input, p, training)[0]
+
+
+def _in_float32(softmax: Callable[..., Tensor], input: Tensor, *args: object, **kwargs: object) -> Tensor:
+    narrow = input.dtype in (torch.bfloat16, torch.float16) and torch.is_autocast_enabled("cpu")
+    return softmax(input.float() if narrow else input, *args, **kwargs)
+
+
+def _attention(*args: object, **kwargs: object) -> Tensor:
+    kwargs.update(zip(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), args, strict=False))
+    return _plain_attention(**{**kwargs, "dropout_p": 0.0})
+
+
+def _init_autocast(
+    self: torch.autocast,
+    device_type: str,
+    dtype: torch.dtype | None = None,
+    enabled: bool = True,
+    cache_enabled: bool | None = None,
+) -> None:
+    """Of the CPU, where the tensors really are; autocast for a GPU would leave them as they are."""
+    dtype = torch.get_autocast_dtype(device_type) if dtype is None else dtype
+    _plain_init_autocast(self, "cpu", dtype, enabled, cache_enabled)
+
+
+def _run_backward(*args: object, **kwargs: object) -> object:
+    """The autograd engine, under a function mode again: gradient checkpointing runs a forward in there."""
+    with FunctionMode("cuda"):
+        return _plain_run_backward(*args, **kwargs)
+
+
+def _nothing(tensor: Tensor) -> None:
+    """What ``torch.utils.checkpoint`` compares of a tensor that it computes again."""
+
+
+def _apply(module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+    """As ``nn.Module._apply``, behind ``to()``, ``half()`` and the like, which fails on fake tensors.
+
+    A parameter that several modules share stays shared.
+    """
+    for child in module.children() if recurse else ():
+        child._apply(fn)  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                module._parameters[name] = _moved(parameter, fn)
+        for name, buffer in module._buffers.items():
+            module._buffers[name] = buffer if buffer is None else fn(buffer)
+    return module
+
+
+# By the parameter that a module had before: what moved it, and what it has become.
+_MOVED: MutableMapping[Tensor, tuple[Callable[[Tensor], Tensor], nn.Parameter]] = WeakIdKeyDictionary()
+
+
+def _moved(parameter: nn.Parameter, fn: Callable[[Tensor], Tensor]) -> nn.Parameter:
+    mover, known = _MOVED.get(parameter, (None, parameter))
+    if mover is fn:
+        return known
+    value = fn(parameter)
+    if value is parameter:
+        return parameter
+    moved = nn.Parameter(value, parameter.requires_grad)
+    _MOVED[parameter] = fn, moved
+    return moved

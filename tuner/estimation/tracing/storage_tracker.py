@@ -1,0 +1,110 @@
+"""Which storages come and go while a step is traced, and what each is for."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from tuner.estimation.allocator.replay import RELEASE, Event
+from tuner.estimation.tracing.trace import Category, DeviceKind
+
+NOT_COUNTED = -1  # in place of an id: memory that torch did not allocate
+
+
+class StorageTracker:
+    """Allocations and releases in the order in which they happen, and what each is for.
+
+    A storage is known by its address for as long as it lives; its id is its own for ever.
+    """
+
+    def __init__(self, device_kind: DeviceKind) -> None:
+        self.events: list[Event] = []
+        self.categories: dict[int, Category] = {}
+        self.is_paused = False
+        self._cuda = device_kind == "cuda"
+        # By the storage's address: (id, size in bytes, the reference whose callback ends it).
+        self._live: dict[int, tuple[int, int, weakref.ref[torch.UntypedStorage]]] = {}
+
+    @contextmanager
+    def paused(self, when: bool = True) -> Iterator[None]:
+        """Record nothing for a while: the work of a host beside its GPU."""
+        self.is_paused = when
+        try:
+            yield
+        finally:
+            self.is_paused = False
+
+    def allocate(self, size_bytes: int, category: Category) -> int:
+        """Record an allocation, and return its id."""
+        key = len(self.events)
+        self.events.append((key, size_bytes))
+        self.categories[key] = category
+        return key
+
+    def temporary(self, size_bytes: int) -> None:
+        """Record workspace that is released at once."""
+        if size_bytes > 0 and not self.is_paused:
+            self.events.append((self.allocate(size_bytes, "workspace"), RELEASE))
+
+    def made(self, tensor: Tensor, size_bytes: int | None = None) -> None:
+        """An operator returned this tensor: a new storage, one with a new size, or nothing new (a view)."""
+        if self.is_paused:
+            return
+        storage = tensor.untyped_storage()
+        size = storage.nbytes() if size_bytes is None else size_bytes
+        known = self._live.get(storage._cdata)
+        if known is None:
+            self._begin(storage, self.allocate(size, "activations"), size)
+        elif size_bytes is None and known[0] != NOT_COUNTED and size > known[1]:
+            category = self.categories[known[0]]
+            self.events.append((known[0], RELEASE))
+            self._live[storage._cdata] = (self.allocate(size, category), size, known[2])
+
+    def met(self, tensor: Tensor) -> None:
+        """An operator takes this tensor: if it is older than the trace, its memory counts from here on.
+
+        On a GPU, that is the copy which was moved there; numpy's memory on the CPU is nothing that torch allocated.
+        """
+        if self.is_paused:
+            return
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._live:
+            ours = self._cuda or storage.device.type == "meta" or storage.resizable()
+            size = storage.nbytes()
+            self._begin(storage, self.allocate(size, "data") if ours else NOT_COUNTED, size)
+
+    def mark(self, values: Iterable[object], category: Category) -> None:
+        """Say what the memory of the tensors among some values is for."""
+        for value in values:
+            if isinstance(value, Tensor):
+                self.met(value)
+                key = self._live[value.untyped_storage()._cdata][0]
+                if key != NOT_COUNTED:
+                    self.categories[key] = category
+
+    def mark_live(self, category: Category) -> None:
+        """Say what everything is for that is alive now."""
+        self.categories.update((key, category) for key, _, _ in self._live.values() if key != NOT_COUNTED)
+
+    def ignore(self, tensor: Tensor) -> None:
+        """Never count this tensor's storage: it stands for another that is counted already, or is not torch's."""
+        storage = tensor.untyped_storage()
+        self._begin(storage, NOT_COUNTED, storage.nbytes())
+
+    def _begin(self, storage: torch.UntypedStorage, key: int, size: int) -> None:
+        address, live, events = storage._cdata, self._live, self.events
+
+        def end(_: object) -> None:
+            last = live.pop(address)[0]
+            if last != NOT_COUNTED:
+                events.append((last, RELEASE))
+
+        live[address] = (key, size, weakref.ref(storage, end))
+
+    def close(self) -> None:
+        """Stop listening: what is still alive stays allocated."""
+        self._live.clear()

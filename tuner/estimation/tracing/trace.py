@@ -1,0 +1,88 @@
+"""What was recorded of a step, and what it takes from a device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+from tuner.estimation.allocator.replay import RELEASE, Event, replay
+from tuner.estimation.calibration import UNCALIBRATED_MARGIN
+from tuner.estimation.overheads import CONTEXT_BYTES, HEAP_SLACK
+from tuner.machine.caps import MMAP_THRESHOLD_BYTES
+from tuner.trial import MemoryEstimate
+
+Category: TypeAlias = Literal["parameters", "gradients", "optimizer", "activations", "data", "workspace"]
+DeviceKind: TypeAlias = Literal["cpu", "cuda"]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Every allocation and release of a step, in order.
+
+    Attributes:
+        events: as ``tuner.estimation.allocator.replay`` takes them; ids are unique.
+        categories: what each id is for.
+    """
+
+    events: tuple[Event, ...]
+    categories: Mapping[int, Category]
+
+    def peak_bytes(self) -> int:
+        """The most bytes that are allocated at once, without any rounding: the CPU's measure."""
+        return _peak(self.events)[0]
+
+    def parts_at_peak(self) -> dict[Category, int]:
+        """The bytes of each category at the moment when most is allocated; the first such moment."""
+        live: dict[int, int] = {}
+        for key, size in self.events[: _peak(self.events)[1]]:
+            if size == RELEASE:
+                del live[key]
+            else:
+                live[key] = size
+        parts: dict[Category, int] = dict.fromkeys(get_args(Category), 0)
+        for key, size in live.items():
+            parts[self.categories[key]] += size
+        return parts
+
+    def to_estimate(self, device_kind: DeviceKind, expandable_segments: bool = False) -> MemoryEstimate:
+        """What the step takes from a device of this kind, before any calibration.
+
+        On CUDA that is what the caching allocator reserves, by replaying the record through its simulator; on the
+        CPU the tensors' peak and the heap's gaps. What the allocator has beyond the tensors' peak is fragmentation.
+        """
+        parts = self.parts_at_peak()
+        allocated = reserved = sum(parts.values())
+        heap = 0
+        if device_kind == "cuda":
+            reserved = replay(self.events, expandable_segments=expandable_segments).peak_reserved_bytes
+        else:  # larger tensors are mapped, each by itself
+            heap = _peak((key, size) for key, size in self.events if size < MMAP_THRESHOLD_BYTES)[0]
+        return MemoryEstimate(
+            method="traced",
+            parameter_bytes=parts["parameters"],
+            gradient_bytes=parts["gradients"],
+            optimizer_bytes=parts["optimizer"],
+            activation_bytes=parts["activations"],
+            data_bytes=parts["data"],
+            workspace_bytes=parts["workspace"],
+            fragmentation_bytes=reserved - allocated,
+            heap_bytes=round(HEAP_SLACK * heap),
+            context_bytes=CONTEXT_BYTES[device_kind],
+            margin=UNCALIBRATED_MARGIN,
+        )
+
+
+def _peak(events: Iterable[Event]) -> tuple[int, int]:
+    """The most bytes that are allocated at once, and after how many events they are."""
+    live: dict[int, int] = {}
+    now = most = place = 0
+    for number, (key, size) in enumerate(events, 1):
+        if size == RELEASE:
+            now -= live.pop(key, 0)
+        else:
+            live[key] = size
+            now += size
+            if now > most:
+                most, place = now, number
+    return most, place
