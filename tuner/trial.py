@@ -33,29 +33,17 @@ OFFLOADING = "offload_teacher_to_cpu"  # 1 keeps modules that are never trained 
 
 @dataclass(frozen=True)
 class Device:
-    """A piece of memory that trials share: one GPU, or one machine's RAM.
+    """A piece of memory that trials share: one GPU, or one machine's RAM."""
 
-    Attributes:
-        node_id: Ray's id of its node; empty on the machine that tuner runs on.
-        kind: "cuda", or "cpu" for a machine's RAM.
-        index: the GPU's ordinal on its own machine; 0 for RAM.
-        name: the product's name.
-        total_bytes: its memory, or the part that the process's cgroup may use.
-        free_bytes: memory that no process held when the device was looked at.
-        cores: CPU cores that its trials share; 0 if unknown.
-        uuid: the GPU's UUID, by which a process is pinned to it; empty for RAM.
-        host: the node's name for people; empty on the machine that tuner runs on.
-    """
-
-    node_id: str
-    kind: Literal["cuda", "cpu"]
-    index: int
+    node_id: str  # Ray's id of its node; empty on the machine that tuner runs on
+    kind: Literal["cuda", "cpu"]  # "cpu" for a machine's RAM
+    index: int  # the GPU's ordinal on its own machine; 0 for RAM
     name: str
-    total_bytes: int
-    free_bytes: int
-    cores: int
-    uuid: str = ""
-    host: str = ""
+    total_bytes: int  # its memory, or the part that the process's cgroup may use
+    free_bytes: int  # memory that no process held when the device was looked at
+    cores: int  # CPU cores that its trials share; 0 if unknown
+    uuid: str = ""  # the GPU's UUID, by which a process is pinned to it; empty for RAM
+    host: str = ""  # the node's name for people; empty on the machine that tuner runs on
 
     @property
     def label(self) -> str:
@@ -105,54 +93,30 @@ def with_batch(config: Config, batch_size: int) -> dict[str, ConfigValue]:
 
 
 def title(workload: str, name: str, *, several: bool, seed: int | None = None) -> str:
-    """The name of a configuration in texts.
-
-    Args:
-        workload: the workload's name, which comes first if there are several workloads.
-        name: the configuration's name.
-        several: whether there are several workloads.
-        seed: the trial's seed, if its configuration is trained with several.
-    """
+    """The name of a configuration in texts: with its workload if there are several, and with a seed if given."""
     full_name = f"{workload}/{name}" if several else name
     return full_name if seed is None else f"{full_name} (seed {seed})"
 
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """The memory that a training step is expected to take, in parts that add up to ``total_bytes``.
+    """The memory that a training step is expected to take, in parts that add up to ``total_bytes``."""
 
-    Attributes:
-        method: the estimator: "given", "static", "formula" (a transformer's), "traced" or "measured"; ends with
-            ", calibrated" if it is.
-        parameter_bytes: the model's parameters.
-        gradient_bytes: one gradient for each trained parameter.
-        optimizer_bytes: the optimizer's state, such as Adam's two moments.
-        activation_bytes: what forward keeps for backward, and the temporaries at the peak.
-        logits_bytes: a transformer's scores of every token in the vocabulary, with the loss's copies of them.
-        data_bytes: buffers and the largest batch: features, graph, targets.
-        workspace_bytes: scratch memory of libraries, such as cuBLAS.
-        fragmentation_bytes: what the caching allocator reserves beyond the allocated bytes at the peak.
-        heap_bytes: an allowance for freed CPU tensors that the C library's heap keeps.
-        context_bytes: what a process takes before its first tensor: CUDA context, or interpreter and libraries.
-        margin: the share that is added to the reserved bytes for safety.
-        headroom_bytes: what calibration adds for errors that do not grow with size.
-        note: why the estimator is not the one that was asked for; empty if it is.
-    """
-
+    # "given", "static", "formula" (a transformer's), "traced" or "measured"; ends with ", calibrated" if it is
     method: str
-    parameter_bytes: int = 0
-    gradient_bytes: int = 0
-    optimizer_bytes: int = 0
-    activation_bytes: int = 0
-    logits_bytes: int = 0
-    data_bytes: int = 0
-    workspace_bytes: int = 0
-    fragmentation_bytes: int = 0
-    heap_bytes: int = 0
-    context_bytes: int = 0
-    margin: float = 0.0
-    headroom_bytes: int = 0
-    note: str = ""
+    parameter_bytes: int = 0  # the model's parameters
+    gradient_bytes: int = 0  # one gradient for each trained parameter
+    optimizer_bytes: int = 0  # the optimizer's state, such as Adam's two moments
+    activation_bytes: int = 0  # what forward keeps for backward, and the temporaries at the peak
+    logits_bytes: int = 0  # a transformer's scores of every token in the vocabulary, with the loss's copies of them
+    data_bytes: int = 0  # buffers and the largest batch: features, graph, targets
+    workspace_bytes: int = 0  # scratch memory of libraries, such as cuBLAS
+    fragmentation_bytes: int = 0  # what the caching allocator reserves beyond the allocated bytes at the peak
+    heap_bytes: int = 0  # an allowance for freed CPU tensors that the C library's heap keeps
+    context_bytes: int = 0  # what a process takes before its first tensor: CUDA context, or interpreter and libraries
+    margin: float = 0.0  # the share that is added to the reserved bytes for safety
+    headroom_bytes: int = 0  # what calibration adds for errors that do not grow with size
+    note: str = ""  # why the estimator is not the one that was asked for; empty if it is
 
     @classmethod
     def given(cls, gb: float) -> MemoryEstimate:
@@ -216,42 +180,26 @@ class Request:
 
 @dataclass(frozen=True)
 class Placement:
-    """A trial on its device, with the share of the device that is reserved for it.
-
-    Attributes:
-        trial: what to train.
-        estimate: the memory that it is expected to take.
-        device: where it runs.
-        fraction: its share (0 to 1] of the memory that trials divide on the device; mirrors ``limit_bytes``.
-        limit_bytes: the memory that is reserved for it. The trial's cap is this less the worker's context.
-        threads: CPU threads that it computes with.
-    """
+    """A trial on its device, with the share of the device that is reserved for it."""
 
     trial: Trial
     estimate: MemoryEstimate
     device: Device
-    fraction: float
-    limit_bytes: int
+    fraction: float  # its share (0 to 1] of the memory that trials divide on the device; mirrors ``limit_bytes``
+    limit_bytes: int  # the memory that is reserved for it. The trial's cap is this less the worker's context.
     threads: int
 
 
 @dataclass(frozen=True)
 class EpochReport:
-    """The report of a running trial after an epoch.
-
-    Attributes:
-        trial_id: the trial.
-        epoch: counts from 1. The report at the beginning of training has the epochs that are done already, mostly 0.
-        epochs: how many there will be.
-        metrics: by name.
-        memory_bytes: the peak of its process so far; None if unknown.
-    """
+    """The report of a running trial after an epoch."""
 
     trial_id: str
+    # Counts from 1. The report at the beginning of training has the epochs that are done already, mostly 0.
     epoch: int
     epochs: int
     metrics: Mapping[str, float] = field(default_factory=dict)
-    memory_bytes: int | None = None
+    memory_bytes: int | None = None  # the peak of its process so far; None if unknown
 
 
 @dataclass(frozen=True)
@@ -264,52 +212,31 @@ class DeviceLost:
 
 @dataclass(frozen=True)
 class AttemptResult:
-    """The part of an attempt's ``Outcome`` that decisions are based on; a line of the journal gives it, too.
-
-    Attributes:
-        status: as in ``Outcome``.
-        lost: as in ``Outcome``.
-        limit_bytes: the memory that was reserved for the attempt; 0 if it had no place.
-        peak_bytes: the peak of its process; None if unknown.
-    """
+    """The part of an attempt's ``Outcome`` that decisions are based on; a line of the journal gives it, too."""
 
     status: Status
     lost: Lost = ""
-    limit_bytes: int = 0
-    peak_bytes: int | None = None
+    limit_bytes: int = 0  # the memory that was reserved for the attempt; 0 if it had no place
+    peak_bytes: int | None = None  # the peak of its process; None if unknown
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an attempt ended.
-
-    Attributes:
-        trial: the attempt.
-        status: one of ``Status``.
-        placement: where it ran; None if it was never placed.
-        metrics: the final metrics by name; empty unless training got that far.
-        epochs: how many were finished.
-        seconds: wall time from the placement to the end.
-        peak_bytes: the peak of its process on its device; None if it could not be measured.
-        error: why it is not completed, in one line.
-        traceback: the full text behind ``error``, for the study's folder.
-        phase: in which it failed.
-        lost: what died during the attempt through no exception of the trial: its worker or the whole node.
-        reusable: whether its worker is clean, so that another trial may run in it.
-    """
+    """How an attempt ended."""
 
     trial: Trial
     status: Status
-    placement: Placement | None = None
+    placement: Placement | None = None  # where it ran; None if it was never placed
+    # The final metrics by name; empty unless training got that far.
     metrics: Mapping[str, float] = field(default_factory=dict)
     epochs: int = 0
-    seconds: float = 0.0
-    peak_bytes: int | None = None
-    error: str = ""
-    traceback: str = ""
-    phase: Phase = ""
-    lost: Lost = ""
-    reusable: bool = True
+    seconds: float = 0.0  # wall time from the placement to the end
+    peak_bytes: int | None = None  # the peak of its process on its device; None if it could not be measured
+    error: str = ""  # why it is not completed, in one line
+    traceback: str = ""  # the full text behind ``error``, for the study's folder
+    phase: Phase = ""  # in which it failed
+    lost: Lost = ""  # what died during the attempt through no exception of the trial: its worker or the whole node
+    reusable: bool = True  # whether its worker is clean, so that another trial may run in it
 
     @property
     def result(self) -> AttemptResult:

@@ -30,11 +30,7 @@ class RayConnection:
     """
 
     def __init__(self, connection: AbstractContextManager[bool]) -> None:
-        """Begins to connect, and returns at once.
-
-        Args:
-            connection: connects this process to Ray as it is entered; its value is whether it made the connection.
-        """
+        """Begins to enter ``connection``, whose value is whether it made a new connection, and returns at once."""
         self._connection = connection
         self._error: Exception | None = None
         self._connected = threading.Event()
@@ -75,12 +71,7 @@ class RayConnection:
 
 
 def connect_local(devices: Sequence[Device], variables: Mapping[str, str]) -> RayConnection:
-    """Starts a Ray with these devices, or uses the one that this process is connected to.
-
-    Args:
-        devices: what Ray may give away.
-        variables: for the environment of the workers' processes; a Ray that runs already keeps its own.
-    """
+    """Starts a Ray with these devices and variables, or uses the one to which this process is connected."""
     return RayConnection(_started(tuple(devices), dict(variables)))
 
 

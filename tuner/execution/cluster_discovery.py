@@ -23,14 +23,10 @@ CURRENT_CLUSTER = "ray_current_cluster"  # Ray's file with the address
 
 
 def join_cluster(address: str) -> RayConnection:
-    """Connects this process to the cluster at an address, and waits for that.
-
-    Args:
-        address: "HOST:PORT", or "auto" for ``RAY_ADDRESS`` or the cluster of the last ``ray start`` on this machine.
+    """Connects this process to the cluster at "HOST:PORT" or "auto", and waits for that.
 
     Raises:
-        InputError: no Ray answers there within 15 s, it rejects this process, or the process is connected to another
-            Ray.
+        InputError: no Ray answers within 15 s or it rejects this process, or the process is connected to another one.
         ExecutionError: joining takes more than a minute.
         KeyboardInterrupt: the user interrupted it; the process is not connected then.
     """

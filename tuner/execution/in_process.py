@@ -24,28 +24,19 @@ class InProcessExecutor:
     """
 
     def __init__(self, *, checkpoint_seconds: float = 60.0) -> None:
-        """Starts nothing yet; ``checkpoint_seconds`` lie between a trial's checkpoints and before its first."""
         self._checkpoint_seconds = checkpoint_seconds
         self._queue: deque[Iterator[WorkerEvent]] = deque()
         self._stop_requests = StopRequests(None)
 
     def devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
-        """This machine's devices.
-
-        Raises:
-            InputError: GPUs were asked for, and there are none.
-        """
+        """This machine's devices."""
         return detect_devices(choice)
 
     def prepare(self, devices: Sequence[Device]) -> None:
         """Nothing takes long to start."""
 
     def open(self, tasks: Tasks, plan: Plan, checkpoints: Path | None) -> None:
-        """Keeps the tasks and the folder for checkpoints.
-
-        Raises:
-            ExecutionError: the folder cannot be written.
-        """
+        """Keeps the tasks and the folder for checkpoints."""
         self._tasks = tasks
         self._options = TrialOptions(caps=False, checkpoints=checkpoints, checkpoint_seconds=self._checkpoint_seconds)
         self._stop_requests = StopRequests(checkpoints)
@@ -73,11 +64,7 @@ class InProcessExecutor:
         return [(event, bytes)]
 
     def stop(self) -> None:
-        """Has every trial write a checkpoint and end as soon as it goes on.
-
-        Raises:
-            ExecutionError: the folder for checkpoints cannot be written.
-        """
+        """Has every trial write a checkpoint and end as soon as it goes on."""
         self._stop_requests.stop_all()
 
     def prune(self, trial_id: str) -> None:

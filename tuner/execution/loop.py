@@ -37,14 +37,19 @@ class Executor(Protocol):
         """The devices on which it can run trials; joins the cluster, if it was given one.
 
         Raises:
-            InputError: there is no such device or no such cluster.
+            InputError: there is no such device or cluster, or a node does not report its devices.
         """
 
     def prepare(self, devices: Sequence[Device]) -> None:
         """May start slow things in the background, before there is a plan."""
 
     def open(self, tasks: Tasks, plan: Plan, checkpoints: Path | None) -> None:
-        """Prepares the plan's devices for trials of these tasks; ``checkpoints`` is the folder for theirs."""
+        """Prepares the plan's devices for trials of these tasks; ``checkpoints`` is the folder for theirs.
+
+        Raises:
+            DataError: a file from which data are mapped has been removed.
+            ExecutionError: Ray did not start or lacks the plan's resources, or the folder cannot be written.
+        """
 
     def submit(self, placement: Placement) -> None:
         """Starts a trial; ``poll`` returns its events."""
@@ -91,22 +96,15 @@ class Listener(Protocol):
 
 @dataclass(frozen=True)
 class Decisions:
-    """The decisions that the loop leaves to others while trials run and end.
+    """The decisions that the loop leaves to others while trials run and end."""
 
-    Attributes:
-        try_again: the retry of an attempt, given the most memory that a trial can have; None if there is none.
-        learn: how an outcome corrects the trials that wait; None if it does not.
-        suggest: a new trial when none waits, given the largest free memory of a device; None if there is none now.
-            If nothing runs either, None ends the study.
-        prune: whether a trial that has reported an epoch is not worth further ones.
-        ended: is notified of a trial that has ended for good.
-    """
-
-    try_again: TryAgain
-    learn: Learn
+    try_again: TryAgain  # the retry of an attempt, given the most memory that a trial can have; None if there is none
+    learn: Learn  # how an outcome corrects the trials that wait; None if it does not
+    # a new trial when none waits, given the largest free memory of a device; None if there is none now. If nothing
+    # runs either, None ends the study.
     suggest: Suggest = lambda _: None
-    prune: Prune = lambda _: False
-    ended: Callable[[Outcome], None] = lambda _: None
+    prune: Prune = lambda _: False  # whether a trial that has reported an epoch is not worth further ones
+    ended: Callable[[Outcome], None] = lambda _: None  # is notified of a trial that has ended for good
 
 
 def run_trials(
@@ -143,22 +141,15 @@ def run_trials(
 
 @dataclass
 class _Loop:
-    """The state of a running study.
-
-    Attributes:
-        running: the requests of trials that have a place, by trial id.
-        training: the ids of those that have reported.
-        delayed: retries whose time has not come.
-        stopping: whether the study ends.
-    """
+    """The state of a running study."""
 
     packer: Packer
     executor: Executor
     listener: Listener
     decisions: Decisions
     interrupt: Interrupt
-    running: dict[str, Request] = field(default_factory=dict)
-    training: set[str] = field(default_factory=set)
+    running: dict[str, Request] = field(default_factory=dict)  # the requests of trials that have a place, by trial id
+    training: set[str] = field(default_factory=set)  # the ids of those that have reported
     delayed: _Delayed = field(default_factory=lambda: _Delayed())
     stopping: bool = False
 

@@ -30,14 +30,10 @@ class MappedArray:
 
 
 def put(data: object, *, one_machine: bool) -> ObjectRef:
-    """Puts data into Ray's store, without the content of files that this process has mapped.
+    """Puts data into Ray's store, without the content of mapped files if all workers run on ``one_machine``.
 
     Workers map the files again: they share the kernel's pages, and Ray's small store needs no room. Other machines
     need not have the files, so in a cluster of several they are stored as plain arrays, one copy for each node.
-
-    Args:
-        data: whatever Ray takes.
-        one_machine: whether all workers run on this machine.
 
     Raises:
         DataError: a mapped file has been removed.

@@ -109,7 +109,6 @@ class NodeWatch:
     """Knows which nodes have died. ``own_node`` is the id of the node to which this process is connected."""
 
     def __init__(self) -> None:
-        """Remembers the nodes that are alive."""
         import ray
 
         self._ray = ray

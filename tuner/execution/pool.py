@@ -20,21 +20,12 @@ MakeWorker = Callable[[Device, Mapping[str, object]], WorkerHandle]  # from a de
 
 @dataclass
 class Pool:
-    """The workers of one device, at most ``slots`` at once.
-
-    Attributes:
-        device: where they run.
-        bundle: the resources that Ray reserves for them all.
-        slots: the number of workers that divide the bundle.
-        budget_bytes: the device's memory for trials and idle workers.
-        node_id: Ray's id of the device's node.
-        make: makes a worker.
-    """
+    """The workers of one device, at most ``slots`` at once."""
 
     device: Device
-    bundle: Mapping[str, float]
-    slots: int
-    budget_bytes: int
+    bundle: Mapping[str, float]  # the resources that Ray reserves for them all
+    slots: int  # the number of workers that divide the bundle
+    budget_bytes: int  # the device's memory for trials and idle workers
     node_id: str
     make: MakeWorker
     _group: PlacementGroup | None = None
@@ -56,14 +47,10 @@ class Pool:
         return self._group is not None and self._group.wait(max(0.0, timeout_seconds))
 
     def take(self, placement: Placement, *, new: bool) -> tuple[WorkerHandle, bool]:
-        """A worker for a trial, and whether it is a new one.
+        """A worker for a trial, and whether it is new. A ``new`` one replaces an idle one if no slot is free.
 
         Idle workers belong to no trial's share, but their contexts take memory. Those for which the device's trials
         leave no room are ended.
-
-        Args:
-            placement: the trial's place.
-            new: make a new worker, in the place of an idle one if no slot is free.
         """
         warm = self._idle.pop() if self._idle and not new else None
         room = self.budget_bytes - sum(self._reserved.values()) - placement.limit_bytes
@@ -123,11 +110,7 @@ def make_pools(
 ) -> dict[Device, Pool]:
     """A pool for each device that the plan uses; nothing is reserved yet.
 
-    Args:
-        plan: devices and slots.
-        nodes: the id of each device's node.
-        memory_bytes: the memory that Ray may give away on each node.
-        make: makes a worker.
+    ``nodes`` has the id of each device's node, ``memory_bytes`` the memory that Ray may give away on each node.
     """
     pools = {}
     for device, slots, budget in zip(plan.devices, plan.slots, plan.budgets, strict=True):

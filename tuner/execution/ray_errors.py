@@ -63,9 +63,7 @@ def monitored_peak(error: Exception, worker: WorkerHandle) -> int | None:
 def classify_loss(error: Exception, *, kernel_killed: bool) -> tuple[Status, Lost, str]:
     """The status of a trial whose worker ended with this error, what was lost, and the reason in one line.
 
-    Args:
-        error: what Ray raised.
-        kernel_killed: whether the node's kernel has killed a process because memory ran out.
+    ``kernel_killed`` tells whether the node's kernel has killed a process because memory ran out.
     """
     text = plain_text(error)
     first = _lines(text)[0]

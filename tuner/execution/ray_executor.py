@@ -53,10 +53,9 @@ class RayExecutor:
 
         Args:
             expandable_segments: set the CUDA allocator's option of that name in the workers.
-            address: the cluster to join, "HOST:PORT" or "auto"; None for the Ray to which this process is connected,
-                or a new local one.
-            caps: hold each trial to its share of its device.
-            checkpoint_seconds: between a trial's checkpoints, and before its first.
+            address: the cluster to join; None for the Ray to which this process is connected, or a new local one.
+            caps: see ``TrialOptions``.
+            checkpoint_seconds: see ``TrialOptions``.
         """
         self._allocator = allocator_environment(expandable_segments)
         self._address = address
@@ -70,11 +69,7 @@ class RayExecutor:
         self._events: list[ExecutorEvent] = []  # for the next poll
 
     def devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
-        """This machine's devices, or those of all nodes of the cluster, which it joins.
-
-        Raises:
-            InputError: there is no such device, no Ray at the address, or a node does not report its devices.
-        """
+        """This machine's devices, or those of all nodes of the cluster, which it joins."""
         if self._address is None:
             return detect_devices(choice)
         self._connection = self._connection or join_cluster(self._address)
@@ -86,22 +81,12 @@ class RayExecutor:
             self._connection = connect_local(devices, self._environment(devices[0]))
 
     def wait(self) -> None:
-        """Waits for the Ray that ``prepare`` has begun to start.
-
-        Raises:
-            ExecutionError: it did not start.
-        """
+        """Waits for the Ray that ``prepare`` has begun to start."""
         assert self._connection is not None
         self._connection.wait()
 
     def open(self, tasks: Tasks, plan: Plan, checkpoints: Path | None) -> None:
-        """Waits for Ray, reserves the plan's devices and puts the data into Ray's store.
-
-        Raises:
-            DataError: a file from which data are mapped has been removed.
-            ExecutionError: Ray did not start or lacks the plan's CPUs, GPUs or memory, or the folder for checkpoints
-                cannot be written.
-        """
+        """Waits for Ray, reserves the plan's devices and puts the data into Ray's store."""
         self._stop_requests = StopRequests(checkpoints)
         self._stop_requests.reset()
         self.prepare(plan.devices)
@@ -155,11 +140,7 @@ class RayExecutor:
         return events
 
     def stop(self) -> None:
-        """Has the workers end their trials after the current epoch, with a checkpoint.
-
-        Raises:
-            ExecutionError: the folder for checkpoints cannot be written.
-        """
+        """Has the workers end their trials after the current epoch, with a checkpoint."""
         self._stop_requests.stop_all()
 
     def prune(self, trial_id: str) -> None:

@@ -39,17 +39,13 @@ LEFT_BYTES = 32 * MB
 
 @dataclass(frozen=True)
 class TrialOptions:
-    """A study's options for its workers.
-
-    Attributes:
-        caps: end a trial that takes more than its share of the device.
-        checkpoints: the folder for checkpoints; None, or a folder that this machine does not have, for none.
-        checkpoint_seconds: the time between a trial's checkpoints and before its first. It writes another one as the
-            folder's ``StopRequests`` stop it.
-    """
+    """A study's options for its workers."""
 
     caps: bool = True
+    # the folder for checkpoints; None, or a folder that this machine does not have, for none
     checkpoints: Path | None = None
+    # the time between a trial's checkpoints and before its first. It writes another one as the folder's
+    # ``StopRequests`` stop it.
     checkpoint_seconds: float = 60.0
 
 

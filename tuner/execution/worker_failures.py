@@ -19,24 +19,14 @@ KILLS_SECONDS = 30
 
 @dataclass
 class RunningTrial:
-    """A trial in a worker.
-
-    Attributes:
-        placement: what runs, and where.
-        pool: the workers of its device.
-        worker: the actor.
-        fresh: whether this is the worker's first trial.
-        started: by the monotonic clock.
-        taken: whether the worker has begun with it.
-        report: the latest one.
-    """
+    """A trial in a worker."""
 
     placement: Placement
     pool: Pool
     worker: WorkerHandle
-    fresh: bool
-    started: float
-    taken: bool = False
+    fresh: bool  # whether this is the worker's first trial
+    started: float  # by the monotonic clock
+    taken: bool = False  # whether the worker has begun with it
     report: EpochReport | None = None
 
     def lost(

@@ -21,19 +21,12 @@ STALE_BYTES = GB
 
 @dataclass(frozen=True)
 class Finding:
-    """What ``doctor`` found in one check.
-
-    Attributes:
-        check: what was looked at.
-        level: "ok", "warning" (works, but not as well as it could) or "problem" (studies fail).
-        text: what was found.
-        remedy: what to do; empty if there is nothing to do.
-    """
+    """What ``doctor`` found in one check."""
 
     check: str
-    level: Level
+    level: Level  # "ok", "warning" (works, but not as well as it could) or "problem" (studies fail)
     text: str
-    remedy: str = ""
+    remedy: str = ""  # what to do; empty if there is nothing to do
 
 
 def examine(facts: Facts) -> list[Finding]:

@@ -49,23 +49,14 @@ class Disk:
 
 @dataclass(frozen=True)
 class RaySessions:
-    """The sessions of Ray that run on this machine, and the folders of old ones.
-
-    Attributes:
-        folder: of all sessions.
-        stale: the number of sessions without a running process.
-        stale_bytes: the size of their folders.
-        processes: pids of Ray's node processes (raylet, gcs_server).
-        address: the cluster that "auto" stands for; empty if there is none.
-        answers: whether anything listens there.
-    """
+    """The sessions of Ray that run on this machine, and the folders of old ones."""
 
     folder: str
-    stale: int = 0
-    stale_bytes: int = 0
-    processes: tuple[int, ...] = ()
-    address: str = ""
-    answers: bool = False
+    stale: int = 0  # the number of sessions without a running process
+    stale_bytes: int = 0  # the size of their folders
+    processes: tuple[int, ...] = ()  # pids of Ray's node processes (raylet, gcs_server)
+    address: str = ""  # the cluster that "auto" stands for; empty if there is none
+    answers: bool = False  # whether anything listens there
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,6 @@ class Interrupt:
     """Remembers ``signals``, the number of times that an end was requested, and the user's time limit."""
 
     def __init__(self, time_limit_seconds: float | None = None) -> None:
-        """Starts the time limit; None is no limit."""
         self.signals = 0
         self._deadline = math.inf if time_limit_seconds is None else time.monotonic() + time_limit_seconds
 
@@ -70,7 +69,6 @@ class Immediate(Interrupt):
     """
 
     def __init__(self, time_limit_seconds: float | None = None) -> None:
-        """Starts the time limit, as ``Interrupt``."""
         super().__init__(time_limit_seconds)
         self._armed = False
         self._imports = 0  # under way around the block

@@ -31,12 +31,7 @@ class PeakMeter:
     """
 
     def __init__(self, device: Device, warm_up: Callable[[], None]) -> None:
-        """Measures the worker's base.
-
-        Args:
-            device: the worker's device.
-            warm_up: takes a first step on the device, so that what is loaded late belongs to the base.
-        """
+        """Measures the worker's base after ``warm_up``, a first step, so that what is loaded late belongs to it."""
         self._cuda = device.kind == "cuda"
         if self._cuda:
             self.context_bytes = _make_cuda_context(device, warm_up)

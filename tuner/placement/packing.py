@@ -28,31 +28,18 @@ SLOTS_PER_FIT = 2
 
 @dataclass(frozen=True)
 class Plan:
-    """How trials share the devices.
-
-    Attributes:
-        devices: where trials run.
-        buffer_bytes: the memory that is left alone on each device.
-        budgets: the bytes that trials divide on each device: min(total - buffer, free).
-        packing: "uniform" gives every trial the need of the largest one, "per-trial" each its own.
-        footprint_bytes: the need of the largest trial.
-        fits: how many of the largest footprint fit on each device: ⌊budget / footprint⌋.
-        expected: the maximum number of trials at once on each device, if the estimated needs are right.
-        slots: the same, however small the needs turn out to be.
-        threads: CPU threads of each trial.
-        bound: what keeps the number of workers from being larger.
-    """
+    """How trials share the devices."""
 
     devices: tuple[Device, ...]
     buffer_bytes: int
-    budgets: tuple[int, ...]
-    packing: Packing
+    budgets: tuple[int, ...]  # the bytes that trials divide on each device: min(total - buffer, free)
+    packing: Packing  # "uniform" gives every trial the need of the largest one, "per-trial" each its own
     footprint_bytes: int
-    fits: tuple[int, ...]
-    expected: tuple[int, ...]
-    slots: tuple[int, ...]
+    fits: tuple[int, ...]  # how many of the largest footprint fit on each device: ⌊budget / footprint⌋
+    expected: tuple[int, ...]  # the maximum number of trials at once on each device, if the estimated needs are right
+    slots: tuple[int, ...]  # the same, however small the needs turn out to be
     threads: int
-    bound: Bound
+    bound: Bound  # what keeps the number of workers from being larger
 
     @property
     def workers(self) -> int:
@@ -147,7 +134,6 @@ class Packer:
     """
 
     def __init__(self, plan: Plan) -> None:
-        """Begins with empty devices and an empty queue."""
         self._plan = plan
         self._free = list(plan.budgets)
         self._slots = list(plan.slots)

@@ -17,23 +17,16 @@ LOST_WORKERS = 1  # how often a trial is tried again after its worker died for a
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """When a trial is tried again, and with how much memory.
+    """When a trial is tried again, and with how much memory."""
 
-    Attributes:
-        max_attempts: the maximum number of attempts for a trial that runs out of memory.
-        growth: the factor by which a trial's share grows after it ran out of memory.
-        backoff_seconds: the delay of the first retry while other trials run; it doubles with each further one.
-        backoff_max_seconds: the longest delay.
-        on_oom: "grow" up to the whole device; "accumulate" then halves the micro-batch; "fail" does not retry.
-        max_failures: how often a trial that raised another exception is tried again.
-    """
-
-    max_attempts: int = 4
-    growth: float = 1.5
+    max_attempts: int = 4  # the maximum number of attempts for a trial that runs out of memory
+    growth: float = 1.5  # the factor by which a trial's share grows after it ran out of memory
+    # The delay of the first retry while other trials run; it doubles with each further one.
     backoff_seconds: float = 5.0
-    backoff_max_seconds: float = 300.0
+    backoff_max_seconds: float = 300.0  # the longest delay
+    # "grow" up to the whole device; "accumulate" then halves the micro-batch; "fail" does not retry
     on_oom: OnOom = "grow"
-    max_failures: int = 0
+    max_failures: int = 0  # how often a trial that raised another exception is tried again
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,6 @@ class Asha:
     """
 
     def __init__(self, grace: int = GRACE_EPOCHS, reduction: int = REDUCTION) -> None:
-        """Stops no trial before ``grace`` epochs."""
         self._grace = grace
         self._reduction = reduction
         self._rungs: dict[int, dict[str, float]] = {}
@@ -65,7 +64,6 @@ class Median:
     """
 
     def __init__(self, grace: int = GRACE_EPOCHS, min_others: int = MIN_OTHERS) -> None:
-        """Stops no trial before ``grace`` epochs."""
         self._grace = grace
         self._min_others = min_others
         self._values: dict[str, dict[int, float]] = {}

@@ -52,12 +52,7 @@ class OptunaSearcher:
     _trials: dict[str, optuna.Trial]
 
     def __init__(self, space: Space, sampler: optuna.samplers.BaseSampler | None = None, seed: int = 0) -> None:
-        """Begins without trials.
-
-        Args:
-            space: what to suggest from.
-            sampler: None for TPE.
-            seed: for TPE.
+        """Begins without trials, with a sampler or TPE of this seed.
 
         Raises:
             InputError: Optuna is not installed.
@@ -101,12 +96,7 @@ class RaySearcher:
     """A ``ray.tune.search.Searcher``."""
 
     def __init__(self, searcher: tune.search.Searcher, space: Space, metric: str) -> None:
-        """Gives the searcher the space, unless it has its own.
-
-        Args:
-            searcher: of Ray Tune.
-            space: what to suggest from; empty if the searcher has its own.
-            metric: the name of the metric.
+        """Gives the searcher the space, unless it has its own and this one is empty.
 
         Raises:
             InputError: it has its own space, and another was given.
@@ -162,11 +152,7 @@ class RaySearcher:
             self._searcher.on_trial_complete(self._suggested.pop(trial_id), result)
 
     def recall(self, trial_id: str, values: Mapping[str, ConfigValue]) -> None:
-        """Adds a trial of an earlier process.
-
-        Raises:
-            InputError: the searcher cannot take such trials.
-        """
+        """Adds a trial of an earlier process."""
         from ray.tune.search import Searcher as TuneSearcher
 
         inner = self._searcher
@@ -193,12 +179,6 @@ class RaySearcher:
 
 def to_searcher(search: object, space: Space, metric: str, seed: int) -> Searcher:
     """The searcher for ``search``: "optuna", an Optuna sampler, or a searcher of Ray Tune.
-
-    Args:
-        search: as given by the user.
-        space: what to suggest from.
-        metric: the metric to minimise.
-        seed: of the random numbers for "optuna".
 
     Raises:
         InputError: it is none of these, or Optuna is not installed.

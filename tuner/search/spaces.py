@@ -31,15 +31,10 @@ MAX_REJECTED_DRAWS = 1000  # in a row
 
 @dataclass(frozen=True)
 class Domain:
-    """The values that a hyperparameter may have.
+    """The values that a hyperparameter may have."""
 
-    Attributes:
-        kind: a list, or a range of numbers or whole numbers that are drawn evenly or evenly in their logarithms.
-        values: the list, or the two ends of the range.
-    """
-
-    kind: Kind
-    values: tuple[ConfigValue, ...]
+    kind: Kind  # a list, or a range of numbers or whole numbers that are drawn evenly or evenly in their logarithms
+    values: tuple[ConfigValue, ...]  # the list, or the two ends of the range
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -65,12 +60,7 @@ Space = Mapping[str, Domain]
 
 
 def parse_space(given: object, schema: Schema, source: str) -> dict[str, Domain]:
-    """Turns a mapping, such as the one at the top of this module, into domains.
-
-    Args:
-        given: the mapping.
-        schema: the workload's hyperparameters by name.
-        source: the mapping's name in error messages.
+    """Turns a mapping, such as the one at the top of this module, into domains; errors call it ``source``.
 
     Raises:
         InputError: it is no mapping, is empty, or has unknown keys, unknown kinds of domain, or ends and values that
@@ -129,12 +119,7 @@ def draw(
 ) -> list[dict[str, ConfigValue]]:
     """Draws this number of different configurations at random; the same ones for the same seed.
 
-    Args:
-        space: what to draw from.
-        number: of configurations.
-        seed: of the random numbers.
-        source: the space's name in error messages.
-        usable: returns why values do not go together, or an empty text. Rejected ones are drawn again.
+    ``usable`` returns why values do not go together, or an empty text. Rejected ones are drawn again.
 
     Raises:
         InputError: the space does not have as many.

@@ -23,17 +23,11 @@ from tuner.trial import Request, Trial
 
 @dataclass(frozen=True)
 class Budget:
-    """The memory that trials divide on a device.
-
-    Attributes:
-        kind: "cuda", or "cpu" for a machine's RAM.
-        budget_bytes: min(total − buffer, free) of the smallest device, as Tune cannot choose a trial's device.
-        ray_amount: Ray's amount of the device: 1 GPU, or a node's memory in bytes.
-    """
+    """The memory that trials divide on a device."""
 
     kind: Literal["cuda", "cpu"]
-    budget_bytes: int
-    ray_amount: float
+    budget_bytes: int  # min(total − buffer, free) of the smallest device, as Tune cannot choose a trial's device
+    ray_amount: float  # Ray's amount of the device: 1 GPU, or a node's memory in bytes
 
     def fraction(self, need_bytes: int) -> float:
         """These bytes as a share of the budget, rounded down to Ray's precision so that the last trial fits, too."""
@@ -132,12 +126,8 @@ class RunAgain(RayActorError):  # type: ignore[misc]
 def trial_resources(spec: TrainableSpec, config: dict[str, object], requested: object) -> TrialResources:
     """The resources of a trial with this configuration; called in Tune's driver.
 
-    A trial that fits on no device gets no share and will fail by itself, while the others go on.
-
-    Args:
-        spec: what all trials have in common.
-        config: the trial's configuration.
-        requested: what the trainable's ``default_resource_request`` returns.
+    ``requested`` is what the trainable's ``default_resource_request`` returns. A trial that fits on no device gets no
+    share and will fail by itself, while the others go on.
 
     Raises:
         InputError: the estimate cannot be used, or the trainable asks for several bundles.

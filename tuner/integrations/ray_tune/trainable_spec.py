@@ -23,19 +23,12 @@ Estimate = float | Callable[[dict[str, Any]], float | MemoryEstimate]
 
 @dataclass(frozen=True)
 class TrainableSpec:
-    """What all trials of a wrapped trainable have in common.
-
-    Attributes:
-        name: the trainable's name.
-        estimate: the GB that a trial needs, or a function of its configuration that returns that.
-        devices: where trials may run.
-        settings: buffer, caps and retries.
-    """
+    """What all trials of a wrapped trainable have in common."""
 
     name: str
-    estimate: Estimate
+    estimate: Estimate  # the GB that a trial needs, or a function of its configuration that returns that
     devices: Sequence[Device]
-    settings: Settings
+    settings: Settings  # buffer, caps and retries
 
     @property
     def policy(self) -> RetryPolicy:

@@ -30,19 +30,12 @@ class TrackedStudy:
 
 @dataclass(frozen=True)
 class TrackedTrial:
-    """A trial as one of its attempts begins; all of its attempts are one run of the tracker.
-
-    Attributes:
-        trial: the attempt.
-        device: where it runs.
-        epoch: the last epoch that it does not train again; 0 for a new trial.
-        earlier: the known figures of the epochs up to that one.
-    """
+    """A trial as one of its attempts begins; all of its attempts are one run of the tracker."""
 
     trial: Trial
     device: str
-    epoch: int
-    earlier: Mapping[int, Figures]
+    epoch: int  # the last epoch that it does not train again; 0 for a new trial
+    earlier: Mapping[int, Figures]  # the known figures of the epochs up to that one
 
     @property
     def name(self) -> str:

@@ -55,16 +55,11 @@ class MLflow:
     name = "mlflow"
 
     def __init__(self, uri: str) -> None:
-        """Does not connect yet; ``uri`` is that of the tracking server or store."""
         self._uri = uri
         self._runs: dict[str, _Known] = {}
 
     def connect(self) -> None:
-        """Asks for an experiment, which creates a new database.
-
-        Raises:
-            InputError: no server answers, or MLflow cannot use the URI.
-        """
+        """Asks for an experiment, which creates a new database."""
         _check_server(self._uri)
         os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # two lines after each trial
         try:

@@ -12,11 +12,6 @@ from tuner.integrations.trackers.threads import Trackers
 def choose_trackers(tensorboard: bool, mlflow: str | None, wandb: str | None) -> Trackers:
     """The trackers that were asked for, not connected yet.
 
-    Args:
-        tensorboard: write event files into the study's folder.
-        mlflow: the URI of a tracking server or store.
-        wandb: a project of Weights & Biases.
-
     Raises:
         InputError: a package is not installed, or a URI or a name cannot be one.
     """

@@ -29,7 +29,6 @@ class TensorBoard:
     name = "tensorboard"
 
     def __init__(self) -> None:
-        """Writes nothing yet."""
         self._writers: dict[str, SummaryWriter] = {}
 
     def connect(self) -> None:

@@ -26,7 +26,6 @@ class Trackers:
     """All trackers of a study, of which there may be none."""
 
     def __init__(self, trackers: Sequence[Tracker] = ()) -> None:
-        """Starts nothing yet."""
         self._threads = [_TrackerThread(tracker) for tracker in trackers]
         self._placements: dict[str, Placement] = {}
         self._begun: set[str] = set()

@@ -24,17 +24,12 @@ class WandB:
     name = "wandb"
 
     def __init__(self, project: str) -> None:
-        """Does not connect yet; ``project`` is a name or "ENTITY/PROJECT"."""
         entity, _, self._project = project.rpartition("/")
         self._entity = entity or None
         self._runs: dict[str, wandb.Run] = {}
 
     def connect(self) -> None:
-        """Makes sure that there is a login, as W&B would otherwise ask for one during the study.
-
-        Raises:
-            InputError: there is no login, or W&B rejects it.
-        """
+        """Makes sure that there is a login, as W&B would otherwise ask for one during the study."""
         import wandb
 
         if wandb.setup().settings.mode in OFFLINE:
