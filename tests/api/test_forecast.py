@@ -12,7 +12,7 @@ from tuner.api.plan import Forecast, speed, to_record
 from tuner.cli.print_plan import forecast_text
 from tuner.errors import InputError
 from tuner.records.attempts import Attempt
-from tuner.reporting.tables import duration
+from tuner.reporting.texts import duration
 from tuner.trial import GB, MemoryEstimate, Request, Trial
 
 

@@ -12,7 +12,7 @@ from tuner.reporting.figures.coordinates import parallel_coordinates
 from tuner.reporting.figures.effects import against_each
 from tuner.reporting.page.sections import main_html
 from tuner.reporting.page.tables import configurations_table
-from tuner.reporting.seeds import interval_text
+from tuner.reporting.result_tables import interval_text
 from tuner.reporting.study_view import StudyView, read_study_view
 
 

@@ -104,7 +104,7 @@ def estimate(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
 
         click.echo(write_rows([estimate.to_record(*each) for each in found]), nl=False)
     else:
-        from tuner.reporting.tables import estimates_text
+        from tuner.reporting.plan_text import estimates_text
 
         click.echo(estimates_text(found))
         if config := estimate.transformer(**chosen):

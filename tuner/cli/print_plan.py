@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tuner.reporting.tables import SHOWN, duration, plan_text
+from tuner.reporting.plan_text import DEVICES, plan_text
+from tuner.reporting.texts import duration
 from tuner.trial import GB, Device
 
 if TYPE_CHECKING:
@@ -25,9 +26,9 @@ def forecast_text(forecast: Forecast) -> str:
         f"{'first':<10} {each.trial.name} is trained, once and alone: {each.need_bytes / GB:.2f} GB"
         for each in forecast.first
     ]
-    lines += [_device_line(forecast, device) for device in plan.devices[:SHOWN]]
-    if len(plan.devices) > SHOWN:
-        lines.append(f"{'':<10} and {len(plan.devices) - SHOWN} more devices")
+    lines += [_device_line(forecast, device) for device in plan.devices[:DEVICES]]
+    if len(plan.devices) > DEVICES:
+        lines.append(f"{'':<10} and {len(plan.devices) - DEVICES} more devices")
     return "\n".join([*lines, _time_line(forecast)])
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from tuner.api.results import Comparison, again
 from tuner.records.attempts import CONFIG, Attempt
 from tuner.records.row_queries import default_columns, head
-from tuner.reporting.seeds import has_seeds, print_averages
-from tuner.reporting.tables import value_text
+from tuner.reporting.result_tables import has_seeds, print_averages
+from tuner.reporting.texts import value_text
 from tuner.trial import title
 
 if TYPE_CHECKING:

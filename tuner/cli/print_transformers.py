@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tuner.reporting.tables import WATCH_GPU, WATCH_MEMORY
+from tuner.reporting.plan_text import WATCH_GPU, WATCH_MEMORY
 from tuner.sizing.transformers.formula import Precision, TransformerConfig, parameter_count
 from tuner.sizing.transformers.gpu_memory import CARD_SHARE, largest_batches, precision_of
 from tuner.trial import GB, Device, MemoryEstimate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -33,6 +34,16 @@ def make_console() -> Console:
 def print_text(console: Console, text: str) -> None:
     """Prints a text as it is, in lines of any length."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def make_table(heads: Iterable[str], left: Container[str]) -> Table:
+    """A table without lines; columns are flush right but for those whose heads are in ``left``."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for head in heads:
+        table.add_column(head, justify="left" if head in left else "right")
+    return table
 
 
 def print_table(console: Console, table: Table) -> None:

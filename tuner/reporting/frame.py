@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +12,17 @@ import pandas as pd
 
 from tuner.errors import InputError
 from tuner.records.attempts import Attempt, attempts_of
+from tuner.records.row_queries import default_columns, head
 from tuner.records.seed_statistics import best_by_mean
 from tuner.records.study_json import read_study
-from tuner.reporting.frame_table import trials_html
+from tuner.reporting.figures.coordinates import parallel_coordinates
+from tuner.reporting.figures.curves import learning_curves
+from tuner.reporting.figures.effects import effects_plot
+from tuner.reporting.figures.estimates import estimate_against_peak
+from tuner.reporting.figures.joined import one_above_another, titled
+from tuner.reporting.figures.timeline import timelines
 from tuner.reporting.study_view import StudyView, read_study_view
+from tuner.reporting.texts import count_text, value_text
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -21,6 +30,8 @@ if TYPE_CHECKING:
 
 FOLDER = "folder"
 METRIC = "metric"
+SHOWN_ROWS = 60
+TEXTS = ("name", "status", "error")
 SHOWN_COLUMNS = ("workload", "name", "seed", "status", "attempts", "error")  # a table with these is one of trials
 
 
@@ -70,38 +81,24 @@ class StudyFrame(pd.DataFrame):
         Raises:
             InputError: the study's folder cannot be read, or there is nothing to draw; as of every plot.
         """
-        from tuner.reporting.figures.curves import learning_curves
-        from tuner.reporting.figures.joined import titled
-
         return titled(learning_curves(*self._study()))
 
     def plot_parallel(self) -> Figure:
         """Parallel coordinates: a line for each trial through its hyperparameters to its metric."""
-        from tuner.reporting.figures.coordinates import parallel_coordinates
-        from tuner.reporting.figures.joined import titled
-
         return titled(parallel_coordinates(*self._study()))
 
     def plot_metric(self) -> Figure:
         """The metric against each hyperparameter that varies."""
-        from tuner.reporting.figures.effects import effects_plot
-
         return effects_plot(*self._study())
 
     def plot_timeline(self) -> Figure:
         """Every attempt on its device over time, with what it reserved and used, in GB of 2**30 bytes."""
-        from tuner.reporting.figures.joined import one_above_another
-        from tuner.reporting.figures.timeline import timelines
-
         charts = timelines(self._study()[0])
         captions = [f"{chart.title}: {chart.caption}" if len(charts) > 1 else chart.caption for chart in charts]
         return one_above_another("Timeline", "\n".join(captions), charts)
 
     def plot_memory(self) -> Figure:
         """The estimate of each completed trial's memory against its measured peak, in GB of 2**30 bytes."""
-        from tuner.reporting.figures.estimates import estimate_against_peak
-        from tuner.reporting.figures.joined import titled
-
         return titled(estimate_against_peak(self._study()[0]))
 
     def _repr_html_(self) -> str | None:
@@ -110,7 +107,7 @@ class StudyFrame(pd.DataFrame):
             html: str | None = super()._repr_html_()  # type: ignore[misc]  # the stubs lack it
             return html
         rows, metric = attempts_of(pd.DataFrame(self)), self.attrs[METRIC]
-        return trials_html(rows, list(self.columns), metric, _best_place(rows, metric), self.attrs.get(FOLDER, ""))
+        return _trials_html(rows, list(self.columns), metric, _best_place(rows, metric), self.attrs.get(FOLDER, ""))
 
     def _study(self) -> tuple[StudyView, str]:
         """What the plots are made of, also where this table has only some of the trials; and its workload."""
@@ -145,3 +142,43 @@ def _best_place(rows: list[Attempt], metric: str) -> int | None:
     if best := best_by_mean(rows, metric):
         done = [place for place in done if rows[place].name == best.name]
     return min(done, key=lambda place: rows[place].number(metric), default=None)
+
+
+def _trials_html(rows: Sequence[Attempt], known: Sequence[str], metric: str, best: int | None, folder: str) -> str:
+    """The rows in their order with the columns that matter, as HTML.
+
+    Args:
+        rows: of one workload; the first of them are shown.
+        known: all columns.
+        metric: what trials are compared by.
+        best: the row that stands out; None where none is the best.
+        folder: the study's.
+    """
+    shown = [column for column in default_columns(rows, known, metric) if column in known]
+    heads = "".join(_cell("th", column, head(column, known)) for column in shown)
+    lines = [
+        "".join(_cell("td", column, value_text(column, row.value(column))) for column in shown)
+        for row in rows[:SHOWN_ROWS]
+    ]
+    bold = ' style="font-weight:bold"'
+    body = "".join(f"<tr{bold if place == best else ''}>{line}</tr>" for place, line in enumerate(lines))
+    return (
+        '<div style="overflow-x:auto"><table class="dataframe">'
+        f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
+        f"<p>{escape(_summary(rows, metric, best, folder))}</p>"
+    )
+
+
+def _cell(tag: str, column: str, text: str) -> str:
+    side = "left" if column in TEXTS else "right"
+    return f'<{tag} style="text-align:{side};white-space:nowrap">{escape(text)}</{tag}>'
+
+
+def _summary(rows: Sequence[Attempt], metric: str, best: int | None, folder: str) -> str:
+    counts = Counter(row.status for row in rows)
+    text = f"{count_text(len(rows), 'trial')}: {', '.join(f'{count} {status}' for status, count in counts.items())}"
+    if best is not None:
+        text += f" · best: {rows[best].name}, {metric} {rows[best].number(metric):.4f}"
+    if len(rows) > SHOWN_ROWS:
+        text += f" · the first {SHOWN_ROWS} are shown"
+    return text + (f" · {folder}" if folder else "")

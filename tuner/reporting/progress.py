@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Self
 
 from tuner.placement.retry import Retry
-from tuner.reporting.console import print_text
+from tuner.reporting.console import make_table, print_text
 from tuner.trial import ACCUMULATION, GB, DeviceLost, EpochReport, Outcome, Placement, Trial, title
 
 if TYPE_CHECKING:
@@ -133,14 +133,12 @@ class StudyProgress:
     def _render(self) -> RenderableType:
         """The live table: a head line for the study, then a line for each running trial."""
         from rich.console import Group
-        from rich.table import Table
         from rich.text import Text
 
         running = list(self._running.values())  # the display's own thread draws, while trials come and go
         summary = Text(self._summary(running), style="bold")
-        table = Table(box=None, pad_edge=False)
-        for head in ("trial", "device", "memory", "epoch", " or ".join(dict.fromkeys(self._metrics.values()))):
-            table.add_column(head, justify="left" if head in ("trial", "device") else "right")
+        metrics = " or ".join(dict.fromkeys(self._metrics.values()))
+        table = make_table(("trial", "device", "memory", "epoch", metrics), left=("trial", "device"))
         for placement, report in running:
             value = report.metrics.get(self._metrics[placement.trial.workload]) if report else None
             table.add_row(

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tuner.reporting.console import print_text
+from tuner.reporting.console import make_table, print_text
 from tuner.trial import EpochReport
 
 if TYPE_CHECKING:
@@ -68,12 +68,10 @@ def figures_table(
         study: of the study's trial.
         seeds: of both, which the head names where they are others.
     """
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("")
-    for head, seed in zip(("here", "in the study"), seeds, strict=True):
-        table.add_column(head if len(set(seeds)) == 1 else f"{head} (seed {seed})", justify="right")
+    heads = ("here", "in the study")
+    if len(set(seeds)) > 1:
+        heads = (f"here (seed {seeds[0]})", f"in the study (seed {seeds[1]})")
+    table = make_table(("", *heads), left=("",))
     for name in dict.fromkeys([*study, *here]):
         table.add_row(name, *(_number(figures, name) for figures in (here, study)))
     return table

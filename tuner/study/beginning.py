@@ -20,7 +20,7 @@ from tuner.records.epochs import EPOCHS, read_epochs
 from tuner.records.journal import read_attempts
 from tuner.records.study_folder import ATTEMPTS, StudyFolder
 from tuner.records.study_json import AUTO_BATCH
-from tuner.reporting.tables import estimates_text, monitoring_text, plan_text
+from tuner.reporting.plan_text import estimates_text, monitoring_text, plan_text
 from tuner.spec.settings import Settings
 from tuner.study.auto_batch import Sized
 from tuner.study.live_search import LiveSearch, first_suggestions, fitting

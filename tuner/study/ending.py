@@ -15,8 +15,7 @@ from tuner.placement.packing import Plan
 from tuner.records.attempts import Attempt
 from tuner.records.study_folder import RESULTS
 from tuner.reporting.console import print_table
-from tuner.reporting.seeds import has_seeds, print_averages
-from tuner.reporting.tables import estimate_accuracy, results_table
+from tuner.reporting.result_tables import estimate_accuracy, has_seeds, print_averages, results_table
 from tuner.spec.settings import Settings
 from tuner.study.advice import Figures, advise
 from tuner.study.again import program

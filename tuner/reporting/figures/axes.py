@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeGuard
 
 from tuner.records.attempts import CONFIG, Attempt
-from tuner.reporting.figures.chart import number_text, plain, usual_end
+from tuner.reporting.figures.chart import plain, usual_end
+from tuner.reporting.texts import number_text
 
 EVEN = 8  # so many different values stand at even distances; more numbers stand where they are
 LOGARITHMIC = 50  # a largest value so many times the smallest calls for a logarithmic axis

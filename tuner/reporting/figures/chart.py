@@ -47,15 +47,6 @@ def plain(text: str) -> str:
     return escape(text, quote=False)
 
 
-def number_text(value: object) -> str:
-    """A number as captions and ticks show it: four significant digits; other values as they are."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return str(value)
-    if isinstance(value, int) and abs(value) < 10**6:
-        return str(value)
-    return f"{value:.4g}"
-
-
 def usual_end(values: Sequence[float]) -> float:
     """Where an axis of values of which small ones are good should end, so that a few huge ones do not flatten it.
 
@@ -66,8 +57,3 @@ def usual_end(values: Sequence[float]) -> float:
     low, high = ordered[0], ordered[-1]
     reach = ordered[math.ceil(0.9 * len(ordered)) - 1] - low
     return low + 1.5 * reach if reach > 0 and high - low > 3 * reach else high
-
-
-def count_text(count: int, what: str) -> str:
-    """A number of things: ``1 trial``, ``3 trials``."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"

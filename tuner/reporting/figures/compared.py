@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from tuner.records.attempts import Attempt
 from tuner.records.seed_statistics import averages
 from tuner.reporting.figures.axes import Axis, metric_axis, value_axis
-from tuner.reporting.seeds import has_seeds
+from tuner.reporting.result_tables import has_seeds
 from tuner.reporting.study_view import mean_id
 from tuner.trial import SUCCESSFUL
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from tuner.records.attempts import Attempt
 from tuner.reporting.figures.axes import Axis, varying
-from tuner.reporting.figures.chart import Chart, Names, count_text, hover, number_text, plain
+from tuner.reporting.figures.chart import Chart, Names, hover, plain
 from tuner.reporting.figures.compared import Compared, compared
 from tuner.reporting.figures.style import SHADES, colour, new_plot, shade
 from tuner.reporting.study_view import StudyView
+from tuner.reporting.texts import count_text, number_text
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure as Plot

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tuner.reporting.figures.chart import Chart, Names, count_text, number_text, plain, usual_end
+from tuner.reporting.figures.chart import Chart, Names, plain, usual_end
 from tuner.reporting.figures.style import colour, new_plot, shade
-from tuner.reporting.seeds import has_seeds
+from tuner.reporting.result_tables import has_seeds
 from tuner.reporting.study_view import StudyView
+from tuner.reporting.texts import count_text, number_text
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure as Plot

@@ -10,12 +10,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tuner.reporting.figures.axes import Axis, varying
-from tuner.reporting.figures.chart import Chart, Names, count_text, hover, number_text, plain
+from tuner.reporting.figures.chart import Chart, Names, hover, plain
 from tuner.reporting.figures.compared import Compared, compared
 from tuner.reporting.figures.coordinates import MOST, parallel_coordinates
 from tuner.reporting.figures.joined import side_by_side, titled
 from tuner.reporting.figures.style import colour, new_plot
 from tuner.reporting.study_view import StudyView
+from tuner.reporting.texts import count_text, number_text
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure as Plot

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from tuner.records.attempts import Attempt
 from tuner.reporting.figures.chart import Chart, Names, plain
 from tuner.reporting.figures.style import colour, new_plot
+from tuner.reporting.result_tables import estimate_accuracy
 from tuner.reporting.study_view import StudyView
-from tuner.reporting.tables import estimate_accuracy
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure as Plot

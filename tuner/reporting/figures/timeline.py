@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, get_args
 
 from tuner.reporting.figures.attempt_bars import Bar, in_lanes, memory_over_time, to_bars, used_share, without_pauses
-from tuner.reporting.figures.chart import Chart, Names, count_text, plain
+from tuner.reporting.figures.chart import Chart, Names, plain
 from tuner.reporting.figures.style import PALE, colour, new_plot
 from tuner.reporting.study_view import StudyView
-from tuner.reporting.tables import duration
+from tuner.reporting.texts import count_text, duration
 from tuner.trial import GB, Status
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from tuner.records.attempts import CONFIG, Attempt
 from tuner.records.row_queries import metric_columns
 from tuner.records.seed_statistics import averages, summary
 from tuner.reporting.figures.attempt_bars import to_bars, without_pauses
-from tuner.reporting.figures.chart import count_text
 from tuner.reporting.figures.compared import compared
 from tuner.reporting.figures.coordinates import parallel_coordinates
 from tuner.reporting.figures.curves import learning_curves
@@ -22,9 +21,9 @@ from tuner.reporting.figures.estimates import estimate_against_peak
 from tuner.reporting.figures.timeline import timelines
 from tuner.reporting.page.parts import command, facts, figure, section
 from tuner.reporting.page.tables import configurations_table, trials_table, values_text
-from tuner.reporting.seeds import has_seeds, interval_text, intervals
+from tuner.reporting.result_tables import has_seeds, interval_text, intervals
 from tuner.reporting.study_view import StudyView
-from tuner.reporting.tables import duration
+from tuner.reporting.texts import count_text, duration
 from tuner.trial import GB, Status, title
 
 REASONS = 8  # so many different reasons of failures are listed

@@ -10,7 +10,7 @@ from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, CONFIG, Attemp
 from tuner.records.row_queries import metric_columns
 from tuner.records.seed_statistics import Interval, averages
 from tuner.reporting.figures.axes import varying
-from tuner.reporting.seeds import has_seeds, interval_text, intervals
+from tuner.reporting.result_tables import has_seeds, interval_text, intervals
 from tuner.reporting.study_view import mean_id
 
 THEN = ("attempts", "epochs", "duration_s", "peak_memory_gb", "estimated_memory_gb", "device")  # after what was tried

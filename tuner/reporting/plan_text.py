@@ -1,0 +1,119 @@
+"""A plan and what it was made of, the estimates, as text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tuner.placement.packing import low_bytes, need_bytes
+from tuner.reporting.console import WIDE, make_table
+from tuner.reporting.texts import count_text
+from tuner.trial import GB, MemoryEstimate, Request, title
+
+if TYPE_CHECKING:
+    from tuner.placement.packing import Plan
+
+DEVICES = 8  # so many of a plan are shown
+# From the GPU memory estimation guide.
+WATCH_GPU = "nvidia-smi -l 1"
+WATCH_MEMORY = "nvidia-smi -l 1 --query-gpu=memory.used,memory.total,memory.free --format=csv"
+
+
+def estimates_text(listed: Sequence[tuple[str, MemoryEstimate]]) -> str:
+    """What each configuration, given by name, will need, and of what that is made, as a table in GB."""
+    from rich.console import Console
+    from rich.text import Text
+
+    parts = [part for part in listed[0][1].parts() if any(guess.parts()[part] for _, guess in listed)]
+    heads = ("name", *parts, "reserved", "margin", "headroom", "need", "interval", "method")
+    table = make_table(heads, left=("name", "method"))
+    for name, guess in listed:
+        need = f"{need_bytes(guess) / GB:.3f}"
+        sizes = [guess.parts()[part] for part in parts] + [guess.reserved_bytes]
+        row = [*(f"{size / GB:.3f}" for size in sizes), f"{guess.margin:.0%}", f"{guess.headroom_bytes / GB:.3f}"]
+        row += [need, f"{low_bytes(guess) / GB:.3f} to {need}"]
+        table.add_row(Text(name), *row, Text(guess.method + (f" ({guess.note})" if guess.note else "")))
+    console = Console(width=WIDE, highlight=False)
+    with console.capture() as capture:
+        console.print(table)
+    lines = [line.rstrip() for line in capture.get().splitlines()]
+    below = "GB (2**30 bytes) of what lives at the peak; a trial is given its need = context + headroom + reserved · "
+    return "\n".join([*lines, f"{below}(1 + margin)"])
+
+
+def plan_text(plan: Plan, requests: Sequence[Request], data: str, batches: str = "") -> str:
+    """The plan in a few lines: data, footprint, memory, buffer, workers, share, and what bounds them.
+
+    Args:
+        plan: what to show.
+        requests: all trials that are to run, with their estimates.
+        data: a line for each data set.
+        batches: a line for each batch size that was found; empty where none was to be found.
+    """
+    lines = _labelled("data", data)
+    lines.append(f"{'trials':<10} {len(requests)}{_seeds(requests)}")
+    if not requests:
+        return "\n".join([*lines, "nothing is left to do"])
+    lines += _labelled("batch", batches)
+    lines.append(f"{'footprint':<10} {_footprint(plan, requests)}")
+    notes = Counter((request.estimate.method, request.estimate.note) for request in requests if request.estimate.note)
+    lines += [f"{'':<10} {count} of them {method}, as {note}" for (method, note), count in notes.items()]
+    for index in range(min(DEVICES, len(plan.devices))):
+        lines += _device_lines(plan, index)
+    if len(plan.devices) > DEVICES:
+        lines.append(f"{'':<10} and {len(plan.devices) - DEVICES} more devices")
+    threads = f"{count_text(plan.threads, 'thread')} each"
+    least = f"{plan.guaranteed} to " if plan.guaranteed < plan.workers else ""
+    lines.append(f"{'workers':<10} {least}{plan.workers}, {threads}; bounded by {plan.bound}")
+    return "\n".join(lines)
+
+
+def monitoring_text(plan: Plan) -> str:
+    """How to watch the memory of the plan's GPUs while a study runs; empty where there are none."""
+    on_gpu = any(device.kind == "cuda" for device in plan.devices)
+    return f"{'watch':<10} {WATCH_MEMORY}" if on_gpu else ""
+
+
+def _seeds(requests: Sequence[Request]) -> str:
+    seeds = sorted({request.trial.seed for request in requests})
+    if len(seeds) < 2:
+        return ""
+    configurations = len({(request.trial.workload, request.trial.name) for request in requests})
+    return (
+        f", of {configurations} configurations with seeds {seeds[0]} to {seeds[-1]}; the data are split alike for all"
+    )
+
+
+def _labelled(label: str, text: str) -> list[str]:
+    return [f"{'' if number else label:<10} {line}" for number, line in enumerate(text.splitlines())]
+
+
+def _device_lines(plan: Plan, index: int) -> list[str]:
+    device, budget, fit = plan.devices[index], plan.budgets[index], plan.fits[index]
+    share = f", each with 1/{fit} of it" if plan.packing == "uniform" and fit else ""
+    cores = f", {device.cores} CPU cores" if device.cores else ""
+    return [
+        f"{device.label:<10} {device.name}: {device.total_bytes / GB:.1f} GB in all, {plan.buffer_bytes / GB:.1f} GB "
+        f"buffer, {device.free_bytes / GB:.1f} GB free: {budget / GB:.1f} GB for trials{cores}",
+        f"{'':<10} ⌊{budget / GB:.2f} / {plan.footprint_bytes / GB:.2f}⌋ = {fit} fit by memory, at most "
+        f"{plan.expected[index]} run at once{share}",
+    ]
+
+
+def _footprint(plan: Plan, requests: Sequence[Request]) -> str:
+    largest = max(requests, key=lambda request: request.need_bytes)
+    several = len({request.trial.workload for request in requests}) > 1
+    guess, least = largest.estimate, min(request.need_bytes for request in requests)
+    span = f"{least / GB:.2f} to " if plan.packing == "per-trial" and least < plan.footprint_bytes else ""
+    need = f"{span}{plan.footprint_bytes / GB:.2f} GB a trial"
+    if guess.is_given:
+        return f"{need}, as given"
+    sum_ = f" = {guess.context_bytes / GB:.2f} context + {guess.reserved_bytes / GB:.2f}"
+    sum_ += f" + {guess.margin:.0%} margin" if guess.margin else ""
+    sum_ += f" + {guess.headroom_bytes / GB:.2f} headroom" if guess.headroom_bytes else ""
+    if need_bytes(guess) != plan.footprint_bytes:
+        sum_ += f", given {plan.footprint_bytes / GB:.2f}"
+    each = "; each has what it needs" if span else ""
+    name = title(largest.trial.workload, largest.trial.name, several=several)
+    return f"{need}{sum_} of {name}, the largest ({guess.method}){each}"

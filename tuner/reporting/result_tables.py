@@ -1,0 +1,117 @@
+"""Results as tables for a terminal: trials, and configurations over their seeds; and what estimates were worth."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tuner.records.attempts import Attempt
+from tuner.records.row_queries import metric_columns
+from tuner.records.seed_statistics import Interval, averages, summary
+from tuner.reporting.console import make_table, print_table, print_text
+from tuner.reporting.texts import value_text
+from tuner.trial import title
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+HEADS = {
+    "duration_s": "seconds",
+    "gpu_fraction": "share",
+    "estimated_memory_gb": "estimated",
+    "peak_memory_gb": "peak",
+}
+
+
+def results_table(rows: Sequence[Attempt], metric: str, *, seeds: bool = False) -> Table:
+    """The trials of one workload in the order given, with their errors if there are any.
+
+    Args:
+        rows: the trials.
+        metric: what they are compared by.
+        seeds: show each trial's seed.
+    """
+    from rich.text import Text
+
+    seed, error = ["seed"] * seeds, ["error"] * any(row.error for row in rows)
+    tried = ["attempts"] * any(row.attempts > 1 for row in rows)
+    shown = ["name", *seed, "status", *tried, *metric_columns(rows, metric), "epochs", *HEADS, *error]
+    table = make_table([HEADS.get(column, column) for column in shown], left=("name", "status", "error"))
+    for row in rows:
+        texts = {column: value_text(column, row.value(column)) for column in shown}
+        texts |= {column: f"{text} GB" for column, text in texts.items() if text and column.endswith("_gb")}
+        table.add_row(*map(Text, texts.values()))
+    return table
+
+
+def print_averages(console: Console, rows: Sequence[Attempt], metric: str) -> None:
+    """A workload's configurations over their seeds, and which of them cannot be told from the best.
+
+    Args:
+        console: where to write.
+        rows: the workload's trials, of several seeds.
+        metric: what they are compared by.
+    """
+    print_table(console, averages_table(rows, metric))
+    if finding := summary(averages(rows, metric)):
+        print_text(console, finding)
+
+
+def averages_table(rows: Sequence[Attempt], metric: str) -> Table:
+    """One line for each configuration of a workload: means with their 95 % intervals, and the verdict."""
+    from rich.text import Text
+
+    others = {name: intervals(rows, name) for name in metric_columns(rows, metric) if name != metric}
+    means = [f"mean {name}" for name in (metric, *others)]
+    table = make_table(["name", *means, "seeds", "to the best", "verdict"], left=("name", "verdict"))
+    for each in averages(rows, metric):
+        table.add_row(
+            Text(each.name),
+            interval_text(each.interval),
+            *(interval_text(by_name[each.name]) for by_name in others.values()),
+            f"{len(each.values)}/{each.seeds}",
+            interval_text(each.difference, signed=True),
+            each.verdict,
+        )
+    return table
+
+
+def intervals(rows: Sequence[Attempt], metric: str) -> Mapping[str, Interval | None]:
+    """The mean of a metric for each configuration of a workload, by name; None where no trial is completed."""
+    return {each.name: each.interval for each in averages(rows, metric)}
+
+
+def interval_text(interval: Interval | None, *, signed: bool = False) -> str:
+    """A mean with half the width of its 95 % interval, as far as that is known; empty for None."""
+    if interval is None:
+        return ""
+    mean = f"{interval.mean:+.4f}" if signed else f"{interval.mean:.4f}"
+    return mean if interval.half_width is None else f"{mean} ± {interval.half_width:.4f}"
+
+
+def has_seeds(rows: Sequence[Attempt]) -> bool:
+    """Whether trials have several seeds."""
+    return len({row.seed for row in rows}) > 1
+
+
+def estimate_accuracy(rows: Sequence[Attempt]) -> str:
+    """How far the estimates were from the peaks, and who took more than it was given; empty without peaks."""
+    measured = [(row, row.peak_memory_gb) for row in rows if row.peak_memory_gb and row.status == "completed"]
+    if not measured:
+        return ""
+    errors = [row.estimated_memory_gb / peak - 1 for row, peak in measured]
+    worst = max(range(len(errors)), key=lambda i: abs(errors[i]))
+    median = statistics.median(abs(error) for error in errors)
+    under = sum(error < 0 for error in errors)
+    several = len({row.workload for row in rows}) > 1
+    seeds = len({row.seed for row in rows}) > 1
+    names = [title(row.workload, row.name, several=several, seed=row.seed if seeds else None) for row, _ in measured]
+    over = [name for name, (row, peak) in zip(names, measured, strict=True) if peak > (row.limit_gb or math.inf)]
+    beyond = f"; more than they were given took: {', '.join(over)}" if over else ""
+    return (
+        f"estimates: off by {median:.1%} at the median, {errors[worst]:+.1%} at worst ({names[worst]}), "
+        f"{under} of {len(errors)} under the peak{beyond}"
+    )

@@ -1,0 +1,42 @@
+"""How numbers and other values are written wherever people read them."""
+
+from __future__ import annotations
+
+from tuner.records.row_queries import is_metric
+
+DIGITS = {"duration_s": 1, "gpu_fraction": 3, "estimated_memory_gb": 2, "peak_memory_gb": 2}  # of columns
+
+
+def value_text(column: str, value: object) -> str:
+    """A value in one line that any terminal can show."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        digits = 4 if is_metric(column) else DIGITS.get(column)
+        return f"{value:.6g}" if digits is None else f"{value:.{digits}f}"
+    text = str(value)
+    return text if text.isprintable() else "".join(each if each.isprintable() else "?" for each in text)
+
+
+def number_text(value: object) -> str:
+    """A number as captions and ticks show it: four significant digits; other values as they are."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    if isinstance(value, int) and abs(value) < 10**6:
+        return str(value)
+    return f"{value:.4g}"
+
+
+def count_text(count: int, what: str) -> str:
+    """A number of things: ``1 trial``, ``3 trials``."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the two largest units: ``42 s``, ``3 min 5 s``, ``2 h 10 min``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
