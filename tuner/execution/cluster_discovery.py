@@ -99,11 +99,7 @@ def _joined(address: str) -> Iterator[bool]:
 
 
 def _check(address: str) -> str:
-    """Whether the Ray at an address asks for a token: "token" or "disabled".
-
-    Raises:
-        InputError: no Ray answers, or it rejects this user's token.
-    """
+    """Whether the Ray at an address asks for a token: "token" or "disabled"."""
     if not port_answers(address, PORT_SECONDS):
         raise ParameterError(
             "address", address, "nothing listens there", "is it the address of a Ray head that runs?"

@@ -100,7 +100,7 @@ class Decisions:
 
     try_again: TryAgain  # the retry of an attempt, given the most memory that a trial can have; None if there is none
     learn: Learn  # how an outcome corrects the trials that wait; None if it does not
-    # a new trial when none waits, given the largest free memory of a device; None if there is none now. If nothing
+    # A new trial when none waits, given the largest free memory of a device; None if there is none now. If nothing
     # runs either, None ends the study.
     suggest: Suggest = lambda _: None
     prune: Prune = lambda _: False  # whether a trial that has reported an epoch is not worth further ones

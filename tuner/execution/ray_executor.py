@@ -253,11 +253,7 @@ class RayExecutor:
             self._events.append((event, weights))
 
     def _weights(self, stream: Stream) -> bytes:
-        """A completed trial's weights.
-
-        Raises:
-            ExecutionError: they are lost with their worker or its node.
-        """
+        """A completed trial's weights."""
         try:
             ready, _ = self._ray.wait([stream], timeout=WEIGHTS_SECONDS)
             if not ready:

@@ -18,11 +18,11 @@ class StopRequests:
     """All trials *stop* with a checkpoint as their study ends; a single trial is *pruned* for good.
 
     The file that stops all exists from the start, and is written to as the study ends: a network file system may
-    remember for a minute that a file is missing, but reads the content of one that is opened.
+    remember for a minute that a file is missing, but reads the content of one that is opened. Without a folder for
+    checkpoints nothing is requested.
     """
 
     def __init__(self, folder: Path | None) -> None:
-        """Reads and writes nothing yet; without a folder for checkpoints, trials cannot be asked."""
         self._folder = folder
 
     def reset(self) -> None:
@@ -43,28 +43,26 @@ class StopRequests:
 
     def stop_requested(self) -> bool:
         """Whether all trials are asked to stop."""
-        if self._folder is None:
-            return False
-        try:
-            return bool((self._folder / STOP).read_bytes())
-        except OSError:
-            return False
+        with suppress(OSError):
+            return self._folder is not None and bool((self._folder / STOP).read_bytes())
+        return False
 
     def prune(self, trial_id: str) -> None:
         """Asks a trial to end; if that fails, it trains on."""
-        if self._folder is not None:
+        if file := self._prune_file(trial_id):
             with suppress(OSError):
-                self._prune_file(self._folder, trial_id).touch()
+                file.touch()
 
     def prune_requested(self, trial_id: str) -> bool:
         """Whether this trial is asked to end."""
-        return self._folder is not None and self._prune_file(self._folder, trial_id).exists()
+        file = self._prune_file(trial_id)
+        return file is not None and file.exists()
 
     def forget_prune(self, trial_id: str) -> None:
         """Withdraws the request: the trial has ended, or begins again."""
-        if self._folder is not None:
+        if file := self._prune_file(trial_id):
             with suppress(OSError):
-                self._prune_file(self._folder, trial_id).unlink(missing_ok=True)
+                file.unlink(missing_ok=True)
 
     def remove(self) -> None:
         """Removes the file that stops all, once no trial runs; if that fails, ``reset`` will empty it."""
@@ -72,9 +70,8 @@ class StopRequests:
             with suppress(OSError):
                 (self._folder / STOP).unlink()
 
-    @staticmethod
-    def _prune_file(folder: Path, trial_id: str) -> Path:
-        return folder / f"{trial_id}.prune"
+    def _prune_file(self, trial_id: str) -> Path | None:
+        return self._folder / f"{trial_id}.prune" if self._folder else None
 
     def _write(self, content: bytes) -> None:
         if self._folder is None:

@@ -42,9 +42,9 @@ class TrialOptions:
     """A study's options for its workers."""
 
     caps: bool = True
-    # the folder for checkpoints; None, or a folder that this machine does not have, for none
+    # The folder for checkpoints; None, or a folder that this machine does not have, for none.
     checkpoints: Path | None = None
-    # the time between a trial's checkpoints and before its first. It writes another one as the folder's
+    # The time between a trial's checkpoints and before its first. It writes another one as the folder's
     # ``StopRequests`` stop it.
     checkpoint_seconds: float = 60.0
 
@@ -190,11 +190,7 @@ def classify(error: Exception) -> Status:
 
 
 def _cap(placement: Placement, meter: PeakMeter, options: TrialOptions) -> AbstractContextManager[None]:
-    """Caps the trial at its share less the worker's context.
-
-    Raises:
-        ShareTooSmall: nothing is left.
-    """
+    """Caps the trial at its share less the worker's context."""
     if not options.caps:
         return nullcontext()
     cap = placement.limit_bytes - meter.context_bytes

@@ -58,16 +58,16 @@ def next_attempt(
     """
     history = request.history
     if result.status == "interrupted" or result.lost == "node":
-        return Retry(_again(request, history), 0.0)
+        return Retry(_next_request(request, history), 0.0)
     if result.status == "out_of_memory":
         return _with_more_memory(request, result, policy, whole_bytes, accumulated, random)
     if result.status != "failed":
         return None
     if result.lost == "worker":
-        again = replace(history, lost_workers=history.lost_workers + 1)
-        return Retry(_again(request, again), 0.0) if again.lost_workers <= LOST_WORKERS else None
-    again = replace(history, failures=history.failures + 1)
-    return Retry(_again(request, again), 0.0) if again.failures <= policy.max_failures else None
+        history = replace(history, lost_workers=history.lost_workers + 1)
+        return Retry(_next_request(request, history), 0.0) if history.lost_workers <= LOST_WORKERS else None
+    history = replace(history, failures=history.failures + 1)
+    return Retry(_next_request(request, history), 0.0) if history.failures <= policy.max_failures else None
 
 
 def backoff(retries: int, policy: RetryPolicy, random: Callable[[], float]) -> float:
@@ -100,8 +100,8 @@ def _with_more_memory(
         config = smaller
     more = math.ceil(max(result.limit_bytes, result.peak_bytes or 0) * policy.growth)
     grown = replace(request, need_bytes=min(more, whole_bytes), trial=replace(request.trial, config=config))
-    return Retry(_again(grown, history), backoff(history.out_of_memory, policy, random))
+    return Retry(_next_request(grown, history), backoff(history.out_of_memory, policy, random))
 
 
-def _again(request: Request, history: History) -> Request:
+def _next_request(request: Request, history: History) -> Request:
     return replace(request, trial=replace(request.trial, attempt=request.trial.attempt + 1), history=history)

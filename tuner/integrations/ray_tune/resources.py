@@ -150,11 +150,7 @@ def _budget(spec: TrainableSpec) -> Budget:
 
 
 def _others(requested: object) -> Mapping[str, float]:
-    """The resources that a trainable requests, without GPUs and memory; one CPU if it requests nothing.
-
-    Raises:
-        InputError: it requests several processes or GPUs.
-    """
+    """The resources that a trainable requests, without GPUs and memory; one CPU if it requests nothing."""
     if requested is None:
         return {"CPU": 1.0}
     request = requested if isinstance(requested, PlacementGroupFactory) else resource_dict_to_pg_factory(requested)

@@ -82,11 +82,7 @@ def memory_aware(
 
 
 def _class_of(trainable: object) -> type:
-    """The trainable as a class of Tune.
-
-    Raises:
-        InputError: it cannot be one.
-    """
+    """The trainable as a class of Tune."""
     from ray.tune import Trainable
     from ray.tune.trainable import wrap_function
 
