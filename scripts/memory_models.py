@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from gpt_model import build as build_gpt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -27,7 +28,6 @@ from tuner.datasets.trees import build as build_trees
 from tuner.datasets.trees import split
 from tuner.search.configurations import complete
 from tuner.sizing.transformers.formula import TransformerConfig
-from tuner.sizing.transformers.gpt import build as build_gpt
 from tuner.training.loop import build_optimizer, place, rehearse, representative_batches, to_device
 from tuner.workloads.lookup import find_workload
 from tuner.workloads.protocols import finish_of

@@ -12,17 +12,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tuner.errors import InputError, option
-from tuner.sizing.footprints.footprint import Footprint, Term, used, write_footprint
+from tuner.sizing.footprints.footprint import Footprint, Term, check_new, used, write_footprint
 from tuner.sizing.footprints.rows import Measured, read_rows
 from tuner.trial import GB
 
 if TYPE_CHECKING:
     import numpy as np
-    import pandas as pd
     from numpy.typing import NDArray
+
+    from tuner.sizing.footprints.rows import Rows
 
     Matrix = NDArray[np.float64]
 
@@ -63,7 +64,7 @@ class FootprintFit:
 
 
 def fit_footprint(
-    rows: str | Path | Sequence[Mapping[str, Any]] | pd.DataFrame,
+    rows: Rows,
     output: str | Path | None = None,
     name: str | None = None,
     batch: str = "batch_size",
@@ -83,8 +84,8 @@ def fit_footprint(
     Raises:
         InputError: the rows cannot be read, are too few, or say nothing of the batch; the output is there already.
     """
-    if output is not None and Path(output).exists() and not overwrite:
-        raise InputError(f"{output}: is there already; give another name, or {option('overwrite', True)}")
+    if output is not None:
+        check_new(output, overwrite=overwrite)
     measured = read_rows(rows, batch)
     variables, alike = _apart(measured, batch)
     terms, errors, left_out_errors = _best(measured, variables, batch)

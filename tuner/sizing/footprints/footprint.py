@@ -10,16 +10,18 @@ from __future__ import annotations
 import difflib
 import math
 import re
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from tuner.errors import InputError, option
+from tuner.records.journal import replace_file
 from tuner.search.configurations import CONFIG_FOLDERS
+from tuner.sizing.choices import Number
 from tuner.trial import ACCUMULATION, GB
 
-Values = Mapping[str, int | float]
+Values = Mapping[str, Number]
 
 FILE_KEYS = ("name", "batch", "batch_is_step", "max_batch_size", "variables", "keys", "terms", "stages")
 TERM_KEYS = ("part", "gb", "times")
@@ -96,15 +98,19 @@ class Footprint:
 
     def formula(self) -> str:
         """The sum in one line, in GB, such as "2.7 + batch_size · (0.0293 + 0.01465 · n_negatives)"."""
-        fixed = [(term.size_bytes / GB, term.times) for term in self.terms if self.batch not in term.times]
-        growing = [
-            (term.size_bytes / GB, _without(term.times, self.batch))
-            for term in self.terms
-            if self.batch in term.times
-        ]
-        per_sample = _products(growing)
-        factor = f"({' + '.join(per_sample)})" if len(per_sample) > 1 else "".join(per_sample)
-        return " + ".join([*_products(fixed), *([f"{self.batch} · {factor}"] if growing else [])])
+        fixed: dict[tuple[str, ...], float] = {}
+        growing: dict[tuple[str, ...], float] = {}
+        for term in self.terms:
+            sums, times = fixed, list(term.times)
+            if self.batch in times:
+                sums = growing
+                times.remove(self.batch)
+            sums[tuple(times)] = sums.get(tuple(times), 0.0) + term.size_bytes / GB
+        fixed_texts, texts = (
+            [" · ".join([f"{size:.4g}", *times]) for times, size in sums.items()] for sums in (fixed, growing)
+        )
+        factor = f"({' + '.join(texts)})" if len(texts) > 1 else "".join(texts)
+        return " + ".join([*fixed_texts, *([f"{self.batch} · {factor}"] if growing else [])])
 
     def _complete(self, values: Values) -> Values:
         """All variables, checked."""
@@ -113,7 +119,7 @@ class Footprint:
         for name, value in values.items():
             if name not in known:
                 raise InputError(f"{self.source}: no variable is called {name!r} ({_hint(name, known)})")
-            _check_number(value, f"{self.source}: {name}")
+            _number(value, f"{self.source}: {name}")
         complete = {**self.variables, **values}
         for name in needed:
             if name not in complete:
@@ -126,6 +132,12 @@ def used(terms: Iterable[Term]) -> list[str]:
     return list(dict.fromkeys(name for term in terms for name in term.times))
 
 
+def stage_numbers(name: str) -> range:
+    """The numbers that a stage's name stands for: "01" is 1, "02-05" is 2 to 5; empty if it is no such name."""
+    match = STAGE.fullmatch(name)
+    return range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
+
+
 def read_footprint(path: str | Path) -> Footprint:
     """Reads a footprint.
 
@@ -136,7 +148,37 @@ def read_footprint(path: str | Path) -> Footprint:
         InputError: there is no such file, or something in it is wrong; the text says what, in one line.
     """
     file = _find(path)
-    return _Reader(str(file)).footprint(_load(file))
+    table = _Table(str(file), "", _load(file))
+    table.check_keys(FILE_KEYS, ("name", "batch", "terms"))
+    batch = table.text("batch")
+    if batch == ACCUMULATION:
+        raise table.fault(f"batch = {batch!r}: is the number of batches in a step: give the batch another name")
+    variables = table.inside("variables", "[variables]").numbers(batch)
+    stages = _stages(table, batch)
+    known = {batch, *variables, *(name for values in stages.values() for name in values)}
+    terms = _terms(table, known)
+    if batch not in used(terms):
+        raise table.fault(f"batch = {batch!r}: no term has it in its times ({_hint(batch, used(terms))})")
+    most, is_step = table.content.get("max_batch_size"), table.content.get("batch_is_step", False)
+    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+        raise table.fault(f"max_batch_size = {most!r}: must be a whole number of at least 1")
+    if not isinstance(is_step, bool):
+        raise table.fault(f"batch_is_step = {is_step!r}: must be true or false")
+    keys = table.inside("keys", "[keys]")
+    for name in keys.content:
+        if name not in {*known, ACCUMULATION}:
+            raise keys.fault(f"unknown variable {name!r} ({_hint(name, {*known, ACCUMULATION})})")
+    return Footprint(
+        name=table.text("name"),
+        terms=terms,
+        variables=variables,
+        batch=batch,
+        max_batch_size=most,
+        stages=stages,
+        keys={name: keys.text(name) for name in keys.content},
+        batch_is_step=is_step,
+        source=str(file),
+    )
 
 
 def write_footprint(footprint: Footprint, path: str | Path, *, overwrite: bool = False) -> None:
@@ -152,19 +194,13 @@ def write_footprint(footprint: Footprint, path: str | Path, *, overwrite: bool =
     """
     import tomlkit
 
-    from tuner.records.journal import replace_file
-
-    path = Path(path)
-    if path.exists() and not overwrite:
-        raise InputError(f"{path}: is there already; give another name, or {option('overwrite', True)}")
-    try:
-        replace_file(path, tomlkit.dumps(_to_toml(footprint)).encode())
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}; give another file") from error
-
-
-def _to_toml(footprint: Footprint) -> dict[str, Any]:
-    """What a file holds; what is empty is left out."""
+    check_new(path, overwrite=overwrite)
+    # Twelve digits of a size: what a division by 2**30 adds behind them is noise.
+    terms = [
+        {"part": term.part, "gb": float(f"{term.size_bytes / GB:.12g}")}
+        | ({"times": [*term.times]} if term.times else {})
+        for term in footprint.terms
+    ]
     content = {
         "name": footprint.name,
         "batch": footprint.batch,
@@ -172,16 +208,24 @@ def _to_toml(footprint: Footprint) -> dict[str, Any]:
         "max_batch_size": footprint.max_batch_size,
         "variables": dict(footprint.variables),
         "keys": dict(footprint.keys),
-        "terms": [_term_to_toml(term) for term in footprint.terms],
+        "terms": terms,
         "stages": {name: dict(values) for name, values in footprint.stages.items()},
     }
-    return {key: value for key, value in content.items() if value not in (None, {})}
+    given = {key: value for key, value in content.items() if value not in (None, {})}
+    try:
+        replace_file(Path(path), tomlkit.dumps(given).encode())
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}; give another file") from error
 
 
-def _term_to_toml(term: Term) -> dict[str, Any]:
-    # Twelve digits: what a division by 2**30 adds behind them is noise.
-    record = {"part": term.part, "gb": float(f"{term.size_bytes / GB:.12g}"), "times": list(term.times)}
-    return {key: value for key, value in record.items() if value != []}
+def check_new(path: str | Path, *, overwrite: bool) -> None:
+    """Refuses a file that is there, unless it is to be overwritten.
+
+    Raises:
+        InputError: it is.
+    """
+    if Path(path).exists() and not overwrite:
+        raise InputError(f"{path}: is there already; give another name, or {option('overwrite', True)}")
 
 
 def _find(path: str | Path) -> Path:
@@ -197,9 +241,7 @@ def _find(path: str | Path) -> Path:
     return shipped[name]
 
 
-def _load(path: Path) -> dict[str, Any]:
-    import tomllib
-
+def _load(path: Path) -> dict[str, object]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
@@ -209,140 +251,91 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Reader:
-    """Turns the content of a file into a footprint; every message begins with the file's name."""
+class _Table:
+    """A table of a file; every message begins with the file's name and where the table is in it."""
 
     source: str
+    where: str
+    content: Mapping[str, object]
 
-    def footprint(self, content: Mapping[str, Any]) -> Footprint:
-        self._check_keys(content, FILE_KEYS, ("name", "batch", "terms"), "")
-        batch = self._text(content["batch"], "batch")
-        if batch == ACCUMULATION:
-            raise self._fault(f"batch = {batch!r}: is the number of batches in a step: give the batch another name")
-        variables = self._variables(content.get("variables", {}), "[variables]", batch)
-        stages = self._stages(content.get("stages", {}), batch)
-        known = {batch, *variables, *(name for values in stages.values() for name in values)}
-        terms = self._terms(content["terms"], known)
-        if batch not in used(terms):
-            raise self._fault(f"batch = {batch!r}: no term has it in its times ({_hint(batch, used(terms))})")
-        return Footprint(
-            name=self._text(content["name"], "name"),
-            terms=terms,
-            variables=variables,
-            batch=batch,
-            max_batch_size=self._most(content.get("max_batch_size")),
-            stages=stages,
-            keys=self._keys(content.get("keys", {}), {*known, ACCUMULATION}),
-            batch_is_step=self._flag(content.get("batch_is_step", False), "batch_is_step"),
-            source=self.source,
-        )
+    def fault(self, text: str) -> InputError:
+        return InputError(f"{self.source}: {self.where}{text}")
 
-    def _terms(self, listed: object, known: set[str]) -> tuple[Term, ...]:
-        if not isinstance(listed, list) or not listed:
-            raise self._fault("terms: must be a list of one or more tables, [[terms]]")
-        return tuple(self._term(entry, f"term {number}", known) for number, entry in enumerate(listed, 1))
+    def inside(self, key: str, where: str) -> _Table:
+        """The table of this key, empty where there is none."""
+        return self.table(self.content.get(key, {}), where)
 
-    def _term(self, entry: object, where: str, known: set[str]) -> Term:
-        table = self._table(entry, where)
-        self._check_keys(table, TERM_KEYS, ("part", "gb"), f"{where}: ")
-        times = table.get("times", [])
+    def table(self, value: object, where: str) -> _Table:
+        if not isinstance(value, Mapping):
+            raise self.fault(f"{where}: must be a table, not {value!r}")
+        return _Table(self.source, f"{where}: ", value)
+
+    def text(self, key: str) -> str:
+        value = self.content[key]
+        if not isinstance(value, str) or not value.strip():
+            raise self.fault(f"{key} = {value!r}: must be text")
+        return value
+
+    def number(self, key: str) -> Number:
+        return _number(self.content[key], f"{self.source}: {self.where}{key}")
+
+    def numbers(self, batch: str) -> dict[str, Number]:
+        """All values as variables, of which none is chosen."""
+        for name in self.content:
+            if name == batch:
+                raise self.fault(f"{name} is the batch, which is chosen for all stages: leave it out")
+            if name == ACCUMULATION:
+                raise self.fault(f"{name} is chosen, and no variable of the memory: leave it out")
+        return {name: self.number(name) for name in self.content}
+
+    def check_keys(self, known: Iterable[str], needed: Iterable[str]) -> None:
+        for key in self.content:
+            if key not in known:
+                raise self.fault(f"unknown key {key!r} ({_hint(key, known)})")
+        for key in needed:
+            if key not in self.content:
+                raise self.fault(f"{key} is missing")
+
+
+def _stages(table: _Table, batch: str) -> dict[str, dict[str, Number]]:
+    stages, taken = {}, set[int]()
+    for name, values in table.inside("stages", "[stages]").content.items():
+        numbers = stage_numbers(name)
+        if not numbers:
+            raise table.fault(f"stage {name!r}: must be a number or a range of them, such as 01 or 02-05")
+        if taken & set(numbers):
+            raise table.fault(f"stage {name!r}: another stage has some of its numbers")
+        taken |= set(numbers)
+        stages[name] = table.table(values, f"stage {name!r}").numbers(batch)
+    return stages
+
+
+def _terms(table: _Table, known: set[str]) -> tuple[Term, ...]:
+    listed = table.content["terms"]
+    if not isinstance(listed, list) or not listed:
+        raise table.fault("terms: must be a list of one or more tables, [[terms]]")
+    terms = []
+    for number, entry in enumerate(listed, 1):
+        term = table.table(entry, f"term {number}")
+        term.check_keys(TERM_KEYS, ("part", "gb"))
+        times = term.content.get("times", [])
         if not isinstance(times, list):
-            raise self._fault(f"{where}: times = {times!r}: must be a list of variables")
+            raise term.fault(f"times = {times!r}: must be a list of variables")
         for name in times:
             if not isinstance(name, str) or name not in known:
-                raise self._fault(f"{where}: unknown variable {name!r} in times ({_hint(str(name), known)})")
-        _check_number(table["gb"], f"{self.source}: {where}: gb")
-        return Term(self._text(table["part"], f"{where}: part"), float(table["gb"]) * GB, tuple(times))
-
-    def _stages(self, tables: object, batch: str) -> dict[str, dict[str, int | float]]:
-        stages, taken = {}, set[int]()
-        for name, values in self._table(tables, "[stages]").items():
-            numbers = stage_numbers(name)
-            if not numbers:
-                raise self._fault(f"stage {name!r}: must be a number or a range of them, such as 01 or 02-05")
-            if taken & set(numbers):
-                raise self._fault(f"stage {name!r}: another stage has some of its numbers")
-            taken |= set(numbers)
-            stages[name] = self._variables(values, f"stage {name!r}", batch)
-        return stages
-
-    def _keys(self, entries: object, known: set[str]) -> dict[str, str]:
-        keys = self._table(entries, "[keys]")
-        for name, key in keys.items():
-            if name not in known:
-                raise self._fault(f"[keys]: unknown variable {name!r} ({_hint(name, known)})")
-            self._text(key, f"[keys]: {name}")
-        return dict(keys)
-
-    def _variables(self, entries: object, where: str, batch: str) -> dict[str, int | float]:
-        table = self._table(entries, where)
-        for name, value in table.items():
-            if name == batch:
-                raise self._fault(f"{where}: {name} is the batch, which is chosen for all stages: leave it out")
-            if name == ACCUMULATION:
-                raise self._fault(f"{where}: {name} is chosen, and no variable of the memory: leave it out")
-            _check_number(value, f"{self.source}: {where}: {name}")
-        return dict(table)
-
-    def _most(self, value: object) -> int | None:
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise self._fault(f"max_batch_size = {value!r}: must be a whole number of at least 1")
-        return value
-
-    def _flag(self, value: object, what: str) -> bool:
-        if not isinstance(value, bool):
-            raise self._fault(f"{what} = {value!r}: must be true or false")
-        return value
-
-    def _text(self, value: object, what: str) -> str:
-        if not isinstance(value, str) or not value.strip():
-            raise self._fault(f"{what} = {value!r}: must be text")
-        return value
-
-    def _table(self, value: object, where: str) -> Mapping[str, Any]:
-        if not isinstance(value, Mapping):
-            raise self._fault(f"{where}: must be a table, not {value!r}")
-        return value
-
-    def _check_keys(self, table: Mapping[str, Any], known: Iterable[str], must: Iterable[str], where: str) -> None:
-        for key in table:
-            if key not in known:
-                raise self._fault(f"{where}unknown key {key!r} ({_hint(key, known)})")
-        for key in must:
-            if key not in table:
-                raise self._fault(f"{where}{key} is missing")
-
-    def _fault(self, text: str) -> InputError:
-        return InputError(f"{self.source}: {text}")
+                raise term.fault(f"unknown variable {name!r} in times ({_hint(str(name), known)})")
+        terms.append(Term(term.text("part"), float(term.number("gb")) * GB, tuple(times)))
+    return tuple(terms)
 
 
-def stage_numbers(name: str) -> range:
-    """The numbers that a stage's name stands for: "01" is 1, "02-05" is 2 to 5; empty if it is no such name."""
-    match = STAGE.fullmatch(name)
-    return range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
-
-
-def _check_number(value: object, what: str) -> None:
+def _number(value: object, what: str) -> Number:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InputError(f"{what} = {value!r}: must be a number")
     if not math.isfinite(value) or value < 0:
         raise InputError(f"{what} = {value!r}: must be a finite number of 0 or more")
+    return value
 
 
 def _hint(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(known))}"
-
-
-def _without(times: tuple[str, ...], name: str) -> tuple[str, ...]:
-    """The product less one factor."""
-    at = times.index(name)
-    return times[:at] + times[at + 1 :]
-
-
-def _products(listed: Iterable[tuple[float, tuple[str, ...]]]) -> list[str]:
-    """Products as text, those of like factors as one."""
-    sizes: dict[tuple[str, ...], float] = {}
-    for size, times in listed:
-        sizes[times] = sizes.get(times, 0.0) + size
-    return [" · ".join([f"{size:.4g}", *times]) for times, size in sizes.items()]

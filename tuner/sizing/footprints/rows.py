@@ -8,13 +8,15 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from tuner.errors import InputError
 from tuner.trial import ACCUMULATION, LOOP_OPTIONS
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    Rows = str | Path | Sequence[Mapping[str, object]] | pd.DataFrame
 
 MEMORY = ("memory_gb", "peak_memory_gb")
 CONFIG = "config/"  # begins the hyperparameters' columns in a study's results.csv
@@ -42,7 +44,14 @@ class Measured:
     batch_is_step: bool = False
 
 
-def read_rows(rows: str | Path | Sequence[Mapping[str, Any]] | pd.DataFrame, batch: str) -> Measured:
+class _Row(NamedTuple):
+    """A row, and what messages call it."""
+
+    where: str
+    values: Mapping[str, object]
+
+
+def read_rows(rows: Rows, batch: str) -> Measured:
     """Reads measured rows.
 
     Args:
@@ -54,10 +63,13 @@ def read_rows(rows: str | Path | Sequence[Mapping[str, Any]] | pd.DataFrame, bat
     Raises:
         InputError: there is no such file, a column is missing, or a value is not a number of 0 or more.
     """
-    source, records = _records(rows)
+    if isinstance(rows, (str, Path)):
+        source, records = str(rows), _read_csv(Path(rows))
+    else:
+        source, records = "rows", _listed(rows)
     if not records:
         raise InputError(f"{source}: has no rows")
-    names = list(dict.fromkeys(name for _, row in records for name in row))
+    names = list(dict.fromkeys(name for row in records for name in row.values))
     memory, *others = [name for name in MEMORY if name in names] or [""]
     if not memory:
         close = difflib.get_close_matches(MEMORY[0], names, n=1)
@@ -66,12 +78,14 @@ def read_rows(rows: str | Path | Sequence[Mapping[str, Any]] | pd.DataFrame, bat
     prefix = CONFIG if any(name.startswith(CONFIG) for name in names) else ""
     left_out = [f"{name}: the memory is that of {memory}" for name in others]
     if prefix:
-        records, incomplete = _completed(records, source)
-        left_out += incomplete
-    of_interest = [name for name in names if name.startswith(prefix) and name not in MEMORY]
+        completed = _completed(records, source)
+        if len(completed) < len(records):
+            left_out.append(f"rows that are not completed: {len(records) - len(completed)}")
+        records = [_filled(row) for row in completed]
     columns = {
         name.removeprefix(prefix): _column(records, name, source, positive=name == CONFIG + ACCUMULATION)
-        for name in of_interest
+        for name in names
+        if name.startswith(prefix) and name not in MEMORY
     }
     parts = columns.pop(ACCUMULATION, [])
     if parts and prefix and batch in columns:
@@ -90,69 +104,58 @@ def read_rows(rows: str | Path | Sequence[Mapping[str, Any]] | pd.DataFrame, bat
     )
 
 
-def _records(rows: Any) -> tuple[str, list[tuple[str, Mapping[str, Any]]]]:
-    """What to call the rows, and each with what to call it."""
-    if isinstance(rows, (str, Path)):
-        return str(rows), _read_csv(Path(rows))
+def _listed(rows: object) -> list[_Row]:
     listed = rows.to_dict("records") if hasattr(rows, "to_dict") else rows
     if isinstance(listed, Mapping) or not isinstance(listed, Iterable):
         raise InputError(f"rows: must be a CSV file, a list of mappings or a DataFrame, not {type(rows).__name__}")
-    numbered = [(f"row {number}", row) for number, row in enumerate(listed, 1)]
-    for where, row in numbered:
+    found = []
+    for number, row in enumerate(listed, 1):
         if not isinstance(row, Mapping):
-            raise InputError(f"rows: {where}: must be a mapping, not {row!r}")
-    return "rows", [(where, {str(name): value for name, value in row.items()}) for where, row in numbered]
+            raise InputError(f"rows: row {number}: must be a mapping, not {row!r}")
+        found.append(_Row(f"row {number}", {str(name): value for name, value in row.items()}))
+    return found
 
 
-def _read_csv(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
+def _read_csv(path: Path) -> list[_Row]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, restkey="")
-            records: list[tuple[str, Mapping[str, Any]]] = [(f"line {reader.line_num}", row) for row in reader]
+            rows = [_Row(f"line {reader.line_num}", values) for values in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    for where, row in records:
-        if isinstance(row.get(""), list):
-            raise InputError(f"{path}: {where}: has more values than there are columns")
-    return records
+    for row in rows:
+        if isinstance(row.values.get(""), list):
+            raise InputError(f"{path}: {row.where}: has more values than there are columns")
+    return rows
 
 
-def _completed(
-    records: list[tuple[str, Mapping[str, Any]]], source: str
-) -> tuple[list[tuple[str, Mapping[str, Any]]], list[str]]:
-    """The completed rows of a study, and how many others there are."""
-    kept = [each for each in records if each[1].get("status", "completed") == "completed"]
-    workloads = dict.fromkeys(str(row.get("workload")) for _, row in kept)
+def _completed(rows: Sequence[_Row], source: str) -> list[_Row]:
+    """The completed rows of a study."""
+    kept = [row for row in rows if row.values.get("status", "completed") == "completed"]
+    workloads = dict.fromkeys(str(row.values.get("workload")) for row in kept)
     if not kept:
-        raise InputError(f"{source}: none of its {len(records)} rows is completed")
+        raise InputError(f"{source}: none of its {len(rows)} rows is completed")
     if len(workloads) > 1:
         raise InputError(f"{source}: has rows of {' and '.join(workloads)}: give those of one workload")
-    others = len(records) - len(kept)
-    return [_filled(each) for each in kept], [f"rows that are not completed: {others}"] if others else []
+    return kept
 
 
-def _filled(record: tuple[str, Mapping[str, Any]]) -> tuple[str, Mapping[str, Any]]:
+def _filled(row: _Row) -> _Row:
     """A study's row, with the defaults of the training loop's options, which it has only where they are others."""
-    where, row = record
-    blank = {f"{CONFIG}{name}": spec.default for name, spec in LOOP_OPTIONS.items() if _blank(row.get(CONFIG + name))}
-    return where, {**row, **blank}
+    given = {name: row.values.get(CONFIG + name) for name in LOOP_OPTIONS}
+    blank = [name for name, value in given.items() if value in (None, "") or value != value]  # pandas has NaN for it
+    return _Row(row.where, {**row.values, **{CONFIG + name: LOOP_OPTIONS[name].default for name in blank}})
 
 
-def _blank(value: Any) -> bool:
-    return value is None or value == "" or value != value  # pandas has NaN for it
+def _column(rows: Iterable[_Row], name: str, source: str, *, positive: bool = False) -> list[float]:
+    return [_number(row.values.get(name), f"{source}: {row.where}: {name}", positive) for row in rows]
 
 
-def _column(
-    records: Iterable[tuple[str, Mapping[str, Any]]], name: str, source: str, *, positive: bool = False
-) -> list[float]:
-    return [_number(row.get(name), f"{source}: {where}: {name}", positive) for where, row in records]
-
-
-def _number(value: Any, what: str, positive: bool) -> float:
+def _number(value: object, what: str, positive: bool) -> float:
     if value is None or value == "":
         raise InputError(f"{what} is blank: fill it in, or leave the row or the column out")
     try:
-        number = float(value)
+        number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError) as error:
         raise InputError(f"{what} = {value!r}: is not a number; leave the row or the column out") from error
     if not math.isfinite(number) or number < 0 or (positive and number == 0):

@@ -1,9 +1,10 @@
 """What a training step of a GPT-style transformer takes, by a closed formula.
 
-The model is that of ``gpt.py``: nanoGPT's with ``bias=False`` and no dropout, trained by AdamW's fused kernel. A step
-takes the most at one of a few moments, which differ by what is alive: the ledger below adds each of them up, and the
-largest is the footprint. It is the peak of the tensors' bytes, as ``torch.cuda.max_memory_allocated`` shows it. The
-optimizer's step is never the largest: its kernel has no temporaries, and the embedding's backward has more.
+The model is that of ``scripts/gpt_model.py``: nanoGPT's with ``bias=False`` and no dropout, trained by AdamW's fused
+kernel. A step takes the most at one of a few moments, which differ by what is alive: the ledger below adds each of
+them up, and the largest is the footprint. It is the peak of the tensors' bytes, as
+``torch.cuda.max_memory_allocated`` shows it. The optimizer's step is never the largest: its kernel has no
+temporaries, and the embedding's backward has more.
 
 N = batch_size · seq_len tokens, d the width, L layers, H heads, T = seq_len, V the vocabulary, P positions.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, TypedDict, get_args
 
 from tuner.errors import InputError
 from tuner.trial import MemoryEstimate
@@ -22,6 +23,17 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 Attention = Literal["sdpa", "explicit"]
 DeviceKind = Literal["cpu", "cuda"]
 GPT2_VOCABULARY = 50_257
+SIZES = ("model_positions", "model_embd", "model_layer", "model_head", "batch_size", "seq_len", "vocabulary")
+
+
+class Variant(TypedDict, total=False):
+    """What a model may have otherwise, as ``TransformerConfig`` has it."""
+
+    mixed_precision: bool
+    checkpointing: bool
+    attention: Attention
+    vocabulary: int
+    tied: bool
 
 
 @dataclass(frozen=True)
@@ -34,7 +46,6 @@ class TransformerConfig:
         model_layer: blocks.
         model_head: attention heads, between which the width is divided.
         batch_size: sequences in a micro-batch.
-        seq_len: tokens in a sequence.
         mixed_precision: whether it is to be trained under autocast; the formula's ``precision`` decides, not this.
         checkpointing: whether each block is computed again in backward instead of being kept.
         attention: torch's kernel "sdpa", or "explicit", which keeps the matrix of scores.
@@ -55,14 +66,11 @@ class TransformerConfig:
     tied: bool = True
 
     def __post_init__(self) -> None:
-        """Refuses sizes of which there is no model.
-
-        Raises:
-            InputError: a size is below one, or two do not go together.
-        """
-        for name in ("model_positions", "model_embd", "model_layer", "model_head", "batch_size", "seq_len"):
-            _check_positive(name, getattr(self, name))
-        _check_positive("vocabulary", self.vocabulary)
+        """Refuses sizes of which there is no model."""
+        for name in SIZES:
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise InputError(f"{name} {value!r}: give a whole number from 1 on")
         if self.attention not in get_args(Attention):
             raise InputError(f"attention {self.attention!r}: choose sdpa or explicit")
         if self.model_embd % self.model_head:
@@ -74,11 +82,6 @@ class TransformerConfig:
                 f"seq_len {self.seq_len} is more than model_positions {self.model_positions}: shorten the sequences, "
                 "or give the model more positions"
             )
-
-
-def _check_positive(name: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InputError(f"{name} {value!r}: give a whole number from 1 on")
 
 
 def parameter_count(config: TransformerConfig) -> int:

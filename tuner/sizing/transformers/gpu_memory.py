@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Unpack
 
 from tuner.errors import InputError
 from tuner.estimation.overheads import CONTEXT_BYTES, CUBLAS_WORKSPACE_BYTES, cublas_workspace_bytes
 from tuner.sizing.search import largest_batch
 from tuner.sizing.transformers.formula import (
-    GPT2_VOCABULARY,
     PRECISIONS,
-    Attention,
     Precision,
     TransformerConfig,
+    Variant,
     footprint,
     parameter_count,
 )
@@ -29,12 +29,7 @@ def precision_of(config: TransformerConfig) -> Precision:
 
 
 def transformer_estimates(config: TransformerConfig, device: Device) -> list[tuple[str, MemoryEstimate]]:
-    """Name and footprint of each precision: "float32", "amp" and "half".
-
-    Args:
-        config: the sizes.
-        device: where; it need not be there.
-    """
+    """Name and footprint of each precision, "float32", "amp" and "half", on a device that need not be there."""
     return [(precision, _estimate(config, precision, device)) for precision in PRECISIONS]
 
 
@@ -76,12 +71,7 @@ def estimate_gpu_memory_requirements(
     dtype_bytes: int = 4,
     include_activations: bool = True,
     include_optimizer: bool = True,
-    *,
-    mixed_precision: bool = False,
-    checkpointing: bool = False,
-    attention: Attention = "sdpa",
-    vocabulary: int = GPT2_VOCABULARY,
-    tied: bool = True,
+    **variant: Unpack[Variant],
 ) -> dict[str, float]:
     """What a training step of a GPT-style transformer takes from a GPU, by the formula of ``footprint``.
 
@@ -95,11 +85,10 @@ def estimate_gpu_memory_requirements(
         dtype_bytes: of everything: 4 for float32, 2 for pure float16 or bfloat16.
         include_activations: whether activations and logits count.
         include_optimizer: whether AdamW's two moments count.
-        mixed_precision: autocast over float32 weights, with ``dtype_bytes`` 4.
-        checkpointing: each block is computed again in backward instead of being kept.
-        attention: torch's kernel "sdpa", or "explicit", which keeps the matrix of scores.
-        vocabulary: tokens that there are.
-        tied: whether the head's weight is the token embedding's.
+        variant: ``mixed_precision=True`` for autocast over float32 weights, with ``dtype_bytes`` 4;
+            ``checkpointing=True`` where each block is computed again in backward instead of being kept;
+            ``attention="explicit"``, which keeps the matrix of scores, in the place of torch's kernel "sdpa";
+            ``vocabulary``, the tokens that there are (50257); ``tied=False`` where the head has a weight of its own.
 
     Returns:
         ``model_parameters``, a count, and in GB (2**30 bytes) ``total_estimated_gb`` and its parts:
@@ -112,21 +101,9 @@ def estimate_gpu_memory_requirements(
     """
     if dtype_bytes not in (2, 4):
         raise InputError(f"dtype_bytes {dtype_bytes!r}: give 4 for float32, or 2 for pure half precision")
-    if dtype_bytes == 2 and mixed_precision:
+    if dtype_bytes == 2 and variant.get("mixed_precision"):
         raise InputError("dtype_bytes 2 with mixed_precision: autocast keeps 4-byte weights, so give dtype_bytes 4")
-    config = TransformerConfig(
-        model_positions=model_positions,
-        model_embd=model_embd,
-        model_layer=model_layer,
-        model_head=model_head,
-        batch_size=batch_size,
-        seq_len=seq_len,
-        mixed_precision=mixed_precision,
-        checkpointing=checkpointing,
-        attention=attention,
-        vocabulary=vocabulary,
-        tied=tied,
-    )
+    config = TransformerConfig(model_positions, model_embd, model_layer, model_head, batch_size, seq_len, **variant)
     precision: Precision = "half" if dtype_bytes == 2 else precision_of(config)
     found = footprint(config, precision, include_activations=include_activations, include_optimizer=include_optimizer)
     parts = {

@@ -6,25 +6,13 @@ import difflib
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from tuner.errors import InputError, option
 from tuner.sizing.transformers.formula import TransformerConfig
 
 # What a file may set, by the options' names, and which type it has there.
-KEYS: Mapping[str, type] = {
-    "model_positions": int,
-    "model_embd": int,
-    "model_layer": int,
-    "model_head": int,
-    "batch_size": int,
-    "seq_len": int,
-    "mixed_precision": bool,
-    "checkpointing": bool,
-    "attention": str,
-    "vocabulary": int,
-    "tied": bool,
-}
+KEYS = {name: kind if kind in (int, bool) else str for name, kind in get_type_hints(TransformerConfig).items()}
 REQUIRED = ("model_embd", "model_layer", "batch_size")
 TABLES = ("model", "training")
 WANTED = {int: "a whole number", bool: "true or false", str: "a text"}
@@ -32,7 +20,7 @@ HEAD_WIDTH = 64
 POSITIONS = 512
 
 
-def transformer_config(path: str | None, given: Mapping[str, Any]) -> TransformerConfig:
+def transformer_config(path: str | None, given: Mapping[str, object]) -> TransformerConfig:
     """The sizes that a file and options give together.
 
     Where neither says so, there are as many heads of 64 as the width has room for, sequences are as long as the model
@@ -45,70 +33,52 @@ def transformer_config(path: str | None, given: Mapping[str, Any]) -> Transforme
     Raises:
         InputError: the file cannot be used, a size is missing, or sizes do not go together.
     """
-    values = read_sizes(path) if path is not None else {}
+    values: dict[str, Any] = _read_sizes(path) if path is not None else {}  # ``TransformerConfig`` checks them
     values |= {key: value for key, value in given.items() if value is not None}
     missing = [key for key in REQUIRED if key not in values]
     if missing:
         where = f"{path}: " if path is not None else ""
-        raise InputError(
-            f"{where}{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing: give "
-            f"{' '.join(map(option, missing))}, or a TOML file that has it"
-        )
+        verb = "is" if len(missing) == 1 else "are"
+        options = " ".join(map(option, missing))
+        raise InputError(f"{where}{', '.join(missing)} {verb} missing: give {options}, or a TOML file that has it")
     values.setdefault("model_positions", values.get("seq_len", POSITIONS))
     values.setdefault("seq_len", values["model_positions"])
     if "model_head" not in values:
-        values["model_head"] = _heads(values["model_embd"])
+        width = values["model_embd"] if isinstance(values["model_embd"], int) else 0
+        if width > 0 and width % HEAD_WIDTH:
+            raise InputError(
+                f"model_embd {width} has no whole number of heads of {HEAD_WIDTH}: give {option('model_head')}"
+            )
+        values["model_head"] = max(1, width // HEAD_WIDTH)
     return TransformerConfig(**values)
 
 
-def _heads(width: Any) -> int:
-    if isinstance(width, int) and width > 0 and width % HEAD_WIDTH:
+def _read_sizes(path: str) -> dict[str, object]:
+    """The sizes in a TOML file, at its top level or under [model] and [training]; other keys are left alone."""
+    try:
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:  # tomllib's and the decoder's errors are ValueErrors
+        reason = error.strerror if isinstance(error, OSError) else f"not TOML: {' '.join(str(error).split())}"
         raise InputError(
-            f"model_embd {width} has no whole number of heads of {HEAD_WIDTH}: give {option('model_head')}"
-        )
-    return max(1, width // HEAD_WIDTH) if isinstance(width, int) else 1
-
-
-def read_sizes(path: str) -> dict[str, Any]:
-    """The sizes in a TOML file, at its top level or under [model] and [training]; other keys are left alone.
-
-    Raises:
-        InputError: the file cannot be read, has no size at all, has one twice, or one of the wrong type.
-    """
-    content = _read(path)
+            f"{path}: {reason}: give a TOML file with the model's sizes, or configurations by {option('config')}"
+        ) from error
     tables = [content, *(content[name] for name in TABLES if isinstance(content.get(name), dict))]
-    found: dict[str, Any] = {}
-    for table in tables:
-        for written, value in table.items():
-            key = written.replace("-", "_")
-            if key not in KEYS:
-                _check_spelling(path, written, key)
-                continue
-            if key in found:
-                raise InputError(f"{path}: {key} is there twice: leave one of them out")
-            if type(value) is not KEYS[key]:
-                raise InputError(f"{path}: {written} {value!r}: give {WANTED[KEYS[key]]}")
-            found[key] = value
+    found: dict[str, object] = {}
+    for written, value in [item for table in tables for item in table.items()]:
+        key = written.replace("-", "_")
+        if key not in KEYS:
+            # Left alone, a key that is nearly one of ours would be a silent default.
+            if close := difflib.get_close_matches(key, KEYS, n=1, cutoff=0.9):
+                raise InputError(f"{path}: unknown key {written!r}: did you mean {close[0]}?")
+            continue
+        if key in found:
+            raise InputError(f"{path}: {key} is there twice: leave one of them out")
+        if type(value) is not KEYS[key]:
+            raise InputError(f"{path}: {written} {value!r}: give {WANTED[KEYS[key]]}")
+        found[key] = value
     if not found:
         raise InputError(
             f"{path}: none of {', '.join(REQUIRED)} or other sizes is in it: write them at the top level, or under "
             "[model] and [training]"
         )
     return found
-
-
-def _check_spelling(path: str, written: str, key: str) -> None:
-    """Refuses a key that is nearly one of ours: left alone it would be a silent default."""
-    close = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.9)
-    if close:
-        raise InputError(f"{path}: unknown key {written!r}: did you mean {close[0]}?")
-
-
-def _read(path: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # tomllib's and the decoder's errors are ValueErrors
-        reason = error.strerror if isinstance(error, OSError) else f"not TOML: {' '.join(str(error).split())}"
-        raise InputError(
-            f"{path}: {reason}: give a TOML file with the model's sizes, or configurations by {option('config')}"
-        ) from error

@@ -1,4 +1,4 @@
-"""The GPT-style transformer that the formula in ``transformer.py`` is of: what is traced, and what is really run.
+"""The GPT-style transformer of ``tuner/sizing/transformers/formula.py``: what is traced, and what is really run.
 
 As in nanoGPT with ``bias=False`` and no dropout: pre-norm blocks, a GELU of four times the width, learned positions.
 """
