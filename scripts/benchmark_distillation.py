@@ -36,8 +36,9 @@ from tuner.estimation.measure import measure, tensor_changes
 from tuner.estimation.tracing.tracer import trace_workload
 from tuner.machine.devices import cuda_devices, torch_has_cuda
 from tuner.search.configurations import complete
-from tuner.training.loop import build_optimizer, place, train_epoch, train_step
+from tuner.training.loop import train_epoch
 from tuner.training.offload import offload
+from tuner.training.step import build_optimizer, place, train_step
 from tuner.trial import MB, OFFLOADING
 from tuner.workloads.kd_gat.batches import chunks, collate
 from tuner.workloads.kd_gat.distillation import difficulty, score

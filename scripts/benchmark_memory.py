@@ -43,7 +43,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.distributed._tools.mem_tracker import MemTracker
 
 from tuner.estimation.estimators.static import estimate_static
-from tuner.training.loop import build_optimizer, representative_batches, train_step
+from tuner.training.rehearsal import representative_batches
+from tuner.training.step import build_optimizer, train_step
 from tuner.trial import MB
 
 METHODS = ("traced", "static", "MemTracker")

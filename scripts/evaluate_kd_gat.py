@@ -39,7 +39,8 @@ from sklearn.preprocessing import StandardScaler
 from tuner.datasets.can import CanData, load_can
 from tuner.execution.worker import to_bytes
 from tuner.search.configurations import configurations
-from tuner.training.loop import Fit, evaluate, fit
+from tuner.training.loop import Fit, fit
+from tuner.training.step import evaluate
 from tuner.trial import Trial
 from tuner.workloads.kd_gat.graphs import tested, usable
 from tuner.workloads.kd_gat.workload import KDGAT

@@ -21,7 +21,7 @@ from tuner.datasets.swc import Tree, preorder
 from tuner.datasets.trees import TreeData, build
 from tuner.estimation.tracing.tracer import trace_step
 from tuner.search.configurations import complete
-from tuner.training.loop import build_optimizer
+from tuner.training.step import build_optimizer
 from tuner.trial import MB
 from tuner.workloads.gt_ssl.model import GtSsl, TreeBatch
 from tuner.workloads.gt_ssl.workload import GTSSL

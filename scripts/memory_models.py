@@ -28,7 +28,8 @@ from tuner.datasets.trees import build as build_trees
 from tuner.datasets.trees import split
 from tuner.search.configurations import complete
 from tuner.sizing.transformers.formula import TransformerConfig
-from tuner.training.loop import build_optimizer, place, rehearse, representative_batches, to_device
+from tuner.training.rehearsal import rehearse, representative_batches
+from tuner.training.step import build_optimizer, place, to_device
 from tuner.workloads.lookup import find_workload
 from tuner.workloads.protocols import finish_of
 

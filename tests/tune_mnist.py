@@ -19,7 +19,7 @@ from torch import Tensor, nn, optim
 from tuner.machine.caps import capped
 from tuner.machine.devices import ram_device
 from tuner.machine.peak import PeakMeter
-from tuner.training.loop import warm_up
+from tuner.training.rehearsal import warm_up
 from tuner.trial import GB
 
 CLASSES = 10

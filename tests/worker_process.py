@@ -15,7 +15,7 @@ from tuner.execution.worker import TrialOptions, WorkerEvent, run_trial
 from tuner.machine.caps import environment, worker_environment
 from tuner.machine.devices import ram_device
 from tuner.machine.peak import PeakMeter
-from tuner.training.loop import warm_up
+from tuner.training.rehearsal import warm_up
 from tuner.trial import MemoryEstimate, Outcome, Placement, Trial
 from tuner.workloads.base import Workload
 from tuner.workloads.task import TrainingTask

@@ -23,8 +23,9 @@ from tuner.errors import WorkloadError
 from tuner.estimation.allocator.replay import replay
 from tuner.estimation.tracing.trace import Trace
 from tuner.estimation.tracing.tracer import Parts, Untraceable, trace_step, trace_workload
-from tuner.training.loop import build_optimizer, rehearse, representative_batches
 from tuner.training.recompute import recomputing
+from tuner.training.rehearsal import rehearse, representative_batches
+from tuner.training.step import build_optimizer
 from tuner.workloads.graphsage.workload import GraphSAGE
 
 FLOAT = 4

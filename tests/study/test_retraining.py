@@ -359,7 +359,7 @@ def test_what_does_not_fit_is_refused_before_training(small: Path, monkeypatch: 
 
 def press_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C at this step of a training; an epoch of ``small`` has eight."""
-    from tuner.training.loop import train_step
+    from tuner.training.step import train_step
 
     count = iter(range(1, 1000))
 

@@ -18,8 +18,9 @@ from tuner.datasets.trees import TreeData
 from tuner.errors import InputError
 from tuner.estimation.tracing.tracer import Parts, trace_step, trace_workload
 from tuner.search.configurations import complete
-from tuner.training.loop import Fit, evaluate, fit
+from tuner.training.loop import Fit, fit
 from tuner.training.recompute import recomputing
+from tuner.training.step import evaluate
 from tuner.trial import CHECKPOINTING, Configuration, Trial
 from tuner.workloads.lookup import find_workload
 from tuner.workloads.task import Selection
@@ -134,7 +135,8 @@ def test_traced_blocks_take_less_than_plain_ones(kind: Any) -> None:
 
 
 def test_the_estimate_follows_the_option_and_is_the_profilers(trees: TreeData) -> None:
-    from tuner.training.loop import build_optimizer, rehearse, representative_batches
+    from tuner.training.rehearsal import rehearse, representative_batches
+    from tuner.training.step import build_optimizer
 
     workload = find_workload("gt-ssl")
     values = {"hidden_channels": 16, "num_interactions": 4, "batch_size": 4}
@@ -178,7 +180,7 @@ def test_a_worker_loads_torchs_compiler_before_its_trials_and_only_if_one_needs_
     code = (
         "import sys; from tuner.workloads.lookup import find_workload\n"
         "from tuner.datasets.synthetic import synthetic_ratings\n"
-        "from tuner.training.loop import warm_up; from tuner.workloads.task import TrainingTask\n"
+        "from tuner.training.rehearsal import warm_up; from tuner.workloads.task import TrainingTask\n"
         "for checkpointing in (False, True):\n"
         "    task = TrainingTask(find_workload('graphsage'), synthetic_ratings(40, 60, 1000), checkpointing)\n"
         "    warm_up('cpu', 1, [task]); print('torch._dynamo' in sys.modules)"

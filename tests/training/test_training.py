@@ -13,16 +13,9 @@ from tests.toy import Toy
 from tuner.datasets.ratings import RatingData
 from tuner.search.configurations import complete
 from tuner.training.checkpoints import Checkpoint
-from tuner.training.loop import (
-    Diverged,
-    Fit,
-    build_optimizer,
-    fit,
-    phase_of,
-    representative_batches,
-    train_epoch,
-    train_step,
-)
+from tuner.training.loop import Diverged, Fit, fit, phase_of, train_epoch
+from tuner.training.rehearsal import representative_batches
+from tuner.training.step import build_optimizer, train_step
 from tuner.trial import ACCUMULATION, Config, EpochReport, Trial
 from tuner.workloads.base import Batch
 from tuner.workloads.graphsage.model import SAGELayer
@@ -143,7 +136,7 @@ def test_a_gpus_cache_is_cleared_after_so_many_steps(
 ) -> None:
     cleared: list[bool] = []
     monkeypatch.setattr("torch.cuda.empty_cache", lambda: cleared.append(True))
-    monkeypatch.setattr("tuner.training.loop.to_device", lambda batch, device: batch)
+    monkeypatch.setattr("tuner.training.step.to_device", lambda batch, device: batch)
     config = complete({"batch_size": 96, "clear_cache_every_n": every}, GraphSAGE().schema)
     model = GraphSAGE().build_model(config, ratings)
     optimizer = build_optimizer(model, config)

@@ -15,7 +15,8 @@ from tests.toy import Toy
 from tuner.errors import WorkloadError
 from tuner.estimation.tracing.tracer import trace_workload
 from tuner.search.configurations import complete
-from tuner.training.loop import Diverged, fit, representative_batches
+from tuner.training.loop import Diverged, fit
+from tuner.training.rehearsal import representative_batches
 from tuner.trial import Trial
 from tuner.workloads.contract import said
 

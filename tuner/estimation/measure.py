@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What ``training.loop.rehearse`` took, in bytes.
+    """What ``training.rehearsal.rehearse`` took, in bytes.
 
     Attributes:
         peak_bytes: what the process took from its device: reserved peak and context, or resident peak.
@@ -96,18 +96,20 @@ def _run(workload: Workload, config: Config, data: Any, device: Device, expandab
     os.environ.update(allocator_environment(expandable_segments))
     import torch
 
-    from tuner.training import loop
+    from tuner.training.rehearsal import rehearse as rehearse_training
+    from tuner.training.rehearsal import representative_batches, warm_up
+    from tuner.training.step import build_optimizer, place, to_device
 
     target = "cpu" if device.kind == "cpu" else "cuda:0"
-    meter = PeakMeter(device, lambda: loop.warm_up(target))
+    meter = PeakMeter(device, lambda: warm_up(target))
 
     def rehearse() -> tuple[Any, Any]:
         torch.manual_seed(0)
-        model = loop.place(workload, config, data, target, rehearsal=True)
-        optimizer = loop.build_optimizer(model, config)
-        batches = loop.representative_batches(workload, config, data)
-        on_device = (loop.to_device(batch, target) for batch in batches)
-        loop.rehearse(workload, model, optimizer, on_device, data, config=config)
+        model = place(workload, config, data, target, rehearsal=True)
+        optimizer = build_optimizer(model, config)
+        batches = representative_batches(workload, config, data)
+        on_device = (to_device(batch, target) for batch in batches)
+        rehearse_training(workload, model, optimizer, on_device, data, config=config)
         return model, optimizer
 
     meter.start()

@@ -31,7 +31,7 @@ class Worker:
         A benchmark with simulated GPUs replaces this method, and sets ``device`` to the real one.
         """
         pin(device)  # Ray may have chosen another GPU
-        from tuner.training.loop import warm_up
+        from tuner.training.rehearsal import warm_up
 
         return PeakMeter(device, partial(warm_up, torch_device(device), threads, self._tasks.values()))
 

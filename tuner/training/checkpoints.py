@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,19 +24,12 @@ class Stopped(TunerError):
 
 @dataclass
 class TrainingState:
-    """How far a training has come.
+    """How far a training has come."""
 
-    Attributes:
-        epoch: epochs that are finished.
-        first_loss: of the very first step; None before it.
-        best: metrics of the epoch that is best so far.
-        weights: the model's state after it, on the CPU.
-    """
-
-    epoch: int = 0
-    first_loss: float | None = None
-    best: dict[str, float] = field(default_factory=dict)
-    weights: dict[str, Tensor] = field(default_factory=dict)
+    epoch: int = 0  # how many are finished
+    first_loss: float | None = None  # of the very first step
+    best: dict[str, float] = field(default_factory=dict)  # metrics of the epoch that is best so far
+    weights: dict[str, Tensor] = field(default_factory=dict)  # the model's state after it, on the CPU
 
 
 class Checkpoint:
@@ -49,10 +41,10 @@ class Checkpoint:
         """Reads and writes nothing yet.
 
         Args:
-            folder: where checkpoints are kept; the trial has none where it does not exist.
-            trial: whose; its file is named by its id.
+            folder: where checkpoints are kept; nothing is kept if it does not exist.
+            trial: whose; its id names the file.
             every_seconds: between two of them, and before the first.
-            stop_asked: whether the study ends; looked at before every epoch.
+            stop_asked: whether the study ends; asked before every epoch.
         """
         self._folder = folder
         self._path = folder / f"{trial.trial_id}.pt"
@@ -132,7 +124,7 @@ class Checkpoint:
         self._last = time.monotonic()
 
 
-def _write(path: Path, content: Mapping[str, Any]) -> None:
+def _write(path: Path, content: Mapping[str, object]) -> None:
     partial = path.with_suffix(".partial")
     try:
         with partial.open("wb") as file:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -21,11 +20,11 @@ def offload(module: nn.Module, device: str) -> None:
     module.to("cpu")
     kept = values(module)
 
-    def bring(*_: Any) -> None:
+    def bring(*_: object) -> None:
         for owner, name, value in kept:
             owner[name] = value.to(device, copy=True)
 
-    def drop(*_: Any) -> None:
+    def drop(*_: object) -> None:
         for owner, name, value in kept:
             owner[name] = value
 
@@ -35,7 +34,11 @@ def offload(module: nn.Module, device: str) -> None:
         torch.cuda.empty_cache()  # what it took of the GPU until now
 
 
-def values(module: nn.Module) -> list[tuple[MutableMapping[str, Any], str, Tensor]]:
+def values(module: nn.Module) -> list[tuple[dict[str, Tensor | None], str, Tensor]]:
     """Every parameter and buffer of a module and those inside it: what holds it, its name there, itself."""
-    held = [owner for each in module.modules() for owner in (each._parameters, each._buffers)]
+    held = [
+        cast(dict[str, Tensor | None], owner)
+        for each in module.modules()
+        for owner in (each._parameters, each._buffers)
+    ]
     return [(owner, name, value) for owner in held for name, value in owner.items() if value is not None]

@@ -1,15 +1,14 @@
 """Gradient checkpointing: what backward needs of a module is computed again instead of kept (Chen et al. 2016).
 
 torch's own function imports torch.compile's machinery at its first call, 76 MB and a second: a worker that is to have
-such trials makes that call before them, see ``training.warm_up``.
+such trials makes that call before them, see ``rehearsal.warm_up``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
 
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -33,7 +32,7 @@ def recomputing(modules: Iterable[nn.Module]) -> Iterator[None]:
         yield
 
 
-def _set_forward(module: nn.Module, forward: Any) -> None:
+def _set_forward(module: nn.Module, forward: Callable[..., object] | None) -> None:
     """Gives the module a ``forward`` of its own, or with None that of its class."""
     if forward is None:
         del module.forward

@@ -8,7 +8,7 @@ import torch
 
 from tests.kd_gat_models import config, model_of
 from tuner.datasets.can import CanData
-from tuner.training.loop import evaluate
+from tuner.training.step import evaluate
 from tuner.workloads.kd_gat import evaluation as module
 from tuner.workloads.kd_gat.batches import chunks, collate
 from tuner.workloads.kd_gat.distillation import vgae_loss

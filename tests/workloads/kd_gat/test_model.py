@@ -7,8 +7,8 @@ import torch
 
 from tests.kd_gat_models import STAGES, best_pt, config, model_of
 from tuner.datasets.can import CanData
-from tuner.training.loop import build_optimizer, place, train_step
 from tuner.training.offload import offload
+from tuner.training.step import build_optimizer, place, train_step
 from tuner.workloads.kd_gat.batches import CanBatch
 from tuner.workloads.kd_gat.model import Distilled, student
 from tuner.workloads.kd_gat.teacher import outputs, times_as_wide

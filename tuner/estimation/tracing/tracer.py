@@ -22,8 +22,9 @@ from tuner.estimation.tracing.dispatch_mode import TraceMode
 from tuner.estimation.tracing.function_mode import FunctionMode, patched
 from tuner.estimation.tracing.storage_tracker import StorageTracker
 from tuner.estimation.tracing.trace import DeviceKind, Trace
-from tuner.training.loop import build_optimizer, prepare, rehearse, representative_batches, uses
 from tuner.training.offload import offload, values
+from tuner.training.rehearsal import rehearse, representative_batches
+from tuner.training.step import build_optimizer, prepare, uses
 from tuner.trial import OFFLOADING, Config
 from tuner.workloads.base import Batch, Workload
 from tuner.workloads.contract import built, fault
@@ -48,7 +49,7 @@ def trace_workload(
     device_kind: DeviceKind = "cpu",
     cublas_workspace_bytes: int = 0,
 ) -> Trace:
-    """Trace a workload's model, its first two training steps and its evaluations, as in ``training.loop.rehearse``.
+    """Trace a workload's model, its first two training steps and its evaluations, as ``rehearse`` does.
 
     On a GPU, what the host does (building the model, drawing batches) takes no memory there, but the model and each
     batch do.

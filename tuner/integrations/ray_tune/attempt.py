@@ -34,7 +34,7 @@ class Attempt:
         if resources.budget is None:
             self._postponed = InputError(resources.refusal)
             return
-        from tuner.training.loop import warm_up
+        from tuner.training.rehearsal import warm_up
 
         kind = resources.budget.kind
         self._device = detect_devices(kind)[0]

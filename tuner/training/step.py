@@ -1,0 +1,120 @@
+"""A model on its device: how it is made ready, takes a training step and is evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor, nn
+
+from tuner.training.offload import offload
+from tuner.training.optimizers import Adam
+from tuner.training.recompute import recomputing
+from tuner.trial import OFFLOADING, Config
+from tuner.workloads import contract
+from tuner.workloads.base import Batch, Split, Workload
+from tuner.workloads.contract import asked
+from tuner.workloads.micro_batches import sample_count
+from tuner.workloads.protocols import Checkpointing, Teachers, frozen, optional
+
+
+def place(workload: Workload, config: Config, data: object, device: str, *, rehearsal: bool = False) -> nn.Module:
+    """A new model on its device, ready for its first step; ``rehearsal`` if only its memory matters."""
+    model = contract.built(workload, config, data).to(device)
+    if uses(config, OFFLOADING) and device != "cpu":
+        for module in frozen(workload, model):
+            offload(module, device)
+    prepare(workload, model, config, data, rehearsal=rehearsal)
+    return model
+
+
+def prepare(workload: Workload, model: nn.Module, config: Config, data: object, *, rehearsal: bool = False) -> None:
+    """``prepare`` of a workload that has it, in evaluation mode and without gradients."""
+    model.eval()
+    if own := optional(workload, Teachers.prepare):
+        with torch.no_grad(), asked(workload, "prepare"):
+            own(model, config, data, rehearsal=rehearsal)
+
+
+def build_optimizer(model: nn.Module, config: Config) -> torch.optim.Optimizer:
+    """Adam with the configuration's ``lr`` and ``weight_decay``, in its single-kernel form."""
+    return Adam(model.parameters(), lr=float(config["lr"]), weight_decay=float(config["weight_decay"]), fused=True)
+
+
+def snapshot(model: nn.Module) -> dict[str, Tensor]:
+    """A copy of the model's state on the CPU."""
+    return {name: value.detach().to("cpu", copy=True) for name, value in model.state_dict().items()}
+
+
+def train_step(
+    workload: Workload,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *batches: Batch,
+    device: str | None = None,
+    amp: bool = False,
+    checkpointing: bool = False,
+) -> Tensor:
+    """Forward, backward and an optimizer step on one batch, or on one that comes in several micro-batches.
+
+    Args:
+        workload: whose loss.
+        model: on its device.
+        optimizer: of its parameters.
+        batches: one, or the micro-batches, whose gradients and losses count by their samples.
+        device: where to move each of them first; None if they are there.
+        amp: compute the loss in bfloat16 where autocast does; weights, gradients and the optimizer stay as they are.
+        checkpointing: recompute the activations of ``workload.checkpointed`` in backward, to keep fewer.
+
+    Returns:
+        The loss, a scalar on the device.
+    """
+    optimizer.zero_grad(set_to_none=True)
+    checkpointed = optional(workload, Checkpointing.checkpointed) if checkpointing else None
+    modules = list(checkpointed(model)) if checkpointed else []
+    shares = _shares(workload, batches)
+    kind = next(model.parameters()).device.type
+    total: Tensor | None = None
+    for batch, share in zip(batches, shares, strict=True):
+        batch = to_device(batch, device) if device else batch
+        # bfloat16 has float32's range: unlike float16 it needs no scaling of the loss.
+        autocast = torch.autocast(kind, torch.bfloat16) if amp else nullcontext()
+        with autocast, recomputing(modules), asked(workload, "loss"):
+            loss = contract.check_loss(workload, workload.loss(model, batch))
+        loss = loss if share == 1 else loss * share
+        with asked(workload, "the backward pass of loss"):
+            loss.backward()  # type: ignore[no-untyped-call]
+        # Only the number is kept: mse_loss keeps a buffer of the batch's size behind its scalar.
+        total = loss.detach().clone() if total is None else total + loss.detach()
+        del loss
+    optimizer.step()
+    assert total is not None
+    return total
+
+
+def _shares(workload: Workload, batches: Sequence[Batch]) -> list[float]:
+    """The share that each has of all their samples."""
+    if len(batches) == 1:
+        return [1.0]
+    counts = [sample_count(workload, batch) for batch in batches]
+    return [count / sum(counts) for count in counts]
+
+
+def evaluate(workload: Workload, model: nn.Module, data: object, split: Split) -> dict[str, float]:
+    """The workload's metrics on a split, in evaluation mode, without gradients; names get ``val_`` or ``test_``."""
+    prefix = {"validation": "val_", "test": "test_"}[split]
+    model.eval()
+    with torch.inference_mode():
+        found = contract.evaluated(workload, model, data, split)
+    return {prefix + name: value for name, value in found.items()}
+
+
+def uses(config: Config, option: str) -> bool:
+    """Whether a configuration has this option of the loop switched on."""
+    return bool(config.get(option, 0))
+
+
+def to_device(batch: Batch, device: str) -> Batch:
+    """The batch's tensors on the device; on the CPU they are passed on as they are."""
+    return batch if device == "cpu" else tuple(part.to(device, non_blocking=True) for part in batch)
