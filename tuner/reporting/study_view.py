@@ -21,27 +21,16 @@ DEVICE_FIELDS = tuple(Device.__dataclass_fields__)
 
 @dataclass(frozen=True)
 class StudyView:
-    """A study, finished or not.
+    """A study, finished or not."""
 
-    Attributes:
-        name: of its folder.
-        study: what ``study.json`` says.
-        attempts: the journal's lines, in order.
-        rows: the latest attempt of each trial, each workload's best first.
-        epochs: what trials said after their epochs.
-        metrics: what a workload's trials are compared by, by workload; smaller is better.
-        again: the command that runs a row's trial again.
-        notes: what could not be read, a line each.
-    """
-
-    name: str
-    study: Mapping[str, Any]
-    attempts: list[Attempt]
-    rows: list[Attempt]
+    name: str  # of its folder
+    study: Mapping[str, Any]  # what study.json holds
+    attempts: list[Attempt]  # the journal's lines, in order
+    rows: list[Attempt]  # the latest attempt of each trial, each workload's best first
     epochs: list[Line]
-    metrics: Mapping[str, str]
-    again: Again
-    notes: Sequence[str] = ()
+    metrics: Mapping[str, str]  # what trials are compared by, by workload; smaller is better
+    again: Again  # the command that runs a row's trial again
+    notes: Sequence[str] = ()  # what could not be read, a line each
 
     @property
     def total(self) -> int:

@@ -14,29 +14,17 @@ PAUSE_SHARE = 0.1  # ... this share of the time in which something does, the tim
 
 @dataclass(frozen=True)
 class Bar:
-    """An attempt on its device.
-
-    Attributes:
-        trial_id: whose.
-        device: the label of the device.
-        attempt: from 1.
-        status: how it ended.
-        start: seconds from the first attempt's placement.
-        end: the same.
-        reserved_gb: what was set aside for it.
-        used_gb: its peak; None where that is not known.
-        lane: the line that it is drawn on.
-    """
+    """An attempt on its device."""
 
     trial_id: str
-    device: str
-    attempt: int
+    device: str  # its label
+    attempt: int  # from 1
     status: str
-    start: float
+    start: float  # seconds from the first attempt's placement
     end: float
     reserved_gb: float
-    used_gb: float | None
-    lane: int = 0
+    used_gb: float | None  # its peak, where that is known
+    lane: int = 0  # the line that it is drawn on
 
 
 def to_bars(attempts: Sequence[Attempt]) -> list[Bar]:
@@ -47,18 +35,10 @@ def to_bars(attempts: Sequence[Attempt]) -> list[Bar]:
         if row.device and row.started_at is not None and row.ended_at is not None and row.ended_at >= row.started_at
     ]
     zero = min((started for _, _, started, _ in known), default=0.0)
+    times = [(round(started - zero, 3), round(ended - zero, 3)) for _, _, started, ended in known]
     return [
-        Bar(
-            trial_id=row.trial_id,
-            device=device,
-            attempt=row.attempts,
-            status=row.status,
-            start=round(started - zero, 3),
-            end=round(ended - zero, 3),
-            reserved_gb=row.limit_gb or 0.0,
-            used_gb=row.peak_memory_gb,
-        )
-        for row, device, started, ended in known
+        Bar(row.trial_id, device, row.attempts, row.status, *both, row.limit_gb or 0.0, row.peak_memory_gb)
+        for (row, device, _, _), both in zip(known, times, strict=True)
     ]
 
 

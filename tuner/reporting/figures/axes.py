@@ -21,23 +21,17 @@ Scale = Literal["even", "linear", "logarithmic"]
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis with the places of all rows on it.
+    """An axis with the places of all rows on it, from 0 to 1."""
 
-    Attributes:
-        scale: how values are placed.
-        ticks: places and what is written there.
-        places: of each row from 0 to 1; None where the row has no value.
-    """
-
-    key: str
+    key: str  # the column
     scale: Scale
-    ticks: list[tuple[float, str]]
-    places: list[float | None]
+    ticks: list[tuple[float, str]]  # places and what is written there
+    places: list[float | None]  # of each row; None where it has no value
 
     @property
     def label(self) -> str:
         """What people call it."""
-        return self.key.removeprefix("config/")
+        return self.key.removeprefix(CONFIG)
 
     def first(self, count: int) -> Axis:
         """The same axis with the places of the first rows alone."""
@@ -88,10 +82,8 @@ def metric_axis(key: str, rows: Sequence[Attempt]) -> Axis:
 
 def _even(key: str, values: Sequence[object]) -> Axis:
     ordered = sorted({repr(value): value for value in values if value is not None}.values(), key=_order)
-    last = max(1, len(ordered) - 1)
-    places = {
-        repr(value): round(number / last, 4) if len(ordered) > 1 else 0.5 for number, value in enumerate(ordered)
-    }
+    last = len(ordered) - 1
+    places = {repr(value): round(number / last, 4) if last else 0.5 for number, value in enumerate(ordered)}
     step = math.ceil(len(ordered) / TICKS)
     ticks = [(places[repr(value)], number_text(value)) for value in ordered[::step]]
     return Axis(key, "even", ticks, [places.get(repr(value)) for value in values])
@@ -101,10 +93,8 @@ def _scaled(key: str, scale: Scale, values: Iterable[float | None], low: float, 
     span = (high - low) or 1.0
     places = [None if value is None else round((value - low) / span, 4) for value in values]
     raw = _decades(low, high) if scale == "logarithmic" else nice_ticks(low, high)
-    texts = [number_text(10**value) if scale == "logarithmic" else number_text(value) for value in raw]
-    return Axis(
-        key, scale, [(round((at - low) / span, 4), text) for at, text in zip(raw, texts, strict=True)], places
-    )
+    ticks = [(round((at - low) / span, 4), number_text(10**at if scale == "logarithmic" else at)) for at in raw]
+    return Axis(key, scale, ticks, places)
 
 
 def nice_ticks(low: float, high: float) -> list[float]:

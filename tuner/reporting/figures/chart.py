@@ -18,23 +18,16 @@ Names = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure with words.
-
-    Attributes:
-        title: its heading.
-        caption: what it shows, also for those who do not see it; or why it cannot be drawn.
-        plot: None where there is nothing to draw. A point's ``customdata`` begin with the id of its trial.
-        minimum_width: in CSS pixels; a page lets a wider one scroll in a box of its own.
-    """
+    """A figure with words."""
 
     title: str
-    caption: str
-    plot: Plot | None = None
-    minimum_width: int = 0
+    caption: str  # what it shows, also for those who do not see it; or why it cannot be drawn
+    plot: Plot | None = None  # a point's ``customdata`` begin with the id of its trial
+    minimum_width: int = 0  # in CSS pixels; on a narrower screen a page scrolls the figure sideways
 
 
 def hover(rows: Sequence[Attempt | None], metric: str, names: Names) -> dict[str, object]:
-    """What the points of these rows say, the trial's name and its metric; None stands for a gap."""
+    """The labels of points, the trial's name and its metric; None stands for a gap."""
     return {
         "text": [row and plain(names[row.trial_id]) for row in rows],
         "customdata": [row and [row.trial_id, row.number(metric)] for row in rows],

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tuner.records.attempts import Attempt
 from tuner.records.seed_statistics import averages
 from tuner.reporting.figures.axes import Axis, metric_axis, value_axis
 from tuner.reporting.result_tables import has_seeds
-from tuner.reporting.study_view import mean_id
+from tuner.reporting.study_view import StudyView, mean_id
 from tuner.trial import SUCCESSFUL
 
 DIGITS = 6  # of a mean, as trials' metrics have
@@ -17,19 +16,12 @@ DIGITS = 6  # of a mean, as trials' metrics have
 
 @dataclass(frozen=True)
 class Compared:
-    """The lines and points of comparisons.
+    """The lines and points of comparisons."""
 
-    Attributes:
-        rows: trials, or configurations with their means; the smallest metric first.
-        trials: the single trials that the means are of; none where the rows are the trials themselves.
-        metric: a column of both; smaller is better.
-        noun: what a row is: "trial" or "configuration".
-    """
-
-    rows: list[Attempt]
-    trials: list[Attempt]
-    metric: str
-    noun: str
+    rows: list[Attempt]  # trials, or configurations with their means; the smallest metric first
+    trials: list[Attempt]  # those that the means are of; none where the rows are trials themselves
+    metric: str  # a column of both; smaller is better
+    noun: str  # what a row is: "trial" or "configuration"
 
     @property
     def median(self) -> str:
@@ -46,13 +38,9 @@ class Compared:
         return metric_axis(self.metric, [*self.rows, *self.trials])
 
 
-def compared(rows: Sequence[Attempt], metric: str) -> Compared:
-    """What of a workload's trials ended well and has the metric: configurations where there are several seeds.
-
-    Args:
-        rows: of one workload, best first.
-        metric: its column.
-    """
+def compared(study: StudyView, workload: str) -> Compared:
+    """What of a workload's trials ended well and has the metric: configurations where there are several seeds."""
+    rows, metric = study.of_workload(workload), study.metrics[workload]
     done = [row for row in rows if row.status in SUCCESSFUL and row.value(metric) is not None]
     if not has_seeds(rows):
         return Compared(done, [], metric, "trial")

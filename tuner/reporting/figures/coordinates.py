@@ -24,7 +24,7 @@ COMMON = 0.6  # a value that this share of the best has is named
 
 def parallel_coordinates(study: StudyView, workload: str) -> Chart:
     """A line for each trial through its hyperparameters to its metric; of several seeds, for each configuration."""
-    found = compared(study.of_workload(workload), study.metrics[workload])
+    found = compared(study, workload)
     count = len(found.rows)
     title = f"What the {found.noun}s tried, and what came of it"
     keys = varying(found.rows)[:MOST]

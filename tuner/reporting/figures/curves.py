@@ -75,7 +75,7 @@ def subset(ranked: Sequence[str], most: int) -> list[str]:
 
 
 def _by_trial(study: StudyView, metric: str) -> dict[str, dict[int, float]]:
-    """The metric by trial and epoch; what a later attempt says replaces what an earlier one did."""
+    """The metric by trial and epoch: of several attempts the later one's."""
     found: dict[str, dict[int, float]] = {}
     for line in study.epochs:
         value = line["metrics"].get(metric)

@@ -30,7 +30,7 @@ def against_each(study: StudyView, workload: str) -> list[Chart]:
 
     Where the points are means of several seeds, the single trials are there as well.
     """
-    found, names = compared(study.of_workload(workload), study.metrics[workload]), study.trial_names
+    found, names = compared(study, workload), study.trial_names
     if len(found.rows) < 2:
         return []
     axes = map(found.axis, varying(found.rows)[:MOST])
@@ -46,7 +46,7 @@ def effects_plot(study: StudyView, workload: str) -> Plot:
     whole, charts = parallel_coordinates(study, workload), against_each(study, workload)
     if not charts:
         return titled(whole)  # which says why
-    found = compared(study.of_workload(workload), study.metrics[workload])
+    found = compared(study, workload)
     points = "A point for each configuration, faint ones for its trials" if found.trials else "A point for each trial"
     caption = f"{points}; lines join the medians of values with several."
     return side_by_side(f"{found.metric} against each hyperparameter", caption, charts)
@@ -107,9 +107,11 @@ def _effect(axis: Axis, found: Compared) -> str:
         groups.setdefault(number_text(row.value(axis.key)), []).append(row.number(found.metric))
     medians = {value: statistics.median(group) for value, group in groups.items()}
     low, high = min(medians, key=medians.__getitem__), max(medians, key=medians.__getitem__)
-    said = {value: f"{number_text(medians[value])}, {count_text(len(groups[value]), found.noun)}" for value in groups}
+    about = {
+        value: f"{number_text(medians[value])}, {count_text(len(groups[value]), found.noun)}" for value in groups
+    }
     median = f"{found.median[0].upper()}{found.median[1:]}"
-    return f"{median} lowest at {low} ({said[low]}), highest at {high} ({said[high]})."
+    return f"{median} lowest at {low} ({about[low]}), highest at {high} ({about[high]})."
 
 
 def _numeric_effect(axis: Axis, found: Compared) -> str:

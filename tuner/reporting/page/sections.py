@@ -187,7 +187,7 @@ def _reasons(rows: Sequence[Attempt]) -> str:
 
 def _comparison(study: StudyView, workload: str) -> str:
     small = "".join(map(figure, against_each(study, workload)))
-    metric = compared(study.of_workload(workload), study.metrics[workload]).metric
+    metric = compared(study, workload).metric
     grid = f'<h3 class="grid-title">{escape(metric)} against each hyperparameter</h3><div class="grid">{small}</div>'
     whole, curves = parallel_coordinates(study, workload), learning_curves(study, workload)
     heading = f"Comparison: {workload}" if len(study.metrics) > 1 else "Comparison"
