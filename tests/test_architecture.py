@@ -30,7 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "health": {"execution", "machine"},
     "sizing": {"estimation", "machine", "records", "search", "training", "workloads"},
     "reporting": {"placement", "records"},
-    "spec": {"estimation", "machine", "placement", "records", "search"},
+    "spec": {"estimation", "machine", "placement", "records", "search", "sizing", "workloads"},
     "integrations": {"estimation", "execution", "machine", "placement", "records", "spec", "training"},
     "study": {
         *("estimation", "execution", "integrations", "machine", "placement", "records", "reporting", "search"),

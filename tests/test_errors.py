@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from tuner.cli.spelling import in_terminal
 from tuner.errors import InputError, ParameterError, option, spelled
+from tuner.spec.spelling import in_terminal
 
 
 @pytest.mark.parametrize(

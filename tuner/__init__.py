@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tuner.api.compare import compare
     from tuner.api.estimate import calibrate, estimate
     from tuner.api.export import export
+    from tuner.api.fit_footprint import fit_footprint
     from tuner.api.new_workload import new_workload
     from tuner.api.optimize import optimize
     from tuner.api.plan import plan
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from tuner.records.weights import load_best
     from tuner.sizing.batch_size_finder.batch_size import compute_batch_size
     from tuner.sizing.batch_size_finder.budget import MemoryBudget
-    from tuner.sizing.footprints.fitting import fit_footprint
     from tuner.sizing.memory_state import log_memory_state
     from tuner.sizing.transformers.gpu_memory import estimate_gpu_memory_requirements
     from tuner.trial import Hyperparameter, TextHyperparameter
@@ -67,7 +67,7 @@ __all__ = [
     "tune_hyperparameters_parallel",
 ]
 
-_MODULES = {
+MODULES = {
     "tuner.api.tune_hyperparameters": ("tune_hyperparameters_parallel",),
     "tuner.api.run": ("run",),
     "tuner.api.compare": ("compare",),
@@ -83,7 +83,7 @@ _MODULES = {
     "tuner.api.export": ("export",),
     "tuner.api.train": ("train",),
     "tuner.cli.completion": ("completion",),
-    "tuner.sizing.footprints.fitting": ("fit_footprint",),
+    "tuner.api.fit_footprint": ("fit_footprint",),
     "tuner.sizing.transformers.gpu_memory": ("estimate_gpu_memory_requirements",),
     "tuner.sizing.batch_size_finder.batch_size": ("compute_batch_size",),
     "tuner.sizing.batch_size_finder.budget": ("MemoryBudget",),
@@ -100,7 +100,7 @@ def __getattr__(name: str) -> Any:
         from importlib import metadata
 
         return metadata.version("tuner")
-    for module, names in _MODULES.items():
+    for module, names in MODULES.items():
         if name in names:
             return getattr(importlib.import_module(module), name)
     raise AttributeError(f"module 'tuner' has no attribute {name!r}")

@@ -12,7 +12,7 @@ import ray
 import torch
 
 import tuner
-from tuner.api.run import run_defaults, run_given
+from tuner.api.run import run_given
 from tuner.errors import InputError
 from tuner.spec.settings import Settings
 from tuner.study.result import StudyResult
@@ -72,7 +72,7 @@ def test_a_notebooks_seeds_share_one_split_and_python_is_known_from_the_command(
     assert seen["from_python"], "advice names parameters"
     tuner.run(limit=1)
     assert seen["from_python"]
-    run_given(run_defaults(), {})
+    run_given(Settings())
     assert not seen["from_python"]
 
 

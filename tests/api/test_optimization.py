@@ -39,25 +39,25 @@ def optimize(**options):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"gpu_memory": None}, "--auto and --gpu-memory were not given: give one of them"),
-        ({"auto": True}, "--auto and --gpu-memory were both given: give one of them"),
-        ({"gpu_memory": 0}, "--gpu-memory 0: must be more than 0 GB"),
-        ({"gpu_memory": -1}, "--gpu-memory -1: must be more than 0 GB"),
-        ({"gpu_memory": float("nan")}, "--gpu-memory nan: must be a finite number"),
-        ({"gpu_memory": "24"}, "--gpu-memory '24': must be a number"),
-        ({"gpu_memory": 1e300}, r"--gpu-memory 1e\+300: must be at most 1,000,000 GB"),
-        ({"safety_margin": 0}, "--safety-margin 0: must be more than 0 and at most 1"),
-        ({"safety_margin": 1.1}, "--safety-margin 1.1: must be more than 0 and at most 1"),
-        ({"devices": 0}, "--devices 0: must be a whole number of at least 1"),
-        ({"target_effective_batch": 0}, "--target-effective-batch 0: must be a whole number of at least 1"),
-        ({"min_batch_size": 9, "max_batch_size": 8}, "--min-batch-size 9 is more than --max-batch-size 8"),
+        ({"gpu_memory": None}, "auto and gpu_memory were not given: give one of them"),
+        ({"auto": True}, "auto and gpu_memory were both given: give one of them"),
+        ({"gpu_memory": 0}, "gpu_memory=0: must be more than 0"),
+        ({"gpu_memory": -1}, "gpu_memory=-1: must be more than 0"),
+        ({"gpu_memory": float("nan")}, "gpu_memory=nan: must be a finite number"),
+        ({"gpu_memory": "24"}, "gpu_memory='24': must be a number"),
+        ({"gpu_memory": 1e300}, r"gpu_memory=1e\+300: must be at most 1,000,000 GB"),
+        ({"safety_margin": 0}, "safety_margin=0: must be more than 0"),
+        ({"safety_margin": 1.1}, "safety_margin=1.1: must be at most 1"),
+        ({"devices": 0}, "devices=0: must be at least 1"),
+        ({"target_effective_batch": 0}, "target_effective_batch=0: must be at least 1"),
+        ({"min_batch_size": 9, "max_batch_size": 8}, "min_batch_size=9 is more than max_batch_size=8"),
         ({"memory_estimation": "guessed", "footprint": None}, "memory_estimation='guessed': choose one of"),
-        ({"workload": "graphsage"}, "--workload and --footprint were both given: a footprint has no model to train"),
-        ({"profile": True}, "--profile and --footprint were both given: a footprint has no model to train"),
-        ({"apply": True}, "--apply: which files. Name them with --config-path PATH"),
-        ({"dry_run": True}, "--dry-run: which files. Name them with --config-path PATH"),
-        ({"config_path": ["a.yaml"]}, "--config-path a.yaml: add --apply to write it, or --dry-run to see"),
-        ({"key": ["a=b"]}, "--key a=b: has no effect without --config-path"),
+        ({"workload": "graphsage"}, "workload and footprint were both given: a footprint has no model to train"),
+        ({"profile": True}, "profile and footprint were both given: a footprint has no model to train"),
+        ({"apply": True}, "apply: which files. Name them with config_path"),
+        ({"dry_run": True}, "dry_run: which files. Name them with config_path"),
+        ({"config_path": ["a.yaml"]}, "config_path='a.yaml': add apply to write it, or dry_run to see"),
+        ({"key": ["a=b"]}, "key='a=b': has no effect without config_path"),
         ({"config_path": ["nowhere.yaml"], "apply": True}, "config_path='nowhere.yaml': there is no such file"),
         ({"footprint": "nowhere"}, "footprint nowhere: there is no such file"),
         ({"min_batch_size": 200}, "min_batch_size=200 is above 128, the footprint's max_batch_size: lower it"),
@@ -80,7 +80,7 @@ def test_bad_input_is_told_in_one_line(options, message: str) -> None:
 
 def test_without_a_gpu_nothing_can_be_profiled_on_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(target, "_gpu", lambda: GPU)
-    with pytest.raises(InputError, match="--profile: this machine has no GPU to run a step on"):
+    with pytest.raises(InputError, match="profile: this machine has no GPU to run a step on"):
         tuner.optimize(gpu_memory=8, profile=True)
 
 

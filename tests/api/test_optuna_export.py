@@ -109,9 +109,7 @@ def test_of_several_workloads_each_is_a_study(tmp_path: Path, url: str) -> None:
 def test_a_name_that_is_taken_is_refused_and_nothing_changed(tmp_path: Path, url: str) -> None:
     write_study(tmp_path / "made", 2)
     export(tmp_path / "made", optuna=url)
-    with pytest.raises(
-        InputError, match="has a study 'made' already: give another name by --study-name, or take that"
-    ):
+    with pytest.raises(InputError, match="has a study 'made' already: give another name by study_name, or take that"):
         export(tmp_path / "made", optuna=url)
     assert len(load(url, "made").trials) == 2
     export(tmp_path / "made", optuna=url, study_name="again")
@@ -121,17 +119,17 @@ def test_a_name_that_is_taken_is_refused_and_nothing_changed(tmp_path: Path, url
 @pytest.mark.parametrize(
     ("storage", "said"),
     [
-        (None, "--optuna: say where the study goes"),
-        ("x.db", "--optuna x.db: is no URL of a database; for a file give sqlite:///x.db"),
-        ("sqlite:///no/x.db", "--optuna sqlite:///no/x.db: there is no folder no; make it"),
-        ("sqlite:////tmp", "--optuna sqlite:////tmp: is a folder"),
-        ("foo://me:secret@x/y", r"--optuna foo://me:\*\*\*@x/y: cannot be used: Can't load plugin"),
+        (None, "optuna: say where the study goes"),
+        ("x.db", "optuna='x.db': is no URL of a database: for a file give sqlite:///x.db"),
+        ("sqlite:///no/x.db", "optuna='sqlite:///no/x.db': there is no folder no: make it"),
+        ("sqlite:////tmp", "optuna='sqlite:////tmp': is a folder"),
+        ("foo://me:secret@x/y", r"optuna='foo://me:\*\*\*@x/y': cannot be used: Can't load plugin"),
         (
             "foo://me:secret@x/y?password=secret",
-            r"--optuna foo://me:\*\*\*@x/y\?…: cannot be used: Can't load plugin",
+            r"optuna='foo://me:\*\*\*@x/y\?…': cannot be used: Can't load plugin",
         ),
-        ("mysql://me:secret@x:port/y", r"--optuna mysql://…: cannot be used: invalid literal for int"),
-        (f"sqlite:///{ROOT / 'pyproject.toml'}", "--optuna .*: cannot be used: file is not a database"),
+        ("mysql://me:secret@x:port/y", r"optuna='mysql://…': cannot be used: invalid literal for int"),
+        (f"sqlite:///{ROOT / 'pyproject.toml'}", "optuna='.*': cannot be used: file is not a database"),
     ],
 )
 def test_where_it_cannot_go_is_refused(tmp_path: Path, storage: str | None, said: str) -> None:

@@ -14,9 +14,11 @@ from tests.toy import Toy
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
 from tuner.records.study_json import read_study
-from tuner.study.again import program
-from tuner.study.given_again import CALL, check_given_again, needs_objects
+from tuner.spec.settings import Settings
+from tuner.study.repeat import program
+from tuner.study.resumed_options import needs_objects, resumed
 from tuner.study.selection import choose
+from tuner.study.stored_options import CALL
 from tuner.workloads.lookup import specs_of, texts_of
 
 HERE: dict[str, Any] = {"device": "cpu", "model_memory_gb": 0.1, "gpu_memory_buffer_gb": 0, "report": False}
@@ -111,9 +113,7 @@ def test_configurations_are_read_as_those_of_a_file(config: Any) -> None:
 
 
 def chosen(config: Any) -> Any:
-    (choice,), label = choose(
-        workload=Toy, mode="quick", config=config, data="", only=None, limit=None, seed=0, overrides=()
-    )
+    (choice,), label = choose(Settings(workload=Toy, config=config), 0)
     assert label == "config"
     return choice
 
@@ -140,10 +140,11 @@ def test_a_search_that_was_an_object_is_given_again() -> None:
     assert needs_objects(study)
     assert not needs_objects({**study, "options": {"search": "optuna"}})
     with pytest.raises(
-        InputError, match=r"--resume out: its search .* tuner.run\(search=TPESampler\(…\), resume='out'\)"
+        InputError, match=r"resume='out': its search .* tuner.run\(search=TPESampler\(…\), resume='out'\)"
     ):
-        check_given_again(study, (), "TPESampler", "out")
-    check_given_again(study, (), object(), "out")
+        resumed(study, Settings(resume="out"), from_python=True)
+    given = object()
+    assert resumed(study, Settings(resume="out", search=given), from_python=True).search is given
 
 
 def test_a_study_of_a_sampler_keeps_its_options() -> None:
@@ -165,7 +166,7 @@ def test_the_first_argument_of_every_function_may_be_the_workload() -> None:
         tuner.optimize(Toy(), gpu_memory=8)
     with pytest.raises(InputError, match="two workloads were given"):
         tuner.estimate(Toy, workload="graphsage")
-    with pytest.raises(InputError, match="a workload is named by --workload graphsage"):
+    with pytest.raises(InputError, match="a workload is named by workload='graphsage'"):
         tuner.estimate("graphsage")
 
 

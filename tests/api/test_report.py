@@ -27,7 +27,7 @@ from tuner.errors import InputError
 from tuner.machine.interrupts import INSISTED
 from tuner.reporting.serving import LivePage, make_server
 from tuner.reporting.study_view import StudyView
-from tuner.study.again import program
+from tuner.study.repeat import program
 
 
 @pytest.fixture
@@ -56,10 +56,10 @@ def test_the_newest_study_is_taken_where_none_is_named(
     [
         ({"directory": "nowhere"}, "report nowhere: there is no such folder"),
         ({"directory": "results"}, "report results: holds no study.json"),
-        ({"output": "results"}, "--output results: is a folder"),
-        ({"output": "no/page.html"}, "--output no/page.html: there is no folder no"),
-        ({"port": 1}, "--port 1: has no effect without --watch"),
-        ({"port": 70000, "watch": True}, "--port 70000: must be from 0 to 65535"),
+        ({"output": "results"}, "output='results': is a folder"),
+        ({"output": "no/page.html"}, "output='no/page.html': there is no folder no"),
+        ({"port": 1}, "port=1: has no effect without watch"),
+        ({"port": 70000, "watch": True}, "port=70000: must be at most 65,535"),
     ],
 )
 def test_what_cannot_be_used_is_one_line_and_nothing_is_written(
@@ -80,7 +80,7 @@ def test_what_is_no_earlier_page_is_never_written_over(
         (tmp_path / new).write_text("mine" * (new != "empty"))
     before = Path(name).read_bytes()
     for options in ({}, {"watch": True}):
-        with pytest.raises(InputError, match=f"^--output {name}: cannot be written: it is there, and is no page of"):
+        with pytest.raises(InputError, match=f"^output={name!r}: cannot be written: it is there, and is no page of"):
             tuner.report(folder, output=name, **options)
     assert Path(name).read_bytes() == before
 
@@ -208,7 +208,7 @@ def test_a_study_ends_with_its_page_unless_it_is_left_out(tmp_path: Path, capsys
     run_toy(tmp_path / "with", {"name": "a"}, {"name": "b", "lr": 0.01}, report=True)
     assert f"report: {tmp_path}/with/report.html" in capsys.readouterr().out
     text = (tmp_path / "with" / "report.html").read_text()
-    assert "again a" in text
+    assert "tuner.load_best(" in text
     assert "Timeline of cpu" in text
     run_toy(tmp_path / "without", {"name": "a"}, report=False)
     assert not (tmp_path / "without" / "report.html").exists()
@@ -231,7 +231,7 @@ def test_a_disk_without_room_for_the_page_costs_a_line_and_not_the_study(
 ) -> None:
     with full_disk(1_000_000):
         assert run_toy(tmp_path / "out", {"name": "a"}, report=True).exit_code == 0
-        with pytest.raises(InputError, match=r"report\.html: cannot be written: File too large; give another file"):
+        with pytest.raises(InputError, match=r"report\.html': cannot be written: File too large: give another file"):
             tuner.report(tmp_path / "out")
     told = capsys.readouterr().out
     again = f"{program()} report {tmp_path}/out tries again"

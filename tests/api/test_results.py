@@ -17,12 +17,14 @@ from rich.console import Console
 import tuner
 from tests.attempts import attempt
 from tuner.api.results import Comparison, side_by_side
-from tuner.api.run import run_defaults
 from tuner.cli.print_results import print_results
 from tuner.errors import InputError
 from tuner.records.attempts import to_csv
 from tuner.records.read_studies import read_studies
 from tuner.records.study_json import read_study
+from tuner.spec.commands import ResultsOptions
+from tuner.spec.settings import Settings
+from tuner.study.stored_options import to_stored
 
 FIXED = {
     "workload": "graphsage",
@@ -51,7 +53,7 @@ def trial(number: int, **values: Any) -> dict[str, Any]:
 def study(path: Path, *rows: dict[str, Any], **about: Any) -> Path:
     path.mkdir(parents=True)
     (path / "attempts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    described = {"workload": "graphsage", "options": run_defaults(), "plan": {"threads": 2}, **about}
+    described = {"workload": "graphsage", "options": to_stored(Settings()), "plan": {"threads": 2}, **about}
     (path / "study.json").write_text(json.dumps(described))
     return path
 
@@ -66,7 +68,7 @@ def table(path: Path, *rows: dict[str, Any]) -> Path:
 
 
 def compared(*paths: Path | str, **asked: Any) -> Comparison:
-    return side_by_side(paths, **{"sort": (), "where": (), "columns": None, "top": None, **asked})
+    return side_by_side(ResultsOptions.of({"paths": paths, **asked}))
 
 
 def names(found: Comparison) -> list[str]:
@@ -103,7 +105,7 @@ def test_rows_are_chosen_sorted_and_cut(one: Path) -> None:
     assert names(compared(one, sort=["-lr"], where=["lr>0.1"])) == ["n3", "n2"]
     assert names(compared(one, sort="lr", top=1)) == ["n1"]
     assert names(compared(one, where=['error!=""', "status~fail"])) == ["n3"]
-    with pytest.raises(InputError, match="--top 0: must be at least 1"):
+    with pytest.raises(InputError, match="top=0: must be at least 1"):
         compared(one, top=0)
 
 
@@ -263,10 +265,10 @@ def test_the_metric_of_a_study_is_a_column_before_a_trial_has_it(tmp_path: Path)
             "^3: is no path; give the folder of a study or a results.csv, or a list of these$",
         ),
         (lambda: tuner.results([3]), "^3: is no path; give"),
-        (lambda: tuner.results("one", where=3), "^--where 3: is no text; give 'hidden_dim>=64', or a list of such"),
-        (lambda: tuner.results("one", sort=[3]), "^--sort 3: is no text; give '-val_rmse', or"),
-        (lambda: tuner.results("one", columns=3), "^--columns 3: is no text; give 'name,val_rmse', or"),
-        (lambda: tuner.results("one", top="x"), "^--top 'x': must be a whole number$"),
+        (lambda: tuner.results("one", where=3), "^where=3: must be a text, or a list"),
+        (lambda: tuner.results("one", sort=[3]), "^sort=3: must be a text"),
+        (lambda: tuner.results("one", columns=3), "^columns=3: must be a text"),
+        (lambda: tuner.results("one", top="x"), "^top='x': must be a whole number$"),
         (
             lambda: tuner.compare("one", "two"),
             r"^metric 'two': .* no such column; several studies are given as a list, ",
@@ -374,7 +376,7 @@ def test_one_trial_is_not_called_several(tmp_path: Path) -> None:
 
 
 def test_workloads_have_tables_and_best_trials_of_their_own(tmp_path: Path) -> None:
-    options = {**run_defaults(), "workload": ["graphsage", "gt-ssl"], "data": {"gt-ssl": "trees"}}
+    options = {**to_stored(Settings()), "workload": ["graphsage", "gt-ssl"], "data": {"gt-ssl": "trees"}}
     rows = [trial(1, val=0.9), trial(2, workload="gt-ssl", val_loss=-1.5)]
     path = study(tmp_path / "s", *rows, workload=["graphsage", "gt-ssl"], options=options)
     lines = text(compared(path))

@@ -25,6 +25,7 @@ from tests.commands import refused, said
 from tests.conftest import write_ratings
 from tuner.cli.main import cli
 from tuner.errors import InputError
+from tuner.spec.settings import Settings
 
 COMMAND = [sys.executable, "-m", "tuner"]
 ROOT = Path(__file__).parents[2]
@@ -295,8 +296,8 @@ def test_both_scripts_are_this_program(tmp_path: Path, script: str) -> None:
 def test_an_option_that_is_given_with_its_default_counts_as_given(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[set[str]] = []
 
-    def note(options: dict[str, Any], given: set[str]) -> None:
-        seen.append(given)
+    def note(settings: Settings) -> None:
+        seen.append(set(settings.given()))
         raise InputError("that is all")
 
     monkeypatch.setattr("tuner.api.run.run_given", note)

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 import tuner
-from tuner.api.run import run_defaults
 from tuner.cli.main import cli
-from tuner.study.again import arguments
+from tuner.cli.options import chosen
+from tuner.spec.settings import Settings
+from tuner.spec.spelling import arguments
 
 ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "scripts"))
+import generate  # noqa: E402
+
 TEXTS = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
 CLI_ONLY = {"debug", "as_json", "as_csv"}
 PYTHON_ONLY = {"step", "space"}
@@ -27,13 +33,12 @@ def python_name(command: str) -> str:
 @pytest.mark.parametrize("name", sorted(cli.commands))
 def test_a_command_has_a_python_twin(name: str) -> None:
     command = cli.commands[name]
-    arguments = [param for param in command.params if isinstance(param, click.Argument) and param.required]
-    context = command.make_context(name, ["x"] * len(arguments))
-    # What must be given is "x" on the command line, and has no default in Python.
-    empty = {str(param.name): inspect.Parameter.empty for param in arguments}
-    options = {key: value for key, value in {**context.params, **empty}.items() if key not in CLI_ONLY}
+    options = {str(param.name) for param in command.params} - CLI_ONLY
     parameters = inspect.signature(getattr(tuner, python_name(name))).parameters
-    assert options == {key: value.default for key, value in parameters.items() if key not in PYTHON_ONLY}
+    assert options == set(parameters) - PYTHON_ONLY
+    for param in command.params:
+        if isinstance(param, click.Option) and not param.multiple and param.name in options:
+            assert param.default == parameters[str(param.name)].default, param.name
 
 
 def code_in_the_docs() -> str:
@@ -70,22 +75,33 @@ def test_the_arguments_of_a_run_are_read_back_as_the_same_run(data: dict[str, ob
         "auto_memory": True,
         "gpu_memory_buffer_gb": 0.5,
         "max_workers": 2,
-        "threads": 1,
-        "epochs": 4,
-        "seed": 7,
-        "seeds": 3,
         "split_seed": 0,
         "time_limit": "30m",
-        "output": "o",
         "device": "cpu",
         "memory_estimation": "traced",
         "calibration": False,
-        "expandable_segments": True,
         "dry_run": True,
+        "overrides": ("lr=0.1", "epochs=2"),
     }
-    parameters = inspect.signature(tuner.run).parameters
-    options = {name: changed.get(name, parameter.default) for name, parameter in parameters.items()}
-    context = cli.commands["run"].make_context("run", arguments(options, run_defaults()))
-    in_a_terminal = {name: value for name, value in options.items() if name not in PYTHON_ONLY}
-    assert {name: value for name, value in context.params.items() if name != "debug"} == in_a_terminal
-    assert arguments(run_defaults(), run_defaults()) == []
+    settings = Settings.of(changed)
+    again = chosen(cli.commands["run"].make_context("run", arguments(settings)), Settings)
+    assert again.changes() == settings.changes() == changed
+    assert arguments(Settings()) == []
+
+
+def test_what_is_given_is_known_though_it_is_the_default() -> None:
+    context = cli.commands["run"].make_context("run", ["--calibration", "--seed", "0"])
+    assert chosen(context, Settings).given() == {"calibration": True, "seed": 0}
+    assert Settings(calibration=True).given() == {"calibration": True}
+
+
+def test_help_shows_the_options_of_a_study_in_groups() -> None:
+    run = CliRunner().invoke(cli, ["run", "--help"]).output
+    titles = ["Configurations and data:", "Search:", "Training:", "Execution:", "Memory:", "Packing:", "Results:"]
+    places = [run.index(f"\n{title}\n") for title in titles]
+    assert places == sorted(places)
+    assert "--set KEY=VALUE" in run[: places[1]]
+
+
+def test_generated_files_are_up_to_date() -> None:
+    assert generate.stub_is_current(), generate.REMEDY

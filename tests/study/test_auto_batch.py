@@ -18,9 +18,9 @@ from tuner.execution.in_process import InProcessExecutor
 from tuner.placement.packing import need_bytes
 from tuner.search.configurations import complete, configurations
 from tuner.spec.settings import Settings
-from tuner.study.again import its_options
 from tuner.study.auto_batch import Sized, packed_uniformly, share_of, size_batches
 from tuner.study.planning import to_trials
+from tuner.study.repeat import settings_of_workload
 from tuner.study.result import StudyResult
 from tuner.study.study import run_study
 from tuner.trial import AUTO, GB, Device, is_auto
@@ -254,11 +254,11 @@ def test_a_batch_that_was_a_number_is_not_recognised_as_auto(tmp_path: Path) -> 
 
 
 def test_the_command_that_repeats_a_trial_names_its_batch() -> None:
-    options = {"overrides": ["lr=0.1", "batch_size=auto"]}
+    settings = Settings(overrides=["lr=0.1", "batch_size=auto"])
     row = attempt(workload="batched", trial_id="t002")
     study = {"workload": "batched", "auto_batch": {"t002": 96}}
-    assert its_options(options, row, study)["overrides"] == ["lr=0.1", "batch_size=96"]
-    assert its_options(options, row, {"workload": "batched"}) == options
+    assert settings_of_workload(settings, row, study).overrides == ("lr=0.1", "batch_size=96")
+    assert settings_of_workload(settings, row, {"workload": "batched"}) == settings
 
 
 @pytest.mark.ray

@@ -87,7 +87,7 @@ def test_a_study_that_needs_nothing_is_left_alone(tmp_path: Path) -> None:
 
 def test_what_cannot_be_trained_ends_everything_with_the_reason(tmp_path: Path) -> None:
     settings = Settings(output=str(tmp_path / "study"), device="cpu", report=False)
-    reason = "failing could not be trained: failed: .* ValueError: .*: the same command and --max-failures 1 goes on"
+    reason = "failing could not be trained: failed: .* ValueError: .*: the same command and max_failures=1 continues"
     with pytest.raises(ExecutionError, match=reason):
         trained(settings, {"name": "a", "of": "failing"})
 
@@ -165,9 +165,9 @@ def test_the_same_call_goes_on_with_what_was_interrupted(tmp_path: Path) -> None
     settings = Settings(output=str(tmp_path / "study"), device="cpu", report=False, max_failures=1)
     for _ in range(2):
         with pytest.raises(
-            ExecutionError, match=r"failing could not be trained: .*: the same command and --max-failures 1 goes on"
+            ExecutionError, match=r"failing could not be trained: .*: the same command and max_failures=1 continues"
         ):
-            trained(replace(settings, max_failures=0), {"name": "a", "of": "failing"})
+            trained(settings.changed(max_failures=0), {"name": "a", "of": "failing"})
     with pytest.raises(ExecutionError, match="failing could not be trained"):
         trained(settings, {"name": "a", "of": "failing"})
     assert len((tmp_path / "study-failing" / "attempts.jsonl").read_text().splitlines()) == 2
@@ -184,7 +184,7 @@ def test_what_has_diverged_is_not_said_to_be_gone_on_with(tmp_path: Path) -> Non
     settings = Settings(output=str(tmp_path / "study"), device="cpu", report=False)
     for _ in range(2):
         with pytest.raises(
-            ExecutionError, match=r"diverged: .*, and remove \S*/study-teacher or give another --output$"
+            ExecutionError, match=r"diverged: .*, and remove \S*/study-teacher or give another output$"
         ):
             train_prerequisites(
                 [choice({"of": "teacher"}, workload=Steep())],
@@ -199,11 +199,13 @@ def test_how_to_go_on_names_what_was_trained_before_and_who_needs_it(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     settings = Settings(device="cpu", report=False)
-    with pytest.raises(ExecutionError, match=r"tune --resume results/.*-failing --max-failures 1 goes on") as raised:
+    with pytest.raises(
+        ExecutionError, match=r"tune --resume results/.*-failing --max-failures 1 continues"
+    ) as raised:
         trained(settings, {"name": "a", "of": "first"}, {"name": "b", "of": "failing"})
-    assert re.search(r"give path: \S+-first/best.pt to a in a file for --config", str(raised.value))
-    assert re.search(r"give path: \S+-failing/best.pt to b in a file for --config", str(raised.value))
-    with pytest.raises(ExecutionError, match=r"add --set path=.*-failing\S*/best\.pt$"):
+    assert re.search(r"give path: \S+-first/best.pt to a in a file for config", str(raised.value))
+    assert re.search(r"give path: \S+-failing/best.pt to b in a file for config", str(raised.value))
+    with pytest.raises(ExecutionError, match=r"add overrides='path=.*-failing\S*/best\.pt'$"):
         trained(settings, {"name": "b", "of": "failing"})
 
 

@@ -13,12 +13,14 @@ import pytest
 import tuner
 from tests.attempts import attempt
 from tests.toy import Toy
-from tuner.api.run import run_defaults
 from tuner.errors import InputError
 from tuner.placement.retry import RetryPolicy
 from tuner.records.attempts import Attempt
 from tuner.records.journal import Journal
-from tuner.study.resume import check_same, description, fingerprint, merged_options, remaining
+from tuner.spec.settings import Settings
+from tuner.study.resume import check_same, description, fingerprint, remaining
+from tuner.study.resumed_options import resumed
+from tuner.study.stored_options import to_stored
 from tuner.trial import GB, History, MemoryEstimate, Request, Trial
 from tuner.workloads.task import TrainingTask
 
@@ -128,56 +130,45 @@ def test_a_line_counts_as_it_was_and_not_as_it_would_be_now() -> None:
     assert first.trial.config["accumulation"] == 2
 
 
-def test_a_study_keeps_its_options_but_those_given_anew() -> None:
-    defaults = {
-        "mode": "quick",
-        "max_workers": None,
-        "threads": None,
-        "time_limit": None,
-        "output": None,
-        "resume": None,
-        "dry_run": False,
-    }
-    study = {
-        "options": {**defaults, "mode": "full", "max_workers": 3, "output": "out", "time_limit": "1h"},
-        "plan": {"threads": 2},
-    }
-    given = {"resume": "out", "max_workers": 1}
-    assert merged_options(study, {"mode": "quick"}, defaults, "out")["mode"] == "quick"  # though it is the default
-    assert merged_options(study, given, defaults, "out") == {
+def continued(stored: dict[str, Any], plan: dict[str, Any] | None = None, **given: Any) -> Settings:
+    study = {"workload": "graphsage", "options": stored, "plan": plan or {}}
+    return resumed(study, Settings(resume="out", **given), from_python=True)
+
+
+def test_a_study_keeps_its_options_but_those_that_are_given_though_they_are_the_defaults() -> None:
+    stored = {"mode": "full", "calibration": False, "time_limit": "1h", "output": "out", "gone": 1}
+    assert continued(stored, {"threads": 2}, max_workers=1).changes() == {
         "mode": "full",
         "max_workers": 1,
         "threads": 2,
-        "time_limit": None,  # only ever one run's
-        "output": None,
         "resume": "out",
-        "dry_run": False,
-    }
+        "calibration": False,
+    }  # a limit of time is only ever one run's
+    assert continued(stored, mode="quick", calibration=True).changes() == {"resume": "out"}
 
 
 def test_data_given_anew_for_one_workload_leave_the_others_theirs() -> None:
-    defaults = {"data": "synthetic", "threads": None}
-    study = {"options": {"data": {"a": "x", "b": "y"}}}
-    assert merged_options(study, {"data": {"b": "z"}}, defaults, "out")["data"] == {"a": "x", "b": "z"}
-    assert merged_options(study, {"data": "w"}, defaults, "out")["data"] == "w"
+    stored = {"data": {"a": "x", "b": "y"}}
+    assert continued(stored, data={"b": "z"}).data == {"a": "x", "b": "z"}
+    assert continued(stored, data="w").data == "w"
 
 
 def test_a_study_of_a_notebook_is_gone_on_with_in_the_notebook() -> None:
     with pytest.raises(InputError, match=r"was started by f\(\): call that again with resume='out'"):
-        merged_options({"command": "f()"}, {}, {}, "out")
+        resumed({"workload": "graphsage", "command": "f()"}, Settings(resume="out"), from_python=True)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A study of one trial, as far as it takes to be gone on with."""
-    about = {"workload": "graphsage", "seed": 0, "options": run_defaults(), "configurations": [{"name": "a"}]}
+    about = {"workload": "graphsage", "seed": 0, "options": to_stored(Settings()), "configurations": [{"name": "a"}]}
     (tmp_path / "study.json").write_text(json.dumps(about))
     (tmp_path / "attempts.jsonl").touch()
     return tmp_path
 
 
 def test_another_folder_beside_resume_is_refused(folder: Path) -> None:
-    with pytest.raises(InputError, match="--output and --resume were both given: a resumed study stays in its"):
+    with pytest.raises(InputError, match="output and resume were both given: a resumed study stays in its"):
         tuner.run(resume=str(folder), output=str(folder / "new"))
 
 

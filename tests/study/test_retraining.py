@@ -27,7 +27,7 @@ from tuner.execution.in_process import InProcessExecutor
 from tuner.machine.devices import ram_device
 from tuner.reporting.training import figures_table
 from tuner.spec.settings import Settings
-from tuner.study.again import program
+from tuner.study.repeat import program
 from tuner.study.retraining.figures import Differs
 from tuner.study.retraining.past_trial import find_trial
 from tuner.study.selection import choose
@@ -58,8 +58,7 @@ def study(folder: Path, text: str, data: Any, executor: Any = None, **settings: 
     config = folder / "own.yaml"
     config.write_text(text)
     options = {"data": data, "skip_bad": False}
-    asked: dict[str, Any] = {"workload": (), "mode": "quick", "config": str(config), "only": None, "limit": None}
-    choices, label = choose(**asked, data=data, seed=settings.get("seed", 0))
+    choices, label = choose(Settings(config=str(config), data=data), settings.get("seed", 0))
     common: dict[str, Any] = {"model_memory_gb": 0.1, "gpu_memory_buffer_gb": 0, "device": "cpu", "threads": 1}
     common |= {} if "resume" in settings else {"output": str(folder / "study")}
     run_study(
@@ -227,7 +226,7 @@ def test_data_that_have_moved_are_given(small: Path, folder: Path, tmp_path: Pat
 def test_data_that_have_changed_are_told(small: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = (folder / "u.data").read_text().splitlines()
     (folder / "u.data").write_text("\n".join(lines[1:]) + "\n")
-    with pytest.raises(InputError, match=r"--exact: the data in .*ml-small are not those of the study"):
+    with pytest.raises(InputError, match=r"exact: the data in .*ml-small are not those of the study"):
         tuner.train(small, exact=True)
     assert tuner.train(small).differences is None
     assert "note: the data are not the study's" in capsys.readouterr().out
@@ -236,22 +235,22 @@ def test_data_that_have_changed_are_told(small: Path, folder: Path, capsys: pyte
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"study": None}, "--from DIR: give the folder of a study"),
+        ({"study": None}, "study: give the folder of a study"),
         ({"study": "nowhere"}, "--from nowhere: there is no such folder"),
         ({"trial": "t009"}, "--trial t009: no trial in .* has ended that is called so; did you mean t00"),
         ({"trial": "smal"}, "did you mean small"),
         ({"trial": "zebra"}, "there are t001, t002, small, wide"),
         ({"workload": "gt-ssl"}, "--workload gt-ssl: the study in .* is of graphsage"),
-        ({"epochs": 0}, "--epochs 0: must be at least 1"),
-        ({"epochs": 10**6}, "--epochs 1000000: must be at most 100000"),
-        ({"threads": 0}, "--threads 0: must be at least 1"),
-        ({"seed": -1}, "--seed -1: must be at least 0"),
+        ({"epochs": 0}, "epochs=0: must be at least 1"),
+        ({"epochs": 10**6}, "epochs=1000000: must be at most 100000"),
+        ({"threads": 0}, "threads=0: must be at least 1"),
+        ({"seed": -1}, "seed=-1: must be at least 0"),
         ({"output": "ml-small"}, "--output ml-small: the folder is not empty"),
-        ({"exact": True, "device": "cuda"}, "--exact: on GPUs the last digits differ"),
-        ({"exact": True, "all_data": True}, "--exact and --all-data were both given"),
-        ({"exact": True, "epochs": 5}, "--exact and --epochs 5: the study's trial had another value"),
-        ({"exact": True, "seed": 5}, "--exact and --seed 5"),
-        ({"exact": True, "threads": 2}, "--exact and --threads 2"),
+        ({"exact": True, "device": "cuda"}, "exact=True: on GPUs the last digits differ"),
+        ({"exact": True, "all_data": True}, "exact and all_data were both given"),
+        ({"exact": True, "epochs": 5}, "exact and epochs=5: the study's trial had another value"),
+        ({"exact": True, "seed": 5}, "exact and seed=5"),
+        ({"exact": True, "threads": 2}, "exact and threads=2"),
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_written(small: Path, options: dict[str, Any], message: str) -> None:

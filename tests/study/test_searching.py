@@ -27,23 +27,7 @@ from tuner.trial import EpochReport, Trial
 from tuner.workloads.base import Workload
 from tuner.workloads.task import Selection
 
-OPTIONS: dict[str, Any] = {
-    "workload": (),
-    "mode": "quick",
-    "config": None,
-    "only": None,
-    "limit": None,
-    "overrides": (),
-    "data": "synthetic",
-    "skip_bad": False,
-    "seed": 0,
-    "seeds": 1,
-    "split_seed": None,
-    "space": None,
-    "search": "random",
-    "num_samples": 3,
-    "resume": None,
-}
+OPTIONS: dict[str, Any] = {"data": "synthetic", "search": "random", "num_samples": 3}
 
 
 class Spy(OptunaSearcher):
@@ -260,8 +244,7 @@ def test_a_suggestion_that_cannot_be_estimated_is_no_trial_and_ends_none(
 
 
 def chosen(**options: Any) -> tuple[list[Selection], str, LiveSearch | None]:
-    every = {**OPTIONS, **options}
-    return choose_searched(every, {}, every["workload"], every["search"])
+    return choose_searched(Settings.of({**OPTIONS, **options}), {})
 
 
 @pytest.fixture
@@ -288,9 +271,9 @@ def test_random_samples_are_configurations_with_defaults_and_overrides(space_fil
 
 def test_a_live_search_has_no_fewer_samples_than_before() -> None:
     space = {"lr": {"uniform": [0.1, 0.2]}}
-    every = {**OPTIONS, "space": space, "search": "optuna", "resume": "DIR", "num_samples": 1}
-    with pytest.raises(InputError, match=r"^--num-samples 1: DIR has 2 already: give no fewer$"):
-        choose_searched(every, {"configurations": [{"name": "a"}, {"name": "b"}]}, Toy(), "optuna")
+    settings = Settings(workload=Toy(), space=space, search="optuna", resume="DIR", num_samples=1)
+    with pytest.raises(InputError, match=r"^num_samples=1: DIR has 2 already: give no fewer$"):
+        choose_searched(settings, {"configurations": [{"name": "a"}, {"name": "b"}]})
 
 
 def test_samples_are_added_to_a_random_study(tmp_path: Path) -> None:
@@ -322,12 +305,12 @@ def test_a_mode_that_is_a_grid_is_a_space() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"search": "bayes"}, "--search bayes: choose one of grid, random, optuna"),
-        ({"num_samples": None}, "--search random: say by --num-samples how many"),
-        ({"num_samples": 0}, "--num-samples 0: must be at least 1"),
-        ({"search": "grid"}, "--num-samples 3: --search grid tries every combination: leave it out"),
-        ({"search": "optuna", "seeds": 2}, "--seeds 2: --search optuna trains each suggestion once: leave it out"),
-        ({"search": "optuna", "limit": 2}, "--limit 2: has no effect with --search optuna"),
+        ({"search": "bayes"}, "search='bayes': choose one of grid, random, optuna"),
+        ({"num_samples": None}, "search='random': say by num_samples how many"),
+        ({"num_samples": 0}, "num_samples=0: must be at least 1"),
+        ({"search": "grid"}, "num_samples=3: search='grid' tries every combination: leave it out"),
+        ({"search": "optuna", "seeds": 2}, "seeds=2: search='optuna' trains each suggestion once: leave it out"),
+        ({"search": "optuna", "limit": 2}, "limit=2: has no effect with search='optuna'"),
         ({"search": "optuna", "workload": ("graphsage", "gt-ssl")}, "takes one workload, not graphsage, gt-ssl"),
         ({"mode": "quick"}, "quick.yaml: a list of configurations cannot be searched: give 'space'"),
         ({"space": {"lr": {"uniform": [1, 0]}}}, "space: lr: uniform .* must rise"),
@@ -350,17 +333,17 @@ def test_a_space_is_not_a_list(space_file: str) -> None:
     ):
         tuner.estimate(config=space_file)
     for option in ({"space": {"lr": 0.1}}, {"num_samples": 3}):
-        with pytest.raises(InputError, match="has no effect without --search grid, random or optuna"):
+        with pytest.raises(InputError, match="has no effect without search"):
             tuner.run(**option)
-    with pytest.raises(InputError, match="--scheduler hyperband: choose one of fifo, asha, median"):
+    with pytest.raises(InputError, match="scheduler='hyperband': choose one of fifo, asha, median"):
         tuner.run(scheduler="hyperband")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("search", ["grid", "random", "optuna"])
 def test_an_object_of_ones_own_is_searched_as_it_is(search: str) -> None:
     own, number = Toy(), None if search == "grid" else 2
-    every = {**OPTIONS, "space": {"lr": {"choice": [0.1, 0.2]}}, "search": search, "num_samples": number}
-    (choice,), _, live = choose_searched(every, {}, own, search)
+    settings = Settings(workload=own, space={"lr": {"choice": [0.1, 0.2]}}, search=search, num_samples=number)
+    (choice,), _, live = choose_searched(settings, {})
     assert choice.workload is own
     assert (live is None) == (search != "optuna")
     assert live is None or live.workload is own

@@ -148,14 +148,14 @@ def test_means_of_what_is_not_there_are_refused(tmp_path: Path, options: dict[st
     ],
 )
 def test_times_are_read(text: str | float, seconds: float) -> None:
-    assert parse_seconds(text, "--time-limit") == seconds
+    assert parse_seconds(text, "time_limit") == seconds
 
 
 @pytest.mark.parametrize(
     "text", ["", "0", "0s", "-5", "1d", "half an hour", "1h30", "30m1h", "h", "nan", "inf", True, -3, "9" * 400]
 )
 def test_other_times_are_refused(text: str | float) -> None:
-    with pytest.raises(InputError, match=f"--time-limit {text}: must be a time above 0: seconds, or numbers with"):
+    with pytest.raises(InputError, match=f"time_limit={text!r}: must be a time above 0: seconds, or numbers with"):
         Settings(time_limit=text).check()
 
 

@@ -11,14 +11,13 @@ import pytest
 
 from tests.attempts import attempt
 from tests.toy import Toy, Wide
-from tuner.api.run import run_defaults
 from tuner.errors import InputError
 from tuner.machine.devices import ram_device
+from tuner.records.attempts import Attempt
 from tuner.search import configurations as space
 from tuner.spec.settings import Settings
-from tuner.study.again import its_options, run_again
-from tuner.study.given_again import _plain
 from tuner.study.planning import estimate_requests, to_trials
+from tuner.study.repeat import command, of_trial, settings_of_workload
 from tuner.study.selection import choose, chosen_before, parse_data
 from tuner.trial import Device
 from tuner.workloads.built_in import BUILT_IN
@@ -54,8 +53,7 @@ def given(text: str = "", folder: Path | None = None, **options: Any) -> Any:
     if text and folder:
         (folder / "own.yaml").write_text(text)
         options["config"] = str(folder / "own.yaml")
-    common = {"workload": (), "mode": "quick", "config": None, "data": "synthetic", "only": None, "limit": None}
-    return choose(**{**common, "seed": 0, **options})
+    return choose(Settings.of({"data": "synthetic", **options}), options.get("seed", 0))
 
 
 def test_a_mode_is_that_of_each_workload() -> None:
@@ -116,7 +114,7 @@ def test_grids_and_defaults_may_name_workloads(tmp_path: Path, text: str, expect
         ("configurations: [{workload: toy, name: a}, {workload: toy, name: a}]", {}, "used more than once"),
         ("{defaults: {workload: toy}, configurations: []}", {}, "the list of configurations is empty"),
         ("{defaults: {workload: toy}, configurations: [3]}", {}, "configuration 1: expected a mapping"),
-        (FILE, {"data": {"toi": "x"}}, "--data toi=x: no trial is of that workload; they are of toy-wide, toy"),
+        (FILE, {"data": {"toi": "x"}}, "data='toi=x': no trial is of that workload; they are of toy-wide, toy"),
     ],
 )
 def test_what_cannot_be_chosen_is_refused(tmp_path: Path, text: str, options: dict[str, Any], message: str) -> None:
@@ -128,9 +126,9 @@ def test_an_override_is_for_the_workloads_that_have_its_key() -> None:
     found, _ = given(workload=("toy", "toy-wide"), overrides=("width=7", "lr=0.25"))
     toy, wide = (each.configurations[0].values for each in found)
     assert (toy["lr"], wide["lr"], wide["width"], "width" in toy) == (0.25, 0.25, 7, False)
-    with pytest.raises(InputError, match=r"--set: .*unknown key 'depth'"):
+    with pytest.raises(InputError, match=r"overrides: .*unknown key 'depth'"):
         given(workload=("toy", "toy-wide"), overrides=("depth=7",))
-    with pytest.raises(InputError, match=r"--set: .*width = 99 is out of range"):
+    with pytest.raises(InputError, match=r"overrides: .*width = 99 is out of range"):
         given(workload=("toy", "toy-wide"), overrides=("width=99",))
 
 
@@ -151,7 +149,7 @@ def test_data_are_for_all_workloads_or_for_each_that_is_named(texts: tuple[str, 
 
 @pytest.mark.parametrize("texts", [("a", "b"), ("a", "toy=b"), ("toy=a", "toy=b")])
 def test_more_than_one_source_for_a_workload_is_refused(texts: tuple[str, ...]) -> None:
-    with pytest.raises(InputError, match=f"--data {texts[0]} --data {texts[1]}: give one for all, or one WORKLOAD="):
+    with pytest.raises(InputError, match=f"data={texts[0]!r} data={texts[1]!r}: give one for all, or one WORKLOAD="):
         parse_data(texts)
 
 
@@ -182,32 +180,34 @@ def test_what_a_study_has_tried_is_chosen_again() -> None:
     assert (len(toy.configurations), wide.configurations[0].values["width"]) == (1, 2)
 
 
+def repeated(settings: Settings, row: Attempt, study: dict[str, Any] | None = None) -> str:
+    own = settings_of_workload(settings, row, study or {"workload": "toy"})
+    return command(of_trial(own, row, 1)).partition(" -m tuner ")[2]
+
+
 def test_the_command_that_repeats_a_trial_has_what_is_of_its_workload_alone() -> None:
-    options = {
-        **run_defaults(),
-        "workload": ["toy", "toy-wide"],
-        "config": "own.yaml",
-        "data": {"toy": "t", "toy-wide": "w"},
-        "overrides": ["width=3", "lr=1"],
-    }
+    settings = Settings(
+        workload=["toy", "toy-wide"],
+        config="own.yaml",
+        data={"toy": "t", "toy-wide": "w"},
+        overrides=["width=3", "lr=1"],
+        skip_bad=True,  # which toys do not understand
+    )
     row = attempt(trial_id="t001", name="b c", **{"config/lr": 1.0})
     several = {"workload": ["toy", "toy-wide"]}
-    assert not its_options({**options, "skip_bad": True}, row, several)["skip_bad"]  # which toys do not understand
-    command = run_again(its_options(options, row, several), row, 1, run_defaults())
-    assert command.partition(" -m tuner ")[2] == (
+    assert repeated(settings, row, several) == (
         "--workload toy --config own.yaml --set lr=1 --data t --only 'b c' --threads 1"
     )
-    grown = run_again(run_defaults(), replace(row, attempts=2, limit_gb=2.251), 1, run_defaults())
+    grown = repeated(Settings(), replace(row, attempts=2, limit_gb=2.251))
     assert "--model-memory-gb 2.26" in grown  # with less it had run out of memory
 
 
 def test_the_command_that_repeats_a_trial_of_several_seeds_has_its_own_and_that_of_the_split() -> None:
-    options = {**run_defaults(), "seed": 3, "seeds": 5, "time_limit": "2h"}
+    settings = Settings(seed=3, seeds=5, time_limit="2h")
     row = attempt(name="a", seed=5)
-    assert run_again(options, row, 1, run_defaults()).endswith("--only a --threads 1 --seed 5 --split-seed 3")
-    assert run_again(options, replace(row, seed=3), 1, run_defaults()).endswith("--only a --threads 1 --seed 3")
-    own_split = run_again({**options, "split_seed": 5}, row, 1, run_defaults())
-    assert own_split.endswith("--only a --threads 1 --seed 5")
+    assert repeated(settings, row) == "--only a --seed 5 --split-seed 3 --threads 1"
+    assert repeated(settings, replace(row, seed=3)) == "--only a --seed 3 --threads 1"
+    assert repeated(settings.changed(split_seed=5), row) == "--only a --seed 5 --threads 1"
 
 
 def test_data_of_a_workload_without_a_trial_do_not_matter_to_what_a_study_has_tried() -> None:
@@ -217,62 +217,45 @@ def test_data_of_a_workload_without_a_trial_do_not_matter_to_what_a_study_has_tr
 
 
 def test_paths_are_taken_as_text(tmp_path: Path) -> None:
-    assert _plain({"data": {"toy": tmp_path}, "n": 1}) == {"data": {"toy": str(tmp_path)}, "n": 1}
+    settings = Settings(data={"toy": tmp_path}, output=tmp_path)
+    assert (settings.data, settings.output) == ({"toy": str(tmp_path)}, str(tmp_path))
 
 
 def test_the_training_loops_options_are_every_workloads_and_stand_only_where_they_are_given() -> None:
-    options: dict[str, Any] = {
-        "mode": "quick",
-        "config": None,
-        "data": "synthetic",
-        "only": "x",
-        "limit": 1,
-        "seed": 0,
-    }
-    choices, _ = choose(workload="toy", overrides=("clear_cache_every_n=4", "amp=0"), **options)
+    choices, _ = given(workload="toy", overrides=("clear_cache_every_n=4", "amp=0"), only="x", limit=1)
     (configuration,) = choices[0].configurations
     assert configuration.values == {"lr": 0.1, "weight_decay": 0.0, "epochs": 3, "fault": 0, "clear_cache_every_n": 4}
 
 
 def test_micro_batches_that_cannot_be_made_are_refused(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"mode": "quick", "data": "synthetic", "only": None, "limit": None, "seed": 0}
     own = tmp_path / "own.yaml"
     own.write_text("configurations: [{name: x, accumulation: 3}]")
     with pytest.raises(InputError, match="x: accumulation: workload toy has no batch to divide"):
-        choose(workload="toy", config=str(own), **options)
+        given(workload="toy", config=str(own))
     with pytest.raises(InputError, match="x: accumulation 3 does not divide batch_size 2048"):
-        choose(workload="graphsage", config=str(own), **options)
+        given(workload="graphsage", config=str(own))
 
 
 def test_bad_files_are_skipped_by_the_workloads_that_read_files(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"mode": "quick", "config": None, "only": None, "limit": None, "seed": 0}
-    with pytest.raises(InputError, match="--skip-bad: has no effect on the data of toy"):
-        choose(workload="toy", data="synthetic", skip_bad=True, **options)
+    with pytest.raises(InputError, match="skip_bad: has no effect on the data of toy"):
+        given(workload="toy", data="synthetic", skip_bad=True)
     (tmp_path / "configs" / "gt_ssl").mkdir()
     (tmp_path / "configs" / "gt_ssl" / "quick.yaml").write_text("configurations: [{name: x}]")
     for number in range(4):
         (tmp_path / f"{number}.swc").write_text("1 1 0 0 0 1 -1\n2 3 1 0 0 1 1\n" if number else "not a tree")
-    found, _ = choose(workload=["toy", "gt-ssl"], data={"gt-ssl": str(tmp_path)}, skip_bad=True, **options)
+    found, _ = given(workload=["toy", "gt-ssl"], data={"gt-ssl": str(tmp_path)}, skip_bad=True)
     assert [len(choice.load_data() or ()) for choice in found] == [0, 3]
     with pytest.raises(InputError, match=r"0.swc, line 1: 3 columns, .*; skip_bad=True leaves such files out"):
-        choose(workload="gt-ssl", data=str(tmp_path), **options)[0][0].load_data()
+        given(workload="gt-ssl", data=str(tmp_path))[0][0].load_data()
 
 
 def test_mixed_precision_is_refused_on_the_cpu_where_batches_vary(
     gpu_16gb: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Wide, "batches_vary", True)
-    options: dict[str, Any] = {
-        "mode": "quick",
-        "config": None,
-        "data": "synthetic",
-        "only": "x",
-        "limit": 1,
-        "seed": 0,
-    }
     settings = Settings(model_memory_gb=0.1)
     for workload, refused in (("toy", False), ("toy-wide", True)):
-        choices, _ = choose(workload=workload, overrides=("amp=1",), **options)
+        choices, _ = given(workload=workload, overrides=("amp=1",), only="x")
         tasks, trials = load_tasks(choices), to_trials(choices, settings)
         assert estimate_requests(tasks, trials, [gpu_16gb], settings).requests
         with pytest.raises(InputError, match="x: amp 1: not on the CPU") if refused else nullcontext():

@@ -64,7 +64,7 @@ def study(folder: Path, choices: list[Selection], executor: Executor | None = No
         Settings(**{**common, **memory, **settings}),
         label="test",
         command="a test",
-        again=lambda best, folder, plan: f"again {best.workload} {best.name}",
+        shows_end=True,
         executor=executor or InProcessExecutor(),
     )
 
@@ -96,7 +96,7 @@ def test_the_end_has_a_table_and_a_best_for_each_workload(tmp_path: Path, capsys
     assert [line for line in lines if line in ("toy", "toy-wide")] == ["toy", "toy-wide"]
     best = [line for line in lines if line.startswith("best: ")]
     assert best[0].startswith("best: toy/b, val_loss ")
-    assert best[0].endswith("Again: again toy b")
+    assert best[0].endswith(f"Again: tuner.load_best({str(tmp_path / 'out')!r})")
     assert best[1].startswith(f"best: toy-wide/{result.rows[2]['name']}, val_error ")
 
 

@@ -18,9 +18,11 @@ import torch
 import tuner
 from tests.toy import Toy
 from tuner.cli.main import cli
+from tuner.cli.options import chosen as chosen_in_terminal
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
 from tuner.records.study_json import classes, read_study
+from tuner.spec.commands import PlanOptions
 from tuner.spec.settings import Settings
 from tuner.study.result import StudyResult
 from tuner.study.resume import fingerprint
@@ -62,8 +64,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def chosen(workload: Any, **options: Any) -> Any:
-    common = {"mode": "quick", "config": None, "data": "", "only": None, "limit": None, "seed": 0}
-    return choose(workload=workload, **{**common, **options})
+    return choose(Settings.of({"workload": workload, **options}), 0)
 
 
 def study(workload: Any, folder: Path, **options: Any) -> StudyResult:
@@ -218,11 +219,12 @@ def test_what_its_own_code_raises_is_told_in_a_line_and_shown_by_debug(here: Pat
     (here / "mine.py").write_text(MINIMAL)
     with pytest.raises(InputError, match=r"workload mine: load_data\('a b', 0\) failed: FileNotFoundError: .*line 6"):
         chosen("mine:Mine", data="a b")[0][0].load_data()
-    with pytest.raises(InputError, match="--mode full: workload mine has no modes: give it a list by --config FILE"):
+    with pytest.raises(InputError, match="mode='full': workload mine:Mine has no modes: give it a list by config"):
         chosen("mine:Mine", mode="full")
     for words in (("--mode", "quick", "--workload", "mine:Mine"), ("--workload", "mine:Mine", "--mode", "quick")):
-        with pytest.raises(InputError, match="--mode: workload mine:Mine has no modes"):
-            cli.commands["plan"].make_context("plan", [*words])
+        context = cli.commands["plan"].make_context("plan", [*words])
+        with pytest.raises(InputError, match="mode='quick': workload mine:Mine has no modes"):
+            chosen_in_terminal(context, PlanOptions).check_selection()
     result = run("-m", "tuner", "--workload", "mine:Mine", "--output", "out", "--debug")
     assert (result.returncode, (here / "out").exists()) == (2, False)
     assert 'mine.py", line 6, in load_data' in result.stderr

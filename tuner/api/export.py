@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from tuner.api.report import metrics_used
-from tuner.errors import InputError
+from tuner.errors import InputError, ParameterError, option
 from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, JOURNAL_ONLY, Attempt
 from tuner.records.epochs import EPOCHS, Line, histories, read_epochs
 from tuner.records.journal import read_attempts
 from tuner.records.read_studies import RESULTS_FOLDER, newest_study
 from tuner.records.study_folder import ATTEMPTS
 from tuner.records.study_json import read_study
+from tuner.spec.commands import ExportOptions
+from tuner.spec.options import public
 from tuner.trial import ConfigValue
 
 if TYPE_CHECKING:
@@ -54,20 +56,13 @@ class Exported:
         return "\n".join([*(f"note: {note}" for note in self.notes), line])
 
 
-def export(
-    directory: str | Path | None = None, *, optuna: str | None = None, study_name: str | None = None
-) -> list[Exported]:
+@public(ExportOptions)
+def export(options: ExportOptions) -> list[Exported]:
     """Makes an Optuna study of a study: its trials with their parameters, values, states and epochs.
 
     A configuration that completed is COMPLETE, one that was pruned is PRUNED, and all others are FAIL, with status
     and error among their user attributes. What a parameter could have been is taken from the values that were tried:
     numbers span a range, on a logarithmic scale where it is wide, and everything else is a choice.
-
-    Args:
-        directory: the study's folder; by default the newest study under ``results/``.
-        optuna: where it goes: an Optuna storage's URL, such as "sqlite:///optuna.db".
-        study_name: what it is called there; by default as its folder. Of several workloads each is a study, with the
-            workload's name behind that.
 
     Returns:
         One for each workload.
@@ -76,7 +71,16 @@ def export(
         InputError: there is no such study, Optuna is not installed, the URL cannot be used, or the database has a
             study of that name already.
     """
-    url = _check_url(optuna)
+    return to_optuna(options)
+
+
+def to_optuna(options: ExportOptions) -> list[Exported]:
+    """What ``export`` does.
+
+    Raises:
+        InputError: as ``export``.
+    """
+    url, directory = _check_url(options.optuna), options.directory
     folder = newest_study(RESULTS_FOLDER) if directory is None else Path(directory)
     study = read_study(folder, "export")
     rows, notes = read_attempts(folder / ATTEMPTS)
@@ -85,7 +89,7 @@ def export(
         raise InputError(f"export {folder}: no attempt has ended yet; try again later")
     metrics = metrics_used(study, rows)
     curves = histories(read_epochs(folder / EPOCHS))
-    base = study_name or folder.resolve().name
+    base = options.study_name or folder.resolve().name
     made: list[Exported] = []
     with _storage(url) as storage:
         names = {each: f"{base}-{each}" if len(metrics) > 1 else base for each in metrics}
@@ -101,17 +105,19 @@ def export(
 
 def _check_url(url: str | None) -> str:
     if not url or not isinstance(url, str):
-        raise InputError("--optuna: say where the study goes, such as --optuna sqlite:///optuna.db")
+        raise InputError(
+            f"{option('optuna')}: say where the study goes, such as {option('optuna', 'sqlite:///optuna.db')}"
+        )
     if "://" not in url:
-        raise InputError(f"--optuna {url}: is no URL of a database; for a file give {SQLITE}{url}")
+        raise ParameterError("optuna", url, "is no URL of a database", f"for a file give {SQLITE}{url}")
     if url.startswith(SQLITE):
         file = Path(url.removeprefix(SQLITE))
         if file.is_dir() or not file.name:
-            raise InputError(f"--optuna {url}: is a folder; give the name of a file")
+            raise ParameterError("optuna", url, "is a folder", "give the name of a file")
         if not file.parent.is_dir():
-            raise InputError(f"--optuna {url}: there is no folder {file.parent}; make it or give another")
+            raise ParameterError("optuna", url, f"there is no folder {file.parent}", "make it or give another")
     if find_spec("optuna") is None:
-        raise InputError("--optuna: the package optuna is not installed: pip install 'tuner[optuna]'")
+        raise InputError(f"{option('optuna')}: the package optuna is not installed: pip install 'tuner[optuna]'")
     return url
 
 
@@ -151,7 +157,7 @@ def _storage(url: str) -> Iterator[Any]:
             raise
         said = " ".join(str(getattr(error, "orig", None) or error).split())[:200]
         raise InputError(
-            f"--optuna {_shown(url)}: cannot be used: {said}; give another, such as sqlite:///new.db"
+            f"{option('optuna', _shown(url))}: cannot be used: {said}; give another, such as sqlite:///new.db"
         ) from error
     finally:
         optuna.logging.set_verbosity(verbosity)
@@ -165,7 +171,8 @@ def _check_names(storage: Any, names: Any, url: str) -> None:
     for name in names:
         if name in there:
             raise InputError(
-                f"--optuna {_shown(url)}: has a study {name!r} already: give another name by --study-name, or take "
+                f"{option('optuna', _shown(url))}: has a study {name!r} already: give another name by "
+                f"{option('study_name')}, or take "
                 f"that one away: optuna delete-study --storage {_shown(url)} --study-name {name}"
             )
 

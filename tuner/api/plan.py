@@ -7,28 +7,25 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+from typing import Any
 
 from tuner.api.capacity import Capacity, capacity, card_sizes, imagined
-from tuner.errors import InputError
-from tuner.estimation.registry import Method
-from tuner.machine.devices import DeviceChoice, detect_devices
-from tuner.placement.packing import Packing, Plan, Schedule, simulate
+from tuner.errors import InputError, ParameterError, option
+from tuner.machine.devices import detect_devices
+from tuner.placement.packing import Plan, Schedule, simulate
 from tuner.records.attempts import Attempt
 from tuner.records.journal import read_attempts
 from tuner.records.study_folder import ATTEMPTS
 from tuner.records.study_json import read_study, workloads
-from tuner.search.configurations import Configs
+from tuner.spec.commands import PlanOptions
+from tuner.spec.options import public
 from tuner.spec.settings import Settings
 from tuner.study.auto_batch import Sized, packed_uniformly, size_batches
 from tuner.study.planning import estimate_requests, plan_requests, to_trials, usable
 from tuner.study.prerequisites import needed
-from tuner.study.selection import DEFAULT_DATA, DEFAULT_MODE, choose
+from tuner.study.selection import choose
 from tuner.trial import GB, Device, Request, Trial, is_auto, title
 from tuner.workloads.task import Selection, Tasks, describe, load_tasks
-
-if TYPE_CHECKING:
-    from tuner.workloads.lookup import Workloads
 
 Seconds = Callable[[Request], float]
 
@@ -66,101 +63,11 @@ class Forecast:
         return title(trial.workload, trial.name, several=several, seed=trial.seed if len(seeds) > 1 else None)
 
 
-class PlanOptions(TypedDict, total=False):
-    """The options of ``plan`` but for ``workload`` and ``gpu``, which decides what it returns."""
-
-    mode: str
-    config: Configs | None
-    overrides: Sequence[str]
-    data: str | Mapping[str, str]
-    skip_bad: bool
-    only: str | None
-    limit: int | None
-    auto_memory: bool
-    model_memory_gb: float
-    packing: Packing | None
-    gpu_memory_buffer_gb: float
-    device_memory_gb: float | None
-    max_workers: int | None
-    threads: int | None
-    epochs: int | None
-    seed: int
-    seeds: int
-    device: DeviceChoice
-    gpus: int | None
-    memory_estimation: Method
-    calibration: bool
-    expandable_segments: bool
-    like: str | None
-
-
-@overload
-def plan(workload: Workloads = (), *, gpu: None = None, **options: Unpack[PlanOptions]) -> Forecast: ...
-
-
-@overload
-def plan(workload: Workloads = (), *, gpu: str | Sequence[float], **options: Unpack[PlanOptions]) -> Capacity: ...
-
-
-def plan(
-    workload: Workloads = (),
-    *,
-    mode: str = DEFAULT_MODE,
-    config: Configs | None = None,
-    overrides: Sequence[str] = (),
-    data: str | Mapping[str, str] = DEFAULT_DATA,
-    skip_bad: bool = False,
-    only: str | None = None,
-    limit: int | None = None,
-    auto_memory: bool = False,
-    model_memory_gb: float = 1.5,
-    packing: Packing | None = None,
-    gpu_memory_buffer_gb: float = 2.0,
-    device_memory_gb: float | None = None,
-    max_workers: int | None = None,
-    threads: int | None = None,
-    epochs: int | None = None,
-    seed: int = 0,
-    seeds: int = 1,
-    device: DeviceChoice = "auto",
-    gpus: int | None = None,
-    gpu: str | Sequence[float] | None = None,
-    memory_estimation: Method = "auto",
-    calibration: bool = True,
-    expandable_segments: bool = False,
-    like: str | None = None,
-) -> Forecast | Capacity:
+@public(PlanOptions)
+def plan(options: PlanOptions) -> Forecast | Capacity:
     """Shows the packing of a study without running it: what ``tune plan`` prints.
 
-    Args:
-        workload: what would be trained; several names plan them side by side.
-        mode: a named list of configurations.
-        config: a file of your own instead of a mode, or its content, as ``run`` takes it.
-        overrides: ``"key=value"`` texts that replace values of every configuration.
-        data: "synthetic", "ml-100k", or a folder; or a mapping from workload to one of these.
-        skip_bad: leave out data files that cannot be used, such as SWC files, instead of refusing them all.
-        only: just the configuration of this name.
-        limit: just the first so many.
-        auto_memory: estimate every configuration's footprint.
-        model_memory_gb: what each trial is given without ``auto_memory``, in GB.
-        packing: "per-trial" (the default with ``auto_memory``) or "uniform".
-        gpu_memory_buffer_gb: memory to leave alone on each device, in GB.
-        device_memory_gb: use no more of each device than if it had this much, in GB.
-        max_workers: at most so many trials at once.
-        threads: CPU threads for each trial.
-        epochs: replaces every configuration's number of epochs.
-        seed: seed of the validation split.
-        seeds: every configuration is trained with so many seeds.
-        device: "cuda", "cpu", or "auto" for GPUs where there are any.
-        gpus: plan for so many GPUs of ``device_memory_gb`` each, which need not be there; their machines' CPU cores
-            are taken to be enough.
-        gpu: sizes of cards in GB, such as ``[8, 16, 24]`` or ``"8,16,24"``, which need not be there: says for each of
-            them what the study would be on one such card, and what would make the rest fit.
-        memory_estimation: how ``auto_memory`` estimates.
-        calibration: correct estimates by what earlier trials on this device needed.
-        expandable_segments: estimate with PyTorch's CUDA allocator option of that name.
-        like: the folder of a study whose trials tell how long an epoch takes. Without it nothing is known of time,
-            and only ratios are: a trial's time is taken to grow with its epochs and its memory.
+    Without ``like`` a trial's time is taken to grow with its epochs and its memory.
 
     Returns:
         The forecast; with ``gpu`` a ``Capacity``.
@@ -168,42 +75,38 @@ def plan(
     Raises:
         InputError: something given cannot be used.
     """
-    settings = Settings.from_options(locals())
+    return look_ahead(options)
+
+
+def look_ahead(options: PlanOptions) -> Forecast | Capacity:
+    """What ``plan`` returns.
+
+    Raises:
+        InputError: as ``plan``.
+    """
+    settings = Settings.of(options.given())
     settings.check()
-    sizes = card_sizes(gpu) if gpu is not None else []
+    sizes = card_sizes(options.gpu) if options.gpu is not None else []
     if sizes:
-        _check_alone(
-            device=None if device == "auto" else device,
-            gpus=gpus,
-            device_memory_gb=device_memory_gb,
-            like=like,
-            seeds=None if seeds == 1 else seeds,
-        )
-    found = [] if sizes else detect_devices(device) if gpus is None else _imagined(gpus, device_memory_gb)
-    devices = usable(found, settings)
-    selections, _ = choose(
-        workload=workload,
-        mode=mode,
-        config=config,
-        data=data,
-        skip_bad=skip_bad,
-        only=only,
-        limit=limit,
-        seed=seed,
-        overrides=overrides,
+        _check_alone(options)
+    gpus = options.gpus
+    found = (
+        [] if sizes else detect_devices(options.device) if gpus is None else _imagined(gpus, options.device_memory_gb)
     )
+    devices = usable(found, settings)
+    selections, _ = choose(settings, settings.data_seed)
     trials = to_trials(selections, settings)
     if any(is_auto(trial.config) for trial in trials):
         settings = packed_uniformly(settings)
     if sizes:
         _refuse_auto(trials)
         return capacity(load_tasks(selections), trials, sizes, settings)
-    rows = _finished_rows(like, [selection.workload.name for selection in selections]) if like else []
+    rows = _finished_rows(options.like, [selection.workload.name for selection in selections]) if options.like else []
     tasks = load_tasks(selections)
     sized = size_batches(tasks, trials, devices, settings)
     planned, requests = plan_requests(tasks, sized.estimates.requests, devices, settings)
     seconds = speed(rows)
-    uniform, _ = plan_requests(tasks, sized.estimates.requests, devices, replace(settings, packing="uniform"))
+    uniform, _ = plan_requests(tasks, sized.estimates.requests, devices, settings.changed(packing="uniform"))
     first = _first(tasks, selections, devices, settings)
     return Forecast(
         plan=planned,
@@ -227,7 +130,7 @@ def _first(
         InputError: it does not.
     """
     before = [replace(selection, configurations=needed(selection)) for selection in selections]
-    trials = to_trials(before, replace(settings, seeds=1, epochs=None))
+    trials = to_trials(before, settings.changed(seeds=1, epochs=None))
     estimates = estimate_requests(tasks, trials, devices, settings)
     return plan_requests(tasks, estimates.requests, devices, settings)[1] if trials else []
 
@@ -304,24 +207,23 @@ def _refuse_auto(trials: Sequence[Trial]) -> None:
     for trial in trials:
         if is_auto(trial.config):
             raise InputError(
-                f"--gpu: {trial.name} has a batch that is auto, which is another on each card: plan one card with "
-                "--gpus 1 --device-memory-gb GB, or give a number"
+                f"{option('gpu')}: {trial.name} has a batch that is auto, which is another on each card: plan one "
+                "card "
+                f"with {option('gpus')} and {option('device_memory_gb')}, or give a number"
             )
 
 
 def _imagined(gpus: int, memory_gb: float | None) -> list[Device]:
-    if gpus < 1:
-        raise InputError(f"--gpus {gpus}: must be at least 1")
     if memory_gb is None:
-        raise InputError(f"--gpus {gpus}: say how much memory each has, with --device-memory-gb")
+        raise ParameterError("gpus", gpus, f"say how much memory each has, with {option('device_memory_gb')}")
     return [imagined(int(memory_gb * GB), index) for index in range(gpus)]
 
 
-def _check_alone(**others: object) -> None:
-    """Refuses what ``--gpu`` leaves nothing to say for."""
-    for name, value in others.items():
-        if value is not None:
-            raise InputError(f"--gpu and --{name.replace('_', '-')} were both given: leave one of them out")
+def _check_alone(options: PlanOptions) -> None:
+    """Refuses what the sizes of cards leave nothing to say for."""
+    for name in ("device", "gpus", "device_memory_gb", "like", "seeds"):
+        if name in options.changes():
+            raise InputError(f"{option('gpu')} and {option(name)} were both given: leave one of them out")
 
 
 def _finished_rows(folder: str, names: Sequence[str]) -> list[Attempt]:

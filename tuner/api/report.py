@@ -7,30 +7,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tuner.api.run import command_again
-from tuner.errors import InputError
+from tuner.errors import InputError, ParameterError, option
 from tuner.records.attempts import Attempt
 from tuner.records.journal import read_attempts
 from tuner.records.read_studies import RESULTS_FOLDER, metric_of, newest_study
 from tuner.records.study_folder import ATTEMPTS
 from tuner.records.study_json import read_study, workloads
 from tuner.reporting.page.document import REPORT, check_replaceable, write_page
-from tuner.reporting.serving import PORT, LivePage, serve
+from tuner.reporting.serving import LivePage, serve
 from tuner.reporting.study_view import StudyView, read_study_view
+from tuner.spec.commands import PORT, ReportOptions
+from tuner.spec.options import public
+from tuner.study.repeat import how_to_repeat
 
 
-def report(
-    directory: str | Path | None = None, *, output: str | Path | None = None, watch: bool = False, port: int = PORT
-) -> Path:
+@public(ReportOptions)
+def report(options: ReportOptions) -> Path:
     """Writes a study as one HTML page that works offline: results, plots, and what memory did.
 
     What could not be read of the study is in the page, and a warning.
-
-    Args:
-        directory: the study's folder; by default the newest study under ``results/``.
-        output: the page's file; by default ``report.html`` in the study's folder.
-        watch: serve the page on the loopback address until Ctrl-C, and write it then; it follows a study that runs.
-        port: where it is served; 0 for any that is free.
 
     Returns:
         The page's file.
@@ -39,24 +34,21 @@ def report(
         InputError: there is no such study, the file cannot be written or is there and no earlier page, or the port is
             in use.
     """
-    file, notes = write_report(directory, output, watch, port)
+    file, notes = write_report(options)
     for note in notes:
-        warnings.warn(note, stacklevel=2)
+        warnings.warn(note, stacklevel=3)
     return file
 
 
-def write_report(
-    directory: str | Path | None, output: str | Path | None, watch: bool, port: int
-) -> tuple[Path, Sequence[str]]:
-    """What ``report`` does; parameters as there. Returns the page's file, and what could not be read, a line each.
+def write_report(options: ReportOptions) -> tuple[Path, Sequence[str]]:
+    """What ``report`` does. Returns the page's file, and what could not be read, a line each.
 
     Raises:
         InputError: as ``report``.
     """
-    if not 0 <= port <= 65535:
-        raise InputError(f"--port {port}: must be from 0 to 65535")
+    directory, output, watch, port = options.directory, options.output, options.watch, options.port
     if port != PORT and not watch:
-        raise InputError(f"--port {port}: has no effect without --watch")
+        raise ParameterError("port", port, f"has no effect without {option('watch')}")
     folder = newest_study(RESULTS_FOLDER) if directory is None else Path(directory)
     load_study_view(folder)  # what cannot be read is refused before anything is served or written
     file = folder / REPORT if output is None else Path(output)
@@ -74,9 +66,9 @@ def write_report(
 def _check_file(file: Path) -> None:
     """Refuses what the page must not or cannot be written over, before anything is served."""
     if file.is_dir():
-        raise InputError(f"--output {file}: is a folder; give the name of a file")
+        raise ParameterError("output", str(file), "is a folder", "give the name of a file")
     if not file.parent.is_dir():
-        raise InputError(f"--output {file}: there is no folder {file.parent}; make it or give another")
+        raise ParameterError("output", str(file), f"there is no folder {file.parent}", "make it or give another")
     try:
         check_replaceable(file)
     except OSError as error:
@@ -84,7 +76,7 @@ def _check_file(file: Path) -> None:
 
 
 def _refusal(file: Path, error: OSError) -> InputError:
-    return InputError(f"--output {file}: cannot be written: {error.strerror}; give another file")
+    return ParameterError("output", str(file), f"cannot be written: {error.strerror}", "give another file")
 
 
 def load_study_view(folder: Path) -> StudyView:
@@ -95,7 +87,7 @@ def load_study_view(folder: Path) -> StudyView:
     """
     study = read_study(folder, "report")
     metrics = metrics_used(study, read_attempts(folder / ATTEMPTS)[0])
-    return read_study_view(folder, metrics, lambda row: command_again(study, row, folder), "report")
+    return read_study_view(folder, metrics, lambda row: how_to_repeat(study, row, folder), "report")
 
 
 def metrics_used(study: Mapping[str, Any], rows: list[Attempt]) -> dict[str, str]:

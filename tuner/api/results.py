@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tuner.errors import InputError
 from tuner.records.attempts import STUDY, Attempt, Line
@@ -22,13 +21,14 @@ from tuner.records.row_queries import (
     sort_rows,
 )
 from tuner.records.study_json import classes
-from tuner.study.again import values_again
+from tuner.spec.commands import ResultsOptions
+from tuner.spec.options import public
+from tuner.study.repeat import how_to_repeat, values_again
 from tuner.workloads.built_in import BUILT_IN
 
 if TYPE_CHECKING:
     import pandas as pd
 
-EXAMPLES = {"--sort": "'-val_rmse'", "--where": "'hidden_dim>=64'", "--columns": "'name,val_rmse'"}
 OTHER_DATA = "these studies are of different data, or of other splits of them: their figures may not be comparable"
 
 
@@ -95,25 +95,9 @@ class Comparison:
         return len(set(self._prints(workload).values()) - {None}) > 1
 
 
-def results(
-    paths: str | Path | Sequence[str | Path] = (),
-    *,
-    sort: str | Sequence[str] = (),
-    where: str | Sequence[str] = (),
-    columns: str | Sequence[str] | None = None,
-    top: int | None = None,
-) -> pd.DataFrame:
+@public(ResultsOptions)
+def results(options: ResultsOptions) -> pd.DataFrame:
     """What studies came to, a row for each trial: what ``tune results`` shows.
-
-    Args:
-        paths: folders of studies, folders that hold some, and files like ``results.csv``; without one, the study
-            under ``results/`` that was begun last. They may still run.
-        sort: columns to sort each workload's rows by, ``"-column"`` or ``"column:desc"`` for the largest first; by
-            default completed ones come first, by their metric.
-        where: conditions that must all hold, such as ``"hidden_dim>=64"``; ``tuner/records/row_queries.py`` has
-            the rules.
-        columns: which columns, hyperparameters with or without ``config/``; by default all.
-        top: just the first so many of each workload.
 
     Returns:
         ``study``, then the columns of ``results.csv`` (seconds, GB of 2**30 bytes): numbers are numbers, whole ones
@@ -124,54 +108,41 @@ def results(
     """
     import pandas as pd
 
-    found = side_by_side(paths, sort=sort, where=where, columns=columns, top=top)
+    found = side_by_side(options)
     for note in found.notes:
-        warnings.warn(note, stacklevel=2)
+        warnings.warn(note, stacklevel=3)
     frame = pd.DataFrame(found.records(), columns=list(found.names))
     return frame.astype(dict.fromkeys((name for name in frame.columns if _with_gaps(found.rows, name)), "Int64"))
 
 
-def side_by_side(
-    paths: str | Path | Sequence[str | Path],
-    *,
-    sort: str | Sequence[str],
-    where: str | Sequence[str],
-    columns: str | Sequence[str] | None,
-    top: int | None,
-) -> Comparison:
-    """Reads studies and chooses what to show of them; parameters as for ``results``.
+def side_by_side(options: ResultsOptions) -> Comparison:
+    """Reads studies and chooses what to show of them.
 
     Raises:
         InputError: as ``results``.
     """
-    if top is not None and (isinstance(top, bool) or not isinstance(top, int)):
-        raise InputError(f"--top {top!r}: must be a whole number")
-    if top is not None and top < 1:
-        raise InputError(f"--top {top}: must be at least 1")
-    studies, unread = read_studies(paths)
+    studies, unread = read_studies(options.paths)
     by_label = dict(zip(labels(studies), studies, strict=True))
     rows = [replace(row, study=label) for label, study in by_label.items() for row in study.rows]
     known = [STUDY, *csv_columns(rows, expected=(name for study in studies for name in _expected(study)))]
     metrics = {name: metric_of(name, rows, studies) for name in dict.fromkeys(row.workload for row in rows)}
     rows = best_first(rows, metrics)
-    orders = [parse_order(text, known) for text in _listed(sort, "--sort")]
-    asked = _listed(where, "--where")
-    conditions = [parse_condition(text, known) for text in asked]
-    for text, condition in zip(asked, conditions, strict=True):
+    orders = [parse_order(text, known) for text in options.sort]
+    conditions = [parse_condition(text, known) for text in options.where]
+    for text, condition in zip(options.where, conditions, strict=True):
         check_number(condition, rows, text)
-    names = columns if columns is None or isinstance(columns, str) else _listed(columns, "--columns")
-    chosen = None if names is None else parse_columns(names, known)
+    chosen = None if options.columns is None else parse_columns(options.columns, known)
     matching = [row for row in rows if all(condition.holds(row) for condition in conditions)]
     shown = [
-        row for name in metrics for row in sort_rows([row for row in matching if row.workload == name], orders)[:top]
+        row
+        for name in metrics
+        for row in sort_rows([row for row in matching if row.workload == name], orders)[: options.top]
     ]
     return Comparison(by_label, metrics, rows, matching, shown, known, chosen, unread)
 
 
 def again(found: Comparison, row: Attempt) -> str:
     """How to have a row's configuration again: a command, a call, or the values as options of ``tune run``."""
-    from tuner.api.run import command_again
-
     study, name = found.studies[row.study], row.workload
     if study.about and name in (*BUILT_IN, *classes(study.about)):
         own = [each for each in found.rows if each.study == row.study]
@@ -179,7 +150,7 @@ def again(found: Comparison, row: Attempt) -> str:
         at_hand = isinstance(study.about.get("options"), Mapping) and classes(study.about).get(name, "") is not None
         if kept or at_hand:
             with suppress(InputError):  # a class that cannot be found from here
-                return f"Again: {command_again(study.about, row, study.path)}"
+                return f"Again: {how_to_repeat(study.about, row, study.path)}"
     return f"Its values: {values_again(row)}"
 
 
@@ -193,16 +164,3 @@ def _with_gaps(rows: Sequence[Attempt], column: str) -> bool:
     """Whether a column holds whole numbers, of which some are missing."""
     values = [value for row in rows if (value := row.value(column)) is not None]
     return 0 < len(values) < len(rows) and all(isinstance(value, int) for value in values)
-
-
-def _listed(texts: Any, option: str) -> list[str]:
-    """One text or several as a list.
-
-    Raises:
-        InputError: something is no text.
-    """
-    listed = [texts] if isinstance(texts, str) else list(texts) if isinstance(texts, Iterable) else [texts]
-    for each in listed:
-        if not isinstance(each, str):
-            raise InputError(f"{option} {each!r}: is no text; give {EXAMPLES[option]}, or a list of such texts")
-    return listed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import shlex
 import time
@@ -10,17 +9,18 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from tuner.errors import InputError
+from tuner.errors import InputError, ParameterError, Spelling, in_python, option
 from tuner.execution.worker import to_bytes
-from tuner.machine.devices import DeviceChoice
 from tuner.machine.interrupts import Immediate, orderly
 from tuner.records.study_folder import BEST, TRAIN
 from tuner.reporting.console import make_console, print_text
 from tuner.reporting.training import figures_table
+from tuner.spec.commands import TrainOptions
+from tuner.spec.options import public
 from tuner.spec.settings import Settings
-from tuner.study.again import arguments, load_again, program
+from tuner.spec.spelling import arguments
+from tuner.study.repeat import load_best_call, program
 from tuner.study.retraining.figures import differing, judge, written_figures
 from tuner.study.retraining.in_process import trained
 from tuner.study.retraining.model_folder import about_it, make_folder, save
@@ -31,9 +31,6 @@ from tuner.workloads.base import Workload
 from tuner.workloads.lookup import classes_of, texts_of
 from tuner.workloads.protocols import describe_data, joined_splits
 from tuner.workloads.task import TrainingTask
-
-if TYPE_CHECKING:
-    from tuner.workloads.lookup import Wanted
 
 
 @dataclass(frozen=True)
@@ -53,40 +50,11 @@ class TrainingResult:
     differences: Mapping[str, tuple[float | None, float | None]] | None
 
 
-def train(
-    study: str | Path | None = None,
-    *,
-    trial: str = "best",
-    workload: Wanted | None = None,
-    seed: int | None = None,
-    epochs: int | None = None,
-    all_data: bool = False,
-    exact: bool = False,
-    data: str | None = None,
-    device: DeviceChoice = "auto",
-    threads: int | None = None,
-    output: str | None = None,
-) -> TrainingResult:
+@public(TrainOptions)
+def train(options: TrainOptions) -> TrainingResult:
     """Trains one configuration of a study again, in this process: what ``tune train`` does.
 
     Ctrl-C ends it at once; the weights of the best epoch so far are saved then, too.
-
-    Args:
-        study: the study's folder.
-        trial: "best", a trial's id such as "t003", or the name of a configuration. With several seeds the best is the
-            configuration with the smallest mean over them; of a configuration its best trial is taken.
-        workload: whose trial, where the study has several workloads; or your own, as "module:Class", an object or its
-            class, where the study cannot say where that is.
-        seed: of weights, batches and dropout; by default the trial's. Where a configuration was trained with several,
-            it says which trial is meant. The data stay split as in the study.
-        epochs: train for so many; by default as many as the trial. The learning rate falls over all of them.
-        all_data: train on training, validation and test data together. The last epoch is kept then; without
-            ``epochs`` it is the one that was best in the study, with the learning rates that led there.
-        exact: fail unless the study's figures come out again, to the last digit as they are written; on the CPU.
-        data: where the data are now, if no longer where the study had them.
-        device: "cuda", "cpu", or "auto" for a GPU where there is any; with ``exact`` it is the CPU.
-        threads: CPU threads; by default as many as the study's trials had, as the last digits depend on that.
-        output: a folder for the model, new or empty; by default a new one under ``results/``.
 
     Raises:
         InputError: something given cannot be used, or there is not enough memory; nothing has been written.
@@ -95,28 +63,39 @@ def train(
         ExecutionError: memory has run out, or the model cannot be written.
         KeyboardInterrupt: after the best epoch's weights have been saved, if there was one.
     """
-    options = dict(locals())
-    _check(options)
-    past = find_trial(Path(options["study"]), trial, workload, seed)
+    return train_again(options, in_python)
+
+
+def train_again(options: TrainOptions, spelling: Spelling) -> TrainingResult:
+    """What ``train`` does; ``spelling`` is how what it prints names parameters.
+
+    Raises:
+        InputError: as ``train``, and whatever else it raises.
+    """
+    folder = _checked(options)
+    past = find_trial(folder, options.trial, options.workload, options.seed)
     run = plan_run(past, options)
-    found, same = load_data(run, data, exact)
-    target = choose_device("cpu" if exact and device == "auto" else device)
-    task = TrainingTask(past.workload, joined_splits(past.workload, found) if all_data else found)
+    found, same = load_data(run, options.data, options.exact)
+    target = choose_device("cpu" if options.exact and options.device == "auto" else options.device)
+    task = TrainingTask(past.workload, joined_splits(past.workload, found) if options.all_data else found)
     estimate = estimate_memory(task, run.trial, target)
-    console = make_console()
+    console = make_console(spelling)
     print_text(console, _head(run, describe_data(past.workload, found), target, estimate))
     for note in past.notes:
         print_text(console, f"note: {note}")
     if not same:
         print_text(
-            console, f"note: the data are not the study's, so figures are of something else: {data or past.source}"
+            console,
+            f"note: the data are not the study's, so figures are of something else: {options.data or past.source}",
         )
     check_room(run.trial, target, estimate)
-    folder = make_folder(output, run.trial.workload)
+    folder = make_folder(options.output, run.trial.workload)
     interrupt, began = Immediate(), time.time()
     with orderly(interrupt):
         fitted, broken = trained(run, task, target, folder, console, interrupt)
-        about = about_it(_command(options, past.workload), run, data or past.source, target, fitted, broken, began)
+        about = about_it(
+            _command(options, past.workload), run, options.data or past.source, target, fitted, broken, began
+        )
         save(folder, {BEST: to_bytes(run.trial, fitted), TRAIN: (json.dumps(about, indent=2) + "\n").encode()})
     here = written_figures(fitted)
     changed = run.changes or not same or broken or past.row.status != "completed"
@@ -124,30 +103,30 @@ def train(
     given = "" if _is_found_again(past.workload) else "workload=…"
     with suppress(OSError):  # nobody reads it any more
         console.print(figures_table(here, past.metrics, (run.trial.seed, past.row.seed)))
-        print_text(console, f"saved: {folder / BEST}; {load_again(folder, given)} gives the model")
+        print_text(console, f"saved: {folder / BEST}; {load_best_call(folder, given)} gives the model")
     if broken:
         print_text(
             console, f"interrupted: what is saved are the weights of epoch {here['best_epoch']}, the best so far"
         )
         raise KeyboardInterrupt
     if result.differences is not None:
-        judge(console, result.differences, past, target, exact)
+        judge(console, result.differences, past, target, options.exact)
     return result
 
 
-def _check(options: Mapping[str, Any]) -> None:
-    """Refuses what cannot be used whatever the study is."""
-    names = ("seed", "epochs", "threads", "device", "output")
-    given = {name: options[name] for name in names if options[name] is not None}
-    Settings.from_options(given).check()
-    if options["study"] is None:
-        raise InputError("--from DIR: give the folder of a study")
-    if options["exact"] and options["device"] == "cuda":
+def _checked(options: TrainOptions) -> Path:
+    """The study's folder; refuses what cannot be used whatever the study is."""
+    Settings.of({"output": options.output}).check()
+    if options.study is None:
+        raise InputError(f"{option('study')}: give the folder of a study")
+    if options.exact and options.device == "cuda":
+        rule = "on GPUs the last digits differ from run to run, as sums are made in any order"
+        raise ParameterError("exact", True, rule, f"use {option('device', 'cpu')}")
+    if options.exact and options.all_data:
         raise InputError(
-            "--exact: on GPUs the last digits differ from run to run, as sums are made in any order: use --device cpu"
+            f"{option('exact')} and {option('all_data')} were both given: on other data other figures come out"
         )
-    if options["exact"] and options["all_data"]:
-        raise InputError("--exact and --all-data were both given: on other data other figures come out")
+    return Path(options.study)
 
 
 def _head(run: Run, about: str, device: Device, estimate: MemoryEstimate) -> str:
@@ -168,11 +147,11 @@ def _is_found_again(workload: Workload) -> bool:
     return None not in classes_of([workload]).values()
 
 
-def _command(options: Mapping[str, Any], workload: Workload) -> str:
+def _command(options: TrainOptions, workload: Workload) -> str:
     """What a terminal would be told; a call, where the workload is an object that no text finds again."""
     if not _is_found_again(workload):
         return "tuner.train()"
-    if options["workload"] is not None:
-        options = {**options, "workload": texts_of(options["workload"])}
-    defaults = {name: parameter.default for name, parameter in inspect.signature(train).parameters.items()}
-    return f"{program()} {shlex.join(['train', *arguments(options, defaults)])}"
+    if options.workload is not None:
+        texts = texts_of(options.workload)
+        options = options.changed(workload=texts if isinstance(texts, str) else texts[0])
+    return f"{program()} {shlex.join(['train', *arguments(options)])}"

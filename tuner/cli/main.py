@@ -7,16 +7,28 @@ import json
 import re
 import sys
 import traceback
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import click
-from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from tuner.cli.completion import VARIABLE, complete_shells, complete_studies
-from tuner.cli.options import options
-from tuner.cli.spelling import in_terminal
-from tuner.errors import InputError, TunerError, WorkloadError
+from tuner.cli.completion import VARIABLE, complete_shells
+from tuner.cli.options import GroupedCommand, chosen, options
+from tuner.errors import InputError, TunerError, WorkloadError, spelled
+from tuner.spec.commands import (
+    CalibrateOptions,
+    EstimateOptions,
+    ExportOptions,
+    FitOptions,
+    OptimizeOptions,
+    PlanOptions,
+    ReportOptions,
+    ResultsOptions,
+    TrainOptions,
+)
+from tuner.spec.options import Options
+from tuner.spec.settings import Settings
+from tuner.spec.spelling import in_terminal
 
 DEFAULT_COMMAND = "run"
 CONFIG_SUFFIXES = (".yaml", ".yml", ".toml", ".json")
@@ -57,18 +69,29 @@ def cli() -> None:
     """
 
 
-@cli.command()
-@options(
-    "workload", "mode", "config", "overrides", "data", "skip_bad", "only", "limit", "auto_memory", "model_memory_gb"
-)
-@options("packing", "gpu_memory_buffer_gb", "device_memory_gb", "caps", "max_workers", "threads", "epochs", "seed")
-@options("seeds", "split_seed", "time_limit")
-@options("max_attempts", "retry_growth", "backoff", "backoff_max", "on_oom", "max_failures", "checkpoint_seconds")
-@options("output", "resume", "address", "device", "memory_estimation", "calibration", "expandable_segments")
-@options("search", "num_samples", "scheduler")
-@options("report", "tensorboard", "mlflow", "wandb", "dry_run", "debug")
-@click.pass_context
-def run(ctx: click.Context, /, debug: bool, **chosen: Any) -> None:
+def command(
+    spec: type[Options], *printing: str, without: Sequence[str] = ()
+) -> Callable[[Callable[..., object]], click.Command]:
+    """A command with the options of a specification, those of how it prints, and ``--debug``."""
+
+    def decorate(function: Callable[..., object]) -> click.Command:
+        made = click.pass_context(function)
+        made = click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")(made)
+        for name in reversed(printing):
+            made = PRINTING[name](made)
+        return cli.command(cls=GroupedCommand)(options(spec, without=without)(made))
+
+    return decorate
+
+
+PRINTING = {
+    "as_json": click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text."),
+    "as_csv": click.option("--csv", "as_csv", is_flag=True, help="Print CSV instead of text."),
+}
+
+
+@command(Settings)
+def run(ctx: click.Context, /, **_: object) -> None:
     """Tune a workload and leave a CSV of results.
 
     As many trials run side by side as each device's memory has room for; the plan says how many, and why.
@@ -76,18 +99,11 @@ def run(ctx: click.Context, /, debug: bool, **chosen: Any) -> None:
     """
     from tuner.api import run
 
-    given = {name for name in chosen if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
-    ctx.exit(run.run_given(chosen, given).exit_code)
+    ctx.exit(run.run_given(chosen(ctx, Settings)).exit_code)
 
 
-@cli.command()
-@click.argument("model", required=False, metavar="[MODEL.toml]")
-@options("workload", "mode", "config", "overrides", "data", "skip_bad", "only", "limit", "seed")
-@options("device", "memory_estimation", "calibration", "expandable_segments")
-@options("model_embd", "model_layer", "model_head", "model_positions", "batch_size", "seq_len")
-@options("mixed_precision", "checkpointing", "attention", "vocabulary", "tied")
-@options("as_json", "as_csv", "debug")
-def estimate(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
+@command(EstimateOptions, "as_json", "as_csv")
+def estimate(ctx: click.Context, /, as_json: bool, as_csv: bool, **_: object) -> None:
     """Say what training will take, without training.
 
     Of a workload's configurations; or, with MODEL.toml or options such as --model-embd, of a GPT-style transformer on
@@ -96,7 +112,8 @@ def estimate(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
     _check_formats(as_json, as_csv)
     from tuner.api import estimate
 
-    found = estimate.estimate(**chosen)
+    asked = chosen(ctx, EstimateOptions)
+    found = estimate.estimates(asked)
     if as_json:
         click.echo(json.dumps([estimate.to_record(*each) for each in found], indent=2))
     elif as_csv:
@@ -107,21 +124,14 @@ def estimate(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
         from tuner.reporting.plan_text import estimates_text
 
         click.echo(estimates_text(found))
-        if config := estimate.transformer(**chosen):
+        if config := estimate.transformer(asked):
             from tuner.cli.print_transformers import transformer_text
 
             click.echo(transformer_text(config, found))
 
 
-@cli.command()
-@options(
-    "workload", "mode", "config", "overrides", "data", "skip_bad", "only", "limit", "auto_memory", "model_memory_gb"
-)
-@options("packing", "gpu_memory_buffer_gb", "device_memory_gb", "max_workers", "threads", "epochs", "seed", "seeds")
-@options(
-    "device", "gpus", "gpu", "memory_estimation", "calibration", "expandable_segments", "like", "as_json", "debug"
-)
-def plan(debug: bool, as_json: bool, **chosen: Any) -> None:
+@command(PlanOptions, "as_json")
+def plan(ctx: click.Context, /, as_json: bool, **_: object) -> None:
     """Show how a study would be packed and how long it would take, without running it.
 
     On this machine's devices, on GPUs that need not be there (--gpus), or on single cards of several sizes (--gpu).
@@ -130,101 +140,79 @@ def plan(debug: bool, as_json: bool, **chosen: Any) -> None:
     from tuner.cli.print_capacity import capacity_text
     from tuner.cli.print_plan import forecast_text
 
-    found = plan.plan(**chosen)
+    found = plan.look_ahead(chosen(ctx, PlanOptions))
     if isinstance(found, capacity.Capacity):
         click.echo(json.dumps(capacity.to_record(found), indent=2) if as_json else capacity_text(found))
     else:
         click.echo(json.dumps(plan.to_record(found), indent=2) if as_json else forecast_text(found))
 
 
-@cli.command()
-@options("workload", "mode", "config", "overrides", "data", "skip_bad", "only", "limit", "seed", "footprint")
-@options("auto", "gpu_memory", "safety_margin", "target_effective_batch", "devices", "min_batch_size")
-@options("max_batch_size", "profile", "apply", "config_path", "dry_run_edits", "key")
-@options("device", "memory_estimation", "calibration", "expandable_segments", "as_json", "debug")
-def optimize(debug: bool, as_json: bool, **chosen: Any) -> None:
+@command(OptimizeOptions, "as_json")
+def optimize(ctx: click.Context, /, as_json: bool, **_: object) -> None:
     """Find the largest batch that fits a device, and write it into configuration files."""
     from tuner.api import optimize
 
-    found = optimize.optimize(**chosen)
+    asked = chosen(ctx, OptimizeOptions)
+    found = optimize.optimized(asked)
     if as_json:
         click.echo(json.dumps(optimize.to_record(found), indent=2))
     else:
         from tuner.cli.print_optimization import optimization_text
 
-        click.echo(optimization_text(found, chosen["dry_run"]))
+        click.echo(spelled(optimization_text(found, asked.dry_run), in_terminal))
 
 
-@cli.command()
-@options(
-    "workload",
-    "mode",
-    "config",
-    "data",
-    "skip_bad",
-    "only",
-    "limit",
-    "seed",
-    "device",
-    "expandable_segments",
-    "debug",
-)
-@click.pass_context
-def calibrate(ctx: click.Context, /, debug: bool, **chosen: Any) -> None:
+@command(CalibrateOptions)
+def calibrate(ctx: click.Context, /, **_: object) -> None:
     """Train each configuration for two epochs and keep what it took, to correct later estimates.
 
     Prints peak and estimate of each, before and after the correction.
     """
     from tuner.api import estimate
 
-    table = estimate.calibrate(**chosen)
+    table = estimate.calibrated_by_trials(chosen(ctx, CalibrateOptions))
     click.echo(table.to_string(index=False))
     ctx.exit(0 if (table.status == "completed").all() else 1)
 
 
-@cli.command()
-@options("study", "trial", "train_workload", "train_seed", "train_epochs", "all_data", "exact", "train_data")
-@options("device", "train_threads", "train_output", "debug")
-def train(debug: bool, **chosen: Any) -> None:
+@command(TrainOptions)
+def train(ctx: click.Context, /, **_: object) -> None:
     """Train one configuration of a study again: longer, on all the data, or to the same digits.
 
     In one process, without Ray. What it will take is estimated first, and refused if it is not free.
     """
-    from tuner.api.train import train as train_again
+    from tuner.api.train import train_again
 
-    train_again(**chosen)
+    train_again(chosen(ctx, TrainOptions), in_terminal)
 
 
 @cli.command()
 @click.argument("name", metavar="NAME")
-@options("debug")
-def new_workload(debug: bool, **chosen: Any) -> None:
+@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
+def new_workload(name: str) -> None:
     """Write a workload of your own to start from: NAME.py, which runs as it is.
 
     It is written into the current folder and never over a file that is there.
     """
     from tuner.api import new_workload
 
-    click.echo(new_workload.commands(new_workload.new_workload(**chosen)))
+    click.echo(new_workload.commands(new_workload.new_workload(name)))
 
 
-@cli.command()
-@options("rows", "footprint_output", "name", "batch", "overwrite", "debug")
-def fit_footprint(debug: bool, **chosen: Any) -> None:
+@command(FitOptions)
+def fit_footprint(ctx: click.Context, /, **_: object) -> None:
     """Fit a formula of memory to measured rows, and keep it as a footprint file.
 
     ROWS.csv has a column memory_gb (or peak_memory_gb), and a column for each variable; a study's results.csv is
     understood too.
     """
-    from tuner.sizing.footprints import fitting
+    from tuner.api.fit_footprint import fit
 
-    click.echo(fitting.fit_footprint(**chosen).text())
+    click.echo(fit(chosen(ctx, FitOptions)).text())
 
 
-@cli.command()
-@click.argument("paths", nargs=-1, metavar="[DIR|CSV]...", shell_complete=complete_studies)
-@options("sort", "where", "columns", "top", "as_json", "as_csv", "debug")
-def results(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
+@command(ResultsOptions, "as_json", "as_csv")
+def results(ctx: click.Context, /, as_json: bool, as_csv: bool, **_: object) -> None:
     """Show and compare what studies came to, also while they run.
 
     Each DIR is the folder of a study or holds such folders; without one, it is the study under results/ that was
@@ -233,7 +221,7 @@ def results(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
     _check_formats(as_json, as_csv)
     from tuner.api import results
 
-    found = results.side_by_side(**chosen)
+    found = results.side_by_side(chosen(ctx, ResultsOptions))
     for note in found.notes:
         click.echo(f"note: {note}", err=True)
     if as_json:
@@ -249,43 +237,37 @@ def results(debug: bool, as_json: bool, as_csv: bool, **chosen: Any) -> None:
         print_results(make_console(), found)
 
 
-@cli.command()
-@click.argument("directory", metavar="[DIR]", required=False, shell_complete=complete_studies)
-@click.option("--output", metavar="FILE", help="The page's file.  [default: report.html in the study's folder]")
-@click.option("--watch", is_flag=True, help="Serve the page on this machine until Ctrl-C, as the study goes on.")
-@click.option("--port", type=int, default=8765, show_default=True, metavar="N", help="Where --watch serves it.")
-@options("debug")
-def report(debug: bool, **chosen: Any) -> None:
+@command(ReportOptions)
+def report(ctx: click.Context, /, **_: object) -> None:
     """Write a study as one HTML page: a table, plots, and what memory did.
 
     DIR is the study's folder; by default the newest one under results/.
     """
     from tuner.api import report
 
-    file, notes = report.write_report(**chosen)
+    file, notes = report.write_report(chosen(ctx, ReportOptions))
     for note in notes:
         click.echo(f"note: {note}", err=True)
     click.echo(f"report: {file}")
 
 
-@cli.command()
-@click.argument("directory", metavar="[DIR]", required=False, shell_complete=complete_studies)
-@options("optuna", "study_name", "debug")
-def export(debug: bool, **chosen: Any) -> None:
+@command(ExportOptions)
+def export(ctx: click.Context, /, **_: object) -> None:
     """Make an Optuna study of a study, for optuna-dashboard and others.
 
     DIR is the study's folder; by default the newest one under results/.
     """
     from tuner.api import export
 
-    for made in export.export(**chosen):
+    for made in export.to_optuna(chosen(ctx, ExportOptions)):
         click.echo(made.text())
 
 
 @cli.command()
-@options("as_json", "debug")
+@PRINTING["as_json"]
+@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 @click.pass_context
-def doctor(ctx: click.Context, /, debug: bool, as_json: bool) -> None:
+def doctor(ctx: click.Context, /, as_json: bool) -> None:
     """Say what of this machine would stand in a study's way, and how to mend it.
 
     Python, torch, GPUs and who holds their memory, Ray, memory, disks, and which program the shell finds under the
@@ -300,8 +282,8 @@ def doctor(ctx: click.Context, /, debug: bool, as_json: bool) -> None:
 
 @cli.command()
 @click.argument("shell", metavar="bash|zsh|fish", shell_complete=complete_shells)
-@options("debug")
-def completion(debug: bool, **chosen: Any) -> None:
+@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
+def completion(shell: str) -> None:
     """Print the script that lets a shell complete commands, options, workloads, modes and studies' folders.
 
     Evaluate it where the shell starts: eval "$(tuner completion bash)" in ~/.bashrc, the same with zsh in ~/.zshrc,
@@ -309,7 +291,7 @@ def completion(debug: bool, **chosen: Any) -> None:
     """
     from tuner.cli import completion
 
-    click.echo(completion.completion(**chosen), nl=False)
+    click.echo(completion.completion(shell), nl=False)
 
 
 def _check_formats(as_json: bool, as_csv: bool) -> None:

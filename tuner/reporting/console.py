@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Container, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from tuner.errors import Spelling, in_python, spelled
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,12 +22,21 @@ def in_notebook() -> bool:
     return hasattr(shell, "kernel")  # a terminal's IPython has none
 
 
-def make_console() -> Console:
-    """Where a study writes: the terminal, or plain lines of any length."""
+def make_console(spelling: Spelling = in_python) -> Console:
+    """Where a study writes: the terminal, or plain lines of any length; ``spelling`` is how texts name parameters."""
     from rich.console import Console
 
+    class SpellingConsole(Console):
+        """A console that spells parameters for its reader."""
+
+        def print(self, *objects: object, **options: Any) -> None:
+            """Prints texts with their parameters spelled."""
+            super().print(
+                *(spelled(each, spelling) if isinstance(each, str) else each for each in objects), **options
+            )
+
     # A notebook is given plain lines, too, though it sets FORCE_COLOR, which rich takes for a terminal of 80 columns.
-    console = Console(highlight=False, force_jupyter=False, force_terminal=False if in_notebook() else None)
+    console = SpellingConsole(highlight=False, force_jupyter=False, force_terminal=False if in_notebook() else None)
     if not console.is_terminal:
         console.width = WIDE
     return console

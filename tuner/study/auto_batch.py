@@ -121,7 +121,7 @@ def packed_uniformly(settings: Settings) -> Settings:
             f"--packing per-trial: a batch of {AUTO} fills the share of a uniform plan: leave out --packing, or give "
             "the batch as a number"
         )
-    return replace(settings, packing="uniform")
+    return settings.changed(packing="uniform")
 
 
 def refuse_auto(selections: Sequence[Selection]) -> None:

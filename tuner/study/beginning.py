@@ -26,6 +26,7 @@ from tuner.study.auto_batch import Sized
 from tuner.study.live_search import LiveSearch, first_suggestions, fitting
 from tuner.study.planning import Estimates, plan_requests, whole_bytes
 from tuner.study.resume import check_same, ended, listed, remaining, with_more_samples, with_more_seeds
+from tuner.study.stored_options import how_it_runs
 from tuner.trial import Device, Request, Status, Trial, title
 from tuner.workloads.lookup import classes_of
 from tuner.workloads.task import Tasks, accumulated, describe, metrics_of
@@ -180,7 +181,7 @@ def _of_new(sized: Sized, plan: Plan, tasks: Tasks, settings: Settings) -> dict[
         "classes": classes_of([task.workload for task in tasks.values()]),
         "metrics": metrics_of(tasks),
         "data": describe(tasks),
-        "settings": dataclasses.asdict(settings),
+        "settings": how_it_runs(settings),
         "plan": {**dataclasses.asdict(plan), "workers": plan.workers},
         "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}},
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -190,7 +191,8 @@ def _of_new(sized: Sized, plan: Plan, tasks: Tasks, settings: Settings) -> dict[
 def _search_text(live: LiveSearch) -> str:
     """A line: what a live search adds to the plan."""
     return (
-        f"{'search':<10} {live.settings.search}: {live.left} more trials are suggested as there is room for them, "
+        f"{'search':<10} {live.settings.search_name}: {live.left} more trials are suggested as there is room for "
+        "them, "
         "and planned for as if they were like these"
     )
 

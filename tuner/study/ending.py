@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,24 +11,20 @@ from typing import TYPE_CHECKING, Any
 from tuner.errors import TunerError
 from tuner.estimation import calibration
 from tuner.estimation.registry import can_be_calibrated
-from tuner.placement.packing import Plan
 from tuner.records.attempts import Attempt
 from tuner.records.study_folder import RESULTS
 from tuner.reporting.console import print_table
 from tuner.reporting.result_tables import estimate_accuracy, has_seeds, print_averages, results_table
 from tuner.spec.settings import Settings
 from tuner.study.advice import Figures, advise
-from tuner.study.again import program
-from tuner.study.given_again import needs_objects
 from tuner.study.planning import estimation_service
+from tuner.study.repeat import how_to_repeat, program
 from tuner.study.result import StudyResult
+from tuner.study.resumed_options import needs_objects
 from tuner.trial import ACCUMULATION, GB, title
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-
-Again = Callable[[Attempt, Path, Plan], str]
 
 
 def learn_from(result: StudyResult, settings: Settings, console: Console) -> None:
@@ -50,7 +46,7 @@ def learn_from(result: StudyResult, settings: Settings, console: Console) -> Non
 
 
 def write_report(
-    console: Console, result: StudyResult, metrics: Mapping[str, str], again: Again | None
+    console: Console, result: StudyResult, metrics: Mapping[str, str], study: Mapping[str, Any]
 ) -> Path | None:
     """Writes the study's page; what goes wrong with it costs a line, as the results are complete without it."""
     folder = result.folder
@@ -59,8 +55,8 @@ def write_report(
         from tuner.reporting.page.document import REPORT, write_page
         from tuner.reporting.study_view import read_study_view
 
-        study = read_study_view(folder, metrics, lambda row: again(row, folder, result.plan) if again else "")
-        write_page(study, folder / REPORT)
+        page = read_study_view(folder, metrics, lambda row: how_to_repeat(study, row, folder))
+        write_page(page, folder / REPORT)
     except Exception as error:
         said = getattr(error, "strerror", None) or f"{type(error).__name__}: {' '.join(str(error).split())}"
         with suppress(OSError):
@@ -74,7 +70,7 @@ def print_end(
     console: Console,
     result: StudyResult,
     figures: Figures,
-    again: Again,
+    study: Mapping[str, Any],
     page: Path | None,
     *,
     tables: bool,
@@ -96,8 +92,8 @@ def print_end(
         if best:
             name = title(workload, best.name, several=several, seed=best.seed if has_seeds(rows) else None)
             which = "best single trial" if has_seeds(rows) else "best"
-            how = again(best, result.folder, result.plan)
-            lines.append(f"{which}: {name}, {metric} {best.number(metric):.4f}. Again: {how}")
+            again = how_to_repeat(study, best, result.folder, result.workloads[workload])
+            lines.append(f"{which}: {name}, {metric} {best.number(metric):.4f}. Again: {again}")
     console.print("\n".join(line for line in lines if line), markup=False, soft_wrap=True)
 
 
@@ -114,7 +110,7 @@ def _print_tables(console: Console, rows: Sequence[Attempt], metric: str) -> Non
         console.print(f"{len(others) - len(ran)} of {len(rows)} trials never started")
 
 
-def how_to_go_on(folder: Path, study: Mapping[str, Any]) -> str:
+def how_to_continue(folder: Path, study: Mapping[str, Any]) -> str:
     """The command, or the call, that goes on with a study that was ended early.
 
     Args:

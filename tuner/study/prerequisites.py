@@ -8,23 +8,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-from tuner.errors import ExecutionError, InputError
+from tuner.errors import ExecutionError, InputError, option
 from tuner.execution.loop import Executor
 from tuner.records.attempts import Attempt
 from tuner.records.study_folder import BEST
 from tuner.records.study_json import STUDY
 from tuner.reporting.console import make_console
 from tuner.spec.settings import Settings
+from tuner.spec.spelling import in_terminal
 from tuner.study.result import StudyResult
+from tuner.study.stored_options import to_stored
 from tuner.study.study import run_study
 from tuner.trial import Configuration
 from tuner.workloads.protocols import prerequisites
 from tuner.workloads.task import Selection
 
 # Options of such a study, whatever those of the others are: it is one trial, needed to its end.
-ALONE: Mapping[str, Any] = {"seeds": 1, "epochs": None, "search": None, "num_samples": None, "scheduler": "fifo"}
+ALONE: Mapping[str, object] = {
+    **{"seeds": 1, "epochs": None, "scheduler": "fifo"},
+    **{"search": None, "space": None, "num_samples": None},
+}
 
 
 def train_prerequisites(
@@ -32,20 +36,20 @@ def train_prerequisites(
     settings: Settings,
     *,
     command: str,
-    options: Mapping[str, Any] | None = None,
+    resumable: bool = False,
     make_executor: Callable[[], Executor] | None = None,
 ) -> tuple[list[Selection], Settings]:
     """The same selections and settings, with every prerequisite trained and its path filled in.
 
     Each is trained in a folder of its own, ``<output>-<name>`` or a new one under ``results/``, with the same options
-    as the study but for ``--epochs``. One that is in ``<output>-<name>`` already is gone on with, or taken from there
+    as the study but for ``epochs``. One that is in ``<output>-<name>`` already is gone on with, or taken from there
     if it is complete. A dry run shows its plan and fills in nothing. What is left of a limit of time is the study's.
 
     Args:
         selections: what to try of each workload.
         settings: the study's.
         command: what the user called.
-        options: the options of ``tune run`` that make the study.
+        resumable: the settings alone make the study, so ``study.json`` keeps them.
         make_executor: what runs the trials; Ray by default.
 
     Raises:
@@ -64,10 +68,10 @@ def train_prerequisites(
     for selection in selections:
         selection.load_checked()
     for selection, wanted in found:
-        study = _Study(selection, wanted, command, options, make_executor, tuple(paths))
+        study = _Study(selection, wanted, command, resumable, make_executor, tuple(paths))
         paths.append((wanted, study.run(_own_settings(settings, wanted.name, began))))
     filled = [selection if settings.dry_run else _filled(selection, paths) for selection in selections]
-    return filled, replace(settings, time_limit=_time_left(settings, began))
+    return filled, settings.changed(time_limit=_time_left(settings, began))
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ class _Study:
     selection: Selection
     wanted: Configuration
     command: str
-    options: Mapping[str, Any] | None
+    resumable: bool
     make_executor: Callable[[], Executor] | None
     trained: Sequence[tuple[Configuration, str]]  # before it, with their paths
 
@@ -91,7 +95,7 @@ class _Study:
                 settings,
                 label=self.wanted.name,
                 command=self.command,
-                options=None if self.options is None else _own_options(self.options, settings),
+                options=to_stored(settings) if self.resumable else None,
                 executor=self.make_executor() if self.make_executor else None,
             )
         except KeyboardInterrupt:
@@ -113,20 +117,18 @@ class _Study:
     def _remedy(self, folder: str, output: str | None, row: Attempt | None = None) -> str:
         status, again = (row.status, row.attempts) if row else ("interrupted", 0)
         if status == "diverged":  # it never runs again, and would end as before
-            return f"change what it is trained with, and remove {folder} or give another --output"
-        more = {
-            "failed": f" and --max-failures {again}",
-            "out_of_memory": f" and --max-attempts {again + 1}, or with more memory",
-        }.get(status, "")
+            return f"change what it is trained with, and remove {folder} or give another {option('output')}"
+        more = {"failed": ("max_failures", again), "out_of_memory": ("max_attempts", again + 1)}.get(status)
+        or_more = ", or with more memory," if status == "out_of_memory" else ""
         if output is not None:
-            return f"the same command{more} goes on with it"
+            return f"the same command{f' and {option(*more)}' if more else ''}{or_more} continues it"
         known = [*self.trained, (self.wanted, f"{folder}/{BEST}")]
         said = " and ".join(text for wanted, path in known if (text := self._given(wanted, path)))
-        resumed = f"tune --resume {folder}{more.removeprefix(' and')}"
-        return f"{resumed} goes on with it; then call the same command again, and {said}"
+        resumed = " ".join(["tune", in_terminal("resume", folder), *([in_terminal(*more)] if more else [])])
+        return f"{resumed}{or_more} continues it; then call the same command again, and {said}"
 
     def _given(self, wanted: Configuration, path: str) -> str:
-        """How a path is given to who needs it: --set is for all configurations, of which some may refuse it."""
+        """How a path is given to who needs it: an override is for all configurations, of which some may refuse it."""
         found = {
             each.name: key
             for each in self.selection.configurations
@@ -137,8 +139,8 @@ class _Study:
             return ""  # it is for another workload
         key = next(iter(found.values()))
         if len(found) == len(self.selection.configurations):
-            return f"add --set {key}={path}"
-        return f"give {key}: {path} to {', '.join(found)} in a file for --config"
+            return f"add {option('overrides', f'{key}={path}')}"
+        return f"give {key}: {path} to {', '.join(found)} in a file for {option('config')}"
 
 
 def _of(selection: Selection, configuration: Configuration) -> list[Configuration]:
@@ -181,13 +183,8 @@ def _filled(selection: Selection, paths: Sequence[tuple[Configuration, str]]) ->
 def _own_settings(settings: Settings, name: str, began: float) -> Settings:
     output = None if settings.output is None else f"{settings.output.rstrip('/')}-{name}"
     begun = output if output and (Path(output) / STUDY).exists() else None
-    alone = replace(settings, **ALONE, time_limit=_time_left(settings, began))
-    return replace(alone, output=None if begun else output, resume=begun)
-
-
-def _own_options(options: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
-    """The study's options as this small study has them, so that it can be gone on with."""
-    return {**options, **ALONE, "output": settings.output, "resume": settings.resume, "space": None}
+    alone = settings.changed(**ALONE, time_limit=_time_left(settings, began))
+    return alone.changed(output=None if begun else output, resume=begun)
 
 
 def _time_left(settings: Settings, began: float) -> str | float | None:

@@ -211,37 +211,6 @@ def _check_seeds(study: Study, described: Mapping[str, Any], folder: str) -> Non
         )
 
 
-def merged_options(
-    study: Study, given: Mapping[str, Any], defaults: Mapping[str, Any], folder: str
-) -> dict[str, Any]:
-    """The options of a study that is gone on with: its own, but those that were given beside ``--resume``.
-
-    The number of threads stays, as results depend on it; a limit of time is only ever one run's, and so is a folder,
-    which the settings then refuse.
-
-    Args:
-        study: the content of ``study.json``.
-        given: the options that were given, by their parameters' names.
-        defaults: their defaults.
-        folder: the study's, for messages.
-
-    Raises:
-        InputError: it was started from Python, with data that are not known here.
-    """
-    stored = study.get("options")
-    if not isinstance(stored, Mapping):
-        raise InputError(
-            f"--resume {folder}: it was started by {study.get('command', 'a Python program')}: call that again with "
-            f"resume={folder!r}"
-        )
-    chosen = {name: given.get(name, stored.get(name, default)) for name, default in defaults.items()}
-    if isinstance(given.get("data"), Mapping) and isinstance(stored.get("data"), Mapping):
-        chosen["data"] = {**stored["data"], **given["data"]}
-    threads = chosen["threads"] or study.get("plan", {}).get("threads")
-    anew = {"output": given.get("output"), "resume": folder, "dry_run": given.get("dry_run", False)}
-    return {**chosen, "threads": threads, "time_limit": given.get("time_limit"), **anew}
-
-
 def remaining(
     requests: Sequence[Request],
     attempts: Sequence[Attempt],

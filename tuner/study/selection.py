@@ -7,9 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.errors import InputError
+from tuner.errors import InputError, ParameterError, option
 from tuner.search.configurations import Configs, Schema, configurations, mode_file, read_configs, select, source_name
 from tuner.search.plain_values import plain_configs
+from tuner.spec.settings import DEFAULT_DATA, DEFAULT_MODE, SelectionOptions
 from tuner.trial import Configuration
 from tuner.workloads.base import Workload
 from tuner.workloads.built_in import BUILT_IN, DEFAULT_WORKLOAD, is_built_in
@@ -24,58 +25,42 @@ if TYPE_CHECKING:
     from tuner.workloads.lookup import Workloads
 
 Listing = Callable[[Sequence[str], Finder], dict[str, list[Configuration]]]
-DEFAULT_MODE = "quick"
-DEFAULT_DATA = ""  # each workload's own default
 
 
 def choose(
-    *,
-    workload: Workloads,
-    mode: str,
-    config: Configs | None,
-    data: str | Mapping[str, str],
-    only: str | None,
-    limit: int | None,
-    seed: int,
-    overrides: Sequence[str] = (),
-    skip_bad: bool = False,
-    listing: Listing | None = None,
+    options: SelectionOptions, data_seed: int, *, workload: Workloads | None = None, listing: Listing | None = None
 ) -> tuple[list[Selection], str]:
     """What is to be tried of each workload, and what the list of configurations is called.
 
+    An entry of a file without the key ``workload`` is for every workload asked for. Without a file, a workload that
+    is not built in has no modes, and one configuration of its defaults.
+
     Args:
-        workload: its name, ``module:Class``, an object or a class; or several; none for those that the file names,
-            else for the default one.
-        mode: a mode of each workload, where ``config`` is None. One that is not built in has no modes, and without a
-            file one configuration of its defaults.
-        config: a file of the user's own, or its content. An entry without the key ``workload`` is for every workload
-            asked for.
-        data: where the data of all workloads are, or where those of each are; the default for those it leaves out.
-        only: just the configurations of this name.
-        limit: just the first so many of each workload.
-        seed: drives the data's validation split.
-        overrides: ``key=value`` texts that replace values of every configuration of the workloads that have the key.
-        skip_bad: leave out data files that cannot be used.
+        options: what was asked for.
+        data_seed: drives the data's validation split.
+        workload: in the place of the options' own.
         listing: gives the configurations of these workloads, if it is not the file or the mode that lists them.
 
     Raises:
         InputError: one of these cannot be used; data are not looked at.
     """
-    find = Finder()
-    names = list(dict.fromkeys(find(wanted).name for wanted in as_list(workload)))
-    config = None if config is None else plain_configs(config)
+    options.check_selection()
+    find, mode = Finder(), options.mode
+    asked = options.workload if workload is None else workload
+    names = list(dict.fromkeys(find(wanted).name for wanted in as_list(asked)))
+    config = None if options.config is None else plain_configs(options.config)
     if config is not None and mode != DEFAULT_MODE:
-        raise InputError("--config and --mode were both given: leave one of them out")
+        raise InputError(f"{option('config')} and {option('mode')} were both given: leave one of them out")
     if listing:
         found = listing(names, find)
     elif config is not None:
         found = _of_configs(config, names, find)
     else:
         found = _of_mode(mode, names or [DEFAULT_WORKLOAD], find)
-    sources = _sources(data, found, find)
-    selected = _overridden(select(found, only=only, limit=limit), overrides, find)
+    sources = _sources(options.data, found, find)
+    selected = _overridden(select(found, only=options.only, limit=options.limit), options.overrides, find)
     label = label_of(config) or (mode if any(is_built_in(find(name)) for name in found) else "default")
-    return _selections(selected, sources, seed, skip_bad, find), label
+    return _choices(selected, sources, data_seed, options.skip_bad, find), label
 
 
 def label_of(config: Configs | None) -> str:
@@ -112,7 +97,7 @@ def chosen_before(
     found = _by_workload(listed, names, {}, find, source="study.json")
     if isinstance(data, Mapping):  # of it, what no trial needs was left out when the study was begun, too
         data = {name: source for name, source in data.items() if {name} & {*found, *map(classes.get, found)}}
-    return _selections(found, _sources(data, found, find), seed, skip_bad, find)
+    return _choices(found, _sources(data, found, find), seed, skip_bad, find)
 
 
 def source_of(data: str | Mapping[str, str], name: str, classes: Classes = NO_CLASSES) -> str:
@@ -123,7 +108,7 @@ def source_of(data: str | Mapping[str, str], name: str, classes: Classes = NO_CL
 
 
 def parse_data(texts: Sequence[str]) -> str | dict[str, str]:
-    """What is meant by the texts of ``--data``: one source for all workloads, or one for each that is named.
+    """What is meant by the texts of the option ``data``: one source for all workloads, or one for each that is named.
 
     Only the name of a built-in workload or ``module:Class`` is taken for one: folders may have ``=`` in their names.
 
@@ -135,7 +120,8 @@ def parse_data(texts: Sequence[str]) -> str | dict[str, str]:
     """
     named = dict(text.split("=", 1) for text in texts if "=" in text and is_workload(text.partition("=")[0]))
     if len(named) < len(texts) and len(texts) > 1:
-        raise InputError(f"--data {' --data '.join(texts)}: give one for all, or one WORKLOAD=NAME|DIR for each")
+        given = " ".join(option("data", text) for text in texts)
+        raise InputError(f"{given}: give one for all, or one WORKLOAD=NAME|DIR for each")
     return named or (texts[0] if texts else DEFAULT_DATA)
 
 
@@ -150,7 +136,9 @@ def _of_mode(mode: str, names: Sequence[str], find: Finder) -> dict[str, list[Co
         workload = find(name)
         if not is_built_in(workload):
             if mode != DEFAULT_MODE:
-                raise InputError(f"--mode {mode}: workload {name} has no modes: give it a list by --config FILE")
+                raise ParameterError(
+                    "mode", mode, f"workload {name} has no modes: give it a list by {option('config')}"
+                )
             found[name] = configurations([{}], workload.schema, finish=finish_of(workload))
             continue
         path = mode_file(name, mode)
@@ -205,7 +193,7 @@ def _workload(name: str, find: Finder, source: str) -> Workload:
     try:
         return find(name)
     except InputError as error:
-        raise InputError(f"{source}: {error}") from error
+        raise InputError(f"{source}: {error.text}") from error
 
 
 def _of_schema(values: Mapping[str, Any], schema: Schema, schemas: Collection[Schema]) -> dict[str, Any]:
@@ -218,28 +206,30 @@ def _of_schema(values: Mapping[str, Any], schema: Schema, schemas: Collection[Sc
 def _overridden(
     found: Mapping[str, Sequence[Configuration]], overrides: Sequence[str], find: Finder
 ) -> dict[str, Sequence[Configuration]]:
-    """The configurations with the values of ``--set``, each workload with those that it has."""
+    """The configurations with the values of ``overrides``, each workload with those that it has."""
     given = dict(parse_override(text) for text in overrides)
     schemas = {name: find(name).schema for name in found}
     replaced = {}
     for name, listed in found.items():
         values = _of_schema(given, schemas[name], schemas.values())
-        configurations([values], schemas[name], source="--set")  # a fault is told once, not for each
+        configurations([values], schemas[name], source=option("overrides"))  # a fault is told once, not for each
         entries = [{**each.values, **values, "name": each.name} for each in listed]
         finish = finish_of(find(name))
-        replaced[name] = configurations(entries, schemas[name], source="--set", finish=finish) if values else listed
+        replaced[name] = (
+            configurations(entries, schemas[name], source=option("overrides"), finish=finish) if values else listed
+        )
     return replaced
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """The hyperparameter and the value that a text of ``--set`` names.
+    """The hyperparameter and the value that a text of ``overrides`` names.
 
     Raises:
         InputError: it has no ``=``.
     """
     key, equals, value = text.partition("=")
     if not equals:
-        raise InputError(f"--set {text}: expected KEY=VALUE")
+        raise ParameterError("overrides", text, "expected KEY=VALUE")
     if value in ("true", "false"):
         return key, value == "true"
     try:
@@ -258,17 +248,19 @@ def _sources(data: str | Mapping[str, str], names: Collection[str], find: Finder
     for key, source in given.items():
         name = find(key).name if SPEC.fullmatch(key) else key
         if name not in names:
-            raise InputError(f"--data {key}={source}: no trial is of that workload; they are of {', '.join(names)}")
+            raise ParameterError(
+                "data", f"{key}={source}", f"no trial is of that workload; they are of {', '.join(names)}"
+            )
         found[name] = source
     return {name: found.get(name) or find(name).default_data for name in names}
 
 
-def _selections(
+def _choices(
     found: Mapping[str, Sequence[Configuration]], sources: Mapping[str, str], seed: int, skip_bad: bool, find: Finder
 ) -> list[Selection]:
     named = [find(name) for name in found]
     if skip_bad and not any(workload.skips_bad_files for workload in named):
-        raise InputError(f"--skip-bad: has no effect on the data of {', '.join(found)}")
+        raise InputError(f"{option('skip_bad')}: has no effect on the data of {', '.join(found)}")
     chosen = []
     for workload in named:
         load = partial(load_data, workload, sources[workload.name], seed)

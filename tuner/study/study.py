@@ -27,7 +27,7 @@ from tuner.study.beginning import (
     print_monitoring,
     print_needs,
 )
-from tuner.study.ending import Again, how_to_go_on, learn_from, print_end, write_report
+from tuner.study.ending import how_to_continue, learn_from, print_end, write_report
 from tuner.study.live_search import LiveSearch
 from tuner.study.planning import to_trials, usable
 from tuner.study.result import StudyResult
@@ -44,7 +44,7 @@ def run_study(
     label: str,
     command: str,
     options: Mapping[str, Any] | None = None,
-    again: Again | None = None,
+    shows_end: bool = False,
     executor: Executor | None = None,
     returns_table: bool = False,
     from_python: bool = False,
@@ -58,7 +58,7 @@ def run_study(
         label: ends the default folder's name: the mode.
         command: what the user called, for ``study.json``.
         options: the options of ``tune run`` that make this study, with which ``--resume`` makes it again.
-        again: from a workload's best row, the folder and the plan, how to have that trial again; None prints no end.
+        shows_end: print tables, advice and how to repeat the best trial.
         executor: what runs the trials; Ray by default.
         returns_table: the caller returns a table that a notebook shows, so that none is printed there.
         from_python: the user called a function, so that advice names its parameters.
@@ -123,15 +123,15 @@ def run_study(
         )
         if settings.auto_memory and settings.calibration:
             learn_from(result, settings, console)
-        page = write_report(console, result, metrics_of(tasks), again) if settings.report else None
+        page = write_report(console, result, metrics_of(tasks), study) if settings.report else None
         with suppress(OSError):  # nobody reads it any more: a closed pipe or terminal
-            if again:
+            if shows_end:
                 figures = Figures(result.trials, attempts, plan, settings, metrics_of(tasks), from_python)
-                print_end(console, result, figures, again, page, tables=not (returns_table and in_notebook()))
+                print_end(console, result, figures, study, page, tables=not (returns_table and in_notebook()))
             if live and not broken and (early := live.ended_early()):
                 console.print(early, markup=False, soft_wrap=True)
             if broken:
-                console.print(how_to_go_on(folder.path, study), markup=False, soft_wrap=True)
+                console.print(how_to_continue(folder.path, study), markup=False, soft_wrap=True)
         if isinstance(broken, KeyboardInterrupt):
             raise broken
     return result

@@ -198,12 +198,12 @@ def of_two(config: Any, data: Any) -> None:
         ({"trainable": 3}, "trainable 3: must be a function of a configuration, or a subclass"),
         ({"trainable": Device}, "must be a function of a configuration, or a subclass"),
         ({"trainable": of_two}, "trainable of_two: must take one argument, the configuration"),
-        ({"retry_growth": 1}, "--retry-growth 1: must be more than 1"),
-        ({"max_attempts": 0}, "--max-attempts 0: must be at least 1"),
-        ({"backoff": "soon"}, "--backoff 'soon': must be a number"),
+        ({"retry_growth": 1}, "retry_growth=1: must be more than 1"),
+        ({"max_attempts": 0}, "max_attempts=0: must be at least 1"),
+        ({"backoff": "soon"}, "backoff='soon': must be a number"),
         ({"on_oom": "accumulate"}, "on_oom='accumulate': a trainable of Tune"),
-        ({"on_oom": "explode"}, "--on-oom explode: choose one of"),
-        ({"device": "tpu"}, "unknown device 'tpu'"),
+        ({"on_oom": "explode"}, "on_oom='explode': choose one of"),
+        ({"device": "tpu"}, "device='tpu': choose one of"),
     ],
 )
 def test_bad_input_is_one_line(arguments: dict[str, Any], message: str) -> None:

@@ -59,9 +59,17 @@ def memory_aware(
     Raises:
         InputError: an argument cannot be used, or every trial needs more memory than there is.
     """
-    options = {name: value for name, value in locals().items() if name in Settings.__dataclass_fields__}
-    settings = Settings.from_options(options)
-    settings.check()
+    settings = Settings(
+        device=device,
+        device_memory_gb=device_memory_gb,
+        gpu_memory_buffer_gb=gpu_memory_buffer_gb,
+        caps=caps,
+        max_attempts=max_attempts,
+        retry_growth=retry_growth,
+        backoff=backoff,
+        backoff_max=backoff_max,
+        on_oom=on_oom,
+    )
     if on_oom == "accumulate":
         rule = 'a trainable of Tune decides its batches itself; use "grow" or "fail"'
         raise ParameterError("on_oom", on_oom, rule)

@@ -63,26 +63,17 @@ class FootprintFit:
         return "\n".join([*lines, *(f"left out: {each}" for each in self.left_out)])
 
 
-def fit_footprint(
+def fitted(
     rows: Rows,
-    output: str | Path | None = None,
-    name: str | None = None,
-    batch: str = "batch_size",
-    overwrite: bool = False,
+    output: str | Path | None,
+    name: str | None,
+    batch: str,
+    overwrite: bool,
 ) -> FootprintFit:
-    """Fits a footprint to measured rows, and writes it where an output is given.
-
-    Args:
-        rows: a CSV file, or its rows as mappings or a DataFrame: a column of measured GB (2**30 bytes), ``memory_gb``
-            or ``peak_memory_gb``, and columns of variables. A study's ``results.csv`` is understood: its batches are
-            the samples of an optimizer step, so they are divided by the accumulation.
-        output: the footprint's TOML file.
-        name: of the model; by default the output's, or the rows'.
-        batch: which column is the batch.
-        overwrite: replace an output that is there.
+    """What ``tuner.fit_footprint`` does, with its options.
 
     Raises:
-        InputError: the rows cannot be read, are too few, or say nothing of the batch; the output is there already.
+        InputError: as there.
     """
     if output is not None:
         check_new(output, overwrite=overwrite)

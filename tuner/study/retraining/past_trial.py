@@ -15,9 +15,10 @@ from tuner.records.journal import read_attempts
 from tuner.records.seed_statistics import best_by_mean
 from tuner.records.study_folder import ATTEMPTS
 from tuner.records.study_json import STUDY, classes, read_study, workloads
-from tuner.study.given_again import CALL
+from tuner.spec.settings import DEFAULT_DATA
 from tuner.study.resume import fingerprint
-from tuner.study.selection import DEFAULT_DATA, chosen_before, source_of
+from tuner.study.selection import chosen_before, source_of
+from tuner.study.stored_options import CALL
 from tuner.trial import ACCUMULATION, Config
 from tuner.workloads.base import Workload
 from tuner.workloads.lookup import WAS_OBJECT, find_workload

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tuner.errors import InputError
+from tuner.errors import InputError, ParameterError, option
 from tuner.machine.devices import DeviceChoice, detect_devices
+from tuner.spec.commands import TrainOptions
 from tuner.spec.settings import Settings
 from tuner.study.planning import estimate_requests
 from tuner.study.retraining.past_trial import PastTrial
@@ -37,35 +37,37 @@ class Run:
     changes: tuple[str, ...]
 
 
-def plan_run(past: PastTrial, options: Mapping[str, Any]) -> Run:
+def plan_run(past: PastTrial, options: TrainOptions) -> Run:
     """What is trained.
 
     Args:
         past: the study's trial.
-        options: the parameters of ``train``.
+        options: what ``train`` was asked for.
 
     Raises:
         InputError: with ``exact`` something is not as it was, or the trial has no figures.
     """
     config, row = past.config, past.row
-    seed = row.seed if options["seed"] is None else options["seed"]
-    threads = options["threads"] or past.threads
-    epochs = options["epochs"] or int(config["epochs"])
+    seed = row.seed if options.seed is None else options.seed
+    threads = options.threads or past.threads
+    epochs = options.epochs or int(config["epochs"])
     most = numeric_hyperparameter(past.workload, "epochs").high
     if epochs > most:
-        raise InputError(f"--epochs {epochs}: must be at most {most:g}")
+        raise ParameterError("epochs", epochs, f"must be at most {most:g}")
     was = {"seed": (seed, row.seed), "epochs": (epochs, config["epochs"]), "threads": (threads, past.threads)}
-    changes = [f"--{name} {now}" for name, (now, before) in was.items() if now != before]
-    if options["exact"]:
+    changes = [option(name, now) for name, (now, before) in was.items() if now != before]
+    if options.exact:
         _check_exact(past, changes)
     last = epochs
-    if options["all_data"] and options["epochs"] is None:
+    if options.all_data and options.epochs is None:
         last = int(row.metrics.get("best_epoch") or 0)
         if not last:
-            raise InputError(f"--all-data: {row.trial_id} ({row.status}) has no best epoch: say --epochs N")
+            raise InputError(
+                f"{option('all_data')}: {row.trial_id} ({row.status}) has no best epoch: give {option('epochs')}"
+            )
     trial = Trial(row.trial_id, row.workload, row.name, {**config, "epochs": epochs}, seed)
-    changes += ["--all-data"] * options["all_data"]
-    return Run(past, trial, threads, options["all_data"], last, tuple(changes))
+    changes += [option("all_data")] * options.all_data
+    return Run(past, trial, threads, options.all_data, last, tuple(changes))
 
 
 def load_data(run: Run, source: str | None, exact: bool) -> tuple[Any, bool]:
@@ -78,7 +80,9 @@ def load_data(run: Run, source: str | None, exact: bool) -> tuple[Any, bool]:
     same = run.past.has_data(data)
     if exact and not same:
         where = source or run.past.source
-        raise InputError(f"--exact: the data in {where} are not those of the study: give them by --data")
+        raise InputError(
+            f"{option('exact')}: the data in {where} are not those of the study: give them by {option('data')}"
+        )
     return data, same
 
 

@@ -1,0 +1,713 @@
+# Made by scripts/generate from the specification in tuner/spec; do not edit.
+"""Parallel hyperparameter tuning that gives every trial the memory it needs, and no more."""
+
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from tuner.api.capacity import Capacity as Capacity
+from tuner.api.export import Exported as Exported
+from tuner.api.optimize import Optimization as Optimization
+from tuner.api.plan import Forecast as Forecast
+from tuner.api.train import TrainingResult as TrainingResult
+from tuner.machine.devices import DeviceChoice as DeviceChoice
+from tuner.placement.packing import Packing as Packing
+from tuner.placement.retry import OnOom as OnOom
+from tuner.reporting.frame import StudyFrame as StudyFrame
+from tuner.search.configurations import Configs as Configs
+from tuner.search.schedulers import SchedulerName as SchedulerName
+from tuner.sizing.footprints.fitting import FootprintFit as FootprintFit
+from tuner.sizing.transformers.formula import Attention as Attention
+from tuner.spec.commands import CardSizes as CardSizes
+from tuner.spec.commands import Model as Model
+from tuner.spec.commands import Paths as Paths
+from tuner.spec.commands import Rows as Rows
+from tuner.spec.commands import Step as Step
+from tuner.spec.commands import Table as Table
+from tuner.spec.settings import Search as Search
+from tuner.spec.settings import Space as Space
+from tuner.study.result import StudyResult as StudyResult
+from tuner.trial import MemoryEstimate as MemoryEstimate
+from tuner.workloads.lookup import Wanted as Wanted
+from tuner.workloads.lookup import Workloads as Workloads
+import pandas as pd
+from tuner.errors import DataError as DataError
+from tuner.errors import ExecutionError as ExecutionError
+from tuner.trial import Hyperparameter as Hyperparameter
+from tuner.errors import InputError as InputError
+from tuner.sizing.batch_size_finder.budget import MemoryBudget as MemoryBudget
+from tuner.trial import TextHyperparameter as TextHyperparameter
+from tuner.errors import TunerError as TunerError
+from tuner.workloads.base import Workload as Workload
+from tuner.estimation.formulas.graphsage import auto_estimate_memory_from_configs as auto_estimate_memory_from_configs
+from tuner.api.compare import compare as compare
+from tuner.cli.completion import completion as completion
+from tuner.sizing.batch_size_finder.batch_size import compute_batch_size as compute_batch_size
+from tuner.health.doctor import doctor as doctor
+from tuner.sizing.transformers.gpu_memory import estimate_gpu_memory_requirements as estimate_gpu_memory_requirements
+from tuner.estimation.formulas.graphsage import estimate_model_memory as estimate_model_memory
+from tuner.records.weights import load_best as load_best
+from tuner.sizing.memory_state import log_memory_state as log_memory_state
+from tuner.integrations.ray_tune.wrap import memory_aware as memory_aware
+from tuner.api.new_workload import new_workload as new_workload
+
+__all__ = [
+    "DataError",
+    "ExecutionError",
+    "Hyperparameter",
+    "InputError",
+    "MemoryBudget",
+    "TextHyperparameter",
+    "TunerError",
+    "Workload",
+    "auto_estimate_memory_from_configs",
+    "calibrate",
+    "compare",
+    "completion",
+    "compute_batch_size",
+    "doctor",
+    "estimate",
+    "estimate_gpu_memory_requirements",
+    "estimate_model_memory",
+    "export",
+    "fit_footprint",
+    "load_best",
+    "log_memory_state",
+    "memory_aware",
+    "new_workload",
+    "optimize",
+    "plan",
+    "report",
+    "results",
+    "run",
+    "train",
+    "tune_hyperparameters_parallel",
+]
+__version__: str
+
+def calibrate(
+    workload: Workloads = (),
+    *,
+    mode: str = 'quick',
+    config: Configs | None = None,
+    overrides: Sequence[str] = (),
+    data: str | Mapping[str, str] = '',
+    skip_bad: bool = False,
+    only: str | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    device: DeviceChoice = 'auto',
+    expandable_segments: bool = False,
+) -> pd.DataFrame:
+    """Trains each configuration for two epochs, one at a time, and keeps what it took: what ``tune calibrate`` does.
+
+    Args:
+        workload: What to train: graphsage, gt-ssl or kd-gat, or a class of your own as MODULE:CLASS. Several train side
+            by side. A class or an object of your own can be given as it is. By default the workload that config names, or
+            graphsage.
+        mode: A named list of configurations: quick, architecture, learning, regularization or full; for gt-ssl also
+            pretrain, 8gb, 12gb, 16gb or 24gb.
+        config: A file with a list, grid or space of your own (YAML, TOML or JSON), in place of a mode. What such a file
+            holds, or a list of configurations, can be given as it is.
+        overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
+        data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
+            For all workloads, or for each its own. By default synthetic.
+        skip_bad: Leave out data files that cannot be used, instead of refusing them all.
+        only: Take only the configuration of this name.
+        limit: Take only the first N configurations of each workload.
+        seed: The seed of the validation split, weights, batches and dropout.
+        device: Where to train: cuda, cpu, or auto for GPUs where there are any.
+        expandable_segments: Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation.
+
+    Returns:
+        For each configuration its status, its peak, and the traced estimate before and after, in GB.
+
+    Raises:
+        InputError: something given cannot be used.
+        ExecutionError: Ray does not start.
+    """
+
+def estimate(
+    model: Model | None = None,
+    *,
+    workload: Workloads = (),
+    mode: str = 'quick',
+    config: Configs | None = None,
+    overrides: Sequence[str] = (),
+    data: str | Mapping[str, str] = '',
+    skip_bad: bool = False,
+    only: str | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    device: DeviceChoice = 'auto',
+    expandable_segments: bool = False,
+    memory_estimation: str = 'auto',
+    calibration: bool = True,
+    model_embd: int | None = None,
+    model_layer: int | None = None,
+    model_head: int | None = None,
+    model_positions: int | None = None,
+    batch_size: int | None = None,
+    seq_len: int | None = None,
+    mixed_precision: bool | None = None,
+    checkpointing: bool | None = None,
+    attention: Attention | None = None,
+    vocabulary: int | None = None,
+    tied: bool | None = None,
+    step: Step | None = None,
+) -> list[tuple[str, MemoryEstimate]]:
+    """Says what training will take, without training: what ``tune estimate`` prints.
+
+    Of a workload's configurations, of a model of your own (``step``), or of a GPT-style transformer, if ``model`` or
+    one of its sizes is given. A transformer is always estimated for a GPU.
+
+    Args:
+        model: A TOML file with a transformer's sizes, by the names of the options from model_embd on, which win over it;
+            or, if it is no text, a workload.
+        workload: What to train: graphsage, gt-ssl or kd-gat, or a class of your own as MODULE:CLASS. Several train side
+            by side. A class or an object of your own can be given as it is. By default the workload that config names, or
+            graphsage.
+        mode: A named list of configurations: quick, architecture, learning, regularization or full; for gt-ssl also
+            pretrain, 8gb, 12gb, 16gb or 24gb.
+        config: A file with a list, grid or space of your own (YAML, TOML or JSON), in place of a mode. What such a file
+            holds, or a list of configurations, can be given as it is.
+        overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
+        data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
+            For all workloads, or for each its own. By default synthetic.
+        skip_bad: Leave out data files that cannot be used, instead of refusing them all.
+        only: Take only the configuration of this name.
+        limit: Take only the first N configurations of each workload.
+        seed: The seed of the validation split, weights, batches and dropout.
+        device: Where to train: cuda, cpu, or auto for GPUs where there are any.
+        expandable_segments: Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation.
+        memory_estimation: How to estimate memory: static is a formula, traced follows a training step on tensors without
+            content, measured runs one, and auto is traced where a step can be followed.
+        calibration: Correct estimates by what earlier trials on this device needed, and learn from new ones.
+        model_embd: A transformer's width.
+        model_layer: A transformer's number of blocks.
+        model_head: A transformer's number of attention heads. By default heads of 64.
+        model_positions: A transformer's number of positions. By default seq_len, or 512.
+        batch_size: A transformer's batch, in sequences.
+        seq_len: The number of tokens in each sequence. By default model_positions.
+        mixed_precision: Advise for training under autocast; all precisions are shown anyway. By default no mixed
+            precision.
+        checkpointing: Compute a transformer's blocks again in the backward pass, to keep less in memory. By default no
+            checkpointing.
+        attention: The attention: sdpa is torch's kernel, explicit keeps every head's matrix of scores. By default sdpa.
+        vocabulary: The number of tokens that there are. By default 50257.
+        tied: Share the weight of the token embedding with the head. By default tied.
+        step: For a model of your own, in place of a workload: a function that builds and returns the model, its optimizer
+            (or None) and a function that computes a batch's loss. It runs on tensors without content.
+
+    Returns:
+        Name and estimate of each configuration, after those of what must be trained first, as "workload/name" where
+        there are several workloads; of ``step`` alone under the name "step"; of a transformer as
+        "float32", "amp" and "half".
+
+    Raises:
+        InputError: something given cannot be used.
+        Untraceable: ``step`` cannot be followed; the text names the operation.
+    """
+
+def export(
+    directory: str | PathLike[str] | None = None,
+    *,
+    optuna: str | None = None,
+    study_name: str | None = None,
+) -> list[Exported]:
+    """Makes an Optuna study of a study: its trials with their parameters, values, states and epochs.
+
+    A configuration that completed is COMPLETE, one that was pruned is PRUNED, and all others are FAIL, with status
+    and error among their user attributes. What a parameter could have been is taken from the values that were tried:
+    numbers span a range, on a logarithmic scale where it is wide, and everything else is a choice.
+
+    Args:
+        directory: The study's folder. By default the newest study under results/.
+        optuna: The URL of an Optuna storage, such as sqlite:///FILE; needs tuner[optuna].
+        study_name: The study's name there. Of several workloads each is a study, with the workload's name behind that. By
+            default the name of the study's folder.
+
+    Returns:
+        One for each workload.
+
+    Raises:
+        InputError: there is no such study, Optuna is not installed, the URL cannot be used, or the database has a
+            study of that name already.
+    """
+
+def fit_footprint(
+    rows: Rows,
+    output: str | PathLike[str] | None = None,
+    name: str | None = None,
+    batch: str = 'batch_size',
+    overwrite: bool = False,
+) -> FootprintFit:
+    """Fits a footprint to measured rows, and writes it where an output is given.
+
+    Args:
+        rows: A CSV file, or its rows as mappings or a DataFrame: a column of measured GB (2**30 bytes), memory_gb or
+            peak_memory_gb, and columns of variables. A study's results.csv is understood: its batches are the samples of
+            an optimizer step, so they are divided by the accumulation.
+        output: The TOML file to write. By default the fit is only shown.
+        name: The name of the model. By default the file's name.
+        batch: The column that holds the batch.
+        overwrite: Replace the file if it is there.
+
+    Raises:
+        InputError: the rows cannot be read, are too few, or say nothing of the batch; the output is there already.
+    """
+
+def optimize(
+    workload: Workloads = (),
+    *,
+    mode: str = 'quick',
+    config: Configs | None = None,
+    overrides: Sequence[str] = (),
+    data: str | Mapping[str, str] = '',
+    skip_bad: bool = False,
+    only: str | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    device: DeviceChoice = 'auto',
+    expandable_segments: bool = False,
+    memory_estimation: str = 'auto',
+    calibration: bool = True,
+    footprint: str | PathLike[str] | None = None,
+    auto: bool = False,
+    gpu_memory: float | None = None,
+    safety_margin: float = 0.85,
+    target_effective_batch: int = 256,
+    devices: int = 1,
+    min_batch_size: int = 1,
+    max_batch_size: int | None = None,
+    profile: bool = False,
+    apply: bool = False,
+    config_path: str | Sequence[str] = (),
+    dry_run: bool = False,
+    key: str | Sequence[str] = (),
+) -> Optimization:
+    """Finds the largest batch that fits a device, and what goes with it: what ``tune optimize`` prints.
+
+    The limit is the device's memory times ``safety_margin``, in the place of the buffer and the margins of a study: a
+    footprint counts as what is predicted, with nothing added.
+
+    Args:
+        workload: What to train: graphsage, gt-ssl or kd-gat, or a class of your own as MODULE:CLASS. Several train side
+            by side. A class or an object of your own can be given as it is. By default the workload that config names, or
+            graphsage.
+        mode: A named list of configurations: quick, architecture, learning, regularization or full; for gt-ssl also
+            pretrain, 8gb, 12gb, 16gb or 24gb.
+        config: A file with a list, grid or space of your own (YAML, TOML or JSON), in place of a mode. What such a file
+            holds, or a list of configurations, can be given as it is.
+        overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
+        data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
+            For all workloads, or for each its own. By default synthetic.
+        skip_bad: Leave out data files that cannot be used, instead of refusing them all.
+        only: Take only the configuration of this name.
+        limit: Take only the first N configurations of each workload.
+        seed: The seed of the validation split, weights, batches and dropout.
+        device: Where to train: cuda, cpu, or auto for GPUs where there are any.
+        expandable_segments: Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation.
+        memory_estimation: How to estimate memory: static is a formula, traced follows a training step on tensors without
+            content, measured runs one, and auto is traced where a step can be followed.
+        calibration: Correct estimates by what earlier trials on this device needed, and learn from new ones.
+        footprint: Size this footprint, a file or one in configs/footprints, in place of a workload.
+        auto: Size for this machine's device; give either this or gpu_memory.
+        gpu_memory: Size for a GPU of this many GB, which need not be there.
+        safety_margin: The share of the device's memory that may be taken.
+        target_effective_batch: The number of samples of an optimizer step, over all devices.
+        devices: The number of devices that share each step.
+        min_batch_size: The smallest batch of interest.
+        max_batch_size: The largest batch of interest.
+        profile: Check the choice with real steps on the device, and choose again where they take more.
+        apply: Write the choice into the files of config_path; keeps NAME.backup of each.
+        config_path: YAML or TOML files to write to, or folders that hold some.
+        dry_run: Show what apply would change, and write nothing.
+        key: NAME=PATH: where in the files a value is, such as a.b.batch_size.
+
+    Raises:
+        InputError: something given cannot be used, or nothing fits; nothing has been written.
+        ExecutionError: a step of ``profile`` failed.
+    """
+
+def plan(
+    workload: Workloads = (),
+    *,
+    mode: str = 'quick',
+    config: Configs | None = None,
+    overrides: Sequence[str] = (),
+    data: str | Mapping[str, str] = '',
+    skip_bad: bool = False,
+    only: str | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    epochs: int | None = None,
+    seeds: int = 1,
+    split_seed: int | None = None,
+    device: DeviceChoice = 'auto',
+    expandable_segments: bool = False,
+    memory_estimation: str = 'auto',
+    calibration: bool = True,
+    auto_memory: bool = False,
+    model_memory_gb: float = 1.5,
+    gpu_memory_buffer_gb: float = 2.0,
+    device_memory_gb: float | None = None,
+    packing: Packing | None = None,
+    max_workers: int | None = None,
+    threads: int | None = None,
+    gpus: int | None = None,
+    gpu: CardSizes | None = None,
+    like: str | PathLike[str] | None = None,
+) -> Forecast | Capacity:
+    """Shows the packing of a study without running it: what ``tune plan`` prints.
+
+    Without ``like`` a trial's time is taken to grow with its epochs and its memory.
+
+    Args:
+        workload: What to train: graphsage, gt-ssl or kd-gat, or a class of your own as MODULE:CLASS. Several train side
+            by side. A class or an object of your own can be given as it is. By default the workload that config names, or
+            graphsage.
+        mode: A named list of configurations: quick, architecture, learning, regularization or full; for gt-ssl also
+            pretrain, 8gb, 12gb, 16gb or 24gb.
+        config: A file with a list, grid or space of your own (YAML, TOML or JSON), in place of a mode. What such a file
+            holds, or a list of configurations, can be given as it is.
+        overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
+        data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
+            For all workloads, or for each its own. By default synthetic.
+        skip_bad: Leave out data files that cannot be used, instead of refusing them all.
+        only: Take only the configuration of this name.
+        limit: Take only the first N configurations of each workload.
+        seed: The seed of the validation split, weights, batches and dropout.
+        epochs: Train every configuration for N epochs. By default each configuration's own number.
+        seeds: Train every configuration with N seeds, starting with seed. The data stay split by that one.
+        split_seed: The seed of the validation split alone. By default seed.
+        device: Where to train: cuda, cpu, or auto for GPUs where there are any.
+        expandable_segments: Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation.
+        memory_estimation: How to estimate memory: static is a formula, traced follows a training step on tensors without
+            content, measured runs one, and auto is traced where a step can be followed.
+        calibration: Correct estimates by what earlier trials on this device needed, and learn from new ones.
+        auto_memory: Estimate what each configuration needs, and give each trial that.
+        model_memory_gb: The memory of each trial without auto_memory, in GB of 2**30 bytes.
+        gpu_memory_buffer_gb: The memory to leave free on each device, a GPU or the machine's RAM, in GB.
+        device_memory_gb: Use each device as if it had no more memory than this, in GB. By default all of its memory.
+        packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default per-trial
+            with auto_memory, else uniform.
+        max_workers: The maximum number of trials at once. By default as many as fit.
+        threads: The number of CPU threads of each trial. By default cores / workers.
+        gpus: Plan for N GPUs of device_memory_gb each. They need not be there; their machines' CPU cores are taken to be
+            enough.
+        gpu: The sizes of cards in GB, such as "8,16,24". They need not be there. Says for each of them what the study
+            would be on one such card, and what would make the rest fit.
+        like: The folder of a study whose trials tell how long an epoch takes. Without one only ratios of times are known.
+
+    Returns:
+        The forecast; with ``gpu`` a ``Capacity``.
+
+    Raises:
+        InputError: something given cannot be used.
+    """
+
+def report(
+    directory: str | PathLike[str] | None = None,
+    *,
+    output: str | PathLike[str] | None = None,
+    watch: bool = False,
+    port: int = 8765,
+) -> Path:
+    """Writes a study as one HTML page that works offline: results, plots, and what memory did.
+
+    What could not be read of the study is in the page, and a warning.
+
+    Args:
+        directory: The study's folder. By default the newest study under results/.
+        output: The page's file. By default report.html in the study's folder.
+        watch: Serve the page on this machine until Ctrl-C, as the study goes on, and write it then.
+        port: The port where watch serves it; 0 is any that is free.
+
+    Returns:
+        The page's file.
+
+    Raises:
+        InputError: there is no such study, the file cannot be written or is there and no earlier page, or the port is
+            in use.
+    """
+
+def results(
+    paths: Paths = (),
+    *,
+    sort: str | Sequence[str] = (),
+    where: str | Sequence[str] = (),
+    columns: str | Sequence[str] | None = None,
+    top: int | None = None,
+) -> pd.DataFrame:
+    """What studies came to, a row for each trial: what ``tune results`` shows.
+
+    Args:
+        paths: Folders of studies, folders that hold some, and files like results.csv. The studies may still run. By
+            default the study under results/ that was begun last.
+        sort: The columns to sort each workload's rows by; -COLUMN or COLUMN:desc puts the largest first. By default
+            completed first, by their metric.
+        where: Only rows like "hidden_dim>=64"; the operators are = != < <= > >=, and ~ for contains. Of several all must
+            hold.
+        columns: The columns to show, hyperparameters with or without config/. By default in a terminal what tells trials
+            apart, in Python all.
+        top: Only the first N of each workload.
+
+    Returns:
+        ``study``, then the columns of ``results.csv`` (seconds, GB of 2**30 bytes): numbers are numbers, whole ones
+        also where some are missing. What could not be read of a study is a warning.
+
+    Raises:
+        InputError: something given cannot be used, or no attempt has ended yet.
+    """
+
+def run(
+    workload: Workloads = (),
+    *,
+    mode: str = 'quick',
+    config: Configs | None = None,
+    overrides: Sequence[str] = (),
+    data: str | Mapping[str, str] = '',
+    skip_bad: bool = False,
+    only: str | None = None,
+    limit: int | None = None,
+    search: Search | None = None,
+    space: Space | None = None,
+    num_samples: int | None = None,
+    scheduler: SchedulerName = 'fifo',
+    seed: int = 0,
+    epochs: int | None = None,
+    seeds: int = 1,
+    split_seed: int | None = None,
+    device: DeviceChoice = 'auto',
+    expandable_segments: bool = False,
+    memory_estimation: str = 'auto',
+    calibration: bool = True,
+    auto_memory: bool = False,
+    model_memory_gb: float = 1.5,
+    gpu_memory_buffer_gb: float = 2.0,
+    device_memory_gb: float | None = None,
+    packing: Packing | None = None,
+    max_workers: int | None = None,
+    threads: int | None = None,
+    max_attempts: int = 4,
+    retry_growth: float = 1.5,
+    backoff: float = 5.0,
+    backoff_max: float = 300.0,
+    on_oom: OnOom = 'grow',
+    max_failures: int = 0,
+    checkpoint_seconds: float = 60.0,
+    time_limit: str | float | None = None,
+    caps: bool = True,
+    address: str | None = None,
+    output: str | PathLike[str] | None = None,
+    resume: str | PathLike[str] | None = None,
+    report: bool = True,
+    tensorboard: bool = False,
+    mlflow: str | None = None,
+    wandb: str | None = None,
+    dry_run: bool = False,
+) -> StudyResult:
+    """Tunes a workload: what ``tune`` does in a terminal.
+
+    An object that was the ``workload`` or the ``search`` of a study must be given again to ``resume`` it.
+
+    Args:
+        workload: What to train: graphsage, gt-ssl or kd-gat, or a class of your own as MODULE:CLASS. Several train side
+            by side. A class or an object of your own can be given as it is. By default the workload that config names, or
+            graphsage.
+        mode: A named list of configurations: quick, architecture, learning, regularization or full; for gt-ssl also
+            pretrain, 8gb, 12gb, 16gb or 24gb.
+        config: A file with a list, grid or space of your own (YAML, TOML or JSON), in place of a mode. What such a file
+            holds, or a list of configurations, can be given as it is.
+        overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
+        data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
+            For all workloads, or for each its own. By default synthetic.
+        skip_bad: Leave out data files that cannot be used, instead of refusing them all.
+        only: Take only the configuration of this name.
+        limit: Take only the first N configurations of each workload.
+        search: How to search the space of config, or of a mode that is a grid: grid, random or optuna. One of Optuna's
+            samplers or a searcher of ray.tune.search can be given as it is. By default the configurations that are listed
+            are tried.
+        space: The space, in place of a file's "space:": from hyperparameter to a value, to a mapping such as
+            {"loguniform": [1e-4, 0.1]}, or to a domain of ray.tune.
+        num_samples: The number of configurations that a search tries; a grid is tried as a whole.
+        scheduler: End trials early: asha keeps the best quarter, median those above the median, fifo all.
+        seed: The seed of the validation split, weights, batches and dropout.
+        epochs: Train every configuration for N epochs. By default each configuration's own number.
+        seeds: Train every configuration with N seeds, starting with seed. The data stay split by that one.
+        split_seed: The seed of the validation split alone. By default seed.
+        device: Where to train: cuda, cpu, or auto for GPUs where there are any.
+        expandable_segments: Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation.
+        memory_estimation: How to estimate memory: static is a formula, traced follows a training step on tensors without
+            content, measured runs one, and auto is traced where a step can be followed.
+        calibration: Correct estimates by what earlier trials on this device needed, and learn from new ones.
+        auto_memory: Estimate what each configuration needs, and give each trial that.
+        model_memory_gb: The memory of each trial without auto_memory, in GB of 2**30 bytes.
+        gpu_memory_buffer_gb: The memory to leave free on each device, a GPU or the machine's RAM, in GB.
+        device_memory_gb: Use each device as if it had no more memory than this, in GB. By default all of its memory.
+        packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default per-trial
+            with auto_memory, else uniform.
+        max_workers: The maximum number of trials at once. By default as many as fit.
+        threads: The number of CPU threads of each trial. By default cores / workers.
+        max_attempts: The maximum number of attempts for a trial that runs out of memory.
+        retry_growth: The factor by which a trial's memory grows after it ran out of memory.
+        backoff: The wait before a first retry while other trials run, in seconds; it doubles with each further retry.
+        backoff_max: The longest wait before a retry, in seconds.
+        on_oom: What to do when a trial runs out of memory: grow gives it more, up to a whole device; accumulate then
+            halves the micro-batch; fail does not retry.
+        max_failures: The maximum number of retries of a trial that raised another error.
+        checkpoint_seconds: The time between two checkpoints of a running trial, in seconds.
+        time_limit: End the study after this time with what it has: seconds, or a text such as "90s", "30m" or "1h30m".
+        caps: End a trial that takes more than its share, before it takes memory from the others.
+        address: Join this Ray cluster: auto or HOST:PORT. By default a local Ray is started.
+        output: The study's folder, new or empty. By default a new one under results/.
+        resume: Continue the study in this folder. Its options are kept, except those that are given now.
+        report: Write report.html, a page of plots and tables, at the end.
+        tensorboard: Write event files for TensorBoard, with HParams, into the study's folder.
+        mlflow: Also send results to this MLflow server, or to a store such as sqlite:///FILE; needs tuner[mlflow].
+        wandb: Also send results to this project of Weights & Biases; needs tuner[wandb].
+        dry_run: Stop after the plan.
+
+    Raises:
+        InputError: something given cannot be used; nothing has been written.
+        ExecutionError: Ray does not start, the folder can no longer be written, or every device is lost.
+    """
+
+def train(
+    study: str | PathLike[str] | None = None,
+    *,
+    trial: str = 'best',
+    workload: Wanted | None = None,
+    seed: int | None = None,
+    epochs: int | None = None,
+    all_data: bool = False,
+    exact: bool = False,
+    data: str | None = None,
+    device: DeviceChoice = 'auto',
+    threads: int | None = None,
+    output: str | PathLike[str] | None = None,
+) -> TrainingResult:
+    """Trains one configuration of a study again, in this process: what ``tune train`` does.
+
+    Ctrl-C ends it at once; the weights of the best epoch so far are saved then, too.
+
+    Args:
+        study: The study's folder.
+        trial: Which trial: the best (over seeds by the mean), one by its id such as t003, or the best of a configuration
+            by its name.
+        workload: Whose trial, where the study has several workloads. Or your own class or object, where the study cannot
+            say where that is.
+        seed: The seed of weights, batches and dropout; which trial, where there are several. The data stay split as in
+            the study. By default the trial's.
+        epochs: The number of epochs. The learning rate falls over all of them. By default as many as the study's trial.
+        all_data: Train on training, validation and test data together. The last epoch is kept; without epochs it is the
+            one that was best in the study.
+        exact: Fail unless the study's figures come out again, to the last digit (CPU only).
+        data: Where the data are now. By default where the study had them.
+        device: Where to train: cuda, cpu, or auto for a GPU where there is one.
+        threads: The number of CPU threads. By default as many as the study's trials had.
+        output: A folder for the model, new or empty. By default a new one under results/.
+
+    Raises:
+        InputError: something given cannot be used, or there is not enough memory; nothing has been written.
+        Differs: ``exact``, and a figure is another; the model has been saved.
+        Diverged: the training loss is no longer a finite number, or has exploded.
+        ExecutionError: memory has run out, or the model cannot be written.
+        KeyboardInterrupt: after the best epoch's weights have been saved, if there was one.
+    """
+
+def tune_hyperparameters_parallel(
+    trainset: Table,
+    testset: Table,
+    user_features: Table,
+    item_features: Table,
+    configurations: Sequence[Mapping[str, object]],
+    model_memory_gb: float = 1.5,
+    gpu_memory_buffer_gb: float = 2.0,
+    max_workers: int | None = None,
+    *,
+    seed: int = 0,
+    epochs: int | None = None,
+    seeds: int = 1,
+    split_seed: int | None = None,
+    device: DeviceChoice = 'auto',
+    expandable_segments: bool = False,
+    memory_estimation: str = 'auto',
+    calibration: bool = True,
+    auto_memory: bool = False,
+    device_memory_gb: float | None = None,
+    packing: Packing | None = None,
+    threads: int | None = None,
+    max_attempts: int = 4,
+    retry_growth: float = 1.5,
+    backoff: float = 5.0,
+    backoff_max: float = 300.0,
+    on_oom: OnOom = 'grow',
+    max_failures: int = 0,
+    checkpoint_seconds: float = 60.0,
+    time_limit: str | float | None = None,
+    caps: bool = True,
+    address: str | None = None,
+    output: str | PathLike[str] | None = None,
+    resume: str | PathLike[str] | None = None,
+    report: bool = True,
+    tensorboard: bool = False,
+    mlflow: str | None = None,
+    wandb: str | None = None,
+) -> StudyFrame:
+    """Tunes GraphSAGE on ratings that are in memory: the call for notebooks and scripts.
+
+    Args:
+        trainset: Ratings to learn from: a DataFrame with user_id, item_id and rating, or an array of those three columns.
+            A twentieth of them is set aside to choose by.
+        testset: Ratings to report on, in the same form. Nothing is chosen by them.
+        user_features: Features of shape (num_users, any number). Ids are row positions, or index labels of a DataFrame.
+        item_features: The same for items.
+        configurations: Mappings from hyperparameter to value, with an optional name.
+        model_memory_gb: The memory of each trial without auto_memory, in GB of 2**30 bytes.
+        gpu_memory_buffer_gb: The memory to leave free on each device, a GPU or the machine's RAM, in GB.
+        max_workers: The maximum number of trials at once. By default as many as fit.
+        seed: The seed of the validation split, weights, batches and dropout.
+        epochs: Train every configuration for N epochs. By default each configuration's own number.
+        seeds: Train every configuration with N seeds, starting with seed. The data stay split by that one.
+        split_seed: The seed of the validation split alone. By default seed.
+        device: Where to train: cuda, cpu, or auto for GPUs where there are any.
+        expandable_segments: Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation.
+        memory_estimation: How to estimate memory: static is a formula, traced follows a training step on tensors without
+            content, measured runs one, and auto is traced where a step can be followed.
+        calibration: Correct estimates by what earlier trials on this device needed, and learn from new ones.
+        auto_memory: Estimate what each configuration needs, and give each trial that.
+        device_memory_gb: Use each device as if it had no more memory than this, in GB. By default all of its memory.
+        packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default per-trial
+            with auto_memory, else uniform.
+        threads: The number of CPU threads of each trial. By default cores / workers.
+        max_attempts: The maximum number of attempts for a trial that runs out of memory.
+        retry_growth: The factor by which a trial's memory grows after it ran out of memory.
+        backoff: The wait before a first retry while other trials run, in seconds; it doubles with each further retry.
+        backoff_max: The longest wait before a retry, in seconds.
+        on_oom: What to do when a trial runs out of memory: grow gives it more, up to a whole device; accumulate then
+            halves the micro-batch; fail does not retry.
+        max_failures: The maximum number of retries of a trial that raised another error.
+        checkpoint_seconds: The time between two checkpoints of a running trial, in seconds.
+        time_limit: End the study after this time with what it has: seconds, or a text such as "90s", "30m" or "1h30m".
+        caps: End a trial that takes more than its share, before it takes memory from the others.
+        address: Join this Ray cluster: auto or HOST:PORT. By default a local Ray is started.
+        output: The study's folder, new or empty. By default a new one under results/.
+        resume: Continue the study in this folder. Its options are kept, except those that are given now.
+        report: Write report.html, a page of plots and tables, at the end.
+        tensorboard: Write event files for TensorBoard, with HParams, into the study's folder.
+        mlflow: Also send results to this MLflow server, or to a store such as sqlite:///FILE; needs tuner[mlflow].
+        wandb: Also send results to this project of Weights & Biases; needs tuner[wandb].
+
+    Returns:
+        A DataFrame with one row for each trial (a configuration with one seed), best first, and the columns of
+        ``results.csv``, which a notebook shows as a table. ``.best`` is the best trial, ``.best_model()`` its model,
+        and ``.plot_curves()``, ``.plot_parallel()``, ``.plot_metric()``, ``.plot_timeline()`` and ``.plot_memory()``
+        draw it; ``attrs["folder"]`` is the study's folder. ``tuner.compare`` gives the means over seeds.
+
+    Raises:
+        InputError: something given cannot be used; nothing has been written.
+        ExecutionError: Ray does not start, or the folder can no longer be written.
+    """

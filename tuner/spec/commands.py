@@ -1,0 +1,325 @@
+"""The options of the other commands: what they share with a study comes from the groups of ``settings.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import BeforeValidator
+
+from tuner.errors import option
+from tuner.machine.devices import DeviceChoice
+from tuner.sizing.transformers.formula import Attention
+from tuner.spec.options import Options, PathText, Terminal, field, required
+from tuner.spec.settings import (
+    DeviceOptions,
+    Estimation,
+    PackingOptions,
+    Records,
+    Seed,
+    SelectionOptions,
+    StudyOptions,
+    Training,
+)
+from tuner.trial import MOST_GB
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+    from tuner.workloads.lookup import Wanted, Workloads
+
+    Model = str | Path | Workloads
+    Step = Callable[[], tuple[nn.Module, Optimizer | None, Callable[[], Tensor]]]
+    CardSizes = str | Sequence[float]
+    Paths = str | Path | Sequence[str | Path]
+    import pandas as pd
+
+    Rows = str | Path | Sequence[Mapping[str, Any]] | pd.DataFrame
+    Table = Any  # whatever numpy makes an array of
+else:  # looked over where they are used
+    Model = Step = CardSizes = Paths = Rows = Table = Wanted = object
+
+Listed = Annotated[Sequence[str], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)]
+PORT = 8765
+
+
+class PlanOptions(SelectionOptions, Training, PackingOptions):
+    """``plan``: how a study would be packed."""
+
+    title: ClassVar[str] = "What to plan for"
+
+    gpus: int | None = field(
+        None,
+        f"Plan for N GPUs of {option('device_memory_gb')} each. They need not be there; their machines' CPU cores "
+        "are taken "
+        "to be enough.",
+        Terminal("N"),
+        ge=1,
+    )
+    gpu: CardSizes | None = field(
+        None,
+        'The sizes of cards in GB, such as "8,16,24". They need not be there. Says for each of them what the study '
+        "would be on "
+        "one such card, and what would make the rest fit.",
+        Terminal("GB,GB,…"),
+    )
+    like: PathText | None = field(
+        None,
+        "The folder of a study whose trials tell how long an epoch takes. Without one only ratios of times are "
+        "known.",
+        Terminal("DIR"),
+    )
+
+
+class TransformerOptions(Options):
+    """The sizes of a GPT-style transformer."""
+
+    title: ClassVar[str] = "A transformer"
+
+    model_embd: int | None = field(None, "A transformer's width.", Terminal("N"))
+    model_layer: int | None = field(None, "A transformer's number of blocks.", Terminal("N"))
+    model_head: int | None = field(
+        None, "A transformer's number of attention heads.", Terminal("N", unset="heads of 64")
+    )
+    model_positions: int | None = field(
+        None, "A transformer's number of positions.", Terminal("N", unset=f"{option('seq_len')}, or 512")
+    )
+    batch_size: int | None = field(None, "A transformer's batch, in sequences.", Terminal("N"))
+    seq_len: int | None = field(
+        None, "The number of tokens in each sequence.", Terminal("N", unset=option("model_positions"))
+    )
+    mixed_precision: bool | None = field(
+        None,
+        "Advise for training under autocast; all precisions are shown anyway.",
+        Terminal(unset="no mixed precision"),
+    )
+    checkpointing: bool | None = field(
+        None,
+        "Compute a transformer's blocks again in the backward pass, to keep less in memory.",
+        Terminal(unset="no checkpointing"),
+    )
+    attention: Attention | None = field(
+        None,
+        "The attention: sdpa is torch's kernel, explicit keeps every head's matrix of scores.",
+        Terminal(unset="sdpa", choices=("sdpa", "explicit")),
+    )
+    vocabulary: int | None = field(None, "The number of tokens that there are.", Terminal("N", unset="50257"))
+    tied: bool | None = field(
+        None, "Share the weight of the token embedding with the head.", Terminal(flag="--tied/--untied", unset="tied")
+    )
+
+
+class EstimateOptions(SelectionOptions, Seed, Estimation, TransformerOptions):
+    """``estimate``: what training will take."""
+
+    title: ClassVar[str] = "What to estimate"
+    positional: ClassVar[tuple[str, ...]] = ("model",)
+
+    model: Model | None = field(
+        None,
+        "A TOML file with a transformer's sizes, by the names of the options from model_embd on, which win over it; "
+        "or, "
+        "if it is no text, a workload.",
+        Terminal("[MODEL.toml]", argument=True),
+    )
+    step: Step | None = field(
+        None,
+        "For a model of your own, in place of a workload: a function that builds and returns the model, its "
+        "optimizer "
+        "(or None) and a function that computes a batch's loss. It runs on tensors without content.",
+        Terminal(hidden=True),
+    )
+
+
+class CalibrateOptions(SelectionOptions, Seed, DeviceOptions):
+    """``calibrate``: what configurations take, measured."""
+
+
+class OptimizeOptions(SelectionOptions, Seed, Estimation):
+    """``optimize``: the largest batch that fits."""
+
+    title: ClassVar[str] = "What to size"
+    positional: ClassVar[tuple[str, ...]] = ("workload",)
+
+    footprint: PathText | None = field(
+        None, "Size this footprint, a file or one in configs/footprints, in place of a workload.", Terminal("FILE")
+    )
+    auto: bool = field(False, f"Size for this machine's device; give either this or {option('gpu_memory')}.")
+    gpu_memory: float | None = field(
+        None, "Size for a GPU of this many GB, which need not be there.", Terminal("GB"), gt=0, le=MOST_GB
+    )
+    safety_margin: float = field(
+        0.85, "The share of the device's memory that may be taken.", Terminal("SHARE"), gt=0, le=1
+    )
+    target_effective_batch: int = field(
+        256, "The number of samples of an optimizer step, over all devices.", Terminal("N"), ge=1
+    )
+    devices: int = field(1, "The number of devices that share each step.", Terminal("N"), ge=1)
+    min_batch_size: int = field(1, "The smallest batch of interest.", Terminal("N"), ge=1)
+    max_batch_size: int | None = field(None, "The largest batch of interest.", Terminal("N"), ge=1)
+    profile: bool = field(
+        False, "Check the choice with real steps on the device, and choose again where they take more."
+    )
+    apply: bool = field(
+        False, f"Write the choice into the files of {option('config_path')}; keeps NAME.backup of each."
+    )
+    config_path: Listed = field((), "YAML or TOML files to write to, or folders that hold some.", Terminal("PATH"))
+    dry_run: bool = field(False, f"Show what {option('apply')} would change, and write nothing.")
+    key: Listed = field(
+        (), "NAME=PATH: where in the files a value is, such as a.b.batch_size.", Terminal("NAME=PATH")
+    )
+
+
+class NotebookOptions(StudyOptions, Records):
+    """``tune_hyperparameters_parallel``: GraphSAGE on ratings that are in memory."""
+
+    positional: ClassVar[tuple[str, ...]] = (
+        *("trainset", "testset", "user_features", "item_features", "configurations"),
+        *("model_memory_gb", "gpu_memory_buffer_gb", "max_workers"),
+    )
+
+    trainset: Table = required(
+        "Ratings to learn from: a DataFrame with user_id, item_id and rating, or an array of those three columns. A "
+        "twentieth of them is set aside to choose by."
+    )
+    testset: Table = required("Ratings to report on, in the same form. Nothing is chosen by them.")
+    user_features: Table = required(
+        "Features of shape (num_users, any number). Ids are row positions, or index labels of a DataFrame."
+    )
+    item_features: Table = required("The same for items.")
+    configurations: Sequence[Mapping[str, object]] = required(
+        "Mappings from hyperparameter to value, with an optional name."
+    )
+
+
+class TrainOptions(Options):
+    """``train``: one configuration of a study again."""
+
+    positional: ClassVar[tuple[str, ...]] = ("study",)
+
+    study: PathText | None = field(None, "The study's folder.", Terminal("DIR", "--from"))
+    trial: str = field(
+        "best",
+        "Which trial: the best (over seeds by the mean), one by its id such as t003, or the best of a configuration "
+        "by its name.",
+        Terminal("best|ID|NAME"),
+    )
+    workload: Wanted | None = field(
+        None,
+        "Whose trial, where the study has several workloads.",
+        Terminal("NAME", in_python="Or your own class or object, where the study cannot say where that is."),
+    )
+    seed: int | None = field(
+        None,
+        "The seed of weights, batches and dropout; which trial, where there are several. The data stay split as in "
+        "the study.",
+        Terminal("N", unset="the trial's"),
+        ge=0,
+    )
+    epochs: int | None = field(
+        None,
+        "The number of epochs. The learning rate falls over all of them.",
+        Terminal("N", unset="as many as the study's trial"),
+        ge=1,
+    )
+    all_data: bool = field(
+        False,
+        f"Train on training, validation and test data together. The last epoch is kept; without {option('epochs')} "
+        "it is the "
+        "one that was best in the study.",
+    )
+    exact: bool = field(False, "Fail unless the study's figures come out again, to the last digit (CPU only).")
+    data: str | None = field(None, "Where the data are now.", Terminal("NAME|DIR", unset="where the study had them"))
+    device: DeviceChoice = field("auto", "Where to train: cuda, cpu, or auto for a GPU where there is one.")
+    threads: int | None = field(
+        None, "The number of CPU threads.", Terminal("N", unset="as many as the study's trials had"), ge=1
+    )
+    output: PathText | None = field(
+        None, "A folder for the model, new or empty.", Terminal("DIR", unset="a new one under results/")
+    )
+
+
+class FitOptions(Options):
+    """``fit-footprint``: a formula of memory from measured rows."""
+
+    positional: ClassVar[tuple[str, ...]] = ("rows", "output", "name", "batch", "overwrite")
+
+    rows: Rows = required(
+        "A CSV file, or its rows as mappings or a DataFrame: a column of measured GB (2**30 bytes), memory_gb or "
+        "peak_memory_gb, and columns of variables. A study's results.csv is understood: its batches are the samples "
+        "of an "
+        "optimizer step, so they are divided by the accumulation.",
+        Terminal("ROWS.csv", argument=True),
+    )
+    output: PathText | None = field(None, "The TOML file to write.", Terminal("FILE", unset="the fit is only shown"))
+    name: str | None = field(None, "The name of the model.", Terminal("NAME", unset="the file's name"))
+    batch: str = field("batch_size", "The column that holds the batch.", Terminal("COLUMN"))
+    overwrite: bool = field(False, "Replace the file if it is there.")
+
+
+class ResultsOptions(Options):
+    """``results``: what studies came to."""
+
+    positional: ClassVar[tuple[str, ...]] = ("paths",)
+
+    paths: Paths = field(
+        (),
+        "Folders of studies, folders that hold some, and files like results.csv. The studies may still run.",
+        Terminal("[DIR|CSV]...", unset="the study under results/ that was begun last", argument=True),
+    )
+    sort: Listed = field(
+        (),
+        "The columns to sort each workload's rows by; -COLUMN or COLUMN:desc puts the largest first.",
+        Terminal("[-]COLUMN", unset="completed first, by their metric"),
+    )
+    where: Listed = field(
+        (),
+        'Only rows like "hidden_dim>=64"; the operators are = != < <= > >=, and ~ for contains. Of several all must '
+        "hold.",
+        Terminal("CONDITION"),
+    )
+    columns: str | Sequence[str] | None = field(
+        None,
+        "The columns to show, hyperparameters with or without config/.",
+        Terminal("A,B,C", unset="in a terminal what tells trials apart, in Python all"),
+    )
+    top: int | None = field(None, "Only the first N of each workload.", Terminal("N"), ge=1)
+
+
+class ReportOptions(Options):
+    """``report``: a study as a page."""
+
+    positional: ClassVar[tuple[str, ...]] = ("directory",)
+
+    directory: PathText | None = field(
+        None, "The study's folder.", Terminal("[DIR]", unset="the newest study under results/", argument=True)
+    )
+    output: PathText | None = field(
+        None, "The page's file.", Terminal("FILE", unset="report.html in the study's folder")
+    )
+    watch: bool = field(
+        False, "Serve the page on this machine until Ctrl-C, as the study goes on, and write it then."
+    )
+    port: int = field(
+        PORT, f"The port where {option('watch')} serves it; 0 is any that is free.", Terminal("N"), ge=0, le=65535
+    )
+
+
+class ExportOptions(Options):
+    """``export``: a study for Optuna."""
+
+    positional: ClassVar[tuple[str, ...]] = ("directory",)
+
+    directory: PathText | None = field(
+        None, "The study's folder.", Terminal("[DIR]", unset="the newest study under results/", argument=True)
+    )
+    optuna: str | None = field(
+        None, "The URL of an Optuna storage, such as sqlite:///FILE; needs tuner[optuna].", Terminal("URL")
+    )
+    study_name: str | None = field(
+        None,
+        "The study's name there. Of several workloads each is a study, with the workload's name behind that.",
+        Terminal("NAME", unset="the name of the study's folder"),
+    )

@@ -1,0 +1,302 @@
+"""How an option is declared, and what is made of the declaration: checks, signatures, docstrings.
+
+A class of ``Options`` has a field for each option of a command and of the public function of the same name. A field
+is the only place where its name, type, default, bounds and description stand. ``tuner.cli.options`` makes the command
+line of it, ``public`` the function that people call, and ``tuner.spec.stub`` the types that editors and mypy see.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import re
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Self, TypeVar, cast
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationError,
+)
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails, PydanticUndefined
+
+from tuner.errors import InputError, ParameterError, in_python, spelled
+
+WIDTH = 118  # of a docstring's lines
+PathText = Annotated[
+    str, BeforeValidator(lambda value: os.fspath(value) if isinstance(value, os.PathLike) else value)
+]
+Texts = Annotated[Sequence[str], AfterValidator(tuple)]
+SHOWN = {  # what callers see of types that convert what is given
+    "PathText": "str | PathLike[str]",
+    "Texts": "Sequence[str]",
+    "Listed": "str | Sequence[str]",
+    "Data": "str | Mapping[str, str]",
+    "Time": "str | float | None",
+    "EstimationMethod": "str",
+}
+
+T = TypeVar("T")
+R = TypeVar("R")
+Spec = TypeVar("Spec", bound="Options")
+
+
+@dataclass(frozen=True)
+class Terminal:
+    """How the command line shows an option; what it leaves out is made of the field.
+
+    Attributes:
+        metavar: what stands for the value in the help, such as ``GB``.
+        flag: the option's spelling, where it is not the field's name.
+        unset: what happens without the option, where the default is None or empty.
+        choices: what the value may be, where its type does not say that.
+        argument: it is an argument without a flag.
+        in_python: what Python takes besides, in a sentence.
+        hidden: it can be given in Python alone.
+    """
+
+    metavar: str = ""
+    flag: str = ""
+    unset: str = ""
+    choices: tuple[str, ...] = ()
+    argument: bool = False
+    in_python: str = ""
+    hidden: bool = False
+
+
+def field(
+    default: T,
+    doc: str,
+    terminal: Terminal = Terminal(),
+    *,
+    ge: float | None = None,
+    gt: float | None = None,
+    le: float | None = None,
+) -> T:
+    """A field of ``Options``.
+
+    Args:
+        default: its value where it is not given.
+        doc: what it is, in one sentence; names other options by ``tuner.errors.option``.
+        terminal: how the command line shows it.
+        ge: the smallest value.
+        gt: every value is above this.
+        le: the largest value.
+    """
+    extra = cast("dict[str, JsonValue]", {"terminal": terminal})
+    return Field(default, description=doc, json_schema_extra=extra, ge=ge, gt=gt, le=le)
+
+
+def required(doc: str, terminal: Terminal = Terminal()) -> Any:
+    """A field of ``Options`` that must be given."""
+    return field(PydanticUndefined, doc, terminal)
+
+
+class Options(BaseModel):
+    """The options of a command: each is a field, checked as an object is made.
+
+    A class that other classes are put together from is a group; the help of the command line shows it under its
+    title.
+
+    Attributes:
+        title: what the help calls the group of the fields that a class declares.
+        positional: the fields that Python takes by position as well, in this order.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True, allow_inf_nan=False
+    )
+    title: ClassVar[str] = "Options"
+    positional: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, **values: object) -> None:
+        """Checks every value.
+
+        Raises:
+            ParameterError: one breaks its rule.
+        """
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise _refusal(error.errors(include_url=False)[0], type(self)) from None
+
+    @classmethod
+    def of(cls, values: Mapping[str, object]) -> Self:
+        """The options with these values; those that it has not are left out.
+
+        Raises:
+            ParameterError: one breaks its rule.
+        """
+        return cls(**{name: value for name, value in values.items() if name in cls.model_fields})
+
+    def changed(self, **values: object) -> Self:
+        """The same with other values, which count as given.
+
+        Raises:
+            ParameterError: one breaks its rule.
+        """
+        return type(self)(**{**self.given(), **values})
+
+    def given(self) -> dict[str, object]:
+        """The options that were given, if only with their defaults, and their values."""
+        return {name: getattr(self, name) for name in self.names() if name in self.model_fields_set}
+
+    def values(self) -> dict[str, object]:
+        """Every option and its value, in their order."""
+        return {name: getattr(self, name) for name in self.names()}
+
+    def changes(self) -> dict[str, object]:
+        """The options that have not their defaults, and their values."""
+        return {name: value for name, value in self.values().items() if value != self.default(name)}
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """The options' names: group after group, each in the order of its declaration."""
+        return list(cls.titles())
+
+    @classmethod
+    def titles(cls) -> dict[str, str]:
+        """The title of each option's group, by the option's name."""
+        return {name: group.title for group in cls.groups() for name in group.declared() if name in cls.model_fields}
+
+    @classmethod
+    def declared(cls) -> Mapping[str, str]:
+        """What this class itself declares: types as they are written, by name."""
+        return cast("Mapping[str, str]", vars(cls).get("__annotations__", {}))
+
+    @classmethod
+    def groups(cls) -> Iterator[type[Options]]:
+        """The classes that this one is put together from, and then itself."""
+        seen: dict[type[Options], None] = {}
+        for base in cls.__bases__:
+            if issubclass(base, Options):
+                seen |= dict.fromkeys(base.groups())
+        return iter([*seen, cls])
+
+    @classmethod
+    def default(cls, name: str) -> object:
+        """An option's default; ``inspect.Parameter.empty`` where it must be given."""
+        default = cls.model_fields[name].default
+        return inspect.Parameter.empty if default is PydanticUndefined else default
+
+    @classmethod
+    def declared_type(cls, name: str) -> str:
+        """An option's type as its declaration writes it."""
+        return next(group.declared()[name] for group in cls.groups() if name in group.declared())
+
+    @classmethod
+    def terminal(cls, name: str) -> Terminal:
+        """How the command line shows an option."""
+        extra = cls.model_fields[name].json_schema_extra
+        return cast(Terminal, cast("Mapping[str, object]", extra)["terminal"])
+
+    @classmethod
+    def signature(cls) -> inspect.Signature:
+        """The signature of the function that takes these options."""
+        order = [*cls.positional, *(name for name in cls.names() if name not in cls.positional)]
+        return inspect.Signature(
+            [
+                inspect.Parameter(
+                    name,
+                    inspect.Parameter.POSITIONAL_OR_KEYWORD
+                    if name in cls.positional
+                    else inspect.Parameter.KEYWORD_ONLY,
+                    default=cls.default(name),
+                    annotation=public_type(cls.declared_type(name)),
+                )
+                for name in order
+            ]
+        )
+
+    @classmethod
+    def arguments_text(cls) -> str:
+        """The ``Args:`` of that function's docstring."""
+        lines = ["Args:"]
+        for name in cls.signature().parameters:
+            text = spelled(f"{name}: {sentence(cls.model_fields[name])}", in_python)
+            lines += textwrap.wrap(text, WIDTH, initial_indent="    ", subsequent_indent="        ")
+        return "\n".join(lines)
+
+
+def sentence(info: FieldInfo) -> str:
+    """What an option is, and what happens without it."""
+    terminal = cast(Terminal, cast("Mapping[str, object]", info.json_schema_extra)["terminal"])
+    unset = f"By default {terminal.unset}." if terminal.unset else ""
+    return " ".join(filter(None, [info.description, terminal.in_python, unset]))
+
+
+def public_type(declared: str) -> str:
+    """A field's type as a caller sees it."""
+    for name, shown in SHOWN.items():
+        declared = re.sub(rf"\b{name}\b", shown, declared)
+    return declared
+
+
+def public(options: type[Spec]) -> Callable[[Callable[[Spec], R]], Callable[..., R]]:
+    """Makes a function of one ``Options`` object the public one that takes each option by its name.
+
+    Its docstring has the options' ``Args:`` before ``Returns:`` or ``Raises:``.
+    """
+
+    def decorate(function: Callable[[Spec], R]) -> Callable[..., R]:
+        signature = options.signature()
+
+        @functools.wraps(function)
+        def called(*args: object, **named: object) -> R:
+            return function(options(**signature.bind(*args, **named).arguments))
+
+        called.__signature__ = signature.replace(return_annotation=inspect.signature(function).return_annotation)  # type: ignore[attr-defined]
+        called.__doc__ = docstring(function.__doc__ or "", options)
+        called.__annotations__ = {}
+        return called
+
+    return decorate
+
+
+def docstring(text: str, options: type[Options]) -> str:
+    """A function's docstring with what it says of its options."""
+    head, *rest = inspect.cleandoc(text).split("\n\n")
+    place = next((number for number, part in enumerate(rest) if part.startswith(("Returns:", "Raises:"))), len(rest))
+    return "\n\n".join([head, *rest[:place], options.arguments_text(), *rest[place:]])
+
+
+def _refusal(error: ErrorDetails, options: type[Options]) -> InputError:
+    """The error of a value that breaks its rule."""
+    raised = error.get("ctx", {}).get("error")
+    if isinstance(raised, InputError):
+        return raised
+    name = str(error["loc"][0]) if error["loc"] else ""
+    if error["type"] == "extra_forbidden":
+        return InputError(f"there is no option {name}")
+    return ParameterError(name, error["input"], _rule(name, error, options))
+
+
+def _rule(name: str, error: ErrorDetails, options: type[Options]) -> str:
+    kind, context = error["type"], error.get("ctx", {})
+    numbers = options.declared_type(name)
+    unit = " GB" if name.endswith("_gb") or name == "gpu_memory" else ""
+    rules: dict[str, Callable[[], str]] = {
+        "greater_than_equal": lambda: f"must be at least {context['ge']:g}",
+        "greater_than": lambda: f"must be more than {context['gt']:g}",
+        "less_than_equal": lambda: f"must be at most {context['le']:,.12g}{unit}",
+        "less_than": lambda: f"must be less than {context['lt']:,.12g}{unit}",
+        "finite_number": lambda: "must be a finite number",
+        "float_type": lambda: "must be a number",
+        "int_type": lambda: "must be a number" if "float" in numbers else "must be a whole number",
+        "int_from_float": lambda: "must be a whole number",
+        "string_type": lambda: "must be a text",
+        "is_instance_of": lambda: "must be a text, or a list of texts",
+        "sequence_str": lambda: "must be a list of texts",
+        "bool_type": lambda: "must be True or False",
+        "literal_error": lambda: f"choose one of {context['expected'].replace(chr(39), '').replace(' or ', ', ')}",
+        "missing_argument": lambda: "must be given",
+    }
+    return rules[kind]() if kind in rules else error["msg"][:1].lower() + error["msg"][1:]

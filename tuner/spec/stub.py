@@ -1,0 +1,75 @@
+"""The types of the public functions, for editors and mypy: ``tuner/__init__.pyi``, made from the specification."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+
+HEAD = '''# Made by scripts/generate from the specification in tuner/spec; do not edit.
+"""Parallel hyperparameter tuning that gives every trial the memory it needs, and no more."""
+
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+'''
+
+
+def stub(modules: Mapping[str, Sequence[str]], names: Sequence[str]) -> str:
+    """The text of the stub.
+
+    Args:
+        modules: the public names of each module.
+        names: all of them, in their order.
+    """
+    home = {name: module for module, own in modules.items() for name in own}
+    found = {name: getattr(importlib.import_module(module), name) for name, module in home.items()}
+    made = {name: found[name] for name in names if hasattr(found[name], "__signature__")}
+    others = [f"from {home[name]} import {name} as {name}" for name in names if name not in made]
+    functions = [_function(name, function) for name, function in made.items()]
+    imports = sorted({line for function in made.values() for line in _imports(function)})
+    listed = "".join(f'    "{name}",\n' for name in names)
+    parts = [HEAD, "\n".join([*imports, *others]), f"__all__ = [\n{listed}]\n__version__: str\n", *functions]
+    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def _function(name: str, function: Callable[..., object]) -> str:
+    signature = inspect.signature(function)
+    lines, keyword_only = [f"def {name}("], False
+    for parameter in signature.parameters.values():
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not keyword_only:
+            lines.append("    *,")
+            keyword_only = True
+        default = "" if parameter.default is inspect.Parameter.empty else f" = {parameter.default!r}"
+        lines.append(f"    {parameter.name}: {parameter.annotation}{default},")
+    text = textwrap.indent(f'"""{inspect.cleandoc(function.__doc__ or "")}\n"""', "    ")
+    return "\n".join([*lines, f") -> {signature.return_annotation}:", text])
+
+
+def _imports(function: Callable[..., object]) -> list[str]:
+    """Imports of the types in a function's signature, as its module and those of its options have them."""
+    signature = inspect.signature(function)
+    texts = [signature.return_annotation, *(each.annotation for each in signature.parameters.values())]
+    words = {word for text in texts for word in re.findall(r"[A-Za-z_]\w*(?:\.\w+)*", str(text))}
+    modules = [function.__module__, "tuner.spec.settings", "tuner.spec.commands"]
+    sources = "\n".join(inspect.getsource(importlib.import_module(module)) for module in modules)
+    lines = []
+    for word in sorted(words):
+        if word.startswith("pd."):
+            lines.append("import pandas as pd")
+        elif found := re.search(
+            rf"^ *from (tuner[\w.]*) import \(?[^)\n]*?\b(?:(\w+) as )?{word}\b", sources, re.MULTILINE
+        ):
+            lines.append(f"from {found[1]} import {found[2] or word} as {word}")
+        elif declared := [
+            each
+            for each in modules
+            if re.search(
+                rf"^ *(?:class )?{word}\b *[=:(]", inspect.getsource(importlib.import_module(each)), re.MULTILINE
+            )
+        ]:
+            lines.append(f"from {declared[0]} import {word} as {word}")
+    return lines

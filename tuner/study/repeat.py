@@ -1,0 +1,131 @@
+"""How to have a trial of a study again: a command, or a call; a pure function of what is recorded of it."""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+from tuner.records.attempts import Attempt
+from tuner.records.study_json import AUTO_BATCH, classes, workloads
+from tuner.spec.settings import Settings
+from tuner.spec.spelling import arguments, in_terminal
+from tuner.study.selection import source_of
+from tuner.study.stored_options import from_stored
+from tuner.workloads.base import Workload
+from tuner.workloads.built_in import is_built_in
+from tuner.workloads.lookup import Classes, find_workload
+
+# Of one trial alone: what became of the others, where its results went and who was told.
+ALONE = ("time_limit", "limit", "output", "resume", "max_workers", "tensorboard", "mlflow", "wandb")
+
+
+def how_to_repeat(study: Mapping[str, Any], row: Attempt, folder: Path, workload: Workload | None = None) -> str:
+    """The command that runs a trial again; where no command can, the call that gives its study's best model.
+
+    What a search suggested depends on what ran beside it, so such a trial is trained again by its record.
+
+    Args:
+        study: the content of ``study.json``.
+        row: the trial's, as in the journal.
+        folder: the study's.
+        workload: the trial's, where it is at hand.
+    """
+    if classes(study).get(row.workload, "") is None:
+        return load_best_call(folder, _constructor(workload))
+    if not isinstance(study.get("options"), Mapping):
+        return load_best_call(folder)
+    settings = from_stored(study["options"])
+    if settings.search not in (None, "grid") or settings.space or not isinstance(settings.config, (str, NoneType)):
+        return f"{program()} train --from {shlex.quote(str(folder))} --trial {row.trial_id}"
+    threads = study.get("plan", {}).get("threads")
+    return command(of_trial(settings_of_workload(settings, row, study), row, threads))
+
+
+def of_trial(settings: Settings, row: Attempt, threads: int | None) -> Settings:
+    """The study of one trial alone; on the CPU it gives the same figures.
+
+    The number of threads is part of it, since the last digits of a sum depend on that; so is the memory with which
+    the trial ended well, if that was more than was asked for.
+
+    Args:
+        settings: those of its study.
+        row: the trial's, as in the journal.
+        threads: that the trial computed with; None where that is not known.
+    """
+    seed = row.seed
+    split_seed = None if settings.data_seed == seed else settings.data_seed
+    memory = settings.model_memory_gb
+    if not settings.auto_memory and row.attempts > 1 and row.limit_gb:
+        memory = max(memory, math.ceil(100 * row.limit_gb) / 100)
+    alone = {name: settings.default(name) for name in ALONE}
+    return settings.changed(
+        **alone, only=row.name, seed=seed, seeds=1, split_seed=split_seed, threads=threads, model_memory_gb=memory
+    )
+
+
+def settings_of_workload(settings: Settings, row: Attempt, study: Mapping[str, Any]) -> Settings:
+    """A study's settings as far as they are of one trial: of its workload, and with the batch that it was given.
+
+    Args:
+        settings: the study's.
+        row: the trial's, as in the journal.
+        study: what ``study.json`` says.
+    """
+    if len(workloads(study)) > 1:
+        settings = _of_workload(settings, row, classes(study))
+    batch = study.get(AUTO_BATCH, {}).get(row.trial_id)
+    if batch is None:
+        return settings
+    key = find_workload(row.workload, classes(study)).memory_scales_with  # beside other trials it would be another
+    others = [text for text in settings.overrides if text.partition("=")[0] != key]
+    return settings.changed(overrides=[*others, f"{key}={batch}"])
+
+
+def command(settings: Settings) -> str:
+    """The command line of a study."""
+    return f"{program()} {shlex.join(arguments(settings))}".rstrip()
+
+
+def program() -> str:
+    """The words by which this process's tuner is started again from this folder, also where ``tune`` is not found."""
+    python = min(sys.executable, os.path.relpath(sys.executable), key=len)
+    return shlex.join([python, "-m", "tuner"])
+
+
+def load_best_call(folder: Path, workload: str = "") -> str:
+    """The call that gives the best model of a study that was started from Python.
+
+    Args:
+        folder: the study's.
+        workload: the expression that makes the workload, where it cannot be found by a name.
+    """
+    return f"tuner.load_best({', '.join(filter(None, [repr(str(folder)), workload]))})"
+
+
+def values_again(row: Attempt) -> str:
+    """A configuration's values as options of ``tune run``, where nothing else is known of its study."""
+    return " ".join(in_terminal("overrides", shlex.quote(f"{key}={value}")) for key, value in row.config.items())
+
+
+def _constructor(workload: Workload | None) -> str:
+    """How an object of the user's own was made, in Python."""
+    if workload is None or is_built_in(workload):
+        return "…"
+    return f"{type(workload).__name__}({'…' if vars(workload) else ''})"
+
+
+def _of_workload(settings: Settings, row: Attempt, known: Classes) -> Settings:
+    """A study's settings, without those that are of other workloads than a row's."""
+    name = row.workload
+    return settings.changed(
+        workload=known.get(name, name),
+        data=source_of(settings.data, name, known),
+        overrides=[text for text in settings.overrides if text.partition("=")[0] in row.config],
+        skip_bad=settings.skip_bad and find_workload(name, known).skips_bad_files,
+    )

@@ -1,0 +1,91 @@
+"""The options of a study that is continued: its own, except those that are given now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tuner.errors import InputError, ParameterError
+from tuner.records.study_json import classes, workloads
+from tuner.spec.settings import Settings
+from tuner.study.stored_options import CALL, from_stored, is_object
+from tuner.workloads.lookup import WAS_OBJECT, Wanted, find_workload, listed
+
+
+def resumed(study: Mapping[str, Any], settings: Settings, *, from_python: bool) -> Settings:
+    """The settings of a study that is continued.
+
+    The number of threads stays, as results depend on it; a limit of time is only ever one run's. A folder for results
+    is kept only if it was given, so that it is refused.
+
+    Args:
+        study: the content of ``study.json``.
+        settings: of this call.
+        from_python: the user called ``run``.
+
+    Raises:
+        InputError: only another call can continue it: a workload or a searcher must be given again, a workload is
+            none of the study's, or it was started from Python with data that are not known here.
+    """
+    folder, given = str(settings.resume), settings.given()
+    if study.get("options") is None and study.get("command") == CALL and from_python:
+        _check_workloads(study, listed(settings.workload), folder)
+        return settings  # an earlier version kept none of these: they are all in the same call
+    stored = study.get("options")
+    if not isinstance(stored, Mapping):
+        again = study.get("command", "a Python program")
+        raise ParameterError(
+            "resume", folder, f"it was started by {again}", f"call that again with resume={folder!r}"
+        )
+    own = from_stored(stored)
+    asked = listed(settings.workload) if "workload" in given else []
+    _check_workloads(study, asked, folder)
+    if "search" not in given and is_object(own.search):
+        raise ParameterError(
+            "resume",
+            folder,
+            "its search was given as an object: give it again, from Python",
+            f"tuner.run(search={own.search}(…), resume={folder!r})",
+        )
+    anew = {"workload": _workloads(study, own, asked)} if asked else {}
+    if isinstance(settings.data, Mapping) and isinstance(own.data, Mapping):
+        anew["data"] = {**own.data, **settings.data}
+    of_one_run = dict.fromkeys(("output", "time_limit")) | {"dry_run": False}
+    threads = own.threads or study.get("plan", {}).get("threads")
+    return own.changed(**{**of_one_run, "threads": threads, **given, **anew})
+
+
+def needs_objects(study: Mapping[str, Any]) -> bool:
+    """Whether only Python can continue a study, as it was given objects that no text finds again."""
+    return None in classes(study).values() or is_object((study.get("options") or {}).get("search"))
+
+
+def _check_workloads(study: Mapping[str, Any], asked: Sequence[Wanted], folder: str) -> None:
+    """Refuses workloads that are none of the study's, and to leave out what must be given again."""
+    known = classes(study)
+    names = [find_workload(each).name for each in asked if not (isinstance(each, str) and each in known)]
+    if names and not set(names) & set(workloads(study)):
+        rule = f"its workload is {study['workload']!r}, not {names if len(names) > 1 else names[0]!r}"
+        raise InputError(ParameterError("resume", folder, rule).text + "; start a new study for that")
+    for name, spec in known.items():
+        if spec is None and name not in names:
+            raise ParameterError(
+                "resume",
+                folder,
+                f"its workload {name} {WAS_OBJECT}: give it again, from Python",
+                f"tuner.run(workload=…, resume={folder!r})",
+            )
+
+
+def _workloads(study: Mapping[str, Any], own: Settings, asked: Sequence[Wanted]) -> object:
+    """The study's own workloads, in the place of each the one that was given; or others, which are then refused.
+
+    It is no change if all of them are given, or only those that must be given again.
+    """
+    found = {find_workload(each, classes(study)).name: each for each in asked}
+    must = {name for name, spec in classes(study).items() if spec is None}
+    if set(found) not in (set(workloads(study)), must):
+        return asked if len(asked) > 1 else asked[0]
+    named = {spec: name for name, spec in classes(study).items()}
+    stored = [found.get(named.get(str(each), str(each)), each) for each in listed(own.workload)]
+    return stored if any(not isinstance(each, str) for each in stored) else own.workload
