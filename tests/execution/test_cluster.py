@@ -18,7 +18,7 @@ from tuner.execution import cluster_discovery as joining
 from tuner.execution.cluster import RayConnection
 from tuner.execution.cluster_discovery import find_address, join_cluster
 from tuner.execution.mapped_arrays import put
-from tuner.execution.nodes import on_one_machine, oom_kills, within
+from tuner.execution.nodes import limited_by_ray, on_one_machine, oom_kills
 from tuner.execution.ray_executor import RayExecutor
 from tuner.placement.packing import make_plan
 from tuner.trial import GB, MB, Device, DeviceLost, EpochReport, Outcome
@@ -179,11 +179,11 @@ def test_an_address_of_another_form_is_refused(address: str) -> None:
 def test_a_node_has_no_more_than_ray_may_give_away() -> None:
     gpus = [Device("", "cuda", index, "a GPU", 16 * GB, 12 * GB, 8, f"GPU-{index}") for index in range(4)]
     node = {"NodeID": "abc", "Resources": {"CPU": 6.0, "GPU": 2.0, "memory": float(GB)}}
-    assert [(each.uuid, each.cores, each.node_id) for each in within(gpus, node)] == [
+    assert [(each.uuid, each.cores, each.node_id) for each in limited_by_ray(gpus, node)] == [
         ("GPU-0", 3, "abc"),
         ("GPU-1", 3, "abc"),
     ]
-    (ram,) = within([Device("", "cpu", 0, "a machine", 64 * GB, 32 * GB, 8)], node)
+    (ram,) = limited_by_ray([Device("", "cpu", 0, "a machine", 64 * GB, 32 * GB, 8)], node)
     assert (ram.total_bytes, ram.free_bytes, ram.cores) == (GB, GB, 6)
 
 

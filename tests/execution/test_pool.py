@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tuner.execution.pool import Pool
+from tuner.execution.pool import WorkerPool
 from tuner.trial import MB, Device, MemoryEstimate, Placement, Trial
 
 BUNDLE = {"CPU": 1.0, "GPU": 1.0, "memory": 0.0}
@@ -15,10 +15,10 @@ class Actor:
 
 
 @pytest.fixture
-def pool(gpu_16gb: Device, monkeypatch: pytest.MonkeyPatch) -> Pool:
+def pool(gpu_16gb: Device, monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
     monkeypatch.setattr("ray.kill", lambda worker: None)
-    monkeypatch.setattr(Pool, "_options", lambda self: {})
-    return Pool(gpu_16gb, BUNDLE, 8, 1000 * MB, "own", lambda *_: Actor())
+    monkeypatch.setattr(WorkerPool, "_options", lambda self: {})
+    return WorkerPool(gpu_16gb, BUNDLE, 8, 1000 * MB, "own", lambda *_: Actor())
 
 
 def place(device: Device, mb: int) -> Placement:
@@ -26,27 +26,27 @@ def place(device: Device, mb: int) -> Placement:
     return Placement(Trial("t", "toy", "t", {}, 0), estimate, device, 0.1, mb * MB, 1)
 
 
-def warm(pool: Pool, workers: int) -> list[Any]:
+def warm(pool: WorkerPool, workers: int) -> list[Any]:
     taken = [pool.take(place(pool.device, 100), new=True)[0] for _ in range(workers)]
     for worker in taken:
         pool.give_back(worker)
     return taken
 
 
-def test_a_warm_worker_is_taken_before_a_new_one_is_made(pool: Pool) -> None:
+def test_a_warm_worker_is_taken_before_a_new_one_is_made(pool: WorkerPool) -> None:
     (one,) = warm(pool, 1)
     assert pool.take(place(pool.device, 100), new=False) == (one, False)
     assert pool.take(place(pool.device, 100), new=False)[1]
 
 
 @pytest.mark.parametrize(("mb", "stay"), [(200, 5), (500, 5), (640, 3), (1000, 0)])
-def test_idle_workers_for_whose_context_a_retry_leaves_no_room_are_ended(pool: Pool, mb: int, stay: int) -> None:
+def test_idle_workers_whose_context_leaves_no_room_for_a_retry_end(pool: WorkerPool, mb: int, stay: int) -> None:
     warm(pool, 5)
     assert pool.take(place(pool.device, mb), new=True)[1]
     assert len(pool._idle) == stay
 
 
-def test_what_running_trials_have_is_not_there_for_idle_workers(pool: Pool) -> None:
+def test_what_running_trials_have_is_not_there_for_idle_workers(pool: WorkerPool) -> None:
     warm(pool, 4)
     running, fresh = pool.take(place(pool.device, 700), new=False)
     assert (fresh, len(pool._idle)) == (False, 3)
@@ -56,7 +56,7 @@ def test_what_running_trials_have_is_not_there_for_idle_workers(pool: Pool) -> N
     assert len(pool._idle) == 3
 
 
-def test_a_new_worker_has_the_place_of_an_idle_one_where_no_other_is_left(pool: Pool) -> None:
+def test_a_new_worker_has_the_place_of_an_idle_one_where_no_other_is_left(pool: WorkerPool) -> None:
     oldest, *_ = warm(pool, 8)
     assert pool.take(place(pool.device, 100), new=True)[1]
     assert len(pool._living) == 8

@@ -14,7 +14,7 @@ import pytest
 
 from tests.ray_trials import Slow, Unpackable, placements, stop_and_go_on, until
 from tests.toy import Toy
-from tuner.execution.pool import Pool, make_pools
+from tuner.execution.pool import WorkerPool, make_pools
 from tuner.execution.ray_errors import classify_loss
 from tuner.execution.ray_executor import RayExecutor
 from tuner.machine.devices import ram_device
@@ -144,7 +144,9 @@ def test_only_devices_that_are_used_are_reserved_and_never_more_cores_than_there
 
 @pytest.mark.parametrize("slots", [1, 3, 7, 9, 60])
 def test_parts_are_rounded_down_so_that_the_last_worker_fits(gpu_16gb: Device, slots: int) -> None:
-    options = Pool(gpu_16gb, {"CPU": 16.0, "GPU": 1.0, "memory": 1000.0}, slots, 0, "own", lambda *_: None)._options()
+    options = WorkerPool(
+        gpu_16gb, {"CPU": 16.0, "GPU": 1.0, "memory": 1000.0}, slots, 0, "own", lambda *_: None
+    )._options()
     for name, whole in (("num_cpus", 16), ("num_gpus", 1)):
         steps = round(options[name] * 10_000)
         assert whole * 10_000 - slots < steps * slots <= whole * 10_000

@@ -44,7 +44,7 @@ def cluster_devices(choice: DeviceChoice) -> tuple[Device, ...]:
     devices = [
         replace(device, host=host)
         for node, host, answer in answers
-        for device in within(_devices_of(answer, host), node)
+        for device in limited_by_ray(_devices_of(answer, host), node)
     ]
     gpus = [device for device in devices if device.kind == "cuda"]
     if choice == "cuda" and not gpus:
@@ -85,7 +85,7 @@ def on_node(function: Callable[..., object], node_id: str) -> Remote[ObjectRef]:
     return task.options(num_cpus=0, max_retries=0, scheduling_strategy=pinned)
 
 
-def within(devices: Sequence[Device], node: Node) -> list[Device]:
+def limited_by_ray(devices: Sequence[Device], node: Node) -> list[Device]:
     """A node's devices, limited to the GPUs, CPUs and memory that Ray may give away there."""
     resources = node["Resources"]
     cpus = int(resources.get("CPU", 0))

@@ -19,7 +19,7 @@ MakeWorker = Callable[[Device, Mapping[str, object]], WorkerHandle]  # from a de
 
 
 @dataclass
-class Pool:
+class WorkerPool:
     """The workers of one device, at most ``slots`` at once."""
 
     device: Device
@@ -107,7 +107,7 @@ class Pool:
 
 def make_pools(
     plan: Plan, nodes: Mapping[Device, str], memory_bytes: Mapping[str, int], make: MakeWorker
-) -> dict[Device, Pool]:
+) -> dict[Device, WorkerPool]:
     """A pool for each device that the plan uses; nothing is reserved yet.
 
     ``nodes`` has the id of each device's node, ``memory_bytes`` the memory that Ray may give away on each node.
@@ -117,11 +117,11 @@ def make_pools(
         if slots:
             node = nodes[device]
             bundle = _bundle(device, slots * plan.threads, min(budget, memory_bytes[node]))
-            pools[device] = Pool(device, bundle, slots, budget, node, make)
+            pools[device] = WorkerPool(device, bundle, slots, budget, node, make)
     return pools
 
 
-def reserve(pools: Sequence[Pool]) -> None:
+def reserve(pools: Sequence[WorkerPool]) -> None:
     """Reserves the devices of all pools.
 
     Raises:

@@ -15,7 +15,7 @@ from tuner.execution.cluster_discovery import join_cluster
 from tuner.execution.loop import ExecutorEvent, Weights
 from tuner.execution.mapped_arrays import put
 from tuner.execution.nodes import NodeWatch, cluster_devices, on_one_machine
-from tuner.execution.pool import Pool, make_pools, reserve
+from tuner.execution.pool import WorkerPool, make_pools, reserve
 from tuner.execution.ray_api import Node, ObjectRef, Remote, WorkerHandle
 from tuner.execution.ray_errors import last_line, raised_in_worker
 from tuner.execution.stop_requests import StopRequests
@@ -62,7 +62,7 @@ class RayExecutor:
         self._options = TrialOptions(caps=caps, checkpoint_seconds=checkpoint_seconds)
         self._connection: RayConnection | None = None
         self._stop_requests = StopRequests(None)
-        self._pools: dict[Device, Pool] = {}
+        self._pools: dict[Device, WorkerPool] = {}
         self._lost: dict[Device, str] = {}
         self._running: dict[Stream, RunningTrial] = {}
         self._spent: list[RunningTrial] = []  # their workers are not used again

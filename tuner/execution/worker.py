@@ -63,7 +63,7 @@ def run_trial(
     trial gets out. The cap holds while the trial computes, but never while an event is on its way.
     """
     started = time.perf_counter()
-    attempt = _Attempt(placement)
+    attempt = _TrialExecution(placement)
     yield from attempt.train(task, meter, options)
     peak, left = attempt.measure(meter)
     yield Outcome(
@@ -86,7 +86,7 @@ def run_trial(
 
 
 @dataclass
-class _Attempt:
+class _TrialExecution:
     """The result of a trial in plain values, without its tensors and exceptions."""
 
     placement: Placement

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from tuner.execution.nodes import NodeWatch, on_node, oom_kills
-from tuner.execution.pool import Pool
+from tuner.execution.pool import WorkerPool
 from tuner.execution.ray_api import ObjectRef, WorkerHandle
 from tuner.execution.ray_errors import classify_loss, killed_by_monitor, monitored_peak, plain_text, raised_in_worker
 from tuner.trial import EpochReport, Lost, Outcome, Placement, Status
@@ -22,7 +22,7 @@ class RunningTrial:
     """A trial in a worker."""
 
     placement: Placement
-    pool: Pool
+    pool: WorkerPool
     worker: WorkerHandle
     fresh: bool  # whether this is the worker's first trial
     started: float  # by the monotonic clock

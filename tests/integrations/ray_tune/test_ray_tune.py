@@ -15,7 +15,7 @@ from ray import tune
 import tuner
 from tests.tune_mnist import train_mnist, train_within
 from tuner.errors import InputError
-from tuner.integrations.ray_tune.attempt import Attempt
+from tuner.integrations.ray_tune.attempt import CappedAttempt
 from tuner.integrations.ray_tune.resources import Budget, RunAgain, TrialResources, trial_resources
 from tuner.integrations.ray_tune.trainable_spec import TrainableSpec
 from tuner.placement.retry import RetryPolicy
@@ -140,14 +140,14 @@ def test_a_trial_that_fits_no_device_fails_alone_and_is_not_set_up() -> None:
 
 
 def test_a_share_smaller_than_the_process_itself_is_too_little_memory() -> None:
-    attempt = Attempt(a_share(1000), RetryPolicy(growth=2), caps=True)
+    attempt = CappedAttempt(a_share(1000), RetryPolicy(growth=2), caps=True)
     with pytest.raises(RunAgain, match="runs again with"), attempt.computing():
         raise AssertionError("nothing is computed")
 
 
 def test_a_retry_waits_for_its_memory_only_while_others_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
     share = a_share()
-    attempt = Attempt(share, RetryPolicy(), caps=False)
+    attempt = CappedAttempt(share, RetryPolicy(), caps=False)
     free = iter([0, 0, 2 * GB])
     waits: list[float] = []
     monkeypatch.setattr("tuner.integrations.ray_tune.attempt._free_bytes", lambda _: next(free))

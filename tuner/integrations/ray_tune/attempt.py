@@ -19,7 +19,7 @@ from tuner.trial import GB, AttemptResult, Device
 WAIT_SECONDS = 0.5  # between two looks at the free memory
 
 
-class Attempt:
+class CappedAttempt:
     """Caps a trial's code at its share, and turns running out of memory into another attempt."""
 
     def __init__(self, resources: TrialResources, policy: RetryPolicy, *, caps: bool) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from ray.tune.trainable import FunctionTrainable
 
 from tuner.errors import InputError
-from tuner.integrations.ray_tune.attempt import Attempt
+from tuner.integrations.ray_tune.attempt import CappedAttempt
 from tuner.integrations.ray_tune.resources import TrialResources, trial_resources
 from tuner.integrations.ray_tune.trainable_spec import TrainableSpec
 
@@ -34,7 +34,7 @@ def wrapped(base: Any, spec: TrainableSpec) -> type:
                 raise InputError(
                     f"{spec.name}: tune.with_parameters() cannot reach it: apply it before memory_aware()"
                 )
-            self._attempt = Attempt(resources, spec.policy, caps=spec.settings.caps)
+            self._attempt = CappedAttempt(resources, spec.policy, caps=spec.settings.caps)
             self._is_set_up = False
             if not self._attempt.has_failed:
                 self._attempt.wait_for_room()

@@ -17,7 +17,7 @@ FOLDER = "tensorboard"
 HPARAMS = ".hparams"  # ends the name of the file with a trial's hyperparameters and final figures
 
 
-class _Message(Protocol):
+class _Protobuf(Protocol):
     """A message of Protocol Buffers."""
 
     def SerializeToString(self) -> bytes: ...
@@ -105,7 +105,7 @@ def _session(row: Attempt) -> list[object]:
     ]
 
 
-def _summary(tag: str, content: _Message) -> object:
+def _summary(tag: str, content: _Protobuf) -> object:
     from tensorboardX.proto.summary_pb2 import Summary, SummaryMetadata
 
     plugin = SummaryMetadata.PluginData(plugin_name="hparams", content=content.SerializeToString())
