@@ -124,13 +124,7 @@ class StudyFrame(pd.DataFrame):
 
 
 def study_frame(table: pd.DataFrame, folder: str, metric: str) -> StudyFrame:
-    """A study's trials as they are returned to a notebook.
-
-    Args:
-        table: a row for each trial, with the columns of ``results.csv``.
-        folder: the study's.
-        metric: what trials are compared by; smaller is better.
-    """
+    """A study's trials as they are returned to a notebook; ``table`` has the columns of ``results.csv``."""
     frame = StudyFrame(table)
     frame.attrs.update({FOLDER: folder, METRIC: metric})
     return frame
@@ -145,15 +139,7 @@ def _best_place(rows: list[Attempt], metric: str) -> int | None:
 
 
 def _trials_html(rows: Sequence[Attempt], known: Sequence[str], metric: str, best: int | None, folder: str) -> str:
-    """The rows in their order with the columns that matter, as HTML.
-
-    Args:
-        rows: of one workload; the first of them are shown.
-        known: all columns.
-        metric: what trials are compared by.
-        best: the row that stands out; None where none is the best.
-        folder: the study's.
-    """
+    """The first rows of one workload, with those of the ``known`` columns that matter; the ``best`` stands out."""
     shown = [column for column in default_columns(rows, known, metric) if column in known]
     heads = "".join(_cell("th", column, head(column, known)) for column in shown)
     lines = [

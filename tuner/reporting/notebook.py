@@ -38,7 +38,7 @@ class NotebookProgress(StudyProgress):
         """Shows the bar, unless nothing is left to do."""
         from IPython.display import display
 
-        if self._trials:
+        if self.trials:
             self._display = display(self._bundle(), raw=True, display_id=True)  # type: ignore[no-untyped-call]
         return self
 
@@ -76,6 +76,6 @@ class NotebookProgress(StudyProgress):
         running = list(self._running.values())
         share, left = self._share_done(running), self._time_left(running)
         seconds = f"{time.monotonic() - self._began:.0f} s in all" if self._ended else left
-        text = f"{self._done}/{self._trials} trials ended · {self._best_text()} · {seconds}"
+        text = f"{self._done}/{self.trials} trials ended · {self._best_text()} · {seconds}"
         bar = f'<progress max="1" value="{share:.4f}" style="width:16em"></progress>'
         return {"text/plain": text, "text/html": f"<div>{bar} {escape(text)}</div>"}

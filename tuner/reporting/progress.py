@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Self
 
@@ -20,50 +21,29 @@ if TYPE_CHECKING:
 Running = Sequence[tuple[Placement, EpochReport | None]]  # what runs, with what it last reported
 
 
+@dataclass(eq=False)
 class StudyProgress:
     """Follows the trials of a study and shows them; a context manager, since a live table must be ended."""
 
-    def __init__(
-        self,
-        console: Console,
-        trials: int,
-        epochs: int,
-        metrics: Mapping[str, str],
-        budget_bytes: int,
-        *,
-        several_seeds: bool = False,
-    ) -> None:
-        """Prepares the display.
-
-        Args:
-            console: the live table is shown if it is a terminal.
-            trials: their number.
-            epochs: of all trials together, for the time that is left.
-            metrics: the metric to show, by workload.
-            budget_bytes: the memory that trials divide between them, over all devices.
-            several_seeds: show each trial's seed.
-        """
-        self._console = console
-        self._trials = trials
-        self._epochs = epochs
-        self._metrics = metrics
-        self._budget_bytes = budget_bytes
-        self._several_seeds = several_seeds
-        self._began = time.monotonic()
-        self._running: dict[str, tuple[Placement, EpochReport | None]] = {}
-        self._done = 0
-        self._epochs_done = 0
-        self._best: dict[str, tuple[float, str]] = {}
-        self._live: Live | None = None
+    console: Console  # a terminal is shown the live table
+    trials: int
+    epochs: int  # of all trials together, for the time that is left
+    metrics: Mapping[str, str]  # the metric to show, by workload
+    budget_bytes: int  # the memory that trials divide between them, over all devices
+    several_seeds: bool = field(default=False, kw_only=True)  # show each trial's seed
+    _running: dict[str, tuple[Placement, EpochReport | None]] = field(default_factory=dict, init=False)
+    _best: dict[str, tuple[float, str]] = field(default_factory=dict, init=False)  # value and name, by workload
+    _began: float = field(default_factory=time.monotonic, init=False)
+    _done: int = field(default=0, init=False)
+    _epochs_done: int = field(default=0, init=False)
+    _live: Live | None = field(default=None, init=False)
 
     def __enter__(self) -> Self:
         """Starts the live table, on a terminal."""
-        if self._console.is_terminal:
+        if self.console.is_terminal:
             from rich.live import Live
 
-            self._live = Live(
-                get_renderable=self._render, console=self._console, transient=True, refresh_per_second=4
-            )
+            self._live = Live(get_renderable=self._render, console=self.console, transient=True, refresh_per_second=4)
             self._live.start()
         return self
 
@@ -89,7 +69,7 @@ class StudyProgress:
         if not retry:
             self._done += 1
             self._epochs_done += trial.epochs
-        metric = self._metrics[trial.workload]
+        metric = self.metrics[trial.workload]
         value = outcome.metrics.get(metric)
         if value is not None:
             name = title(trial.workload, trial.name, several=False, seed=self._seed(trial))
@@ -99,7 +79,7 @@ class StudyProgress:
         peak = "" if outcome.peak_bytes is None else f", peak {outcome.peak_bytes / GB:.2f} GB"
         if self._has_line(outcome):
             self.note(
-                f"[{self._done}/{self._trials}] {self._title(trial)} {outcome.status}: {result} "
+                f"[{self._done}/{self.trials}] {self._title(trial)} {outcome.status}: {result} "
                 f"({outcome.epochs} epochs, {outcome.seconds:.1f} s{peak}){_what_follows(outcome, retry)}"
             )
 
@@ -118,17 +98,17 @@ class StudyProgress:
     def note(self, line: str) -> None:
         """Prints a line above the table."""
         with suppress(OSError):  # a terminal that is closed reads nothing, and its study is to end in order
-            print_text(self._console, line)
+            print_text(self.console, line)
 
     def _has_line(self, outcome: Outcome) -> bool:
         """Whether an attempt has a line of its own."""
         return True
 
     def _title(self, trial: Trial) -> str:
-        return title(trial.workload, trial.name, several=len(self._metrics) > 1, seed=self._seed(trial))
+        return title(trial.workload, trial.name, several=len(self.metrics) > 1, seed=self._seed(trial))
 
     def _seed(self, trial: Trial) -> int | None:
-        return trial.seed if self._several_seeds else None
+        return trial.seed if self.several_seeds else None
 
     def _render(self) -> RenderableType:
         """The live table: a head line for the study, then a line for each running trial."""
@@ -137,10 +117,10 @@ class StudyProgress:
 
         running = list(self._running.values())  # the display's own thread draws, while trials come and go
         summary = Text(self._summary(running), style="bold")
-        metrics = " or ".join(dict.fromkeys(self._metrics.values()))
+        metrics = " or ".join(dict.fromkeys(self.metrics.values()))
         table = make_table(("trial", "device", "memory", "epoch", metrics), left=("trial", "device"))
         for placement, report in running:
-            value = report.metrics.get(self._metrics[placement.trial.workload]) if report else None
+            value = report.metrics.get(self.metrics[placement.trial.workload]) if report else None
             table.add_row(
                 Text(self._title(placement.trial)),
                 placement.device.label,
@@ -154,17 +134,17 @@ class StudyProgress:
         """The study in a line."""
         reserved = sum(placement.limit_bytes for placement, _ in running)
         return (
-            f"{self._done}/{self._trials} done, {len(running)} running · {self._best_text()} · memory reserved "
-            f"{reserved / GB:.1f} of {self._budget_bytes / GB:.1f} GB · {self._time_left(running)}"
+            f"{self._done}/{self.trials} done, {len(running)} running · {self._best_text()} · memory reserved "
+            f"{reserved / GB:.1f} of {self.budget_bytes / GB:.1f} GB · {self._time_left(running)}"
         )
 
     def _best_text(self) -> str:
-        bests = [f"{self._metrics[each]} {value:.4f} ({name})" for each, (value, name) in list(self._best.items())]
+        bests = [f"{self.metrics[each]} {value:.4f} ({name})" for each, (value, name) in list(self._best.items())]
         return f"best {', '.join(bests)}" if bests else "no result yet"
 
     def _share_done(self, running: Running) -> float:
         """Of the epochs of all trials, from 0 to 1."""
-        return (self._epochs_done + sum(report.epoch for _, report in running if report)) / max(1, self._epochs)
+        return (self._epochs_done + sum(report.epoch for _, report in running if report)) / max(1, self.epochs)
 
     def _time_left(self, running: Running) -> str:
         """A guess from the epochs that are done, which counts every epoch alike."""

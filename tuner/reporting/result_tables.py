@@ -27,13 +27,7 @@ HEADS = {
 
 
 def results_table(rows: Sequence[Attempt], metric: str, *, seeds: bool = False) -> Table:
-    """The trials of one workload in the order given, with their errors if there are any.
-
-    Args:
-        rows: the trials.
-        metric: what they are compared by.
-        seeds: show each trial's seed.
-    """
+    """The trials of one workload in the order given, with their errors if there are any, and with seeds if asked."""
     from rich.text import Text
 
     seed, error = ["seed"] * seeds, ["error"] * any(row.error for row in rows)
@@ -48,13 +42,7 @@ def results_table(rows: Sequence[Attempt], metric: str, *, seeds: bool = False) 
 
 
 def print_averages(console: Console, rows: Sequence[Attempt], metric: str) -> None:
-    """A workload's configurations over their seeds, and which of them cannot be told from the best.
-
-    Args:
-        console: where to write.
-        rows: the workload's trials, of several seeds.
-        metric: what they are compared by.
-    """
+    """A workload's configurations over their seeds, and which of them cannot be told from the best."""
     print_table(console, averages_table(rows, metric))
     if finding := summary(averages(rows, metric)):
         print_text(console, finding)

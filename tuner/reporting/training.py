@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tuner.reporting.console import make_table, print_text
@@ -17,20 +18,15 @@ if TYPE_CHECKING:
 LINE_SECONDS = 10.0  # between two lines where nobody watches
 
 
+@dataclass(eq=False)
 class TrainingProgress:
     """Prints epochs as they end."""
 
-    def __init__(self, console: Console, metric: str) -> None:
-        """Prints nothing yet.
-
-        Args:
-            console: where to write.
-            metric: the validation metric that epochs are compared by; smaller is better.
-        """
-        self._console = console
-        self._metric = metric
-        self._began = self._printed = time.monotonic()
-        self._best = (math.inf, 0)
+    console: Console
+    metric: str  # of the validation split, by which epochs are compared; smaller is better
+    _began: float = field(default_factory=time.monotonic, init=False)
+    _printed: float = field(default_factory=time.monotonic, init=False)
+    _best: tuple[float, int] = field(default=(math.inf, 0), init=False)  # value and epoch
 
     def reported(self, report: EpochReport) -> None:
         """Training has begun, or an epoch has ended; the last one always has its line."""
@@ -38,18 +34,18 @@ class TrainingProgress:
         if report.epoch == 0:
             self._began = self._printed = now
             return
-        value = report.metrics.get(self._metric)
+        value = report.metrics.get(self.metric)
         if value is not None:
             self._best = min(self._best, (value, report.epoch))
         ended = report.epoch == report.epochs
-        if self._console.is_terminal or ended or now - self._printed >= LINE_SECONDS:
+        if self.console.is_terminal or ended or now - self._printed >= LINE_SECONDS:
             self._printed = now
-            print_text(self._console, self._line(report, now - self._began))
+            print_text(self.console, self._line(report, now - self._began))
 
     def _line(self, report: EpochReport, seconds: float) -> str:
         words = [f"epoch {report.epoch:{len(str(report.epochs))}d}/{report.epochs}"]
         words += [
-            f"{name} {report.metrics[name]:.4f}" for name in ("train_loss", self._metric) if name in report.metrics
+            f"{name} {report.metrics[name]:.4f}" for name in ("train_loss", self.metric) if name in report.metrics
         ]
         if self._best[1]:
             words.append(f"best {self._best[0]:.4f} in epoch {self._best[1]}")
@@ -61,13 +57,7 @@ class TrainingProgress:
 def figures_table(
     here: Mapping[str, float | None], study: Mapping[str, float | None], seeds: tuple[int, int]
 ) -> Table:
-    """Metrics as they are written, beside those of the study's trial.
-
-    Args:
-        here: of this training.
-        study: of the study's trial.
-        seeds: of both, which the head names where they are others.
-    """
+    """Metrics of a training here, beside those of the study's trial; heads name their seeds where these differ."""
     heads = ("here", "in the study")
     if len(set(seeds)) > 1:
         heads = (f"here (seed {seeds[0]})", f"in the study (seed {seeds[1]})")

@@ -56,12 +56,7 @@ DARK = {light + alpha: dark + alpha for light, dark in _PAIRS for alpha in ("", 
 
 
 def new_plot(height: int, **layout: object) -> Plot:
-    """A plot without traces.
-
-    Args:
-        height: in CSS pixels.
-        layout: plotly's, beyond what all figures have in common.
-    """
+    """A plot of this height in CSS pixels without traces; ``layout`` is what it has beyond other figures' layout."""
     from plotly.graph_objects import Figure as Plot
 
     return Plot(layout={"template": {"layout": _common_layout()}, "height": height, **layout})

@@ -54,13 +54,13 @@ def ordered_columns(rows: Sequence[Attempt], metrics: Mapping[str, str]) -> list
 
 
 def configurations_table(rows: Sequence[Attempt], metric: str, name: str, title: str) -> str:
-    """A workload's configurations, the smallest mean first, with what ``tune results`` says of them.
+    """A workload's configurations, the smallest mean first, with the verdicts of ``tune results``.
 
     Args:
         rows: the workload's trials, of several seeds.
         metric: what they are compared by.
         name: the table's id.
-        title: what it is called.
+        title: what a screen reader calls it.
     """
     tried, other_metrics = varying(rows), [key for key in metric_columns(rows, metric) if key != metric]
     others = [intervals(rows, key) for key in other_metrics]
