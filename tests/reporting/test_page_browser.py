@@ -187,6 +187,25 @@ def test_every_plot_is_drawn_without_an_error_and_without_the_network(
     assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
 
 
+CLICK = """
+const [plot, point] = arguments;
+const customdata = point ? plot.data.find((each) => each.customdata).customdata[0] : undefined;
+plot.emit("plotly_click", { points: [{ customdata }] });
+return document.querySelector("tr.chosen")?.dataset.trial;
+"""
+
+
+def test_a_click_on_a_point_shows_its_trial_and_on_the_memory_nothing(
+    browser: webdriver.Chrome, hundred: Path
+) -> None:
+    open_page(browser, hundred)
+    browser.execute_script("drawAll()")
+    plots = browser.find_elements(By.CLASS_NAME, "plot")
+    assert browser.execute_script(CLICK, plots[0], False) is None
+    shown = [browser.execute_script(CLICK, plot, True) for plot in plots]
+    assert len(set(shown)) > 1 and {*shown} <= {*cells(browser, "trial_id")}
+
+
 def test_sorting_and_filtering_by_keyboard(browser: webdriver.Chrome, hundred: Path) -> None:
     open_page(browser, hundred)
     assert press(browser, "val_loss") == "ascending"

@@ -14,7 +14,7 @@ function drawPlot(element) {
   const { data, layout } = JSON.parse(element.nextElementSibling.textContent, counterpart);
   if (!matchMedia("(pointer: fine)").matches) layout.dragmode = false;
   Plotly.newPlot(element, data, layout, CONFIG);
-  element.on("plotly_click", (event) => chooseTrial(event.points[0].customdata[0]));
+  element.on("plotly_click", (event) => chooseTrial(event.points[0].customdata?.[0]));
 }
 
 function startPlots() {
