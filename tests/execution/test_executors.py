@@ -18,7 +18,7 @@ from tuner.execution.loop import Executor
 from tuner.execution.ray_executor import RayExecutor
 from tuner.machine.devices import ram_device
 from tuner.placement.packing import make_plan
-from tuner.records.attempts import Row
+from tuner.records.attempts import Line
 from tuner.records.study_folder import best_name
 from tuner.search.configurations import configurations
 from tuner.spec.settings import Settings
@@ -83,7 +83,7 @@ def on_ray(tmp_path_factory: pytest.TempPathFactory, data: dict[str, Any]) -> St
     )
 
 
-def rows_of(result: StudyResult, workload: str) -> list[Row]:
+def rows_of(result: StudyResult, workload: str) -> list[Line]:
     return sorted((row for row in result.rows if row["workload"] == workload), key=lambda row: str(row["name"]))
 
 
