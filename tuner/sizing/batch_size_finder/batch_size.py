@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import cache
 from numbers import Integral, Real
-from typing import Any, Literal, get_args
+from typing import Literal, TypedDict, Unpack, get_args
 
 import torch
 from torch import nn
@@ -17,12 +17,11 @@ from tuner.estimation.tracing.tracer import Parts, Untraceable, trace_step
 from tuner.machine.caps import is_out_of_memory
 from tuner.machine.devices import ram_device
 from tuner.sizing.batch_size_finder.budget import MemoryBudget
-from tuner.sizing.batch_size_finder.copies import copied, sharing
 from tuner.sizing.batch_size_finder.counting import activation_bytes, count, optimizer_bytes
 from tuner.sizing.batch_size_finder.measuring import measure_line, rehearsal, step_failed
-from tuner.sizing.batch_size_finder.samples import Samples, apply, samples_of
-from tuner.sizing.batch_size_finder.training_step import Loss, MakeOptimizer, TrainingStep
-from tuner.sizing.search import DoesNotFit, LargestBatch, Need, largest_batch
+from tuner.sizing.batch_size_finder.samples import Batch, Samples, apply, samples_of
+from tuner.sizing.batch_size_finder.training_step import Loss, MakeOptimizer, TrainingStep, copied, sharing
+from tuner.sizing.search import MEMORY, USERS_BOUND, DoesNotFit, LargestBatch, Need, largest_batch
 from tuner.training.optimizers import Adam
 from tuner.trial import GB, MOST_GB, Device, MemoryEstimate
 
@@ -35,9 +34,38 @@ ORDINARY_ERRORS = (RuntimeError, ValueError, TypeError, IndexError, KeyError, At
 GROWTH = 4  # a size that fits is tried this many times as large, so that no trace is far beyond the limit
 
 
+class Details(TypedDict, total=False):
+    """What ``compute_batch_size`` may be told beside the bounds of the search."""
+
+    total_gb: float | None
+    loss: Loss | None
+    optimizer: MakeOptimizer
+    teacher: nn.Module | None
+
+
+@dataclass(frozen=True)
+class _Details:
+    total_gb: float | None = None
+    loss: Loss | None = None
+    optimizer: MakeOptimizer = Adam
+    teacher: nn.Module | None = None
+
+
+@dataclass(frozen=True)
+class _Search:
+    """Of what the largest batch is sought, where, and from which size on; ``limit_bytes`` is what may be taken."""
+
+    step: TrainingStep
+    samples: Samples
+    device: Device
+    limit_bytes: int
+    smallest: int
+    largest: int
+
+
 @dataclass(frozen=True)
 class _Footprint:
-    """What batches take, however that is known."""
+    """What batches take, however that is known; memory lets no batch above ``at_most`` run."""
 
     need: Need
     optimizer_bytes: int
@@ -47,17 +75,13 @@ class _Footprint:
 
 def compute_batch_size(
     model: nn.Module,
-    sample: Any,
+    sample: Batch,
     device: str | torch.device,
     mode: Mode = "measured",
     target_utilization: float = 0.7,
     min_batch_size: int = 1,
     max_batch_size: int = 4096,
-    *,
-    total_gb: float | None = None,
-    loss: Loss | None = None,
-    optimizer: MakeOptimizer = Adam,
-    teacher: nn.Module | None = None,
+    **details: Unpack[Details],
 ) -> MemoryBudget:
     """The largest batch of a model that a device has memory for, and where the memory goes.
 
@@ -75,15 +99,14 @@ def compute_batch_size(
         target_utilization: the share of the device's memory to use, above 0 and up to 1.
         min_batch_size: the smallest batch of interest; with batch normalisation at least 2, which it needs to train.
         max_batch_size: the largest.
-        total_gb: the device's memory in GB (2**30 bytes), in place of what it has; a GPU with this need not be there,
-            except to be measured on.
-        loss: takes the model and a batch, and returns a scalar to be minimised. By default the model is called with a
-            graph's attributes where these have the names of what ``forward`` needs, else with the graph; with a
-            sequence as positional and a mapping as named arguments; and the loss is the mean of every floating
-            output, those in a tuple, list or dict added up.
-        optimizer: takes the trainable parameters, and returns an optimizer.
-        teacher: a frozen model on the same device, called in each step without gradients and as the model is by
-            default; its outputs live until the loss is known.
+        details: ``total_gb``, the device's memory in GB (2**30 bytes), in place of what it has; a GPU with this need
+            not be there, except to be measured on. ``loss`` takes the model and a batch, and returns a scalar to be
+            minimised. By default the model is called with a graph's attributes where these have the names of what
+            ``forward`` needs, else with the graph; with a sequence as positional and a mapping as named arguments;
+            and the loss is the mean of every floating output, those in a tuple, list or dict added up.
+            ``optimizer`` takes the trainable parameters, and returns an optimizer; by default Adam. ``teacher`` is a
+            frozen model on the same device, called in each step without gradients and as the model is by default;
+            its outputs live until the loss is known.
 
     Returns:
         The budget. ``str()`` of it is one line in MB.
@@ -93,27 +116,24 @@ def compute_batch_size(
         InputError: something given cannot be used, or the step fails on the sample.
         Untraceable: mode "traced" cannot follow the step; ``mode="measured"`` may.
     """
-    _check(mode, target_utilization, min_batch_size, max_batch_size, total_gb)
-    target = _device(device, mode, total_gb)
-    step = TrainingStep(model, optimizer, loss, teacher)
+    given = _Details(**details)
+    _check(mode, target_utilization, min_batch_size, max_batch_size, given.total_gb)
+    target = _device(device, mode, given.total_gb)
+    step = TrainingStep(model, given.optimizer, given.loss, given.teacher)
     _check_model(step)
-    samples = samples_of(sample)
     smallest = min(max_batch_size, 2 if _normalises_batches(model) else 1)
     limit_bytes = int(target.total_bytes * target_utilization)
+    search = _Search(step, samples_of(sample), target, limit_bytes, smallest, max_batch_size)
     try:
-        if mode == "static":
-            footprint = _static(step, samples, target)
-        elif mode == "traced":
-            footprint = _traced(step, samples, target, smallest)
-        else:
-            footprint = _measured(step, samples, target, limit_bytes, smallest, max_batch_size)
-        found = _largest(footprint, limit_bytes, max(min_batch_size, smallest), max_batch_size)
+        footprint = {"static": _static, "traced": _traced, "measured": _measured}[mode](search)
+        found = _largest(search, footprint, max(min_batch_size, smallest))
     except DoesNotFit as short:
         raise _advised(short, target, target_utilization) from short
-    return _budget(step, samples, footprint, found, target, limit_bytes, mode)
+    return _budget(search, footprint, found, mode)
 
 
-def _static(step: TrainingStep, samples: Samples, device: Device) -> _Footprint:
+def _static(search: _Search) -> _Footprint:
+    step, samples, device = search.step, search.samples, search.device
     counted, (state_bytes, least_bytes) = count(step), optimizer_bytes(step, device.kind)
     held = counted.total_bytes + state_bytes
     each = samples.sample_bytes + sum(activation_bytes(model, samples.extent()) for model in step.models())
@@ -127,7 +147,8 @@ def _static(step: TrainingStep, samples: Samples, device: Device) -> _Footprint:
     return _Footprint(need, state_bytes, fragmentation)
 
 
-def _traced(step: TrainingStep, samples: Samples, device: Device, smallest: int) -> _Footprint:
+def _traced(search: _Search) -> _Footprint:
+    step = search.step
     on_cpu = all(tensor.device.type == "cpu" for model in step.models() for tensor in model.parameters())
     own = step if on_cpu else copied(step, torch.device("cpu"))
 
@@ -135,9 +156,9 @@ def _traced(step: TrainingStep, samples: Samples, device: Device, smallest: int)
     def guess(size: int) -> MemoryEstimate:
         fresh = sharing(own)  # for each size, as a model may keep what it computes
         with step.frozen():
-            return _trace(fresh, samples, device, size)
+            return _trace(fresh, search.samples, search.device, size)
 
-    return _Footprint(lambda size: guess(size).total_bytes, guess(smallest).optimizer_bytes)
+    return _Footprint(lambda size: guess(size).total_bytes, guess(search.smallest).optimizer_bytes)
 
 
 def _trace(step: TrainingStep, samples: Samples, device: Device, size: int) -> MemoryEstimate:
@@ -170,28 +191,31 @@ def _traced_tensor(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty(tensor.shape, dtype=tensor.dtype) if tensor.is_meta else tensor
 
 
-def _measured(
-    step: TrainingStep, samples: Samples, device: Device, limit_bytes: int, smallest: int, most: int
-) -> _Footprint:
-    context, counted = CONTEXT_BYTES[device.kind], count(step)
+def _measured(search: _Search) -> _Footprint:
+    device, context = search.device, CONTEXT_BYTES[search.device.kind]
     fragmentation = FRAGMENTATION["cuda"] if device.kind == "cuda" else 0.0  # the heap's gaps are measured
-    room_bytes = int(min(limit_bytes - context, device.free_bytes) / (1 + fragmentation))
+    room_bytes = int(min(search.limit_bytes - context, device.free_bytes) / (1 + fragmentation))
     # Not "cpu:0", which would be another device to Tensor.to, and a second copy of each batch.
     target = torch.device("cuda", device.index) if device.kind == "cuda" else torch.device("cpu")
     try:
-        with rehearsal(step, samples, target) as run:
+        with rehearsal(search.step, search.samples, target) as run:
             line = measure_line(
-                run.peak_bytes, counted.total_bytes, room_bytes, first=smallest, most=most, count=samples.count
+                run.peak_bytes,
+                count(search.step).total_bytes,
+                room_bytes,
+                first=search.smallest,
+                most=search.largest,
+                count=search.samples.count,
             )
             state_bytes = run.optimizer_bytes()
     except Exception as error:
         if not is_out_of_memory(error):
             raise
         raise DoesNotFit(
-            f"a batch of {smallest} ran out of memory on {target} as it was measured, with "
+            f"a batch of {search.smallest} ran out of memory on {target} as it was measured, with "
             f"{device.free_bytes / GB:.2f} GB free",
-            limit_bytes,
-            limit_bytes,
+            search.limit_bytes,
+            search.limit_bytes,
         ) from error
     finally:
         if device.kind == "cuda":
@@ -203,34 +227,22 @@ def _measured(
     return _Footprint(need, state_bytes, fragmentation, line.at_most)
 
 
-def _largest(footprint: _Footprint, limit_bytes: int, least: int, most: int) -> LargestBatch:
-    """The search, from small sizes on; what memory bounds while measuring is bounded by memory."""
-    need = cache(footprint.need)
-    bound = "max_batch_size"
+def _largest(search: _Search, footprint: _Footprint, least: int) -> LargestBatch:
+    """The search; what memory bounds while measuring is bounded by memory."""
+    most, bound = search.largest, USERS_BOUND
     if footprint.at_most is not None and footprint.at_most < least:
         raise DoesNotFit(
             f"a batch of {least} is too large: one of {footprint.at_most} ran, and a larger one ran out of memory",
-            need(least),
-            limit_bytes,
+            footprint.need(least),
+            search.limit_bytes,
         )
     if footprint.at_most is not None and footprint.at_most < most:
-        most, bound = footprint.at_most, "memory"
-    size = fits = least
-    while size < most and need(size) <= limit_bytes:
-        fits, size = size, min(GROWTH * size, most)
-    return largest_batch(need, limit_bytes, at_least=fits, at_most=size, bound=bound)
+        most, bound = footprint.at_most, MEMORY
+    return largest_batch(footprint.need, search.limit_bytes, at_least=least, at_most=most, bound=bound, growth=GROWTH)
 
 
-def _budget(
-    step: TrainingStep,
-    samples: Samples,
-    footprint: _Footprint,
-    found: LargestBatch,
-    device: Device,
-    limit_bytes: int,
-    mode: str,
-) -> MemoryBudget:
-    counted, context = count(step), CONTEXT_BYTES[device.kind]
+def _budget(search: _Search, footprint: _Footprint, found: LargestBatch, mode: str) -> MemoryBudget:
+    counted, context = count(search.step), CONTEXT_BYTES[search.device.kind]
     held = counted.total_bytes + footprint.optimizer_bytes
 
     def for_samples(taken_bytes: int) -> int:
@@ -238,8 +250,8 @@ def _budget(
 
     each = for_samples(found.need_bytes) // found.batch_size
     return MemoryBudget(
-        total_bytes=device.total_bytes,
-        limit_bytes=limit_bytes,
+        total_bytes=search.device.total_bytes,
+        limit_bytes=search.limit_bytes,
         need_bytes=found.need_bytes,
         context_bytes=context,
         parameter_bytes=counted.parameters,
@@ -247,9 +259,9 @@ def _budget(
         optimizer_bytes=footprint.optimizer_bytes,
         gradient_bytes=counted.gradients,
         teacher_bytes=counted.teacher,
-        available_bytes=for_samples(limit_bytes),
-        activation_bytes=max(0, each - samples.sample_bytes),
-        per_sample_bytes=samples.sample_bytes,
+        available_bytes=for_samples(search.limit_bytes),
+        activation_bytes=max(0, each - search.samples.sample_bytes),
+        per_sample_bytes=search.samples.sample_bytes,
         fragmentation=footprint.fragmentation,
         batch_size=found.batch_size,
         mode=mode,

@@ -13,9 +13,8 @@ from tuner.errors import InputError, TunerError
 from tuner.estimation.measure import tensor_changes
 from tuner.estimation.overheads import HEAP_SLACK
 from tuner.machine.caps import MMAP_THRESHOLD_BYTES, is_out_of_memory
-from tuner.sizing.batch_size_finder.copies import copied
 from tuner.sizing.batch_size_finder.samples import Samples, apply
-from tuner.sizing.batch_size_finder.training_step import TrainingStep
+from tuner.sizing.batch_size_finder.training_step import TrainingStep, copied
 
 SAME_LINE = 0.02  # two neighbouring slopes that differ by no more than this share are of one line
 

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeGuard
 
 import torch
 from torch import Tensor
 
 from tuner.errors import InputError
+
+
+class Graph(Protocol):
+    """What PyTorch Geometric's Data, HeteroData and Batch have."""
+
+    stores: Sequence[Mapping[str, object]]  # of each kind of nodes and edges, its attributes
+    num_nodes: int
+    num_edges: int
+    keys: Callable[[], Iterable[str]]
+    clone: Callable[[], Graph]
+    apply: Callable[[Callable[[Tensor], Tensor]], Graph]
+
+
+Batch = Tensor | Sequence[Tensor] | Mapping[str, Tensor] | Graph  # what samples are given as, and models called with
 
 
 class Extent(NamedTuple):
@@ -34,7 +48,7 @@ class Samples(ABC):
         self.sample_bytes = _share(sum(tensor.nbytes for tensor in tensors_of(self.take(count))), count)
 
     @abstractmethod
-    def take(self, size: int, *, outline: bool = False) -> Any:
+    def take(self, size: int, *, outline: bool = False) -> Batch:
         """A new batch of so many samples on the CPU; an ``outline`` has its floats on torch's device "meta".
 
         There they have shapes and no content, so an outline takes little memory at any size.
@@ -48,7 +62,7 @@ class Samples(ABC):
 class TensorSamples(Samples):
     """Samples along dimension 0 of a tensor, or of all tensors of a sequence or a mapping."""
 
-    def __init__(self, sample: Any) -> None:
+    def __init__(self, sample: Batch) -> None:
         parts = [*tensors_of(sample)]
         sizes = {len(part) if part.dim() else 0 for part in parts}
         if len(sizes) != 1 or 0 in sizes:
@@ -58,7 +72,7 @@ class TensorSamples(Samples):
         self._outline = apply(self._sample, without_floats)
         super().__init__(len(parts[0]))
 
-    def take(self, size: int, *, outline: bool = False) -> Any:
+    def take(self, size: int, *, outline: bool = False) -> Batch:
         """A new batch of so many rows of each tensor."""
         index = torch.arange(size) % self.count
         return apply(self._outline if outline else self._sample, lambda part: part[index.to(part.device)])
@@ -74,22 +88,23 @@ class TensorSamples(Samples):
 class GraphSamples(Samples):
     """Graphs of PyTorch Geometric: a Data or HeteroData is one sample, a Batch as many as it has graphs."""
 
-    def __init__(self, sample: Any) -> None:
+    def __init__(self, sample: Graph) -> None:
         from torch_geometric.data import Batch
 
-        graphs = sample.to_data_list() if isinstance(sample, Batch) else [sample]
+        graphs: list[Graph] = sample.to_data_list() if isinstance(sample, Batch) else [sample]
         if not graphs or not [*tensors_of(sample)] or not sample.num_nodes:
             raise InputError("sample: a graph without nodes says nothing about memory; give one with nodes")
         self._graphs = [graph.clone().apply(_copy) for graph in graphs]
         self._outlines = [graph.clone().apply(without_floats) for graph in self._graphs]
         super().__init__(len(graphs))
 
-    def take(self, size: int, *, outline: bool = False) -> Any:
+    def take(self, size: int, *, outline: bool = False) -> Graph:
         """A new Batch of so many graphs."""
         from torch_geometric.data import Batch
 
         graphs = self._outlines if outline else self._graphs
-        return Batch.from_data_list([graphs[place % self.count] for place in range(size)])
+        batch: Graph = Batch.from_data_list([graphs[place % self.count] for place in range(size)])
+        return batch
 
     def extent(self) -> Extent:
         """Rows are nodes; messages are edges and, as most layers add one, a loop at each node."""
@@ -97,11 +112,10 @@ class GraphSamples(Samples):
         edges = sum(graph.num_edges for graph in self._graphs)
         tensors = (tensor for graph in self._graphs for tensor in tensors_of(graph))
         widths = (tensor.shape[-1] for tensor in tensors if tensor.is_floating_point() and tensor.dim() > 1)
-        features = max(widths, default=1)
-        return Extent(_share(nodes, self.count), _share(nodes + edges, self.count), features)
+        return Extent(_share(nodes, self.count), _share(nodes + edges, self.count), max(widths, default=1))
 
 
-def samples_of(sample: Any) -> Samples:
+def samples_of(sample: Batch) -> Samples:
     """The samples of a tensor, a sequence or mapping of tensors, or a graph or batch of PyTorch Geometric.
 
     Raises:
@@ -109,8 +123,7 @@ def samples_of(sample: Any) -> Samples:
     """
     if is_graph(sample):
         return GraphSamples(sample)
-    parts = [sample] if isinstance(sample, Tensor) else _parts(sample)
-    for part in parts:
+    for part in parts_of(sample):
         if not isinstance(part, Tensor) or part.layout != torch.strided:
             what = f"{part.layout} tensor" if isinstance(part, Tensor) else type(part).__name__
             raise InputError(
@@ -119,13 +132,13 @@ def samples_of(sample: Any) -> Samples:
     return TensorSamples(sample)
 
 
-def is_graph(sample: Any) -> bool:
+def is_graph(sample: object) -> TypeGuard[Graph]:
     """Whether it is a graph of PyTorch Geometric, which is not imported to find out."""
     data = sys.modules.get("torch_geometric.data.data")
     return data is not None and isinstance(sample, data.BaseData)
 
 
-def apply(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def apply(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
     """A batch with each of its tensors changed."""
     if isinstance(batch, Tensor):
         return change(batch)
@@ -133,18 +146,16 @@ def apply(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
         return batch.apply(change)
     if isinstance(batch, Mapping):
         return {name: change(part) for name, part in batch.items()}
-    return [change(part) for part in batch]
+    return [change(part) for part in parts_of(batch)]
 
 
-def tensors_of(batch: Any) -> Iterator[Tensor]:
+def tensors_of(batch: Batch) -> Iterator[Tensor]:
     """All tensors of a batch; of a graph, those of each of its kinds of nodes and edges."""
-    if isinstance(batch, Tensor):
-        yield batch
-    elif is_graph(batch):
+    if is_graph(batch):
         for store in batch.stores:
             yield from (value for value in store.values() if isinstance(value, Tensor))
     else:
-        yield from _parts(batch)
+        yield from parts_of(batch)
 
 
 def without_floats(tensor: Tensor) -> Tensor:
@@ -152,10 +163,11 @@ def without_floats(tensor: Tensor) -> Tensor:
     return tensor.to("meta") if tensor.is_floating_point() or tensor.is_complex() else tensor
 
 
-def _parts(batch: Any) -> Sequence[Any]:
+def parts_of(batch: Batch) -> Sequence[Tensor]:
+    """What a sequence or a mapping has, else the batch itself; it is no graph."""
     if isinstance(batch, Mapping):
         return [*batch.values()]
-    return batch if isinstance(batch, (list, tuple)) else [batch]
+    return batch if isinstance(batch, (list, tuple)) else [batch]  # type: ignore[list-item]
 
 
 def _copy(tensor: Tensor) -> Tensor:

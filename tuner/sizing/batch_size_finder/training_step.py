@@ -1,22 +1,23 @@
-"""A training step of any model on a batch: how the model is called, what its loss is, and its teacher beside it."""
+"""A training step of any model on a batch: how the model is called, its loss, its teacher, and copies."""
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tuner.errors import InputError
-from tuner.sizing.batch_size_finder.samples import is_graph, tensors_of
+from tuner.machine.caps import is_out_of_memory
+from tuner.sizing.batch_size_finder.samples import Batch, Graph, is_graph, parts_of, tensors_of
 
-Loss = Callable[[nn.Module, Any], Tensor]
-MakeOptimizer = Callable[[Any], Optimizer]
+Loss = Callable[..., Tensor]  # of a model and a batch
+MakeOptimizer = Callable[[list[nn.Parameter]], Optimizer]
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class TrainingStep:
     loss: Loss | None = None
     teacher: nn.Module | None = None
 
-    def value(self, batch: Any) -> Tensor:
+    def value(self, batch: Batch) -> Tensor:
         """The loss of a batch.
 
         Raises:
@@ -94,7 +95,7 @@ class TrainingStep:
                 parameter.requires_grad_(True)
 
 
-def call(model: nn.Module, batch: Any) -> Any:
+def call(model: nn.Module, batch: Batch) -> object:
     """Calls a model with a batch as its ``forward`` takes it.
 
     A graph goes in by its attributes where these have the names of all parameters that ``forward`` needs, else as one
@@ -104,13 +105,15 @@ def call(model: nn.Module, batch: Any) -> Any:
         InputError: ``forward`` does not take that.
     """
     signature = inspect.signature(model.forward)
+    arguments: list[object] = []
+    keywords: dict[str, object] = {}
     if is_graph(batch):
         named = _attributes(signature, batch)
         arguments, keywords = ([batch], {}) if named is None else ([], named)
     elif isinstance(batch, Mapping):
-        arguments, keywords = [], dict(batch)
+        keywords = dict(batch)
     else:
-        arguments, keywords = [batch] if isinstance(batch, Tensor) else [*batch], {}
+        arguments = [*parts_of(batch)]
     try:
         signature.bind(*arguments, **keywords)
     except TypeError as error:
@@ -119,9 +122,9 @@ def call(model: nn.Module, batch: Any) -> Any:
     return model(*arguments, **keywords)
 
 
-def _attributes(signature: inspect.Signature, graph: Any) -> dict[str, Any] | None:
+def _attributes(signature: inspect.Signature, graph: Graph) -> dict[str, object] | None:
     """The attributes that ``forward`` names, or None where the graph lacks one that it needs."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     names = set(graph.keys())
     for name, parameter in signature.parameters.items():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -135,15 +138,69 @@ def _attributes(signature: inspect.Signature, graph: Any) -> dict[str, Any] | No
     return found
 
 
-def mean_output(output: Any) -> Tensor:
+def mean_output(output: object) -> Tensor:
     """The sum of the means of all floating tensors among a model's outputs, one level deep.
 
     Raises:
         InputError: there is none that depends on a trainable parameter.
     """
-    values = output.values() if isinstance(output, Mapping) else output
-    parts = [*values] if isinstance(output, (Mapping, list, tuple)) else [output]
+    values = [*output.values()] if isinstance(output, Mapping) else output
+    parts = values if isinstance(values, (list, tuple)) else [values]
     floats = [part.mean() for part in parts if isinstance(part, Tensor) and part.is_floating_point()]
     if not any(part.requires_grad for part in floats):
         raise InputError("the model's outputs hold no floating tensor to follow back: give loss=...")
     return torch.stack([part.float() for part in floats]).sum()
+
+
+def copied(step: TrainingStep, device: torch.device) -> TrainingStep:
+    """The same step with copies of its model and teacher on a device.
+
+    Raises:
+        InputError: they cannot be copied.
+    """
+    own = _copied(step, {})
+    own.model.zero_grad(set_to_none=True)
+    for module in own.models():
+        module.to(device)
+    return own
+
+
+def sharing(step: TrainingStep) -> TrainingStep:
+    """The same step with copies that use the memory of its floating parameters and buffers, for a trace.
+
+    A trace changes no floating value, but modules may keep what they compute, which then has no content: in a copy
+    that does no harm.
+
+    Raises:
+        InputError: they cannot be copied.
+    """
+    shared: dict[int, object] = {}
+    for module in step.models():
+        for tensor in (*module.parameters(), *module.buffers()):
+            if not tensor.is_floating_point():  # integers are computed in a trace
+                continue
+            if type(tensor) is nn.Parameter:
+                shared[id(tensor)] = nn.Parameter(tensor.detach(), tensor.requires_grad)
+            elif type(tensor) is Tensor:
+                shared[id(tensor)] = tensor.detach()
+    return _copied(step, shared)
+
+
+def _copied(step: TrainingStep, memo: dict[int, object]) -> TrainingStep:
+    """Deep copies, where ``memo`` says by its id what stands for an object."""
+    for model in step.models():
+        memo |= {id(tensor): tensor.detach().clone() for tensor in _computed(model)}
+    try:
+        model, teacher = copy.deepcopy((step.model, step.teacher), memo)
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"the model cannot be copied to be run: {type(error).__name__}: {reason}") from error
+    return replace(step, model=model, teacher=teacher)
+
+
+def _computed(model: nn.Module) -> list[Tensor]:
+    """Attributes that torch refuses to copy, as they were computed from parameters: weight normalisation has them."""
+    values = (value for module in model.modules() for value in vars(module).values())
+    return [value for value in values if isinstance(value, Tensor) and not value.is_leaf]
