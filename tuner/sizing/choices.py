@@ -23,8 +23,6 @@ class Goal:
         safety_margin: the share of the device's memory that this is.
         effective_batch: the samples of an optimizer step that are wanted, over all devices.
         devices: how many share each optimizer step.
-        min_batch_size: the smallest batch of interest.
-        max_batch_size: the largest; None for whatever fits.
     """
 
     limit_bytes: int
@@ -37,10 +35,9 @@ class Goal:
 
 @dataclass(frozen=True)
 class Chosen:
-    """What a stage or a configuration is to be trained with.
+    """What a stage or a configuration, of this name, is to be trained with.
 
     Attributes:
-        name: the stage's or the configuration's.
         batch_size: samples that a device takes at a time.
         accumulation: batches for each optimizer step.
         devices: how many take them side by side.
@@ -86,15 +83,8 @@ def lowered(
 ) -> dict[str, int] | None:
     """The numbers of pairs with which a batch fits that does not fit with those given, as large as can be.
 
-    Negatives are lowered first, to 1 at the least; then positives. What takes no memory stays.
-
-    Args:
-        need: bytes that the batch takes with these numbers in the place of those given.
-        pairs: the numbers given, by name.
-        limit_bytes: what there is.
-
-    Returns:
-        Those that have to be changed; None where it does not help.
+    Negatives are lowered first, to 1 at the least; then positives. What takes no memory stays. None where it does not
+    help; else those that change. ``need`` is what the batch takes with other numbers in the place of those given.
     """
     changed: dict[str, int] = {}
     for name in PAIRS:

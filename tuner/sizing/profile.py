@@ -23,12 +23,6 @@ def profiled(predictor: Predictor, config: Config, goal: Goal, chosen: Chosen) -
     What was measured beyond a prediction, or below it, is added to every other in proportion to what they reserve. A
     choice stands if its steps fit and that correction does not make the batch more than ``NEARLY`` times as large.
 
-    Args:
-        predictor: how footprints are predicted; its device must be there.
-        config: the configuration.
-        goal: what is asked for.
-        chosen: what was chosen by prediction.
-
     Returns:
         The largest choice whose steps fitted, with what they took, and a sentence for each round.
 

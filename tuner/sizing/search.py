@@ -15,12 +15,7 @@ Need = Callable[[int], int]  # bytes that a batch of so many samples takes
 
 
 class DoesNotFit(InputError):
-    """Not even the smallest batch fits.
-
-    Attributes:
-        need_bytes: what it takes.
-        limit_bytes: what there is.
-    """
+    """Not even the smallest batch fits: what it takes, and what there is."""
 
     def __init__(self, text: str, need_bytes: int, limit_bytes: int) -> None:
         """Says what is missing."""
@@ -31,13 +26,9 @@ class DoesNotFit(InputError):
 
 @dataclass(frozen=True)
 class LargestBatch:
-    """The largest batch that fits, and what keeps it from being larger.
+    """The largest batch that fits, and what keeps it from being larger: "memory", or what the bound is called.
 
-    Attributes:
-        batch_size: samples.
-        need_bytes: what it takes.
-        beyond_bytes: what one sample more would take; None where the batch is bounded otherwise.
-        stopped_by: "memory", or what the bound is called.
+    ``beyond_bytes`` is what one sample more would take; None where the batch is bounded otherwise.
     """
 
     batch_size: int

@@ -11,12 +11,9 @@ from tuner.trial import GB, Device
 
 @dataclass(frozen=True)
 class Target:
-    """A device, and what may be taken of it.
+    """A device, or one as large as was asked for, and what may be taken of it: a safe share, or what is free.
 
-    Attributes:
-        device: the device, or one as large as was asked for.
-        limit_bytes: its memory times the safety margin, or what of it is free.
-        notes: what the user should know of this, in a sentence each.
+    ``notes`` are what the user should know of this, in a sentence each.
     """
 
     device: Device
@@ -25,11 +22,7 @@ class Target:
 
 
 def detected_target(choice: DeviceChoice, safety_margin: float) -> Target:
-    """The device of this machine of which the least may be taken.
-
-    Args:
-        choice: "cuda" for the visible GPUs, "cpu" for the RAM, "auto" for GPUs where there are any.
-        safety_margin: the share of a device that may be taken, if that much is free.
+    """The device of this machine of which the least may be taken, if that much is free.
 
     Raises:
         InputError: GPUs were asked for and there is none.

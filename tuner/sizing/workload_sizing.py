@@ -41,13 +41,7 @@ def total_bytes(guess: MemoryEstimate) -> int:
 
 @dataclass(frozen=True)
 class Predictor:
-    """How footprints of a workload's configurations are predicted.
-
-    Attributes:
-        task: the workload and its data.
-        device: what to estimate for.
-        service: what estimates.
-    """
+    """How footprints of a workload's configurations are predicted: for which data, which device, and by whom."""
 
     task: TrainingTask
     device: Device
@@ -76,8 +70,8 @@ class Predictor:
             need_bytes: what an estimate counts as.
             at_least: the smallest batch of interest, in samples.
             at_most: the largest; by default the training set, or what the hyperparameter allows.
-            accumulation: micro-batches in a step. Where there are several, one of them is sought: it takes more than
-                a batch of its size does, as the gradients of those before it are there, too.
+            accumulation: micro-batches in a step. Where there are several, one of them is sought: it takes more
+                than a batch of its size does, as the gradients of those before it are there, too.
 
         Raises:
             InputError: the workload has no batch to size, not as many samples as asked for at least, or a footprint
@@ -101,11 +95,7 @@ class Predictor:
 def in_batches(config: Config, key: str, batch: int, accumulation: int) -> dict[str, ConfigValue]:
     """The configuration with optimizer steps of so many batches of this size; its own do not count.
 
-    Args:
-        config: a complete configuration.
-        key: the hyperparameter that says how many samples an optimizer step has.
-        batch: samples of one of the step's batches.
-        accumulation: how many of them a step has.
+    ``key`` is the hyperparameter that says how many samples an optimizer step has.
     """
     alone = {name: value for name, value in config.items() if name != ACCUMULATION}
     parts = {ACCUMULATION: accumulation} if accumulation > 1 else {}
@@ -160,12 +150,7 @@ def size_configuration(
 ) -> Chosen:
     """The largest batch of a configuration, with fewer pairs where not even the smallest fits with all of them.
 
-    Args:
-        predictor: how footprints are predicted.
-        name: what the configuration is called.
-        config: a complete configuration; its own batch and accumulation do not count.
-        goal: what is asked for.
-        need_bytes: what an estimate counts as.
+    Its own batch and accumulation do not count.
 
     Raises:
         InputError: the workload has no batch to size or none as large as the smallest asked for, or a footprint

@@ -67,12 +67,9 @@ def measure_line(
         peak_bytes: runs a batch, and returns its peak in bytes.
         model_bytes: what is held without any batch.
         room_bytes: a batch is run only if it should take no more.
-        first: the smallest batch.
+        first: the smallest batch; where it does not fit, its error is raised.
         most: the largest of interest.
         count: samples that were given: one of the sizes, as they may differ from each other.
-
-    Raises:
-        torch.OutOfMemoryError: or what else ``is_out_of_memory`` knows, if the first batch does not fit.
     """
     line = Line({0: model_bytes, first: peak_bytes(first)})
     size = first

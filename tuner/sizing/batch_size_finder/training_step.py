@@ -24,11 +24,8 @@ MakeOptimizer = Callable[[list[nn.Parameter]], Optimizer]
 class TrainingStep:
     """What is trained, and how.
 
-    Attributes:
-        model: what is trained.
-        make_optimizer: takes the model's parameters.
-        loss: takes the model and a batch; None: the mean of the model's floating outputs.
-        teacher: called before the model, without gradients; its outputs live until the loss is known.
+    Without a ``loss`` of model and batch, it is the mean of the model's floating outputs. The teacher is called
+    before the model, without gradients; its outputs live until the loss is known.
     """
 
     model: nn.Module

@@ -60,12 +60,10 @@ class _FilePlan:
     """What becomes of a file.
 
     Attributes:
-        file: the file.
         edit: what is to be changed in it; None where it is left alone.
         written: what it holds, by stage and name; of what is the same for all stages, the stage is "".
         strays: variables that it holds, of which its name tells no stage.
         fault: why it cannot be read.
-        notes: what else the user should know.
     """
 
     file: ConfigFile
@@ -77,10 +75,10 @@ class _FilePlan:
 
 
 def values_of(chosen: Sequence[Chosen], batch: str, *, one_step: bool, whose: str = "") -> Values:
-    """What is to be written of a choice.
+    """What is to be written of a choice: a footprint's stages, which share their batch, or one configuration.
 
     Args:
-        chosen: a footprint's stages, which share their batch; or one configuration.
+        chosen: the choice.
         batch: what the batch is called.
         one_step: whether files say the samples of an optimizer step, as ours do, and not of a batch.
         whose: of several configurations, the name of this one.

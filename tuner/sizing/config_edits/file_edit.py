@@ -25,13 +25,7 @@ BOM = "\ufeff"
 
 @dataclass(frozen=True)
 class ValueChange:
-    """A value that is another one afterwards.
-
-    Attributes:
-        key: its dotted path.
-        before: its text in the file, such as ``45``, ``"45"`` or an alias, ``*batch``.
-        after: its text then; of an alias that follows, what it stands for.
-    """
+    """A value that is another one afterwards, with its texts in the file; that of an alias is like ``*batch``."""
 
     key: str
     before: str
@@ -42,11 +36,7 @@ class ValueChange:
 class FileEdit:
     """What is to become of a file; nothing is written before ``apply_edits``.
 
-    Attributes:
-        path: the file.
-        before: its text as it was read.
-        after: its text as it is to be.
-        changes: the values that change: those asked for, and those that are aliases of them.
+    ``changes`` are the values asked for and those that are aliases of them.
     """
 
     path: Path
@@ -108,16 +98,10 @@ def held(path: Path, keys: Iterable[str]) -> set[str]:
 
 
 def apply_edits(edits: Sequence[FileEdit]) -> list[Path]:
-    """Writes edits, each file as a whole, behind a copy of the old one: ``NAME.backup``, ``NAME.backup.1``, ….
+    """Writes edits of different files, each as a whole, behind copies: ``NAME.backup``, ``NAME.backup.1``, ….
 
     All new files are on disk under other names before the first gets its own. A file keeps its permissions; a link
-    stays one. What would not change is not touched.
-
-    Args:
-        edits: of different files.
-
-    Returns:
-        The backups.
+    stays one. What would not change is not touched. The backups are returned.
 
     Raises:
         InputError: a file is not what it was when the edit was worked out, or is there twice. Nothing is written.

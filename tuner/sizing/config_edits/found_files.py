@@ -18,7 +18,6 @@ class ConfigFile:
     """A file that may be changed.
 
     Attributes:
-        path: where it is.
         named: whether the user named it itself; what cannot be changed in it is an error then.
         folders: the folders named that it is in.
     """

@@ -60,12 +60,7 @@ def listed_values(
     """What goes where in a file that lists configurations; None where it lists none of those sized.
 
     An entry with a batch of its own has its own choice. The others share what the defaults have: the smallest of
-    theirs.
-
-    Args:
-        path: a YAML or TOML file.
-        batch: what the batch is called: the samples of an optimizer step.
-        sized: the choices.
+    theirs. ``batch`` is what the samples of an optimizer step are called.
 
     Returns:
         The values by dotted path, and what the user should know.

@@ -30,12 +30,9 @@ STAGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
 
 @dataclass(frozen=True)
 class Term:
-    """One summand.
+    """One summand: bytes for each unit of a product of variables, of which one may occur twice.
 
-    Attributes:
-        part: what the memory is for, such as "activations"; terms of one part are added up.
-        size_bytes: bytes for each unit of the product.
-        times: the variables that are multiplied; one may occur twice.
+    Terms of one ``part``, such as "activations", are added up.
     """
 
     part: str
@@ -48,8 +45,6 @@ class Footprint:
     """What a model takes, as a function of its variables.
 
     Attributes:
-        name: of the model.
-        terms: the summands.
         variables: values where neither a stage nor the caller says otherwise.
         batch: which variable is the batch, in samples.
         max_batch_size: the most samples to consider; None for no bound.
@@ -71,10 +66,7 @@ class Footprint:
     source: str = "footprint"
 
     def parts(self, values: Values) -> dict[str, int]:
-        """Bytes by part.
-
-        Args:
-            values: of the variables; those left out are taken from ``self.variables``.
+        """Bytes by part; values of variables that are left out are taken from ``self.variables``.
 
         Raises:
             InputError: a value is missing, unknown, or not a number of 0 or more.
@@ -89,11 +81,7 @@ class Footprint:
         return {part: round(size) for part, size in parts.items()}
 
     def need_bytes(self, values: Values) -> int:
-        """The sum of ``parts``.
-
-        Raises:
-            InputError: as ``parts``.
-        """
+        """The sum of ``parts``, which raises the same."""
         return sum(self.parts(values).values())
 
     def formula(self) -> str:
@@ -139,10 +127,7 @@ def stage_numbers(name: str) -> range:
 
 
 def read_footprint(path: str | Path) -> Footprint:
-    """Reads a footprint.
-
-    Args:
-        path: a TOML file, or the bare name of one in ``configs/footprints``.
+    """Reads a footprint from a TOML file, or from one in ``configs/footprints`` by its bare name.
 
     Raises:
         InputError: there is no such file, or something in it is wrong; the text says what, in one line.
@@ -184,13 +169,8 @@ def read_footprint(path: str | Path) -> Footprint:
 def write_footprint(footprint: Footprint, path: str | Path, *, overwrite: bool = False) -> None:
     """Writes a footprint as ``read_footprint`` reads it; whoever reads it sees a whole file at any moment.
 
-    Args:
-        footprint: what to write.
-        path: the file.
-        overwrite: replace a file that is there.
-
     Raises:
-        InputError: the file is there already, or cannot be written.
+        InputError: the file is there already and not to be overwritten, or cannot be written.
     """
     import tomlkit
 

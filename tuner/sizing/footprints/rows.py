@@ -32,8 +32,7 @@ class Measured:
         constants: the value of those that do not.
         left_out: what was not used, and why, a line each.
         source: the file's name, for messages.
-        batch_is_step: whether the rows say the samples of an optimizer step; what is here are those of one of its
-            batches.
+        batch_is_step: whether the rows say the samples of an optimizer step; here are those of one of its batches.
     """
 
     memory_gb: list[float]

@@ -18,9 +18,7 @@ Stages = Mapping[str, Mapping[str, Number]]  # the values of each stage's variab
 def stages_of(footprint: Footprint, overrides: Sequence[str]) -> dict[str, dict[str, Number]]:
     """The variables of each stage; of a footprint without stages, those of the whole, under its name.
 
-    Args:
-        footprint: the footprint.
-        overrides: ``"variable=value"`` texts, for all stages.
+    ``overrides`` are ``"variable=value"`` texts, for all stages.
 
     Raises:
         InputError: a text is none, or names the batch or the accumulation.
@@ -32,11 +30,6 @@ def stages_of(footprint: Footprint, overrides: Sequence[str]) -> dict[str, dict[
 
 def size_stages(footprint: Footprint, stages: Stages, goal: Goal) -> list[Chosen]:
     """The batch of the stage that takes the most, which is that of all stages, and what each of them is to have.
-
-    Args:
-        footprint: the footprint.
-        stages: the values of each stage's variables.
-        goal: what is asked for.
 
     Raises:
         InputError: the smallest batch asked for is above the largest.

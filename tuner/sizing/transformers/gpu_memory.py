@@ -44,10 +44,7 @@ def _estimate(config: TransformerConfig, precision: Precision, device: Device) -
 def largest_batches(config: TransformerConfig, precision: Precision, device: Device) -> dict[int, int]:
     """For each of ``CARDS_GB`` the most sequences in a batch that fit, context included; 0 where not even one does.
 
-    Args:
-        config: the sizes; its own batch does not count.
-        precision: "float32", "amp" or "half".
-        device: its kind counts, not its memory.
+    The configuration's own batch does not count, nor does the device's memory.
     """
 
     def need(batch: int) -> int:
