@@ -47,16 +47,6 @@ def estimate(options: EstimateOptions) -> list[tuple[str, MemoryEstimate]]:
         InputError: something given cannot be used.
         Untraceable: ``step`` cannot be followed; the text names the operation.
     """
-    return estimates(options)
-
-
-def estimates(options: EstimateOptions) -> list[tuple[str, MemoryEstimate]]:
-    """What ``estimate`` returns.
-
-    Raises:
-        InputError: as ``estimate``.
-        Untraceable: as ``estimate``.
-    """
     model, device = options.model, options.device
     if not isinstance(model, (str, Path, NoneType)):
         if "workload" in options.model_fields_set:
@@ -124,16 +114,6 @@ def calibrate(options: CalibrateOptions) -> pd.DataFrame:
     Raises:
         InputError: something given cannot be used.
         ExecutionError: Ray does not start.
-    """
-    return calibrated_by_trials(options)
-
-
-def calibrated_by_trials(options: CalibrateOptions) -> pd.DataFrame:
-    """What ``calibrate`` returns.
-
-    Raises:
-        InputError: as ``calibrate``.
-        ExecutionError: as ``calibrate``.
     """
     selections, label = choose(options, options.seed)
     refuse_auto(selections)

@@ -71,15 +71,6 @@ def export(options: ExportOptions) -> list[Exported]:
         InputError: there is no such study, Optuna is not installed, the URL cannot be used, or the database has a
             study of that name already.
     """
-    return to_optuna(options)
-
-
-def to_optuna(options: ExportOptions) -> list[Exported]:
-    """What ``export`` does.
-
-    Raises:
-        InputError: as ``export``.
-    """
     url, directory = _check_url(options.optuna), options.directory
     folder = newest_study(RESULTS_FOLDER) if directory is None else Path(directory)
     study = read_study(folder, "export")

@@ -14,13 +14,4 @@ def fit_footprint(options: FitOptions) -> FootprintFit:
     Raises:
         InputError: the rows cannot be read, are too few, or say nothing of the batch; the output is there already.
     """
-    return fit(options)
-
-
-def fit(options: FitOptions) -> FootprintFit:
-    """What ``fit_footprint`` does.
-
-    Raises:
-        InputError: as ``fit_footprint``.
-    """
     return fitted(options.rows, options.output, options.name, options.batch, options.overwrite)

@@ -64,16 +64,6 @@ def optimize(options: OptimizeOptions) -> Optimization:
         InputError: something given cannot be used, or nothing fits; nothing has been written.
         ExecutionError: a step of ``profile`` failed.
     """
-    return optimized(options)
-
-
-def optimized(options: OptimizeOptions) -> Optimization:
-    """What ``optimize`` does.
-
-    Raises:
-        InputError: as ``optimize``.
-        ExecutionError: as ``optimize``.
-    """
     _check(options)
     files, keys = _files(options)
     target = _target(options)

@@ -75,15 +75,6 @@ def plan(options: PlanOptions) -> Forecast | Capacity:
     Raises:
         InputError: something given cannot be used.
     """
-    return look_ahead(options)
-
-
-def look_ahead(options: PlanOptions) -> Forecast | Capacity:
-    """What ``plan`` returns.
-
-    Raises:
-        InputError: as ``plan``.
-    """
     settings = Settings.of(options.given())
     settings.check()
     sizes = card_sizes(options.gpu) if options.gpu is not None else []

@@ -113,7 +113,7 @@ def estimate(ctx: click.Context, /, as_json: bool, as_csv: bool, **_: object) ->
     from tuner.api import estimate
 
     asked = chosen(ctx, EstimateOptions)
-    found = estimate.estimates(asked)
+    found = estimate.estimate.of(asked)
     if as_json:
         click.echo(json.dumps([estimate.to_record(*each) for each in found], indent=2))
     elif as_csv:
@@ -140,7 +140,7 @@ def plan(ctx: click.Context, /, as_json: bool, **_: object) -> None:
     from tuner.cli.print_capacity import capacity_text
     from tuner.cli.print_plan import forecast_text
 
-    found = plan.look_ahead(chosen(ctx, PlanOptions))
+    found = plan.plan.of(chosen(ctx, PlanOptions))
     if isinstance(found, capacity.Capacity):
         click.echo(json.dumps(capacity.to_record(found), indent=2) if as_json else capacity_text(found))
     else:
@@ -153,7 +153,7 @@ def optimize(ctx: click.Context, /, as_json: bool, **_: object) -> None:
     from tuner.api import optimize
 
     asked = chosen(ctx, OptimizeOptions)
-    found = optimize.optimized(asked)
+    found = optimize.optimize.of(asked)
     if as_json:
         click.echo(json.dumps(optimize.to_record(found), indent=2))
     else:
@@ -170,7 +170,7 @@ def calibrate(ctx: click.Context, /, **_: object) -> None:
     """
     from tuner.api import estimate
 
-    table = estimate.calibrated_by_trials(chosen(ctx, CalibrateOptions))
+    table = estimate.calibrate.of(chosen(ctx, CalibrateOptions))
     click.echo(table.to_string(index=False))
     ctx.exit(0 if (table.status == "completed").all() else 1)
 
@@ -206,9 +206,9 @@ def fit_footprint(ctx: click.Context, /, **_: object) -> None:
     ROWS.csv has a column memory_gb (or peak_memory_gb), and a column for each variable; a study's results.csv is
     understood too.
     """
-    from tuner.api.fit_footprint import fit
+    from tuner.api import fit_footprint
 
-    click.echo(fit(chosen(ctx, FitOptions)).text())
+    click.echo(fit_footprint.fit_footprint.of(chosen(ctx, FitOptions)).text())
 
 
 @command(ResultsOptions, "as_json", "as_csv")
@@ -259,7 +259,7 @@ def export(ctx: click.Context, /, **_: object) -> None:
     """
     from tuner.api import export
 
-    for made in export.to_optuna(chosen(ctx, ExportOptions)):
+    for made in export.export.of(chosen(ctx, ExportOptions)):
         click.echo(made.text())
 
 

@@ -14,7 +14,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Self, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Protocol, Self, TypeVar, cast
 
 from pydantic import (
     AfterValidator,
@@ -46,7 +46,7 @@ SHOWN = {  # what callers see of types that convert what is given
 
 T = TypeVar("T")
 R = TypeVar("R")
-Spec = TypeVar("Spec", bound="Options")
+Given = TypeVar("Given", bound="Options")
 
 
 @dataclass(frozen=True)
@@ -240,23 +240,33 @@ def public_type(declared: str) -> str:
     return declared
 
 
-def public(options: type[Spec]) -> Callable[[Callable[[Spec], R]], Callable[..., R]]:
+class Public(Protocol[Given, R]):
+    """A public function: people give each option by its name; other code gives them all as one object, to ``of``."""
+
+    of: Callable[[Given], R]
+
+    def __call__(self, *args: object, **named: object) -> R:
+        """Takes each option by its name."""
+
+
+def public(options: type[Given]) -> Callable[[Callable[[Given], R]], Public[Given, R]]:
     """Makes a function of one ``Options`` object the public one that takes each option by its name.
 
     Its docstring has the options' ``Args:`` before ``Returns:`` or ``Raises:``.
     """
 
-    def decorate(function: Callable[[Spec], R]) -> Callable[..., R]:
+    def decorate(function: Callable[[Given], R]) -> Public[Given, R]:
         signature = options.signature()
 
         @functools.wraps(function)
         def called(*args: object, **named: object) -> R:
             return function(options(**signature.bind(*args, **named).arguments))
 
-        called.__signature__ = signature.replace(return_annotation=inspect.signature(function).return_annotation)  # type: ignore[attr-defined]
+        returns = inspect.signature(function).return_annotation
+        vars(called).update(of=function, __signature__=signature.replace(return_annotation=returns))
         called.__doc__ = docstring(function.__doc__ or "", options)
         called.__annotations__ = {}
-        return called
+        return cast("Public[Given, R]", called)
 
     return decorate
 
