@@ -46,10 +46,7 @@ def cached(kind: type[T], key: str, build: Callable[[], T]) -> T:
 def file_key(source: Path, files: Sequence[Path], *settings: str | int) -> str:
     """The name of an entry: other files or settings, or files that have changed, have another.
 
-    Args:
-        source: the folder of the files, or the only file.
-        files: in or below it.
-        settings: what else decides what is built, its version first.
+    ``files`` are in or below ``source``, or it is the only one. The first of the settings is the cache's version.
     """
     listed = [[str(path.relative_to(source)), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
     text = json.dumps([*settings, str(source.resolve()), listed])

@@ -78,13 +78,9 @@ class CanData:
 def load_can(source: str, *, window: int = 100) -> CanData:
     """CAN-bus graphs by name or path.
 
-    Args:
-        source: ``synthetic`` (generated), an HCRL-style CSV file, or a folder of such files.
-        window: frames in each graph.
-
-    Raises:
-        InputError: the window is not a whole number from 2 to 100,000.
-        DataError: there is no file, or one cannot be used; names the file, the line and the value.
+    ``source`` is ``synthetic`` (generated), an HCRL-style CSV file, or a folder of such files; a graph is of
+    ``window`` frames. Raises ``DataError`` if there is no file, or one cannot be used; names the file, the line and
+    the value.
     """
     if not isinstance(window, int) or not 2 <= window <= LARGEST_WINDOW:
         raise InputError(f"window {window!r}: must be a whole number of frames from 2 to {LARGEST_WINDOW:,}")
@@ -103,11 +99,7 @@ def load_can(source: str, *, window: int = 100) -> CanData:
 
 
 def build(recordings: Iterable[tuple[str, Frames]], window: int, name: str) -> CanData:
-    """The graphs of named recordings, split by time within each: 60 % of the windows, then 20 %, then 20 %.
-
-    Raises:
-        DataError: a recording has fewer than three windows.
-    """
+    """The graphs of named recordings, split by time within each: 60 % of the windows, then 20 %, then 20 %."""
     names, parts, known = [], [], []
     for recording, frames in recordings:
         _check_windows(recording, len(frames), window)

@@ -55,8 +55,7 @@ def in_order(parts: Sequence[Frames]) -> Frames:
 def read_frames(path: Path) -> Frames:
     """The frames of a file; a row without a flag is of traffic without attacks, if no row of the file has one.
 
-    Raises:
-        DataError: the file cannot be read or holds no frame, or a row is broken; names the file and the line.
+    Raises ``DataError`` if there is no frame, or a row is broken; names the file and the line.
     """
     try:
         text = np.fromfile(path, dtype=np.uint8)

@@ -30,19 +30,12 @@ def fetch_movielens(
     progress: bool = True,
     timeout: float = 30.0,
 ) -> Path:
-    """Folder of MovieLens-100K, downloaded if the cache has none yet.
+    """Folder of MovieLens-100K, downloaded if the cache, by default the user's, has none yet.
 
-    The archive is checked before it is unpacked, and the folder appears whole or not at all.
+    The archive is checked before it is unpacked, and the folder appears whole or not at all. ``progress`` shows a bar
+    on stderr, if that is a terminal; ``timeout`` is in seconds without an answer.
 
-    Args:
-        cache: where to keep it; the user's cache folder for tuner by default.
-        url: of the archive.
-        sha256: of the archive, in hexadecimal.
-        progress: show a bar on stderr, if that is a terminal.
-        timeout: seconds without an answer before giving up.
-
-    Raises:
-        DataError: it could not be downloaded, verified or stored; nothing is left behind then.
+    Raises ``DataError`` if it cannot be downloaded, verified or stored.
     """
     if cache is None:
         import platformdirs

@@ -28,14 +28,10 @@ _RATING = "user, item, rating (0.5 to 5) and time"
 
 
 def load_ratings(source: str, *, seed: int) -> RatingData:
-    """Rating data by name or path.
+    """Rating data by name or path; raises ``DataError`` if the folder is missing or broken, or the download failed.
 
-    Args:
-        source: `synthetic` (generated), `ml-100k` (downloaded once into the user's cache), or a MovieLens folder.
-        seed: of the training/validation split. The test ratings of a source are always the same.
-
-    Raises:
-        DataError: the folder is missing or broken, or the download failed.
+    ``source`` is `synthetic` (generated), `ml-100k` (downloaded once into the user's cache), or a MovieLens folder.
+    The seed is that of the training/validation split: the test ratings of a source are always the same.
     """
     if source == "synthetic":
         from tuner.datasets.synthetic import synthetic_ratings
@@ -58,12 +54,7 @@ def load_folder(path: Path, *, seed: int) -> RatingData:
     User features are the standardised age, whether female, and a flag for each occupation; item features are
     a flag for each genre. Where the files hold no test part, a fifth of the ratings becomes it.
 
-    Args:
-        path: the folder.
-        seed: of the training/validation split.
-
-    Raises:
-        DataError: the folder, a file or an id is missing, or a line is broken; names the file and the line.
+    Raises ``DataError`` if the folder, a file or an id is missing, or a line is broken; names the file and the line.
     """
     try:
         train, test, users, items = _loader(path)(path)

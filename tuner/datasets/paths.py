@@ -15,21 +15,12 @@ MAX_PATHS = 50_000_000  # 1.6 GB of indices: a dense graph of a thousand nodes w
 
 
 def third_order_paths(edges: NDArray[np.integer], num_nodes: int, *, max_paths: int = MAX_PATHS) -> Index:
-    """All simple paths of four nodes, and after them one path (v, v, v, v) for each node.
+    """All simple paths of four nodes, in both directions, then a path (v, v, v, v) for each node: (4, P) int64.
 
     The latter are there so that a node of no longer path has one too. On a tree there are Σ over edges {j, k} of
-    2 (deg j - 1)(deg k - 1) simple ones.
+    2 (deg j - 1)(deg k - 1) simple ones. The edges (2, E) are undirected: no loops, none twice or in both directions.
 
-    Args:
-        edges: (2, E) the undirected edges, each in one direction; no loops, none twice.
-        num_nodes: nodes are counted from 0.
-        max_paths: more than this are refused before they are made.
-
-    Returns:
-        (4, P) int64: i, j, k and p of each; both directions of a path are in it.
-
-    Raises:
-        InputError: there are more than ``max_paths``.
+    Raises ``InputError``, before they are made, if there are more than ``max_paths``.
     """
     source, target = (np.concatenate([edges[a], edges[b]]).astype(np.int64) for a, b in ((0, 1), (1, 0)))
     order = np.lexsort((target, source))
@@ -64,18 +55,10 @@ def k_th(first: Index, rank: Index, left_out: Index) -> Index:
 
 
 def random_spanning_tree(edges: NDArray[IntT], num_nodes: int, seed: int) -> NDArray[IntT]:
-    """The edges of a random spanning tree (of a forest, where the graph is not connected).
+    """The edges (2, …) of a random spanning tree (of a forest, where the graph is not connected), as they were given.
 
     The minimum spanning tree for random weights (Kruskal). SGMP (Zhang and Zhao, NeurIPS 2021) reduces general graphs
     by such trees, as their paths grow with the nodes and not with their third power.
-
-    Args:
-        edges: (2, E).
-        num_nodes: nodes are counted from 0.
-        seed: of the weights.
-
-    Returns:
-        (2, num_nodes - components) of the edges, as they were given.
     """
     parent = list(range(num_nodes))
 

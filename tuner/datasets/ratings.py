@@ -63,8 +63,7 @@ class RatingData:
 def split_validation(train: Ratings, fraction: float, seed: int) -> tuple[Ratings, Ratings]:
     """Split off a random `fraction` (at least one rating); returns (kept, held out), each in its old order.
 
-    Raises:
-        InputError: the fraction is not between 0 and 1, or one of the parts would be empty.
+    Raises ``InputError`` if the fraction is not between 0 and 1, or one of the parts would be empty.
     """
     if not 0 < fraction < 1:
         raise InputError(f"the fraction to hold out must lie between 0 and 1, but got {fraction}")
@@ -88,17 +87,8 @@ def rating_data(
 ) -> RatingData:
     """Check that ratings and features fit together, and split validation ratings off the training ones.
 
-    Args:
-        name: what tables and pages call this data.
-        train: ratings to learn from, of which `validation_fraction` is held out.
-        test: ratings for the final score.
-        user_features: (num_users, Fu).
-        item_features: (num_items, Fi).
-        seed: of the split.
-        validation_fraction: part of `train` that becomes `validation`.
-
-    Raises:
-        InputError: empty, of unequal lengths, not finite, or users or items outside the feature rows.
+    Features are (num_users, Fu) and (num_items, Fi). Raises ``InputError`` if ratings are missing, of unequal
+    lengths, not finite, or of users or items outside the feature rows.
     """
     _check_features(user_features, "user_features")
     _check_features(item_features, "item_features")
@@ -145,17 +135,11 @@ def from_tables(
 ) -> RatingData:
     """Rating data from tables in memory, as `tune_hyperparameters_parallel` takes them.
 
-    Args:
-        trainset: DataFrame with the columns `user_id`, `item_id`, `rating` (others are ignored), or anything
-            array-like with these three columns in this order. Validation ratings are held out of it.
-        testset: the same.
-        user_features: (num_users, Fu). In a DataFrame the index holds the ids; in an array, an id is the
-            row's position from 0.
-        item_features: (num_items, Fi), likewise.
-        seed: of the training/validation split.
+    Ratings are a DataFrame with the columns `user_id`, `item_id`, `rating` (others are ignored), or anything
+    array-like with these three columns in this order; validation ratings are held out of ``trainset``. In a DataFrame
+    of features the index holds the ids; in an array, an id is the row's position from 0.
 
-    Raises:
-        InputError: a column or an id's features are missing; something is empty, not numeric or not finite.
+    Raises ``InputError`` if a column or an id's features are missing; something is empty, not numeric or not finite.
     """
     users, user_matrix = _features(user_features, "user_features", "user_id")
     items, item_matrix = _features(item_features, "item_features", "item_id")

@@ -41,11 +41,7 @@ class SwcFolder(NamedTuple):
 
 
 def find_files(folder: Path) -> list[Path]:
-    """The .swc files of a folder and its sub-folders, sorted.
-
-    Raises:
-        DataError: there is no such folder, or no file in it.
-    """
+    """The .swc files of a folder and its sub-folders, sorted; raises ``DataError`` if there is none."""
     if not folder.is_dir():
         what = f"{str(folder)!r} is no folder" if folder.exists() else f"no folder {str(folder)!r}"
         raise DataError(f"{what}: give the folder of SWC files, or 'synthetic'")
@@ -58,10 +54,8 @@ def find_files(folder: Path) -> list[Path]:
 def read_folder(folder: Path, *, skip_bad: bool = False) -> SwcFolder:
     """Reads and reduces every reconstruction in a folder and its sub-folders, which are the labels.
 
-    With ``skip_bad`` files that cannot be used are left out, instead of refusing the folder for the first of them.
-
-    Raises:
-        DataError: there is none, or one that cannot be used; it names the file, its line and the reason.
+    Raises ``DataError`` for the first file that cannot be used, with its line and the reason; with ``skip_bad`` such
+    files are left out, and it is raised if none is left.
     """
     files, trees, bad = [], [], []
     for path in find_files(folder):
@@ -82,9 +76,7 @@ def read_folder(folder: Path, *, skip_bad: bool = False) -> SwcFolder:
 def read_swc(path: Path) -> Tree:
     """Reads one reconstruction, every node of it.
 
-    Raises:
-        DataError: it is no SWC, has a number that is not finite, not one root, a parent that is not there, or a
-            cycle.
+    Raises ``DataError`` if a number is not finite, there is not one root, a parent is missing, or there is a cycle.
     """
     try:
         text = path.read_text(encoding="utf-8-sig", errors="replace")
@@ -173,10 +165,7 @@ def _tree(path: Path, table: NDArray[np.float64], lines: NDArray[np.int64]) -> T
 def preorder(parent: NDArray[np.int64], root: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The nodes that the root reaches, each before its children and with all descendants before its next sibling.
 
-    ``parent`` is -1 for the root.
-
-    Returns:
-        Their numbers in that order, and of each its parent's place in that order.
+    ``parent`` is -1 for the root. Returns their numbers in that order, and of each its parent's place in it.
     """
     order = np.argsort(parent, kind="stable")
     first = np.searchsorted(parent[order], np.arange(-1, len(parent) + 1)).tolist()

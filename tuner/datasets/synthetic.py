@@ -38,15 +38,9 @@ def synthetic_ratings(
     the latent factors, in the shape of ML-100K's: user_features (num_users, 23) are age, gender and 21
     occupations, item_features (num_items, 19) are genre flags. A fifth of the ratings is the test part.
 
-    Args:
-        num_users: every user has a few ratings at least, as far as `num_ratings` goes.
-        num_items: some may have no rating.
-        num_ratings: distinct (user, item) pairs in all three parts together.
-        seed: of the data and its test part.
-        split_seed: of the training/validation split only.
-
-    Raises:
-        InputError: a size below 1, or more ratings than there are pairs.
+    Every user has a few ratings at least, as far as `num_ratings` goes; some items may have none. The split into
+    training and validation has a seed of its own. Raises ``InputError`` for a size below 1, or more ratings than
+    there are pairs.
     """
     if min(num_users, num_items, num_ratings) < 1 or num_ratings > num_users * num_items:
         raise InputError(

@@ -31,17 +31,11 @@ class Message:
 
 
 def synthetic_can(frames: int = 25_000, *, seed: int = 0) -> dict[str, Frames]:
-    """One car's traffic in three recordings: without an attack, under denial of service, and under fuzzing.
+    """Frames of one car's traffic in three recordings, by name: no attack, denial of service, fuzzing.
 
     27 IDs are sent at fixed periods, give or take; their bytes stand still, count, follow a slow signal or are
     noise. The first attack floods the bus with frames of ID 0 and zeros, the second sends random IDs and bytes; both
     come in bursts.
-
-    Returns:
-        So many frames of each recording, by its name.
-
-    Raises:
-        InputError: fewer than one frame.
     """
     if frames < 1:
         raise InputError(f"frames {frames}: must be at least 1")

@@ -16,16 +16,11 @@ _FEWEST, _MOST = 25, 90  # branchings of a tree
 
 
 def synthetic_trees(num_trees: int = 80, *, seed: int = 0) -> tuple[list[Tree], NDArray[np.int64], tuple[str, ...]]:
-    """Binary trees that grow tip by tip in space, of as many branchings and as long edges in both types.
+    """Binary trees that grow tip by tip in space, their labels (num_trees,), and the names of their two types.
 
-    Bushy ones branch at any tip and wander; stemmed ones mostly branch at the latest tip and go straight on. Edges
-    are log-normal about 30 µm, radii fall with the distance from the root.
-
-    Returns:
-        The trees, (num_trees,) labels, and the two types' names.
-
-    Raises:
-        InputError: fewer than one tree.
+    Edges are as many and as long in both types. Bushy ones branch at any tip and wander; stemmed ones mostly branch
+    at the latest tip and go straight on. Edges are log-normal about 30 µm, radii fall with the distance from the
+    root.
     """
     if num_trees < 1:
         raise InputError(f"num_trees {num_trees}: must be at least 1")

@@ -64,15 +64,10 @@ class TreeData:
 
 
 def load_trees(source: str, *, seed: int, skip_bad: bool = False) -> TreeData:
-    """Trees by name or path.
+    """Trees by name or path; raises ``DataError`` if the folder or a file in it cannot be used.
 
-    Args:
-        source: ``synthetic`` (generated), or a folder of SWC files whose sub-folders are the labels.
-        seed: of the split.
-        skip_bad: leave out files that cannot be used.
-
-    Raises:
-        DataError: the folder or a file in it cannot be used.
+    ``source`` is ``synthetic`` (generated), or a folder of SWC files whose sub-folders are the labels. ``seed`` is
+    that of the split; ``skip_bad`` leaves out files that cannot be used.
     """
     if source == "synthetic":
         from tuner.datasets.synthetic_trees import synthetic_trees
@@ -116,8 +111,7 @@ def build(
 def split(data: TreeData, seed: int) -> TreeData:
     """The same trees, 15 % of them held out for validation and 15 % for the test, at random.
 
-    Raises:
-        DataError: there are fewer than three trees.
+    Raises ``DataError`` if there are fewer than three.
     """
     if len(data) < 3:
         raise DataError(f"{data.name} holds {len(data)} trees: give at least three, to train, choose and report on")

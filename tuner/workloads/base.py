@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     DataT = TypeVar("DataT", default=Any)
+    ModelT = TypeVar("ModelT", bound=nn.Module, default=Any)
 else:
     from typing import TypeVar
 
     DataT = TypeVar("DataT")
+    ModelT = TypeVar("ModelT")
 
 Batch = tuple["Tensor", ...]
 Split = Literal["validation", "test"]
@@ -36,7 +38,7 @@ def _unpickled(_: SearchPath, cls: type[Workload]) -> Workload:
     return cls.__new__(cls)
 
 
-class Workload(ABC, Generic[DataT]):
+class Workload(ABC, Generic[DataT, ModelT]):
     """A model, its data and its loss. ``protocols.py`` lists the optional methods.
 
     Attributes:
@@ -90,13 +92,12 @@ class Workload(ABC, Generic[DataT]):
     def load_data(self, source: str, seed: int) -> DataT:
         """The data set, as numpy arrays in plain containers: processes share it without copies.
 
-        Args:
-            source: the user's ``data`` option: a name that the workload knows, or a folder.
-            seed: of the validation split, and of nothing else.
+        ``source`` is the user's ``data`` option: a name that the workload knows, or a folder. ``seed`` is that of the
+        validation split, and of nothing else.
         """
 
     @abstractmethod
-    def build_model(self, config: Config, data: DataT) -> nn.Module:
+    def build_model(self, config: Config, data: DataT) -> ModelT:
         """A freshly initialised model on the CPU; what it needs of the data is copied into its buffers."""
 
     @abstractmethod
@@ -104,20 +105,16 @@ class Workload(ABC, Generic[DataT]):
         """One epoch of training batches: tuples of CPU tensors, in an order drawn from torch's generator."""
 
     @abstractmethod
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss(self, model: ModelT, batch: Batch) -> Tensor:
         """The training loss of one batch, a scalar."""
 
     @abstractmethod
-    def evaluate(self, model: nn.Module, data: DataT, split: Split) -> dict[str, float]:
+    def evaluate(self, model: ModelT, data: DataT, split: Split) -> dict[str, float]:
         """Metrics on the validation or test split, by names without the split's prefix."""
 
 
 def numeric_hyperparameter(workload: Workload, key: str) -> Hyperparameter:
-    """The hyperparameter of this name, which is a number, with its limits.
-
-    Raises:
-        TypeError: it is text.
-    """
+    """A hyperparameter that is a number, with its limits; raises ``TypeError`` if it is text."""
     found = workload.schema[key]
     if isinstance(found, TextHyperparameter):
         raise TypeError(f"workload {workload.name}: {key} is text")

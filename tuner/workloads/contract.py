@@ -46,9 +46,7 @@ def told(error: BaseException) -> str:
 def fault(error: BaseException, when: str = "") -> WorkloadError | None:
     """The same as an error; None if the exception is a ``WorkloadError`` already, or from no method of a workload.
 
-    Args:
-        error: the exception.
-        when: what the text says beside it, such as " while traced".
+    ``when`` is what the text says beside it, such as " while traced".
     """
     if isinstance(error, WorkloadError) or not hasattr(error, "tuner_method"):
         return None
@@ -59,9 +57,7 @@ def fault(error: BaseException, when: str = "") -> WorkloadError | None:
 def said(error: BaseException, function: Callable[..., object] | None = None) -> str:
     """An exception in one line: its type, its text, and the last line of the user's own code.
 
-    Args:
-        error: the exception.
-        function: its line is named if no code of the user had begun.
+    If no code of the user had begun, the line of ``function`` is named.
     """
     text = " ".join(str(error).split())
     where = "" if isinstance(error, SyntaxError) else _place(error, function)  # its text has file and line
@@ -79,11 +75,7 @@ def _place(error: BaseException, function: Callable[..., object] | None) -> str:
 
 
 def load_data(workload: Workload, source: str, seed: int, **options: bool) -> object:
-    """A workload's data.
-
-    Raises:
-        WorkloadError: the user's ``load_data`` has raised something; the text says what and where.
-    """
+    """A workload's data; raises ``WorkloadError`` if the user's ``load_data`` raises something."""
     try:
         return workload.load_data(source, seed, **options)
     except TunerError:
@@ -97,11 +89,7 @@ def load_data(workload: Workload, source: str, seed: int, **options: bool) -> ob
 
 
 def built(workload: Workload, config: Config, data: object) -> nn.Module:
-    """A new model.
-
-    Raises:
-        WorkloadError: it is no module, or has nothing to train.
-    """
+    """A new model; raises ``WorkloadError`` if it is no module, or has nothing to train."""
     from torch import nn
 
     with asked(workload, "build_model"):
@@ -114,12 +102,9 @@ def built(workload: Workload, config: Config, data: object) -> nn.Module:
 
 
 def epoch(workload: Workload, config: Config, data: object) -> Iterator[Batch]:
-    """An epoch's batches as the workload draws them. There is at least one, and the first is checked.
+    """An epoch's batches as the workload draws them; raises ``WorkloadError`` if there is none.
 
-    None is held here, as that would be measured too.
-
-    Raises:
-        WorkloadError: there is none, or they are no tuples of tensors.
+    The first is checked. None is held here, as that would be measured too.
     """
     drawn = count()
 
@@ -142,11 +127,7 @@ def refuse_none(workload: Workload) -> NoReturn:
 
 
 def check_batch(workload: Workload, batch: object, method: str = "batches yielded") -> Batch:
-    """The batch.
-
-    Raises:
-        WorkloadError: it is no tuple of tensors.
-    """
+    """The batch; raises ``WorkloadError`` if it is no tuple of tensors."""
     if not isinstance(batch, (tuple, list)) or not batch:
         _refuse(workload, f"{method} {_kind(batch)}: expected a tuple of tensors, such as (x, y)")
     for place, part in enumerate(batch):
@@ -159,11 +140,7 @@ def check_batch(workload: Workload, batch: object, method: str = "batches yielde
 
 
 def check_loss(workload: Workload, loss: object) -> Tensor:
-    """The loss.
-
-    Raises:
-        WorkloadError: it is no scalar with a gradient.
-    """
+    """The loss; raises ``WorkloadError`` if it is no scalar with a gradient."""
     from torch import Tensor
 
     wanted = "expected a tensor with one number and a gradient"
@@ -180,8 +157,7 @@ def check_loss(workload: Workload, loss: object) -> Tensor:
 def evaluated(workload: Workload, model: nn.Module, data: object, split: Split) -> dict[str, float]:
     """The metrics of a split, as numbers.
 
-    Raises:
-        WorkloadError: ``evaluate`` raises, returns no numbers by name, or on the validation split not the metric.
+    Raises ``WorkloadError`` if ``evaluate`` returns no numbers by name, or on the validation split not the metric.
     """
     from torch import Tensor
 

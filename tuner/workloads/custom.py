@@ -8,7 +8,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -26,8 +26,7 @@ MAIN = "__main__"
 def load_class(spec: str) -> type[Workload]:
     """The class that ``package.module:Class`` names; modules are looked for in the current folder, too.
 
-    Raises:
-        InputError: there is no such module or class, importing it fails, or it is no workload.
+    Raises ``InputError`` if there is no such module or class, importing it fails, or it is no workload.
     """
     what = f"workload {spec!r}"
     if not SPEC.fullmatch(spec):
@@ -45,11 +44,7 @@ def load_class(spec: str) -> type[Workload]:
 
 
 def make(cls: type[Workload]) -> Workload:
-    """A workload of this class.
-
-    Raises:
-        InputError: it lacks a method, an attribute is wrong, or its constructor fails.
-    """
+    """A workload of this class; raises ``InputError`` if it lacks a method or cannot be made or used."""
     what = _what(cls)
     if lacking := sorted(getattr(cls, "__abstractmethods__", ())):
         methods = f"the method {lacking[0]}" if len(lacking) == 1 else f"the methods {', '.join(lacking)}"
@@ -66,41 +61,43 @@ def make(cls: type[Workload]) -> Workload:
 
 
 def check(workload: Workload) -> None:
-    """Looks over what a workload says of itself.
+    """Raises ``InputError`` if an attribute of a workload is missing or cannot be used."""
+    for fault in _faults(workload):
+        raise InputError(f"{_what(type(workload))}: {fault}")
 
-    Raises:
-        InputError: an attribute is missing or cannot be used; the text says which.
-    """
-    what = _what(type(workload))
+
+def _faults(workload: Workload) -> Iterator[str]:
     if not isinstance(workload.name, str) or not NAME.fullmatch(workload.name):
-        raise InputError(f"{what}: name {workload.name!r}: expected letters, digits, '-', '_' and '.'")
+        yield f"name {workload.name!r}: expected letters, digits, '-', '_' and '.'"
     metric = getattr(workload, "metric", None)
     if not isinstance(metric, str) or not metric.startswith("val_"):
-        raise InputError(
-            f"{what}: metric is {metric!r}: expected 'val_' and a name that evaluate returns, such as 'val_loss'"
-        )
+        yield f"metric is {metric!r}: expected 'val_' and a name that evaluate returns, such as 'val_loss'"
     known = getattr(workload, "hyperparameters", None)
     if not isinstance(known, Mapping):
-        raise InputError(f"{what}: hyperparameters is {known!r}: expected names with a tuner.Hyperparameter each")
+        yield f"hyperparameters is {known!r}: expected names with a tuner.Hyperparameter each"
+        return
     for key, value in known.items():
-        if not isinstance(value, (Hyperparameter, TextHyperparameter)):
-            raise InputError(f"{what}: hyperparameters: {key!r} is {value!r}: expected a tuner.Hyperparameter")
-        if not isinstance(key, str) or key in RESERVED:
-            raise InputError(f"{what}: hyperparameters: {key!r} cannot be a hyperparameter's name: call it otherwise")
-        if isinstance(value, Hyperparameter) and value.low > value.high:
-            raise InputError(
-                f"{what}: hyperparameters: {key} is from {value.low:g} to {value.high:g}: give the smallest first"
-            )
-        if isinstance(value, Hyperparameter) and not value.low <= value.default <= value.high:
-            raise InputError(
-                f"{what}: hyperparameters: the default of {key} is {value.default!r}, not from {value.low:g} to "
-                f"{value.high:g}"
-            )
+        if fault := _hyperparameter_fault(key, value):
+            yield f"hyperparameters: {fault}"
     if lacking := [key for key in LOOP_READS if not isinstance(known.get(key), Hyperparameter)]:
-        raise InputError(f"{what}: hyperparameters lacks {', '.join(lacking)}, which the training loop reads")
+        yield f"hyperparameters lacks {', '.join(lacking)}, which the training loop reads"
     batch = workload.memory_scales_with
     if batch is not None and not isinstance(known.get(batch), Hyperparameter):
-        raise InputError(f"{what}: memory_scales_with is {batch!r}, which is no hyperparameter of it")
+        yield f"memory_scales_with is {batch!r}, which is no hyperparameter of it"
+
+
+def _hyperparameter_fault(key: object, value: object) -> str:
+    if not isinstance(value, (Hyperparameter, TextHyperparameter)):
+        return f"{key!r} is {value!r}: expected a tuner.Hyperparameter"
+    if not isinstance(key, str) or key in RESERVED:
+        return f"{key!r} cannot be a hyperparameter's name: call it otherwise"
+    if isinstance(value, TextHyperparameter):
+        return ""
+    if value.low > value.high:
+        return f"{key} is from {value.low:g} to {value.high:g}: give the smallest first"
+    if not value.low <= value.default <= value.high:
+        return f"the default of {key} is {value.default!r}, not from {value.low:g} to {value.high:g}"
+    return ""
 
 
 def spec_of(workload: Workload | type[Workload]) -> str | None:

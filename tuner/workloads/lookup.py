@@ -22,13 +22,10 @@ WAS_OBJECT = "was given as an object, of a class that is in no module or with at
 def find_workload(wanted: Wanted, classes: Classes = NO_CLASSES) -> Workload:
     """The workload that is meant.
 
-    Args:
-        wanted: the name of a built-in one; ``package.module:Class`` for the user's own, also from the current folder;
-            or an object, or its class.
-        classes: where to find those that a study names: ``module:Class`` by name, None where it is not known.
+    Wanted is a built-in one's name; ``package.module:Class``, also from the current folder; an object, or its class.
+    Classes are where to find those that a study names: ``module:Class`` by name, None where it is not known.
 
-    Raises:
-        InputError: there is none, or it cannot be used; the text says why.
+    Raises ``InputError`` if there is none, or it cannot be used; the text says why.
     """
     if isinstance(wanted, str) and wanted in BUILT_IN:
         return _built_in(wanted)
@@ -55,11 +52,7 @@ def listed(wanted: Workloads) -> list[Wanted]:
 
 
 def specs_of(wanted: Workloads) -> Sequence[str] | str | None:
-    """The same as texts, which a file can hold; None if one of them cannot be found again by a text.
-
-    Raises:
-        InputError: as ``find_workload``, of what is no text.
-    """
+    """The same as texts, which a file can hold; None if one of them cannot be found again by a text."""
     if all(isinstance(each, str) for each in listed(wanted)):
         return wanted  # type: ignore[return-value]
     texts = [
@@ -69,11 +62,7 @@ def specs_of(wanted: Workloads) -> Sequence[str] | str | None:
 
 
 def texts_of(wanted: Workloads) -> Sequence[str] | str:
-    """The same as texts, with the name of what cannot be found again by a text.
-
-    Raises:
-        InputError: as ``find_workload``.
-    """
+    """The same as texts, with the name of what cannot be found again by a text."""
     texts = specs_of(wanted)
     if texts is not None:
         return texts
@@ -94,11 +83,7 @@ class Finder:
         self._known: dict[str, Workload] = {}
 
     def __call__(self, wanted: Wanted) -> Workload:
-        """The workload that is meant.
-
-        Raises:
-            InputError: as ``find_workload``, or two differ and have one name.
-        """
+        """As ``find_workload``; raises ``InputError`` also if two workloads differ and have one name."""
         if isinstance(wanted, str) and wanted in self._known:
             return self._known[wanted]
         found = find_workload(wanted, self._classes)

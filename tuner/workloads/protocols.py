@@ -140,11 +140,7 @@ def describe_data(workload: Workload, data: object) -> str:
 
 
 def joined_splits(workload: Workload, data: object) -> object:
-    """The workload's ``all_data``.
-
-    Raises:
-        InputError: it has no such method.
-    """
+    """The workload's ``all_data``; raises ``InputError`` if it has no such method."""
     if own := optional(workload, DataDescription.all_data):
         return own(data)
     raise InputError(
@@ -156,13 +152,12 @@ def joined_splits(workload: Workload, data: object) -> object:
 def restore(workload: Workload, config: Config, weights: Mapping[str, Tensor]) -> nn.Module:
     """The model of which ``weights`` is the state dict; by default what ``build_model`` makes without data.
 
-    Raises:
-        InputError: it makes none.
+    Raises ``InputError`` if it makes none.
     """
     if own := optional(workload, Restorable.restore_model):
         return own(config, weights)
     try:
-        model = workload.build_model(config, None)
+        model: nn.Module = workload.build_model(config, None)
     except Exception as error:
         raise InputError(
             f"workload {workload.name!r}: its build_model makes no model without data ({type(error).__name__}: "

@@ -26,24 +26,17 @@ Tasks = Mapping[str, TrainingTask]  # a study's, by the workload's name, in the 
 
 @dataclass(frozen=True)
 class Selection:
-    """The configurations of a workload that are to be tried.
-
-    Attributes:
-        workload: what to train.
-        load_data: loads the data; called once, when everything else is known to be usable.
-        configurations: complete and valid.
-    """
+    """The configurations of a workload that are to be tried."""
 
     workload: Workload
-    load_data: Callable[[], object]
-    configurations: Sequence[Configuration]
+    load_data: Callable[[], object]  # called once, when everything else is known to be usable
+    configurations: Sequence[Configuration]  # complete and valid
 
     def __post_init__(self) -> None:
-        """Refuses options of the training loop that the workload does not support.
+        """Raises ``InputError`` for options of the training loop that the workload does not support.
 
-        Raises:
-            InputError: a configuration's ``accumulation`` does not divide its batch, or there is none to divide; or
-                the workload names no modules for ``gradient_checkpointing`` or ``offload_teacher_to_cpu``.
+        ``accumulation`` must divide the batch; ``gradient_checkpointing`` and ``offload_teacher_to_cpu`` need modules
+        that the workload names.
         """
         key, name = self.workload.memory_scales_with, self.workload.name
         for each in self.configurations:
@@ -63,11 +56,7 @@ class Selection:
                 )
 
     def load_checked(self) -> object:
-        """The data.
-
-        Raises:
-            InputError: they are not there, cannot be read, or do not go with a configuration.
-        """
+        """The data; raises ``InputError`` if they cannot be read, or do not go with a configuration."""
         data = self.load_data()
         check(self.workload, self.configurations, data)
         return data

@@ -21,7 +21,6 @@ from tuner.workloads.gt_ssl import model as model_module
 from tuner.workloads.gt_ssl.batches import Limits, collate
 from tuner.workloads.gt_ssl.evaluation import embed
 from tuner.workloads.gt_ssl.model import (
-    SGMP,
     Encoder,
     GtSsl,
     Interaction,
@@ -35,6 +34,24 @@ from tuner.workloads.gt_ssl.workload import GTSSL
 from tuner.workloads.lookup import find_workload
 
 SMALL: dict[str, Any] = {"hidden_channels": 8, "num_interactions": 2, "num_rbf_centers": 6, "n_negatives": 0}
+
+
+class SGMP(nn.Module):
+    """The supervised model of the paper: the encoder and a readout of the nodes' sum."""
+
+    def __init__(self, encoder: Encoder, hidden_channels: int, num_outputs: int) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.readout = nn.Sequential(
+            nn.Linear(hidden_channels, hidden_channels // 2), nn.ReLU(), nn.Linear(hidden_channels // 2, num_outputs)
+        )
+
+    def forward(self, batch: TreeBatch, tree: Tensor) -> Tensor:
+        """A batch and each node's tree (N,) → (B, num_outputs)."""
+        h = self.encoder(batch.features, batch.position, batch.path, batch.weight)
+        total = h.new_zeros(len(batch.graph), h.shape[1]).index_add(0, tree, h)
+        result: Tensor = self.readout(total)
+        return result
 
 
 def config(**values: Any) -> dict[str, Any]:

@@ -68,16 +68,11 @@ class GraphSAGEModel(nn.Module):
         num_layers: int,
         dropout: float,
     ) -> None:
-        """Builds the model with new weights.
+        """New weights.
 
-        Args:
-            user_features: (num_users, Fu).
-            item_features: (num_items, Fi).
-            graph: averages over the neighbours in the training ratings; users first, then items.
-            rating_scale: (3,), mean, smallest and largest of the training ratings.
-            hidden_dim: channels of embeddings and layers.
-            num_layers: of ``SAGELayer``.
-            dropout: share of the channels that are dropped from the input and between layers.
+        ``graph`` averages over the neighbours in the training ratings: users first, then items. ``rating_scale`` (3,)
+        is the mean, the smallest and the largest of the training ratings. ``dropout`` is the share of the channels
+        that are dropped from the input and between layers.
         """
         super().__init__()
         self.num_users = len(user_features)

@@ -31,7 +31,7 @@ class Sizes(TypedDict):
 EVALUATION_PAIRS = 2**16  # decoded at a time: two (2**16, hidden_dim) gathers, whatever the split's size
 
 
-class GraphSAGE(Workload["RatingData"]):
+class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
     """Learned embeddings and features, mean-aggregator GraphSAGE layers, a product decoder with biases, MSE.
 
     Test and validation ratings are never edges of the graph. Predictions are limited to the scale of the training
@@ -109,11 +109,8 @@ class GraphSAGE(Workload["RatingData"]):
         model.load_state_dict(dict(weights))
         return model
 
-    def checkpointed(self, model: nn.Module) -> Iterable[nn.Module]:
+    def checkpointed(self, model: GraphSAGEModel) -> Iterable[nn.Module]:
         """The layers, each with its activation and dropout."""
-        from tuner.workloads.graphsage.model import GraphSAGEModel
-
-        assert isinstance(model, GraphSAGEModel)
         return model.layers
 
     def batches(self, config: Config, data: RatingData) -> Iterator[Batch]:
@@ -126,20 +123,17 @@ class GraphSAGE(Workload["RatingData"]):
             chosen = order[begin : begin + size]
             yield user[chosen], item[chosen], rating[chosen]
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss(self, model: GraphSAGEModel, batch: Batch) -> Tensor:
         """Mean squared error of a batch's ratings."""
         from torch.nn import functional as F
 
         user, item, rating = batch
         return F.mse_loss(model(user, item), rating)
 
-    def evaluate(self, model: nn.Module, data: RatingData, split: Split) -> dict[str, float]:
+    def evaluate(self, model: GraphSAGEModel, data: RatingData, split: Split) -> dict[str, float]:
         """The root mean squared error, ``rmse``, of a split."""
         import torch
 
-        from tuner.workloads.graphsage.model import GraphSAGEModel
-
-        assert isinstance(model, GraphSAGEModel)
         user, item, rating = (part.to(model.embedding.device) for part in _tensors(getattr(data, split)))
         z = model.encode()
         squared = torch.zeros((), device=z.device)

@@ -84,7 +84,6 @@ class PathGeometry(nn.Module):
     """The geometry of paths i→j→k→p in radial basis functions."""
 
     def __init__(self, num_distance: int, num_angle: int, num_dihedral: int, cutoff: float) -> None:
-        """Centres for distances on [0, cutoff], for angles on [0, π] and for dihedrals on [-π, π]."""
         super().__init__()
         self.distance = RadialBasis(0.0, cutoff, num_distance)
         self.angle = RadialBasis(0.0, math.pi, num_angle)
@@ -141,7 +140,6 @@ class Encoder(nn.Module):
         num_dihedral_centers: int = 12,
         cutoff: float = 10.0,
     ) -> None:
-        """Builds the encoder with new weights; sizes are those of docs/gt_ssl.md."""
         super().__init__()
         self.input = _mlp(num_features, hidden_channels, hidden_channels)
         self.geometry = PathGeometry(num_rbf_centers, num_angle_centers, num_dihedral_centers, cutoff)
@@ -158,34 +156,11 @@ class Encoder(nn.Module):
         return h
 
 
-class SGMP(nn.Module):
-    """The supervised model of the paper: the encoder and a readout of the nodes' sum."""
-
-    def __init__(self, encoder: Encoder, hidden_channels: int, num_outputs: int) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.readout = _mlp(hidden_channels, hidden_channels // 2, num_outputs)
-
-    def forward(self, batch: TreeBatch, tree: Tensor) -> Tensor:
-        """A batch and each node's tree (N,) → (B, num_outputs)."""
-        h = self.encoder(batch.features, batch.position, batch.path, batch.weight)
-        total = h.new_zeros(len(batch.graph), h.shape[1]).index_add(0, tree, h)
-        result: Tensor = self.readout(total)
-        return result
-
-
 class GtSsl(nn.Module):
     """The encoder with the two pretraining tasks."""
 
     def __init__(self, encoder: Encoder, *, hidden_channels: int, lambda_order: float, delta: float) -> None:
-        """Takes over an encoder.
-
-        Args:
-            encoder: to be pretrained.
-            hidden_channels: of it.
-            lambda_order: weight of the hierarchical order.
-            delta: margin by which pairs that are not in order should violate it.
-        """
+        """``lambda_order`` weighs the hierarchical order, ``delta`` is the margin of pairs that are not in order."""
         super().__init__()
         self.encoder = encoder
         self.growth = _mlp(hidden_channels, hidden_channels, len(encoder.geometry.distance.centers))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tuner.workloads.gt_ssl.model import GtSsl
 
 
-class GTSSL(Workload["TreeData"]):
+class GTSSL(Workload["TreeData", "GtSsl"]):
     """An SGMP encoder, pretrained to predict how subtrees grow and who descends from whom.
 
     Trees are compared by nothing but these two losses; their labels are used once, at the end, by a linear probe of
@@ -86,11 +86,8 @@ class GTSSL(Workload["TreeData"]):
         model.load_state_dict(dict(weights))
         return model
 
-    def checkpointed(self, model: nn.Module) -> Iterable[nn.Module]:
+    def checkpointed(self, model: GtSsl) -> Iterable[nn.Module]:
         """The encoder's layers. The paths' geometry has no gradients and is kept: every layer needs it."""
-        from tuner.workloads.gt_ssl.model import GtSsl
-
-        assert isinstance(model, GtSsl)
         return model.encoder.interactions
 
     def batches(self, config: Config, data: TreeData) -> Iterator[Batch]:
@@ -126,22 +123,19 @@ class GTSSL(Workload["TreeData"]):
         limits = _limits(config)
         return collate(data, largest(data, data.train, limits), limits, np.random.default_rng(0))
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss(self, model: GtSsl, batch: Batch) -> Tensor:
         """Growth + λ · order, the mean over a batch's trees."""
-        from tuner.workloads.gt_ssl.model import GtSsl, TreeBatch
+        from tuner.workloads.gt_ssl.model import TreeBatch
 
-        assert isinstance(model, GtSsl)
         return model.total(*model(TreeBatch(*batch)))
 
-    def evaluate(self, model: nn.Module, data: TreeData, split: Split) -> dict[str, float]:
+    def evaluate(self, model: GtSsl, data: TreeData, split: Split) -> dict[str, float]:
         """``loss``, ``growth_loss`` and ``order_loss`` of a split; with the test's, ``probe_accuracy``.
 
         The probe is of all trees, cross-validated. It is missing where fewer than two labels have two trees.
         """
         from tuner.workloads.gt_ssl.evaluation import losses, probe
-        from tuner.workloads.gt_ssl.model import GtSsl
 
-        assert isinstance(model, GtSsl)
         found = losses(model, data, getattr(data, split).tolist(), EVALUATION_TREES, EVALUATION_NEGATIVES)
         return {**found, **probe(model.encoder, data, EVALUATION_TREES)} if split == "test" else found
 
@@ -149,11 +143,7 @@ class GTSSL(Workload["TreeData"]):
 def _model(config: Config, num_features: int) -> GtSsl:
     from tuner.workloads.gt_ssl.model import Encoder, GtSsl
 
-    hidden, lambda_order, delta = (
-        int(config["hidden_channels"]),
-        float(config["lambda_order"]),
-        float(config["delta"]),
-    )
+    hidden = int(config["hidden_channels"])
     encoder = Encoder(
         num_features,
         hidden_channels=hidden,
@@ -163,7 +153,12 @@ def _model(config: Config, num_features: int) -> GtSsl:
         num_dihedral_centers=int(config["num_dihedral_centers"]),
         cutoff=float(config["cutoff"]),
     )
-    return GtSsl(encoder, hidden_channels=hidden, lambda_order=lambda_order, delta=delta)
+    return GtSsl(
+        encoder,
+        hidden_channels=hidden,
+        lambda_order=float(config["lambda_order"]),
+        delta=float(config["delta"]),
+    )
 
 
 def _limits(config: Config) -> Limits:

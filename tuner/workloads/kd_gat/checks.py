@@ -14,11 +14,10 @@ from tuner.workloads.kd_gat.sizes import SHARED
 
 
 def check(configurations: Sequence[Configuration], data: CanData) -> None:
-    """Refuses configurations that do not go with these data, or with the teachers that they name.
+    """Raises ``InputError`` if configurations do not go with these data, or with the teachers that they name.
 
-    Raises:
-        InputError: several stages in one study, an attack that is not there, a part of the data without attacks
-            or without normal graphs, a teacher that does not fit.
+    There may be several stages in one study, an attack that is not there, a part of the data without attacks or
+    without normal graphs, or a teacher that does not fit.
     """
     if len(stages := {str(each.values["stage"]) for each in configurations}) > 1:
         raise InputError(

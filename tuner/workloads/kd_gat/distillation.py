@@ -43,13 +43,7 @@ def distilled_vgae_loss(
 ) -> Tensor:
     """A student's loss: w · [½ MSE(P z, z_t) + ½ MSE(x̂, x̂_t)] + (1 - w) · ``vgae_loss``, a scalar.
 
-    Args:
-        output: the student's.
-        batch: its input.
-        teacher_z: (N, the teacher's latent channels), the means.
-        teacher_features: (N, 10), the teacher's reconstruction.
-        projection: P, a linear layer that is trained with the student.
-        weight: w, the teacher's.
+    z_t are the teacher's means, x̂_t is its reconstruction. P is a linear layer that is trained with the student.
     """
     latent = (projection(output.z) - teacher_z).float().square().mean(1)
     reconstructed = (output.features - teacher_features).float().square().mean(1)

@@ -38,9 +38,7 @@ def evaluate(model: Distilled, data: CanData, split: Split) -> dict[str, float]:
 def found_attacks(said: Tensor, label: Tensor) -> dict[str, float]:
     """How well attacks are told: F1, precision and recall of that class, 0 where none is found, and accuracy.
 
-    Args:
-        said: (G,) int64: 1 where the model says that it is an attack.
-        label: (G,) int64: 1 for an attack.
+    Both arguments are (G,) int64: 1 where the model says that it is an attack, and where it is one.
     """
     true, positive = (said & label).sum(), said.sum()
     wrong = positive - true + (label.sum() - true)

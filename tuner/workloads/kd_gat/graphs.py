@@ -37,13 +37,8 @@ def select(graphs: Index, label: NDArray[np.int8], difficulty: NDArray[np.float3
     """The graphs of one epoch of a curriculum, after the KD-GAT pipeline, in their order.
 
     At progress r, from 0 in the first epoch to 1 in the last: all attacks; and the normal graphs whose difficulty
-    reaches percentile 75 + 20 r of the normal ones, the hardest (1 + 9 r) · #attacks of them.
-
-    Args:
-        graphs: indices of the training graphs.
-        label: of all graphs: 1 for an attack.
-        difficulty: of all graphs.
-        progress: r.
+    reaches percentile 75 + 20 r of the normal ones, the hardest (1 + 9 r) · #attacks of them. ``graphs`` are indices,
+    ``label`` and ``difficulty`` are of all graphs.
     """
     attacks = label[graphs] == 1
     normal = graphs[~attacks]

@@ -35,13 +35,7 @@ class Saved(TypedDict):
 
 
 class Distilled(nn.Module):
-    """What is trained, and who teaches it; the teacher and the scorer are no part of its parameters and its state.
-
-    Attributes:
-        student: the VGAE or GAT; a teacher in training is one, too.
-        difficulty: (G,) of every graph that is trained on, after ``prepare``; None without a curriculum.
-        kept: the teacher's outputs, after ``prepare``; None if none are kept.
-    """
+    """What is trained, and who teaches it; the teacher and the scorer are no part of its parameters and its state."""
 
     def __init__(
         self, student: VGAE | GAT, config: Config, teacher: VGAE | GAT | None = None, scorer: VGAE | None = None
@@ -56,8 +50,9 @@ class Distilled(nn.Module):
             else None
         )
         self.stage, self.held_out = str(config["stage"]), str(config["held_out"])
-        self.difficulty: NDArray[np.float32] | None = None
         self._config = config
+        # After ``prepare``, if asked for: the difficulty (G,) of every graph, and the teacher's outputs.
+        self.difficulty: NDArray[np.float32] | None = None
         self.kept: KeptOutputs | None = None
         # Not as attributes that hold a module, which would make them parameters and state of this one.
         self._guests: dict[str, VGAE | GAT | None] = {"teacher": teacher, "scorer": scorer}
@@ -163,13 +158,9 @@ def check_shape(config: Config) -> None:
 def load_teacher(path: str, stage: str, num_ids: int) -> tuple[Config, VGAE | GAT]:
     """A trained model from a study's ``best.pt``, frozen, and its configuration. Its weights are the mapped file's.
 
-    Args:
-        path: of the file.
-        stage: what it must be.
-        num_ids: the vocabulary of the data that it will look at, with its entry for unknown IDs.
+    ``num_ids`` is the vocabulary of the data that it will look at, with its entry for unknown IDs.
 
-    Raises:
-        InputError: it is not there, cannot be read, is something else, or of another shape.
+    Raises ``InputError`` if it is not there, cannot be read, is of another stage, or of another shape.
     """
     try:
         content = _content(path, Path(path).stat().st_mtime_ns)

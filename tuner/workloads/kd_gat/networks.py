@@ -65,18 +65,11 @@ class VGAE(nn.Module):
         dropout: float,
         use_id: bool = True,
     ) -> None:
-        """New weights.
+        """New weights; raises ``InputError`` if heads do not divide the channels.
 
-        Args:
-            num_ids: V, the vocabulary with its entry for unknown IDs.
-            hidden_channels: of the first layer, all heads together; the second has half as many.
-            latent_channels: of the third layer, of the mean and of the variance.
-            heads: of each layer, which share its channels; the last of the decoder has one.
-            dropout: share of the channels dropped between layers.
-            use_id: whether IDs are an input and are predicted.
-
-        Raises:
-            InputError: heads do not divide the channels.
+        ``num_ids`` is V with the entry for unknown IDs. The first layer has ``hidden_channels``, all heads together,
+        and the second half as many; mean and variance have ``latent_channels``. The decoder's last layer has one
+        head.
         """
         super().__init__()
         if hidden_channels % (2 * heads) or latent_channels % heads:

@@ -34,7 +34,7 @@ ROLES = ("teacher", "student")
 TEACHER_BATCH = 32
 
 
-class KDGAT(Workload["CanData"]):
+class KDGAT(Workload["CanData", "Distilled"]):
     """A VGAE that learns normal CAN traffic (autoencoder), or a GAT that finds attacks in it (classifier).
 
     Either is a teacher, a student, or with ``use_kd`` a student that learns from a teacher: from ``teacher_path``, or
@@ -74,11 +74,7 @@ class KDGAT(Workload["CanData"]):
     }
 
     def finish(self, values: dict[str, ConfigValue]) -> dict[str, ConfigValue]:
-        """The role's sizes, whole paths, and a batch that is to be found, up to what was given as its size.
-
-        Raises:
-            InputError: values that do not go together.
-        """
+        """The role's sizes, whole paths, and a batch that is to be found, up to what was given as its size."""
         _refuse(values)
         preset, paths = SIZES[str(values["stage"]), str(values["role"])], ("teacher_path", "scorer_path")
         found = {**values, **{key: value for key, value in preset.items() if not values[key]}}
@@ -148,25 +144,25 @@ class KDGAT(Workload["CanData"]):
 
         return restore(config, weights)
 
-    def checkpointed(self, model: nn.Module) -> Iterable[nn.Module]:
+    def checkpointed(self, model: Distilled) -> Iterable[nn.Module]:
         """The attention layers."""
-        return _own(model).student.checkpointed
+        return model.student.checkpointed
 
-    def frozen(self, model: nn.Module) -> Iterable[nn.Module]:
+    def frozen(self, model: Distilled) -> Iterable[nn.Module]:
         """The teacher, as long as it is needed, and the scorer."""
-        return _own(model).frozen
+        return model.frozen
 
-    def prepare(self, model: nn.Module, config: Config, data: CanData, *, rehearsal: bool = False) -> None:
+    def prepare(self, model: Distilled, config: Config, data: CanData, *, rehearsal: bool = False) -> None:
         """Difficulties for a curriculum, and the outputs of a teacher that are to be kept, in chunks of graphs."""
-        _own(model).prepare(data, rehearsal=rehearsal)
+        model.prepare(data, rehearsal=rehearsal)
 
-    def epoch_data(self, model: nn.Module, config: Config, data: CanData, epoch: int) -> CanData:
+    def epoch_data(self, model: Distilled, config: Config, data: CanData, epoch: int) -> CanData:
         """The graphs of the curriculum's stage; all training graphs without one."""
-        scores = _own(model).difficulty
-        if scores is None:
-            return data
         from tuner.workloads.kd_gat.graphs import select
 
+        scores = model.difficulty
+        if scores is None:
+            return data
         progress = (epoch - 1) / max(1, int(config["epochs"]) - 1)
         return replace(data, train=select(self._graphs(config, data), data.label, scores, progress))
 
@@ -195,20 +191,20 @@ class KDGAT(Workload["CanData"]):
         train, validation, test = (largest(data, part, CHUNK) for part in (data.train, data.validation, data.test))
         return replace(data, train=train, validation=validation, test=test)
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss(self, model: Distilled, batch: Batch) -> Tensor:
         """The student's own loss, or with a teacher what both of them say; the mean over a batch's graphs."""
         from tuner.workloads.kd_gat.batches import CanBatch
 
-        return _own(model).loss(CanBatch(*batch))
+        return model.loss(CanBatch(*batch))
 
-    def evaluate(self, model: nn.Module, data: CanData, split: Split) -> dict[str, float]:
+    def evaluate(self, model: Distilled, data: CanData, split: Split) -> dict[str, float]:
         """``loss``; of a classifier ``f1``, ``precision``, ``recall`` and ``accuracy`` of the class of attacks, too.
 
         An autoencoder's test tells these and ``auroc``, by errors that no normal graph before had.
         """
         from tuner.workloads.kd_gat.evaluation import evaluate
 
-        return evaluate(_own(model), data, split)
+        return evaluate(model, data, split)
 
     def _graphs(self, config: Config, data: CanData) -> Index:
         from tuner.workloads.kd_gat.graphs import usable
@@ -225,10 +221,3 @@ def _refuse(values: Config) -> None:
         raise InputError("scorer_path is given, but curriculum is 0: give curriculum 1, or leave it out")
     if values["curriculum"] and values["stage"] == "autoencoder":
         raise InputError("curriculum 1: it is the classifier's: leave it out, or give stage classifier")
-
-
-def _own(model: nn.Module) -> Distilled:
-    from tuner.workloads.kd_gat.model import Distilled
-
-    assert isinstance(model, Distilled)
-    return model
