@@ -61,7 +61,9 @@ def test_comparisons_of_several_seeds_are_of_means_and_the_seed_is_no_axis(seede
     assert list(lines.values()) == pytest.approx(means, abs=1e-6)
     assert whole.caption.startswith("12 configurations, each a line")
     done = [[row.trial_id, row.metrics["val_loss"]] for row in seeded.rows if row.status == "completed"]
-    assert all(chart.plot and [*chart.plot.data[0].customdata] == done for chart in each)
+    trials = [chart.plot.data[0] for chart in each if chart.plot]
+    assert [[*trace.customdata] for trace in trials] == [done] * len(labels)
+    assert {trace.hovertemplate.partition("<br>")[2][:9] for trace in trials} == {"val_loss "}
     assert {*lines} <= {*seeded.trial_names}
 
 

@@ -19,7 +19,6 @@ from tuner.reporting.page.sections import main_html
 from tuner.reporting.study_view import StudyView
 
 HOST = "127.0.0.1"
-PORT = 8765
 
 
 class LivePage:

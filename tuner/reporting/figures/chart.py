@@ -26,12 +26,12 @@ class Chart:
     minimum_width: int = 0  # in CSS pixels; on a narrower screen a page scrolls the figure sideways
 
 
-def hover(rows: Sequence[Attempt | None], metric: str, names: Names) -> dict[str, object]:
-    """The labels of points, the trial's name and its metric; None stands for a gap."""
+def hover(rows: Sequence[Attempt | None], metric: str, names: Names, label: str = "") -> dict[str, object]:
+    """The labels of points: the trial's name and its metric, which is called ``label``; None stands for a gap."""
     return {
         "text": [row and plain(names[row.trial_id]) for row in rows],
         "customdata": [row and [row.trial_id, row.number(metric)] for row in rows],
-        "hovertemplate": f"%{{text}}<br>{plain(metric)} %{{customdata[1]}}<extra></extra>",
+        "hovertemplate": f"%{{text}}<br>{plain(label or metric)} %{{customdata[1]}}<extra></extra>",
     }
 
 

@@ -21,6 +21,7 @@ class Compared:
     rows: list[Attempt]  # trials, or configurations with their means; the smallest metric first
     trials: list[Attempt]  # those that the means are of; none where the rows are trials themselves
     metric: str  # a column of both; smaller is better
+    trial_metric: str  # what it is called where a trial's alone is shown
     noun: str  # what a row is: "trial" or "configuration"
 
     @property
@@ -43,7 +44,7 @@ def compared(study: StudyView, workload: str) -> Compared:
     rows, metric = study.of_workload(workload), study.metrics[workload]
     done = [row for row in rows if row.status in SUCCESSFUL and row.value(metric) is not None]
     if not has_seeds(rows):
-        return Compared(done, [], metric, "trial")
+        return Compared(done, [], metric, metric, "trial")
     done = [row for row in done if row.status == "completed"]  # as means are of these
     best = {row.name: row for row in reversed(done)}
     mean = f"mean {metric}"
@@ -52,7 +53,8 @@ def compared(study: StudyView, workload: str) -> Compared:
         for each in averages(rows, metric)
         if each.interval
     ]
-    return Compared(means, [_with_metric(row, mean, row.number(metric)) for row in done], mean, "configuration")
+    trials = [_with_metric(row, mean, row.number(metric)) for row in done]
+    return Compared(means, trials, mean, metric, "configuration")
 
 
 def _with_metric(row: Attempt, name: str, value: float, trial_id: str = "") -> Attempt:

@@ -61,7 +61,7 @@ def _draw(axis: Axis, found: Compared, names: Names) -> Plot:
     plot.update_yaxes(**level.layout(), **fixed, title=title)
     if found.trials:
         plot.add_scatter(
-            **hover(found.trials, found.metric, names),
+            **hover(found.trials, found.metric, names, found.trial_metric),
             mode="markers",
             x=axis.places[count:],
             y=level.places[count:],
