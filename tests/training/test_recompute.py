@@ -147,7 +147,7 @@ def test_the_estimate_follows_the_option_and_is_the_profilers(trees: TreeData) -
         batches = representative_batches(workload, config, trees)
         rehearse(workload, model, build_optimizer(model, config), batches, trees, config=config)
 
-    from tests.estimation.test_trace import profiled_peak
+    from tests.estimation.tracing.test_tracer import profiled_peak
 
     run()
     traced = trace_workload(workload, config, trees).peak_bytes()

@@ -39,7 +39,7 @@ class Estimator(ABC):
             config: a complete configuration.
             data: what ``workload.load_data`` returned.
             device: where; a GPU need not be there, unless a real step is taken.
-            expandable_segments: for PyTorch's CUDA allocator with this option.
+            expandable_segments: whether PyTorch's CUDA allocator has this option.
 
         Raises:
             TunerError: it cannot be used for this configuration; the text says why.

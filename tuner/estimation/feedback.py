@@ -19,7 +19,7 @@ Need = Callable[[MemoryEstimate], int]
 class Feedback:
     """Learns from the peaks of one workload's trials, beside what is known of earlier ones.
 
-    Traced estimates are fitted to the peaks, as a calibration does between studies; a trial that ran out of memory
+    Estimates that can be calibrated are fitted to the peaks, as between studies; a trial that ran out of memory
     counts there as one that takes what it had been given, until it is known better. A fit may take such a trial for
     an outlier, and estimates of other kinds are not fitted at all, so a trial is also given no less than one that ran
     out with an estimate that was no larger: a tenth more than that had, or what it took in the end. What the user

@@ -19,6 +19,8 @@ from tuner.trial import Device, MemoryEstimate
 from tuner.workloads.contract import fault
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from tuner.trial import Config
     from tuner.workloads.base import Workload
 
@@ -31,9 +33,6 @@ class Measurement:
         peak_bytes: what the process took from its device: reserved peak and context, or resident peak.
         context_bytes: what of it was there before the first tensor: CUDA context, or interpreter and libraries.
         allocated_bytes: peak of the tensors' bytes.
-        parameter_bytes: the model's parameters.
-        gradient_bytes: their gradients.
-        optimizer_bytes: the optimizer's state.
     """
 
     peak_bytes: int
@@ -46,7 +45,6 @@ class Measurement:
     def to_estimate(self) -> MemoryEstimate:
         """The same as an estimate; what the parts do not explain counts as activations and fragmentation."""
         exact = self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
-        process = max(self.peak_bytes - self.context_bytes, exact)
         activation = max(0, self.allocated_bytes - exact)
         return MemoryEstimate(
             method="measured",
@@ -54,13 +52,13 @@ class Measurement:
             gradient_bytes=self.gradient_bytes,
             optimizer_bytes=self.optimizer_bytes,
             activation_bytes=activation,
-            fragmentation_bytes=max(0, process - exact - activation),
+            fragmentation_bytes=max(0, self.peak_bytes - self.context_bytes - exact - activation),
             context_bytes=self.context_bytes,
         )
 
 
 def measure(
-    workload: Workload, config: Config, data: Any, device: Device, expandable_segments: bool = False
+    workload: Workload, config: Config, data: object, device: Device, expandable_segments: bool = False
 ) -> Measurement:
     """Runs two training steps and the evaluations in a new process, so that nothing else is counted.
 
@@ -91,7 +89,7 @@ def _run_packed(content: bytes, device: Device, expandable_segments: bool) -> Me
         raise wrong from error
 
 
-def _run(workload: Workload, config: Config, data: Any, device: Device, expandable_segments: bool) -> Measurement:
+def _run(workload: Workload, config: Config, data: object, device: Device, expandable_segments: bool) -> Measurement:
     pin(device)
     os.environ.update(allocator_environment(expandable_segments))
     import torch
@@ -103,7 +101,7 @@ def _run(workload: Workload, config: Config, data: Any, device: Device, expandab
     target = "cpu" if device.kind == "cpu" else "cuda:0"
     meter = PeakMeter(device, lambda: warm_up(target))
 
-    def rehearse() -> tuple[Any, Any]:
+    def rehearse() -> tuple[nn.Module, torch.optim.Optimizer]:
         torch.manual_seed(0)
         model = place(workload, config, data, target, rehearsal=True)
         optimizer = build_optimizer(model, config)

@@ -18,13 +18,9 @@ R = TypeVar("R")
 def run_in_new_process(
     function: Callable[Concatenate[bytes, P], R], content: tuple[object, ...], *args: P.args, **kwargs: P.kwargs
 ) -> R:
-    """Calls a function in a new process, and returns its result.
+    """Calls a function of a module of ours in a new process, and returns its result.
 
-    Args:
-        function: of a module of ours; it is given the content as bytes, for ``unpacked``.
-        content: a workload and what goes with it.
-        args: further arguments.
-        kwargs: and those by name.
+    It is given the content, which is a workload and what goes with it, as bytes for ``unpacked``, and what follows.
     """
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         with _without_main():

@@ -17,7 +17,16 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tuner.estimation.tracing.corrections.in_place import in_place
-from tuner.estimation.tracing.corrections.table import INDEXED, SKIPPED, UNKNOWN, OperatorFacts, look_up
+from tuner.estimation.tracing.corrections.table import (
+    BUFFERED_LOSSES,
+    GEMMS,
+    INDEXED,
+    SKIPPED,
+    UNKNOWN,
+    ZEROS,
+    is_composite,
+    temporaries,
+)
 from tuner.estimation.tracing.corrections.temporaries import aten, bytes_of
 from tuner.estimation.tracing.storage_tracker import StorageTracker
 
@@ -48,7 +57,6 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._fake = FakeTensorMode(allow_fallback_kernels=False)
         self._bases: dict[tuple[int, torch.dtype], tuple[Tensor, weakref.ref[torch.UntypedStorage]]] = {}
         self._fresh_zeros = 0
-        self._known: dict[Operator, OperatorFacts] = {}
 
     def __torch_dispatch__(
         self,
@@ -73,10 +81,7 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> object:
         if operator is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # C++ asks a fake tensor where it is
-        facts = self._known.get(operator)
-        if facts is None:
-            facts = self._known[operator] = look_up(operator, self._device_kind)
-        if facts.is_composite:  # arrives whole in inference mode
+        if is_composite(operator):  # arrives whole in inference mode
             with self:
                 return operator.decompose(*args, **kwargs)
         inputs = [*_tensors_in(args), *_tensors_in(tuple(kwargs.values()))]
@@ -86,7 +91,7 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             out = self._to_fakes(operator(*args, **kwargs))
         else:
             out = self._run_fake(operator, types, args, kwargs)
-        self._record(facts, args, out)
+        self._record(operator, args, out)
         return out
 
     def _is_integer_work(
@@ -165,23 +170,24 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return type(out)(self._to_fakes(part) for part in out)
         return out
 
-    def _record(self, facts: OperatorFacts, args: tuple[object, ...], out: object) -> None:
+    def _record(self, operator: Operator, args: tuple[object, ...], out: object) -> None:
         tracker = self.tracker
-        if self._cublas_workspace_bytes and facts.is_gemm and not tracker.is_paused:
+        if self._cublas_workspace_bytes and operator in GEMMS and not tracker.is_paused:
             backward = torch._C._current_graph_task_id() >= 0
             if backward not in self._cublas_handles:
                 self._cublas_handles.add(backward)
                 tracker.allocate(self._cublas_workspace_bytes, "workspace")
         self._fresh_zeros = 0
         if isinstance(out, Tensor):
-            if facts.is_buffered_loss and out.dim() == 0 and isinstance(args[0], Tensor):
+            if operator in BUFFERED_LOSSES and out.dim() == 0 and isinstance(args[0], Tensor):
                 tracker.made(out, bytes_of(args[0]))
-            if facts.is_zeros:
+            if operator in ZEROS:
                 self._fresh_zeros = out.untyped_storage()._cdata
         for tensor in _tensors_in(out):
             tracker.made(tensor)
-        if facts.temporaries is not None and not tracker.is_paused:
-            tracker.temporary(facts.temporaries(out, *args))
+        rule = temporaries(operator, self._device_kind)
+        if rule is not None and not tracker.is_paused:
+            tracker.temporary(rule(out, *args))
 
 
 def _scalar(value: object) -> float | int | bool:

@@ -25,7 +25,7 @@ class StorageTracker:
         self.events: list[Event] = []
         self.categories: dict[int, Category] = {}
         self.is_paused = False
-        self._cuda = device_kind == "cuda"
+        self.on_gpu = device_kind == "cuda"
         # By the storage's address: (id, size in bytes, the reference whose callback ends it).
         self._live: dict[int, tuple[int, int, weakref.ref[torch.UntypedStorage]]] = {}
 
@@ -73,7 +73,7 @@ class StorageTracker:
             return
         storage = tensor.untyped_storage()
         if storage._cdata not in self._live:
-            ours = self._cuda or storage.device.type == "meta" or storage.resizable()
+            ours = self.on_gpu or storage.device.type == "meta" or storage.resizable()
             size = storage.nbytes()
             self._begin(storage, self.allocate(size, "data") if ours else NOT_COUNTED, size)
 
@@ -90,10 +90,11 @@ class StorageTracker:
         """Say what everything is for that is alive now."""
         self.categories.update((key, category) for key, _, _ in self._live.values() if key != NOT_COUNTED)
 
-    def ignore(self, tensor: Tensor) -> None:
-        """Never count this tensor's storage: it stands for another that is counted already, or is not torch's."""
-        storage = tensor.untyped_storage()
-        self._begin(storage, NOT_COUNTED, storage.nbytes())
+    def ignore(self, *tensors: Tensor) -> None:
+        """Never count these tensors' storage: they stand for what is counted already, or are not the device's."""
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            self._begin(storage, NOT_COUNTED, storage.nbytes())
 
     def _begin(self, storage: torch.UntypedStorage, key: int, size: int) -> None:
         address, live, events = storage._cdata, self._live, self.events

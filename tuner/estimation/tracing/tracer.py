@@ -59,32 +59,23 @@ def trace_workload(
         config: a complete configuration.
         data: what ``workload.load_data`` returned.
         device_kind: where the step is to run.
-        cublas_workspace_bytes: taken at the first matrix product of the forward pass and of the backward pass on a
-            GPU, each of which has a handle of its own, and kept; 0 on the CPU.
+        cublas_workspace_bytes: see ``TraceMode``; 0 on the CPU.
 
     Raises:
         Untraceable: the step cannot be followed.
         WorkloadError: a method of the user's failed; on tensors without values, which may be why.
     """
     with _traced(device_kind, cublas_workspace_bytes) as tracker:
-        with tracker.paused(device_kind == "cuda"):
+        with tracker.paused(tracker.on_gpu):
             model = built(workload, config, data)
-        _mark_frozen(tracker, frozen(workload, model), device_kind, offloaded=uses(config, OFFLOADING))
+        _mark_frozen(tracker, frozen(workload, model), offloaded=uses(config, OFFLOADING))
         _mark_model(tracker, model)
         prepare(workload, model, config, data, rehearsal=True)
         tracker.mark(model.buffers(), "data")  # once more: it may have made some, such as a teacher's outputs
         optimizer = build_optimizer(model, config)
         _watch(tracker, optimizer)
-        batches = _batches(tracker, representative_batches(workload, config, data), device_kind)
-        rehearse(
-            workload,
-            model,
-            optimizer,
-            batches,
-            data,
-            config=config,
-            keep=partial(_keep, tracker, device_kind),
-        )
+        batches = _batches(tracker, representative_batches(workload, config, data))
+        rehearse(workload, model, optimizer, batches, data, config=config, keep=partial(_keep, tracker))
     return Trace(tuple(tracker.events), tracker.categories)
 
 
@@ -99,22 +90,21 @@ def trace_step(
     Args:
         make: returns the model, its optimizer (None: no step is taken) and a function that returns a batch's loss.
         device_kind: where the step is to run.
-        cublas_workspace_bytes: taken at the first matrix product of the forward pass and of the backward pass on a
-            GPU, each of which has a handle of its own, and kept; 0 on the CPU.
+        cublas_workspace_bytes: see ``TraceMode``; 0 on the CPU.
 
     Raises:
         Untraceable: the step cannot be followed.
     """
     with _traced(device_kind, cublas_workspace_bytes) as tracker, ExitStack() as restore:
-        with tracker.paused(device_kind == "cuda"):
+        with tracker.paused(tracker.on_gpu):
             model, optimizer, loss = make()
         tracker.mark_live("data")  # what is neither the model's nor the optimizer's, the loss holds
         with tracker.paused():
             restore.enter_context(_left_as_found(model, optimizer))
         _mark_model(tracker, model)
         if optimizer is not None:
-            restore.callback(_watch(tracker, optimizer))
-            if device_kind == "cuda":
+            restore.callback(_watch(tracker, optimizer).close)
+            if tracker.on_gpu:
                 _prefer_foreach(optimizer)
         value = None  # as in a plain loop: the last loss lives until the next one is there
         for _ in range(STEPS):
@@ -169,25 +159,22 @@ def _mark_model(tracker: StorageTracker, model: nn.Module) -> None:
     tracker.mark(model.parameters(), "parameters")
 
 
-def _mark_frozen(
-    tracker: StorageTracker, modules: Iterable[nn.Module], device_kind: DeviceKind, *, offloaded: bool
-) -> None:
+def _mark_frozen(tracker: StorageTracker, modules: Iterable[nn.Module], *, offloaded: bool) -> None:
     """Modules that are never trained: parameters; or the host's, of which a GPU has copies while they run."""
     for module in modules:
-        if device_kind == "cuda" and offloaded:
-            for _, __, value in values(module):
-                tracker.ignore(value)
+        if tracker.on_gpu and offloaded:
+            tracker.ignore(*(value for _, __, value in values(module)))
             offload(module, "cuda")
         else:
-            if device_kind == "cuda":
+            if tracker.on_gpu:
                 # Loaded weights stay with whoever keeps their file; a GPU's are copies that go with the module.
                 with tracker.paused():
                     module._apply(torch.clone)  # type: ignore[no-untyped-call]
             _mark_model(tracker, module)
 
 
-def _watch(tracker: StorageTracker, optimizer: torch.optim.Optimizer) -> Callable[[], None]:
-    """Mark gradients before each step of the optimizer and its state after it; returns what ends it."""
+def _watch(tracker: StorageTracker, optimizer: torch.optim.Optimizer) -> ExitStack:
+    """Mark gradients before each step of the optimizer and its state after it, until this is closed."""
 
     def before(optimizer: torch.optim.Optimizer, *_: object) -> None:
         tracker.mark((p.grad for group in optimizer.param_groups for p in group["params"]), "gradients")
@@ -196,21 +183,17 @@ def _watch(tracker: StorageTracker, optimizer: torch.optim.Optimizer) -> Callabl
         for state in optimizer.state.values():
             tracker.mark(state.values(), "optimizer")
 
-    handles = optimizer.register_step_pre_hook(before), optimizer.register_step_post_hook(after)
-
-    def end() -> None:
-        for handle in handles:
-            handle.remove()
-
-    return end
+    watching = ExitStack()
+    watching.callback(optimizer.register_step_pre_hook(before).remove)
+    watching.callback(optimizer.register_step_post_hook(after).remove)
+    return watching
 
 
-def _batches(tracker: StorageTracker, batches: Iterable[Batch], device_kind: DeviceKind) -> Iterator[Batch]:
+def _batches(tracker: StorageTracker, batches: Iterator[Batch]) -> Iterator[Batch]:
     """The batches as they are drawn, which is the host's work, each marked as data."""
-    drawn = iter(batches)
     while True:
-        with tracker.paused(device_kind == "cuda"):
-            batch = next(drawn, None)
+        with tracker.paused(tracker.on_gpu):
+            batch = next(batches, None)
         if batch is None:
             return
         tracker.mark(batch, "data")
@@ -218,13 +201,12 @@ def _batches(tracker: StorageTracker, batches: Iterable[Batch], device_kind: Dev
         del batch
 
 
-def _keep(tracker: StorageTracker, device_kind: DeviceKind, model: nn.Module) -> dict[str, Tensor]:
+def _keep(tracker: StorageTracker, model: nn.Module) -> dict[str, Tensor]:
     """The copy of the best weights, which is on the host."""
-    with tracker.paused(device_kind == "cuda"):
+    with tracker.paused(tracker.on_gpu):
         weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
-    if device_kind == "cuda":
-        for value in weights.values():
-            tracker.ignore(value)
+    if tracker.on_gpu:
+        tracker.ignore(*weights.values())
     else:
         tracker.mark(weights.values(), "data")
     return weights

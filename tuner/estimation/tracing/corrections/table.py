@@ -1,9 +1,9 @@
-"""What is known of each operator, in one table: its temporaries, and where it wants special treatment."""
+"""What is known of operators, in one table: their temporaries, and which want special treatment."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -50,31 +50,18 @@ INDEXED = frozenset(
 ZEROS = frozenset({aten.new_zeros.default, aten.zeros.default, aten.zeros_like.default})
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorFacts:
-    """What has to be known of an operator each time that it runs.
+@cache
+def temporaries(operator: Operator, device_kind: DeviceKind) -> Rule | None:
+    """The rule for what an operator's kernel takes and gives back unseen, if there is one."""
+    rules = TEMPORARIES[device_kind]
+    return rules.get(operator) or rules.get(operator.name())  # type: ignore[no-untyped-call]
 
-    Attributes:
-        temporaries: what its kernel takes and gives back unseen; None where that is nothing.
-        is_composite: it has no kernel of its own, and is made of other operators.
+
+@cache
+def is_composite(operator: Operator) -> bool:
+    """Whether an operator has no kernel of its own on the CPU, and is made of others.
+
+    It may have both a composite kernel and one of the CPU's own, such as ``silu_backward``.
     """
-
-    temporaries: Rule | None
-    is_composite: bool
-    is_gemm: bool
-    is_buffered_loss: bool
-    is_zeros: bool
-
-
-def look_up(operator: Operator, device_kind: DeviceKind) -> OperatorFacts:
-    """What is known of an operator, on a device of this kind."""
-    rules, name = TEMPORARIES[device_kind], operator.name()  # type: ignore[no-untyped-call]
-    # An operator may have both a composite kernel and one of the CPU's own, such as silu_backward.
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(name, "CPU")
-    return OperatorFacts(
-        temporaries=rules.get(operator) or rules.get(name),
-        is_composite=operator._can_decompose() and not has_kernel,
-        is_gemm=operator in GEMMS,
-        is_buffered_loss=operator in BUFFERED_LOSSES,
-        is_zeros=operator in ZEROS,
-    )
+    name = operator.name()  # type: ignore[no-untyped-call]
+    return operator._can_decompose() and not torch._C._dispatch_has_kernel_for_dispatch_key(name, "CPU")

@@ -1,7 +1,7 @@
 """What kernels allocate and release inside, below the dispatch modes: on every device, and on the CPU.
 
 Each rule stands beside the reason for it. The byte counts were read off ``torch.profiler`` (profile_memory=True,
-torch 2.13) around the single operation; ``tests/estimation/test_trace.py`` holds whole steps against it.
+torch 2.13) around the single operation; ``tests/estimation/tracing/test_tracer.py`` holds whole steps against it.
 """
 
 from __future__ import annotations
