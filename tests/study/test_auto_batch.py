@@ -172,11 +172,11 @@ def test_a_trial_that_may_accumulate_gets_a_batch_that_can_be_halved() -> None:
 @pytest.mark.parametrize(
     ("options", "remedy"),
     [
-        ({"device_memory": 0.7}, r"0\.0\d GB more than the share of 0\.35 GB: give --max-workers 1$"),
-        ({"device_memory": 0.3}, "lower --gpu-memory-buffer-gb, use a larger device, or leave this"),
+        ({"device_memory": 0.7}, r"0\.0\d GB more than the share of 0\.35 GB: give max_workers=1$"),
+        ({"device_memory": 0.3}, "lower gpu_memory_buffer_gb, use a larger device, or leave this"),
         (
             {"auto_memory": False, "model_memory_gb": 0.3},
-            r"share of 0\.30 GB: give --model-memory-gb 0\.\d\d or more",
+            r"share of 0\.30 GB: give model_memory_gb=0\.\d+ or more",
         ),
     ],
 )
@@ -209,9 +209,9 @@ def test_a_plan_finds_it_and_what_has_no_shares_refuses_it(tmp_path: Path) -> No
     assert f"batch      {found.sized.share}\n           a: batch_size " in forecast_text(found)
     assert all(need_bytes(each.estimate) <= GB // 2 for each in found.requests)
     for command in (tuner.estimate, tuner.calibrate):
-        with pytest.raises(InputError, match=r"a: batch_size auto: .*`tune plan` does, or give a number \(--set"):
+        with pytest.raises(InputError, match=r"a: batch_size auto: .*`tune plan` does, or give a number \(overrides="):
             command(**options)
-    with pytest.raises(InputError, match="--packing per-trial: a batch of auto fills the share of a uniform plan"):
+    with pytest.raises(InputError, match="packing='per-trial': a batch of auto fills the share of a uniform plan"):
         tuner.plan(**options, auto_memory=True, packing="per-trial")
 
 
@@ -243,7 +243,7 @@ def test_a_study_that_is_gone_on_with_knows_its_batches_and_searches_none(
     assert (anew["config/batch_size"], anew["val_loss"]) == (batch, first.rows[0]["val_loss"])
     with pytest.raises(InputError, match="its configurations are others"):
         study(tmp_path, {**auto, "batch_size": batch + 1}, **resumed)
-    with pytest.raises(InputError, match="--packing per-trial: a batch of auto"):
+    with pytest.raises(InputError, match="packing='per-trial': a batch of auto"):
         study(tmp_path, auto, packing="per-trial", **resumed)
 
 

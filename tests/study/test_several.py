@@ -155,7 +155,7 @@ def test_the_plan_tells_of_each_workloads_data(tmp_path: Path, capsys: pytest.Ca
 
 def test_epochs_replace_those_of_all_workloads_if_each_allows_them(tmp_path: Path) -> None:
     assert {row["epochs"] for row in study(tmp_path / "out", both(), epochs=1).rows} == {1}
-    with pytest.raises(InputError, match="--epochs 60: must be at most 50"):
+    with pytest.raises(InputError, match="epochs=60: must be at most 50"):
         study(tmp_path / "more", both(), epochs=60)
 
 

@@ -234,7 +234,7 @@ def test_texts_with_brackets_are_printed_as_they_are(tmp_path: Path, capsys: pyt
 def test_epochs_replace_every_configurations_own(tmp_path: Path) -> None:
     result = study(tmp_path / "out", {"name": "a"}, {"name": "b", "epochs": 9}, epochs=2)
     assert [row["epochs"] for row in result.rows] == [2, 2]
-    with pytest.raises(InputError, match="--epochs 101: must be at most 100"):
+    with pytest.raises(InputError, match="epochs=101: must be at most 100"):
         study(tmp_path / "more", {}, epochs=101)
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tuner.errors import InputError
+from tuner.errors import InputError, ParameterError, option
 from tuner.estimation.service import memory_key
 from tuner.placement.packing import Bound, budget_bytes, need_bytes
 from tuner.sizing.search import TRAINING_SET, DoesNotFit, LargestBatch
@@ -17,7 +17,7 @@ from tuner.trial import ACCUMULATION, AUTO, GB, MAX_BATCH, Device, Trial, is_aut
 from tuner.workloads.task import Selection, Tasks, TrainingTask
 
 SHOWN = 8  # so many of the batches are told in the plan
-# With --on-oom accumulate a trial's micro-batch may be halved three times where it is a multiple of this; where that
+# With on_oom="accumulate" a trial's micro-batch may be halved three times where it is a multiple of this; where that
 # would take away more than an eighth of the batch, an even one can be halved once.
 HALVED = 8
 
@@ -117,10 +117,9 @@ def packed_uniformly(settings: Settings) -> Settings:
         InputError: the user has asked for another packing.
     """
     if settings.packing == "per-trial":
-        raise InputError(
-            f"--packing per-trial: a batch of {AUTO} fills the share of a uniform plan: leave out --packing, or give "
-            "the batch as a number"
-        )
+        rule = f"a batch of {AUTO} fills the share of a uniform plan"
+        remedy = f"leave out {option('packing')}, or give the batch as a number"
+        raise ParameterError("packing", settings.packing, rule, remedy)
     return settings.changed(packing="uniform")
 
 
@@ -136,7 +135,7 @@ def refuse_auto(selections: Sequence[Selection]) -> None:
                 key = selection.workload.memory_scales_with
                 raise InputError(
                     f"{each.name}: {key} {AUTO}: it takes a plan's shares to find it: `tune plan` does, or give a "
-                    f"number (--set {key}=N, or in the file)"
+                    f"number ({option('overrides', f'{key}=N')}, or in the file)"
                 )
 
 
@@ -242,7 +241,7 @@ def _largest(
         ) from error
     except InputError as error:
         name = title(trial.workload, trial.name, several=several)
-        raise InputError(f"{name}: {batch_key(task)} {AUTO}: {error}") from error
+        raise InputError(f"{name}: {batch_key(task)} {AUTO}: {error.text}") from error
     smallest = min(found, key=lambda each: each.batch_size)
     return _halvable(smallest) if settings.on_oom == "accumulate" else smallest
 
@@ -257,7 +256,7 @@ def _remedy(need: int, devices: Sequence[Device], share: Share, settings: Settin
     """What makes room for a trial that needs this much, in bytes."""
     whole = max(budget_bytes(device, settings.buffer_bytes) for device in devices)
     if not settings.auto_memory and need <= whole:
-        return f"give --model-memory-gb {math.ceil(100 * need / GB) / 100:.2f} or more"
+        return f"give {option('model_memory_gb', math.ceil(100 * need / GB) / 100)} or more"
     if settings.auto_memory and need <= share.budget_bytes:
-        return f"give --max-workers {share.budget_bytes // need * share.devices}"
-    return "lower --gpu-memory-buffer-gb, use a larger device, or leave this configuration out"
+        return f"give {option('max_workers', share.budget_bytes // need * share.devices)}"
+    return f"lower {option('gpu_memory_buffer_gb')}, use a larger device, or leave this configuration out"

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
-from typing import Any
 
-from tuner.errors import InputError
+from tuner.errors import InputError, ParameterError, option
 from tuner.estimation.calibration import Sample
 from tuner.estimation.service import Estimated, EstimationService
 from tuner.placement.packing import Plan, budget_bytes, limited, make_plan, need_bytes
 from tuner.spec.settings import Settings
-from tuner.trial import GB, Configuration, Device, MemoryEstimate, Request, Trial, title
+from tuner.trial import GB, Config, Configuration, Device, MemoryEstimate, Request, Trial, title
 from tuner.workloads.base import Workload, numeric_hyperparameter
 from tuner.workloads.task import Selection, Tasks, TrainingTask, accumulated
 
@@ -117,7 +116,7 @@ def check_amp(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device]) 
         if varies and trial.config.get("amp") and any(device.kind == "cpu" for device in devices):
             raise InputError(
                 f"{trial.name}: amp 1: not on the CPU, where it is slower and larger for the batches of "
-                f"{trial.workload}: leave it out, or use --device cuda"
+                f"{trial.workload}: leave it out, or use {option('device', 'cuda')}"
             )
 
 
@@ -162,19 +161,22 @@ def plan_requests(
             threads=settings.threads,
         )
     except InputError as error:
-        remedy = "leave out the largest configurations" if settings.auto_memory else "lower --model-memory-gb"
+        remedy = "leave out the largest configurations"
+        if not settings.auto_memory:
+            remedy = f"lower {option('model_memory_gb')}"
         name = title(largest.trial.workload, largest.trial.name, several=len(tasks) > 1)
         whose = f"{name}: " if settings.auto_memory else ""
-        raise InputError(f"{whose}{error}: lower --gpu-memory-buffer-gb, {remedy}, or use a larger device") from error
+        lower = f"lower {option('gpu_memory_buffer_gb')}, {remedy}, or use a larger device"
+        raise InputError(f"{whose}{error.text}: {lower}") from error
     return plan, served
 
 
-def _config(workload: Workload, configuration: Configuration, epochs: int | None) -> Mapping[str, Any]:
+def _config(workload: Workload, configuration: Configuration, epochs: int | None) -> Config:
     if epochs is None:
         return configuration.values
     most = numeric_hyperparameter(workload, "epochs").high
     if epochs > most:
-        raise InputError(f"--epochs {epochs}: must be at most {most:g}")
+        raise ParameterError("epochs", epochs, f"must be at most {most:g}")
     return {**configuration.values, "epochs": epochs}
 
 
