@@ -29,8 +29,8 @@ from tuner.spec.settings import Search as Search
 from tuner.spec.settings import Space as Space
 from tuner.study.result import StudyResult as StudyResult
 from tuner.trial import MemoryEstimate as MemoryEstimate
-from tuner.workloads.lookup import Wanted as Wanted
-from tuner.workloads.lookup import Workloads as Workloads
+from tuner.workloads.lookup import WorkloadLike as WorkloadLike
+from tuner.workloads.lookup import WorkloadsLike as WorkloadsLike
 import pandas as pd
 from tuner.errors import DataError as DataError
 from tuner.errors import ExecutionError as ExecutionError
@@ -87,7 +87,7 @@ __all__ = [
 __version__: str
 
 def calibrate(
-    workload: Workloads = (),
+    workload: WorkloadsLike = (),
     *,
     mode: str = 'quick',
     config: Configs | None = None,
@@ -131,7 +131,7 @@ def calibrate(
 def estimate(
     model: Model | None = None,
     *,
-    workload: Workloads = (),
+    workload: WorkloadsLike = (),
     mode: str = 'quick',
     config: Configs | None = None,
     overrides: Sequence[str] = (),
@@ -259,7 +259,7 @@ def fit_footprint(
     """
 
 def optimize(
-    workload: Workloads = (),
+    workload: WorkloadsLike = (),
     *,
     mode: str = 'quick',
     config: Configs | None = None,
@@ -332,7 +332,7 @@ def optimize(
     """
 
 def plan(
-    workload: Workloads = (),
+    workload: WorkloadsLike = (),
     *,
     mode: str = 'quick',
     config: Configs | None = None,
@@ -463,7 +463,7 @@ def results(
     """
 
 def run(
-    workload: Workloads = (),
+    workload: WorkloadsLike = (),
     *,
     mode: str = 'quick',
     config: Configs | None = None,
@@ -579,7 +579,7 @@ def train(
     study: str | PathLike[str] | None = None,
     *,
     trial: str = 'best',
-    workload: Wanted | None = None,
+    workload: WorkloadLike | None = None,
     seed: int | None = None,
     epochs: int | None = None,
     all_data: bool = False,

@@ -18,7 +18,7 @@ from tuner.search.configurations import complete
 from tuner.training.loop import Diverged, fit
 from tuner.training.rehearsal import representative_batches
 from tuner.trial import Trial
-from tuner.workloads.contract import said
+from tuner.workloads.contract import summarize
 
 CONFIG = complete({}, Toy.hyperparameters)
 X = torch.ones(8, 1)
@@ -107,9 +107,9 @@ def test_the_place_is_the_users_line_and_not_that_of_a_library_or_of_ours() -> N
             call()
         return found.value
 
-    assert "(test_contract.py, line " in said(caught(lambda: nn.Linear(3, 2)(X)))
+    assert "(test_contract.py, line " in summarize(caught(lambda: nn.Linear(3, 2)(X)))
     assert (
-        said(SyntaxError("invalid syntax", ("mine.py", 3, 1, "")), said)
+        summarize(SyntaxError("invalid syntax", ("mine.py", 3, 1, "")), summarize)
         == "SyntaxError: invalid syntax (mine.py, line 3)"
     )
-    assert said(ValueError(" two\nlines ")) == "ValueError: two lines"
+    assert summarize(ValueError(" two\nlines ")) == "ValueError: two lines"

@@ -16,7 +16,7 @@ from tuner.machine.caps import environment, is_out_of_memory, worker_environment
 from tuner.machine.devices import allocator_environment, pin
 from tuner.machine.peak import PeakMeter
 from tuner.trial import Device, MemoryEstimate
-from tuner.workloads.contract import fault
+from tuner.workloads.contract import to_workload_error
 
 if TYPE_CHECKING:
     from torch import nn
@@ -83,7 +83,7 @@ def _run_packed(content: bytes, device: Device, expandable_segments: bool) -> Me
     try:
         return _run(workload, config, data, device, expandable_segments)
     except (Exception, SystemExit) as error:
-        wrong = fault(error)
+        wrong = to_workload_error(error)
         if wrong is None or is_out_of_memory(error):
             raise
         raise wrong from error

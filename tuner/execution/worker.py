@@ -19,7 +19,7 @@ from tuner.execution.stop_requests import StopRequests
 from tuner.machine.caps import MMAP_THRESHOLD_BYTES, capped, is_out_of_memory
 from tuner.machine.peak import PeakMeter
 from tuner.trial import GB, MB, Device, EpochReport, Outcome, Phase, Placement, Status, Trial
-from tuner.workloads.contract import told
+from tuner.workloads.contract import method_failure
 from tuner.workloads.task import TrainingTask
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class _TrialExecution:
             return
         self.status = classify(error)
         self.phase = phase_of(error) or ("evaluation" if self.metrics else "start")
-        own = told(error) if self.status == "failed" else ""  # the place where memory ran out says nothing
+        own = method_failure(error) if self.status == "failed" else ""  # the place where memory ran out says nothing
         self.error, self.traceback = own or _one_line(error), traceback.format_exc()
         self.metrics, self.weights = {}, b""
 

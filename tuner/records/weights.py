@@ -17,10 +17,10 @@ from tuner.workloads.protocols import restore
 if TYPE_CHECKING:
     from torch import nn
 
-    from tuner.workloads.lookup import Wanted
+    from tuner.workloads.lookup import WorkloadLike
 
 
-def load_best(folder: str | Path, workload: Wanted | None = None) -> nn.Module:
+def load_best(folder: str | Path, workload: WorkloadLike | None = None) -> nn.Module:
     """The best model of a study, ready to evaluate; on the CPU, in evaluation mode.
 
     Args:

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-    from tuner.workloads.lookup import Wanted, Workloads
+    from tuner.workloads.lookup import WorkloadLike, WorkloadsLike
 
-    Model = str | Path | Workloads
+    Model = str | Path | WorkloadsLike
     Step = Callable[[], tuple[nn.Module, Optimizer | None, Callable[[], Tensor]]]
     CardSizes = str | Sequence[float]
     Paths = str | Path | Sequence[str | Path]
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     Rows = str | Path | Sequence[Mapping[str, Any]] | pd.DataFrame
     Table = Any  # whatever numpy makes an array of
 else:  # looked over where they are used
-    Model = Step = CardSizes = Paths = Rows = Table = Wanted = object
+    Model = Step = CardSizes = Paths = Rows = Table = WorkloadLike = object
 
 Listed = Annotated[Sequence[str], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)]
 PORT = 8765
@@ -206,7 +206,7 @@ class TrainOptions(Options):
         "by its name.",
         Terminal("best|ID|NAME"),
     )
-    workload: Wanted | None = field(
+    workload: WorkloadLike | None = field(
         None,
         "Whose trial, where the study has several workloads.",
         Terminal("NAME", in_python="Or your own class or object, where the study cannot say where that is."),

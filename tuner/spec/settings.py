@@ -23,12 +23,12 @@ from tuner.trial import GB, MOST_GB
 
 if TYPE_CHECKING:
     from tuner.search.configurations import Configs
-    from tuner.workloads.lookup import Workloads
+    from tuner.workloads.lookup import WorkloadsLike
 
     Search = object
     Space = Mapping[str, object]
 else:  # looked over where they are used, which imports torch
-    Configs = Workloads = Search = Space = object
+    Configs = WorkloadsLike = Search = Space = object
 
 DEFAULT_MODE = "quick"
 DEFAULT_DATA = ""  # each workload's own default
@@ -93,7 +93,7 @@ class SelectionOptions(Options):
     title: ClassVar[str] = "Configurations and data"
     positional: ClassVar[tuple[str, ...]] = ("workload",)
 
-    workload: Workloads = field(
+    workload: WorkloadsLike = field(
         (),
         "What to train: graphsage, gt-ssl or kd-gat, or a class of your own as MODULE:CLASS. Several train side by "
         "side.",

@@ -9,7 +9,7 @@ from tuner.errors import InputError, ParameterError
 from tuner.records.study_json import classes, workloads
 from tuner.spec.settings import Settings
 from tuner.study.stored_options import CALL, from_stored, is_object
-from tuner.workloads.lookup import WAS_OBJECT, Wanted, find_workload, listed
+from tuner.workloads.lookup import WAS_OBJECT, WorkloadLike, as_list, find_workload
 
 
 def resumed(study: Mapping[str, Any], settings: Settings, *, from_python: bool) -> Settings:
@@ -29,7 +29,7 @@ def resumed(study: Mapping[str, Any], settings: Settings, *, from_python: bool) 
     """
     folder, given = str(settings.resume), settings.given()
     if study.get("options") is None and study.get("command") == CALL and from_python:
-        _check_workloads(study, listed(settings.workload), folder)
+        _check_workloads(study, as_list(settings.workload), folder)
         return settings  # an earlier version kept none of these: they are all in the same call
     stored = study.get("options")
     if not isinstance(stored, Mapping):
@@ -38,7 +38,7 @@ def resumed(study: Mapping[str, Any], settings: Settings, *, from_python: bool) 
             "resume", folder, f"it was started by {again}", f"call that again with resume={folder!r}"
         )
     own = from_stored(stored)
-    asked = listed(settings.workload) if "workload" in given else []
+    asked = as_list(settings.workload) if "workload" in given else []
     _check_workloads(study, asked, folder)
     if "search" not in given and is_object(own.search):
         raise ParameterError(
@@ -60,7 +60,7 @@ def needs_objects(study: Mapping[str, Any]) -> bool:
     return None in classes(study).values() or is_object((study.get("options") or {}).get("search"))
 
 
-def _check_workloads(study: Mapping[str, Any], asked: Sequence[Wanted], folder: str) -> None:
+def _check_workloads(study: Mapping[str, Any], asked: Sequence[WorkloadLike], folder: str) -> None:
     """Refuses workloads that are none of the study's, and to leave out what must be given again."""
     known = classes(study)
     names = [find_workload(each).name for each in asked if not (isinstance(each, str) and each in known)]
@@ -77,7 +77,7 @@ def _check_workloads(study: Mapping[str, Any], asked: Sequence[Wanted], folder: 
             )
 
 
-def _workloads(study: Mapping[str, Any], own: Settings, asked: Sequence[Wanted]) -> object:
+def _workloads(study: Mapping[str, Any], own: Settings, asked: Sequence[WorkloadLike]) -> object:
     """The study's own workloads, in the place of each the one that was given; or others, which are then refused.
 
     It is no change if all of them are given, or only those that must be given again.
@@ -87,5 +87,5 @@ def _workloads(study: Mapping[str, Any], own: Settings, asked: Sequence[Wanted])
     if set(found) not in (set(workloads(study)), must):
         return asked if len(asked) > 1 else asked[0]
     named = {spec: name for name, spec in classes(study).items()}
-    stored = [found.get(named.get(str(each), str(each)), each) for each in listed(own.workload)]
+    stored = [found.get(named.get(str(each), str(each)), each) for each in as_list(own.workload)]
     return stored if any(not isinstance(each, str) for each in stored) else own.workload

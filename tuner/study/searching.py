@@ -24,8 +24,7 @@ from tuner.study.stored_options import to_stored
 from tuner.trial import AUTO, Configuration, is_auto
 from tuner.workloads.base import Workload
 from tuner.workloads.built_in import DEFAULT_WORKLOAD, is_built_in
-from tuner.workloads.lookup import Finder
-from tuner.workloads.lookup import listed as as_list
+from tuner.workloads.lookup import Finder, as_list
 from tuner.workloads.protocols import finish_of
 from tuner.workloads.task import Selection
 

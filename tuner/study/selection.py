@@ -16,19 +16,22 @@ from tuner.workloads.base import Workload
 from tuner.workloads.built_in import BUILT_IN, DEFAULT_WORKLOAD, is_built_in
 from tuner.workloads.contract import load_data
 from tuner.workloads.custom import SPEC
-from tuner.workloads.lookup import NO_CLASSES, Classes, Finder
-from tuner.workloads.lookup import listed as as_list
+from tuner.workloads.lookup import NO_CLASSES, Classes, Finder, as_list
 from tuner.workloads.protocols import finish_of
 from tuner.workloads.task import Selection
 
 if TYPE_CHECKING:
-    from tuner.workloads.lookup import Workloads
+    from tuner.workloads.lookup import WorkloadsLike
 
 Listing = Callable[[Sequence[str], Finder], dict[str, list[Configuration]]]
 
 
 def choose(
-    options: SelectionOptions, data_seed: int, *, workload: Workloads | None = None, listing: Listing | None = None
+    options: SelectionOptions,
+    data_seed: int,
+    *,
+    workload: WorkloadsLike | None = None,
+    listing: Listing | None = None,
 ) -> tuple[list[Selection], str]:
     """What is to be tried of each workload, and what the list of configurations is called.
 
@@ -75,7 +78,7 @@ def chosen_before(
     seed: int,
     skip_bad: bool = False,
     classes: Classes = NO_CLASSES,
-    given: Workloads = (),
+    given: WorkloadsLike = (),
 ) -> list[Selection]:
     """What a study has tried of each workload, as its ``study.json`` lists it.
 

@@ -14,7 +14,7 @@ from tuner.training.step import build_optimizer, evaluate, place, snapshot, to_d
 from tuner.trial import ACCUMULATION, CHECKPOINTING, Config, Hyperparameter
 from tuner.workloads import contract
 from tuner.workloads.base import Batch, Workload
-from tuner.workloads.contract import asked
+from tuner.workloads.contract import calling
 from tuner.workloads.micro_batches import micro_batch, sample_count
 from tuner.workloads.protocols import DataDescription, VaryingBatches, finish_of, optional
 from tuner.workloads.task import TrainingTask
@@ -49,7 +49,7 @@ def rehearse(
     """
     weights: dict[str, Tensor] = {}
     if shorten := optional(workload, DataDescription.rehearsal):
-        with asked(workload, "rehearsal"):
+        with calling(workload, "rehearsal"):
             data = shorten(data)
     amp, checkpointing = uses(config, "amp"), uses(config, CHECKPOINTING)
     for _ in range(2):
@@ -92,7 +92,7 @@ def _largest(workload: Workload, config: Config, data: object) -> Batch:
     own = optional(workload, VaryingBatches.largest_batch)
     if own is None:
         return max(contract.epoch(workload, config, data), key=lambda batch: sum(part.nbytes for part in batch))
-    with asked(workload, "largest_batch"):
+    with calling(workload, "largest_batch"):
         return contract.check_batch(workload, own(config, data), "largest_batch returned")
 
 

@@ -14,7 +14,7 @@ from tuner.training.recompute import recomputing
 from tuner.trial import OFFLOADING, Config
 from tuner.workloads import contract
 from tuner.workloads.base import Batch, Split, Workload
-from tuner.workloads.contract import asked
+from tuner.workloads.contract import calling
 from tuner.workloads.micro_batches import sample_count
 from tuner.workloads.protocols import Checkpointing, Teachers, frozen, optional
 
@@ -33,7 +33,7 @@ def prepare(workload: Workload, model: nn.Module, config: Config, data: object, 
     """``prepare`` of a workload that has it, in evaluation mode and without gradients."""
     model.eval()
     if own := optional(workload, Teachers.prepare):
-        with torch.no_grad(), asked(workload, "prepare"):
+        with torch.no_grad(), calling(workload, "prepare"):
             own(model, config, data, rehearsal=rehearsal)
 
 
@@ -80,10 +80,10 @@ def train_step(
         batch = to_device(batch, device) if device else batch
         # bfloat16 has float32's range: unlike float16 it needs no scaling of the loss.
         autocast = torch.autocast(kind, torch.bfloat16) if amp else nullcontext()
-        with autocast, recomputing(modules), asked(workload, "loss"):
+        with autocast, recomputing(modules), calling(workload, "loss"):
             loss = contract.check_loss(workload, workload.loss(model, batch))
         loss = loss if share == 1 else loss * share
-        with asked(workload, "the backward pass of loss"):
+        with calling(workload, "the backward pass of loss"):
             loss.backward()  # type: ignore[no-untyped-call]
         # Only the number is kept: mse_loss keeps a buffer of the batch's size behind its scalar.
         total = loss.detach().clone() if total is None else total + loss.detach()

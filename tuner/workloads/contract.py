@@ -23,8 +23,8 @@ OURS = Path(__file__).parents[1]
 
 
 @contextmanager
-def asked(workload: Workload, method: str) -> Iterator[None]:
-    """In this block a method of a workload runs; an exception carries its name, for ``told``.
+def calling(workload: Workload, method: str) -> Iterator[None]:
+    """In this block a method of a workload runs; an exception carries its name, for ``method_failure``.
 
     Built-in workloads are left out: their exceptions are no mistake of the user's.
     """
@@ -36,14 +36,14 @@ def asked(workload: Workload, method: str) -> Iterator[None]:
         raise
 
 
-def told(error: BaseException) -> str:
+def method_failure(error: BaseException) -> str:
     """What a workload's author is told of an exception, in one line; empty if it is from no method of a workload."""
     if isinstance(error, WorkloadError):
         return str(error)
-    return f"{error.tuner_method} failed: {said(error)}" if hasattr(error, "tuner_method") else ""
+    return f"{error.tuner_method} failed: {summarize(error)}" if hasattr(error, "tuner_method") else ""
 
 
-def fault(error: BaseException, when: str = "") -> WorkloadError | None:
+def to_workload_error(error: BaseException, when: str = "") -> WorkloadError | None:
     """The same as an error; None if the exception is a ``WorkloadError`` already, or from no method of a workload.
 
     ``when`` is what the text says beside it, such as " while traced".
@@ -51,10 +51,10 @@ def fault(error: BaseException, when: str = "") -> WorkloadError | None:
     if isinstance(error, WorkloadError) or not hasattr(error, "tuner_method"):
         return None
     name, method = error.tuner_workload, error.tuner_method  # type: ignore[attr-defined]
-    return WorkloadError(f"workload {name}: {method} failed{when}: {said(error)}")
+    return WorkloadError(f"workload {name}: {method} failed{when}: {summarize(error)}")
 
 
-def said(error: BaseException, function: Callable[..., object] | None = None) -> str:
+def summarize(error: BaseException, function: Callable[..., object] | None = None) -> str:
     """An exception in one line: its type, its text, and the last line of the user's own code.
 
     If no code of the user had begun, the line of ``function`` is named.
@@ -84,7 +84,7 @@ def load_data(workload: Workload, source: str, seed: int, **options: bool) -> ob
         if is_built_in(workload):
             raise
         raise WorkloadError(
-            f"workload {workload.name}: load_data({source!r}, {seed}) failed: {said(error)}"
+            f"workload {workload.name}: load_data({source!r}, {seed}) failed: {summarize(error)}"
         ) from error
 
 
@@ -92,7 +92,7 @@ def built(workload: Workload, config: Config, data: object) -> nn.Module:
     """A new model; raises ``WorkloadError`` if it is no module, or has nothing to train."""
     from torch import nn
 
-    with asked(workload, "build_model"):
+    with calling(workload, "build_model"):
         model: object = workload.build_model(config, data)
     if not isinstance(model, nn.Module):
         _refuse(workload, f"build_model returned {_kind(model)}: expected a torch.nn.Module")
@@ -111,7 +111,7 @@ def epoch(workload: Workload, config: Config, data: object) -> Iterator[Batch]:
     def checked(batch: Batch) -> Batch:
         return check_batch(workload, batch) if next(drawn) == 0 else batch
 
-    with asked(workload, "batches"):
+    with calling(workload, "batches"):
         found = workload.batches(config, data)
         if not hasattr(found, "__iter__") and not hasattr(found, "__getitem__"):
             text = f"batches returned {_kind(found)}: expected tuples of tensors: yield each, or list them"
@@ -161,7 +161,7 @@ def evaluated(workload: Workload, model: nn.Module, data: object, split: Split) 
     """
     from torch import Tensor
 
-    with asked(workload, "evaluate"):
+    with calling(workload, "evaluate"):
         found: object = workload.evaluate(model, data, split)
         wanted = workload.metric.removeprefix("val_")
         such = f"expected numbers by name, such as {{{wanted!r}: 0.5}}"

@@ -15,7 +15,7 @@ from types import ModuleType
 from tuner.errors import InputError, WorkloadError
 from tuner.trial import Hyperparameter, TextHyperparameter
 from tuner.workloads.base import NAME, Workload
-from tuner.workloads.contract import said
+from tuner.workloads.contract import summarize
 
 SPEC = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")  # package.module:Class
 LOOP_READS = ("epochs", "lr", "weight_decay")
@@ -53,7 +53,7 @@ def make(cls: type[Workload]) -> Workload:
         workload = cls()
     except (Exception, SystemExit) as error:
         raise InputError(
-            f"{what}: it cannot be made without arguments ({said(error, cls.__init__)}): give its constructor "
+            f"{what}: it cannot be made without arguments ({summarize(error, cls.__init__)}): give its constructor "
             "defaults, or tuner.run() an object"
         ) from error
     check(workload)
@@ -125,10 +125,10 @@ def _module(name: str, what: str) -> ModuleType:
             folder = f"go to the folder that has {name.split('.')[0]}, or install it"
             hint = f"did you mean {close[0]}?" if close else folder
             raise InputError(f"{what}: there is no module {error.name!r} in {here} or installed: {hint}") from error
-        raise WorkloadError(f"{what}: importing {name} failed: {said(error)}") from error
+        raise WorkloadError(f"{what}: importing {name} failed: {summarize(error)}") from error
     except SystemExit as error:  # a script's end
         raise InputError(
-            f"{what}: importing {name} ends the program ({said(error)}): put what it runs under "
+            f"{what}: importing {name} ends the program ({summarize(error)}): put what it runs under "
             "if __name__ == '__main__':"
         ) from error
 

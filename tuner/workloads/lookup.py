@@ -11,15 +11,15 @@ from tuner.workloads import custom
 from tuner.workloads.base import Workload
 from tuner.workloads.built_in import BUILT_IN, is_built_in
 
-Wanted = str | Workload | type[Workload]  # a name, module:Class, an object or its class
-Workloads = Wanted | Sequence[Wanted]
+WorkloadLike = str | Workload | type[Workload]  # a name, module:Class, an object or its class
+WorkloadsLike = WorkloadLike | Sequence[WorkloadLike]
 
 Classes = Mapping[str, str | None]
 NO_CLASSES: Classes = MappingProxyType({})
 WAS_OBJECT = "was given as an object, of a class that is in no module or with attributes of its own"
 
 
-def find_workload(wanted: Wanted, classes: Classes = NO_CLASSES) -> Workload:
+def find_workload(wanted: WorkloadLike, classes: Classes = NO_CLASSES) -> Workload:
     """The workload that is meant.
 
     Wanted is a built-in one's name; ``package.module:Class``, also from the current folder; an object, or its class.
@@ -46,27 +46,27 @@ def find_workload(wanted: Wanted, classes: Classes = NO_CLASSES) -> Workload:
     return found
 
 
-def listed(wanted: Workloads) -> list[Wanted]:
+def as_list(wanted: WorkloadsLike) -> list[WorkloadLike]:
     """What was asked for, whether it is one or several."""
     return list(wanted) if isinstance(wanted, Sequence) and not isinstance(wanted, str) else [wanted]
 
 
-def specs_of(wanted: Workloads) -> Sequence[str] | str | None:
+def specs_of(wanted: WorkloadsLike) -> Sequence[str] | str | None:
     """The same as texts, which a file can hold; None if one of them cannot be found again by a text."""
-    if all(isinstance(each, str) for each in listed(wanted)):
+    if all(isinstance(each, str) for each in as_list(wanted)):
         return wanted  # type: ignore[return-value]
     texts = [
-        each if isinstance(each, str) else find_workload(each) and custom.spec_of(each) for each in listed(wanted)
+        each if isinstance(each, str) else find_workload(each) and custom.spec_of(each) for each in as_list(wanted)
     ]
     return None if None in texts else [str(each) for each in texts]
 
 
-def texts_of(wanted: Workloads) -> Sequence[str] | str:
+def texts_of(wanted: WorkloadsLike) -> Sequence[str] | str:
     """The same as texts, with the name of what cannot be found again by a text."""
     texts = specs_of(wanted)
     if texts is not None:
         return texts
-    return [(specs_of([each]) or [find_workload(each).name])[0] for each in listed(wanted)]
+    return [(specs_of([each]) or [find_workload(each).name])[0] for each in as_list(wanted)]
 
 
 def classes_of(workloads: Sequence[Workload]) -> dict[str, str | None]:
@@ -82,7 +82,7 @@ class Finder:
         self._classes = classes
         self._known: dict[str, Workload] = {}
 
-    def __call__(self, wanted: Wanted) -> Workload:
+    def __call__(self, wanted: WorkloadLike) -> Workload:
         """As ``find_workload``; raises ``InputError`` also if two workloads differ and have one name."""
         if isinstance(wanted, str) and wanted in self._known:
             return self._known[wanted]

@@ -12,7 +12,7 @@ from tuner.training.step import evaluate
 from tuner.workloads.kd_gat import evaluation as module
 from tuner.workloads.kd_gat.batches import chunks, collate
 from tuner.workloads.kd_gat.distillation import vgae_loss
-from tuner.workloads.kd_gat.evaluation import auroc, found_attacks, largest_errors
+from tuner.workloads.kd_gat.evaluation import attack_metrics, auroc, largest_errors
 from tuner.workloads.kd_gat.graphs import usable
 from tuner.workloads.kd_gat.workload import KDGAT
 
@@ -20,15 +20,15 @@ from tuner.workloads.kd_gat.workload import KDGAT
 def test_attacks_that_are_told_are_counted() -> None:
     said = torch.tensor([1, 1, 1, 0, 0, 0, 0, 0])
     label = torch.tensor([1, 1, 0, 1, 1, 0, 0, 0])  # 2 found, 1 false alarm, 2 missed
-    found = found_attacks(said, label)
+    found = attack_metrics(said, label)
     expected = {"f1": 4 / 7, "precision": 2 / 3, "recall": 1 / 2, "accuracy": 5 / 8}
     assert found == pytest.approx(expected)
 
 
 def test_where_none_is_told_the_score_is_0() -> None:
     none = torch.zeros(4, dtype=torch.int64)
-    assert found_attacks(none, torch.tensor([1, 0, 0, 1])) == {"f1": 0, "precision": 0, "recall": 0, "accuracy": 0.5}
-    assert found_attacks(none, none)["f1"] == 0
+    assert attack_metrics(none, torch.tensor([1, 0, 0, 1])) == {"f1": 0, "precision": 0, "recall": 0, "accuracy": 0.5}
+    assert attack_metrics(none, none)["f1"] == 0
 
 
 def test_auroc_is_the_share_of_pairs_in_the_right_order() -> None:

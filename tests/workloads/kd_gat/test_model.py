@@ -11,7 +11,7 @@ from tuner.training.offload import offload
 from tuner.training.step import build_optimizer, place, train_step
 from tuner.workloads.kd_gat.batches import CanBatch
 from tuner.workloads.kd_gat.model import Distilled, student
-from tuner.workloads.kd_gat.teacher import outputs, times_as_wide
+from tuner.workloads.kd_gat.teacher import outputs, width_ratio
 from tuner.workloads.kd_gat.workload import KDGAT
 
 WAYS = ("live", "offloaded", "kept")
@@ -101,8 +101,8 @@ def test_a_teacher_says_the_same_of_a_batch_and_of_shares_of_it(stage: str, traf
     (teacher,) = model.frozen
     batch = CanBatch(*KDGAT().largest_batch(config(stage), traffic))
     torch.testing.assert_close(outputs(teacher, batch, 3), outputs(teacher, batch), atol=1e-6, rtol=1e-5)
-    assert times_as_wide(model.student, model.student) == 1
-    assert times_as_wide(teacher, model.student) == (72 if stage == "classifier" else 40)
+    assert width_ratio(model.student, model.student) == 1
+    assert width_ratio(teacher, model.student) == (72 if stage == "classifier" else 40)
 
 
 def test_outputs_are_kept_for_each_graph_that_is_trained_on(traffic: CanData) -> None:

@@ -160,7 +160,7 @@ def _guest(config: Config, key: str, stage: str, ids: int) -> Config:
 
 
 def _times_as_wide(teacher: Config, config: Config) -> int:
-    """As ``kd_gat.teacher.times_as_wide``: how often a teacher looks, each time at a share of the graphs."""
+    """As ``kd_gat.teacher.width_ratio``: how often a teacher looks, each time at a share of the graphs."""
     of_teacher, of_student = (sum(after for _, after in _layers(each)) for each in (teacher, config))
     return -(-of_teacher // of_student)
 

@@ -27,7 +27,7 @@ from tuner.training.rehearsal import rehearse, representative_batches
 from tuner.training.step import build_optimizer, prepare, uses
 from tuner.trial import OFFLOADING, Config
 from tuner.workloads.base import Batch, Workload
-from tuner.workloads.contract import built, fault
+from tuner.workloads.contract import built, to_workload_error
 from tuner.workloads.protocols import frozen
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def _traced(device_kind: DeviceKind, cublas_workspace_bytes: int) -> Iterator[St
         raise
     except (Exception, SystemExit) as error:
         operator = next((operator for raised, operator in mode.failures if raised is error), None)
-        if operator is None and (wrong := fault(error, " while traced")):
+        if operator is None and (wrong := to_workload_error(error, " while traced")):
             raise wrong from error
         raise Untraceable(_reason(error, operator)) from error
     finally:

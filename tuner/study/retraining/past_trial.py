@@ -25,7 +25,7 @@ from tuner.workloads.lookup import WAS_OBJECT, find_workload
 from tuner.workloads.protocols import check
 
 if TYPE_CHECKING:
-    from tuner.workloads.lookup import Wanted
+    from tuner.workloads.lookup import WorkloadLike
 
 Values = Mapping[str, float]  # of each trial's metric, by its id
 BEST_TRIAL = "best"
@@ -123,7 +123,7 @@ class PastTrial:
         return chosen_before([entry], [name], source, split_seed, skip_bad, classes(self.study), [self.workload])
 
 
-def find_trial(folder: Path, wanted: str, workload: Wanted | None, seed: int | None) -> PastTrial:
+def find_trial(folder: Path, wanted: str, workload: WorkloadLike | None, seed: int | None) -> PastTrial:
     """The trial of a study that is meant.
 
     Of a configuration that was trained with several seeds it is the best completed one, unless ``seed`` is one of
@@ -168,7 +168,7 @@ def find_trial(folder: Path, wanted: str, workload: Wanted | None, seed: int | N
     return PastTrial(folder, study, row, chosen, accumulations, notes, given)
 
 
-def _named_workload(study: Mapping[str, Any], wanted: Wanted | None) -> tuple[str | None, Workload | None]:
+def _named_workload(study: Mapping[str, Any], wanted: WorkloadLike | None) -> tuple[str | None, Workload | None]:
     """The name of the workload that is meant, and itself, where it is given and not only named."""
     wanted = next((name for name, spec in classes(study).items() if spec == wanted is not None), wanted)
     if wanted is None or (isinstance(wanted, str) and ":" not in wanted):

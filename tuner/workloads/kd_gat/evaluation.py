@@ -27,7 +27,7 @@ def evaluate(model: Distilled, data: CanData, split: Split) -> dict[str, float]:
     if isinstance(model.student, GAT):
         logits = torch.cat([model.student(batch) for batch in chunks(data, graphs, model.device)])
         label = _labels(data, graphs).to(logits.device)
-        return {"loss": float(F.cross_entropy(logits, label)), **found_attacks(logits.argmax(1), label)}
+        return {"loss": float(F.cross_entropy(logits, label)), **attack_metrics(logits.argmax(1), label)}
     total = torch.zeros((), device=model.device)
     for batch in chunks(data, graphs, model.device):
         total += vgae_loss(model.student(batch), batch) * len(batch.graph)
@@ -35,18 +35,18 @@ def evaluate(model: Distilled, data: CanData, split: Split) -> dict[str, float]:
     return {**found, **_detection(model, model.student, data)} if split == "test" else found
 
 
-def found_attacks(said: Tensor, label: Tensor) -> dict[str, float]:
+def attack_metrics(predicted: Tensor, label: Tensor) -> dict[str, float]:
     """How well attacks are told: F1, precision and recall of that class, 0 where none is found, and accuracy.
 
     Both arguments are (G,) int64: 1 where the model says that it is an attack, and where it is one.
     """
-    true, positive = (said & label).sum(), said.sum()
+    true, positive = (predicted & label).sum(), predicted.sum()
     wrong = positive - true + (label.sum() - true)
     return {
         "f1": float(2 * true / (2 * true + wrong).clamp(min=1)),
         "precision": float(true / positive.clamp(min=1)),
         "recall": float(true / label.sum().clamp(min=1)),
-        "accuracy": float((said == label).float().mean()),
+        "accuracy": float((predicted == label).float().mean()),
     }
 
 
@@ -85,7 +85,7 @@ def _detection(model: Distilled, autoencoder: VGAE, data: CanData) -> dict[str, 
     largest = trained_errors.amax(0).clamp(min=1e-12)
     drift = (later_errors / largest).amax().clamp(min=1.0)
     score = (seen / largest).amax(1)
-    return {**found_attacks((score > drift.square()).long(), label), "auroc": auroc(score.numpy(), label.numpy())}
+    return {**attack_metrics((score > drift.square()).long(), label), "auroc": auroc(score.numpy(), label.numpy())}
 
 
 def _labels(data: CanData, graphs: Index) -> Tensor:

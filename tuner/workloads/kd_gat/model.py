@@ -20,7 +20,7 @@ from tuner.workloads.kd_gat.distillation import distilled_gat_loss, distilled_vg
 from tuner.workloads.kd_gat.graphs import largest, usable
 from tuner.workloads.kd_gat.networks import GAT, VGAE
 from tuner.workloads.kd_gat.sizes import CHUNK, SIZES
-from tuner.workloads.kd_gat.teacher import KeptOutputs, outputs, times_as_wide
+from tuner.workloads.kd_gat.teacher import KeptOutputs, outputs, width_ratio
 
 STUDENT = "student."
 ANOTHER = "give the best.pt of a study of kd-gat"
@@ -56,7 +56,7 @@ class Distilled(nn.Module):
         self.kept: KeptOutputs | None = None
         # Not as attributes that hold a module, which would make them parameters and state of this one.
         self._guests: dict[str, VGAE | GAT | None] = {"teacher": teacher, "scorer": scorer}
-        self._looks = times_as_wide(teacher, student) if teacher else 1
+        self._passes = width_ratio(teacher, student) if teacher else 1
 
     @property
     def frozen(self) -> list[nn.Module]:
@@ -90,30 +90,30 @@ class Distilled(nn.Module):
             # As in a step: it should not take more than one.
             size = min(CHUNK, int(self._config["batch_size"]) // int(self._config.get(ACCUMULATION, 1)))
             for batch in chunks(data, graphs[:size] if rehearsal else graphs, self.device, size):
-                kept.put(batch, outputs(teacher, batch, self._looks))
+                kept.put(batch, outputs(teacher, batch, self._passes))
             self.kept, self._guests["teacher"] = kept, None
 
     def loss(self, batch: CanBatch) -> Tensor:
         """The student's loss of a batch, a scalar."""
-        said = self._said(batch)  # before the student: what a teacher computes with is gone when that begins
+        targets = self._targets(batch)  # before the student: what a teacher computes with is gone when that begins
         output = self.student(batch)
-        if said is None:
+        if targets is None:
             return gat_loss(output, batch) if isinstance(output, Tensor) else vgae_loss(output, batch)
         weight = float(self._config["kd_weight"])
         if isinstance(output, Tensor):
             temperature = float(self._config["temperature"])
-            return distilled_gat_loss(output, batch, said[0], weight=weight, temperature=temperature)
+            return distilled_gat_loss(output, batch, targets[0], weight=weight, temperature=temperature)
         assert self.projection is not None
-        return distilled_vgae_loss(output, batch, said[0], said[1], self.projection, weight=weight)
+        return distilled_vgae_loss(output, batch, targets[0], targets[1], self.projection, weight=weight)
 
-    def _said(self, batch: CanBatch) -> tuple[Tensor, ...] | None:
+    def _targets(self, batch: CanBatch) -> tuple[Tensor, ...] | None:
         """The teacher's outputs for a batch, kept or computed now."""
         if self.kept is not None:
             return self.kept.get(batch)
         if (teacher := self._guests["teacher"]) is None:
             return None
         with torch.no_grad():
-            return outputs(teacher, batch, self._looks)
+            return outputs(teacher, batch, self._passes)
 
 
 def build(config: Config, data: CanData) -> Distilled:

@@ -69,12 +69,12 @@ def outputs(teacher: VGAE | GAT, batch: CanBatch, times: int = 1) -> tuple[Tenso
 
     The teacher, in evaluation mode, looks at the batch in ``times`` shares.
     """
-    looks = [teacher(part) for part in parts(batch, times)]
-    said = [(each,) if isinstance(each, Tensor) else (each.mean, each.features) for each in looks]
-    return tuple(torch.cat(each) for each in zip(*said, strict=True))
+    passes = [teacher(part) for part in parts(batch, times)]
+    rows = [(each,) if isinstance(each, Tensor) else (each.mean, each.features) for each in passes]
+    return tuple(torch.cat(each) for each in zip(*rows, strict=True))
 
 
-def times_as_wide(teacher: VGAE | GAT, student: VGAE | GAT) -> int:
+def width_ratio(teacher: VGAE | GAT, student: VGAE | GAT) -> int:
     """How many times as many channels as the student a teacher has, all layers together; rounded up.
 
     Looking at all of a batch, a teacher would take more memory than its student's step, and neither keeping its
