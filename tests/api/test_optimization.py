@@ -335,3 +335,21 @@ def test_the_command_prints_the_guides_row_or_json() -> None:
     run = subprocess.run([*command, "--json"], capture_output=True, text=True, cwd=Path(__file__).parents[2])
     first = json.loads(run.stdout)["chosen"][0]
     assert (first["batch_size"], first["accumulation"], first["predicted_gb"]) == (82, 3, 33.9338)
+
+
+def test_explanations_name_parameters_as_their_reader_writes_them() -> None:
+    options = {"footprint": ENCODER, "gpu_memory": 80, "target_effective_batch": 100}
+    assert "01: no accumulation, as a step of 128 is above the 100 wanted: max_batch_size=100 keeps to it" in (
+        tuner.optimize(**options).explanations
+    )
+    command = [sys.executable, "-m", "tuner", "optimize", "--footprint", ENCODER, "--gpu-memory", "80"]
+    run = subprocess.run(
+        [*command, "--target-effective-batch", "100", "--max-batch-size", "120", "--json"],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert (
+        "01: batch 120, bounded by --max-batch-size; 68.000 GB could be taken"
+        in json.loads(run.stdout)["explanations"]
+    )

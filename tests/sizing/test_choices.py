@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from tuner.errors import spelled
 from tuner.sizing.choices import Chosen, Goal, accumulation_for, explanations, lowered
 
 
@@ -48,8 +49,8 @@ def chosen(**values) -> Chosen:
 
 def test_a_batch_above_the_target_names_the_remedy() -> None:
     goal = Goal(2**30, effective_batch=256, devices=2)
-    (_, text) = explanations(chosen(devices=2), goal, {})
-    assert text == "a: no accumulation, as a step of 600 is above the 256 wanted: max_batch_size 128 keeps to it"
+    (_, text) = map(spelled, explanations(chosen(devices=2), goal, {}))
+    assert text == "a: no accumulation, as a step of 600 is above the 256 wanted: max_batch_size=128 keeps to it"
 
 
 def test_every_choice_is_explained() -> None:

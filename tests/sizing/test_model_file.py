@@ -100,8 +100,8 @@ def test_an_estimate_of_a_transformer_has_three_precisions_and_needs_no_gpu() ->
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"mode": "full"}, "--mode is of no use to a transformer's sizes"),
-        ({"overrides": ("a=1",)}, "--set is of no use"),
+        ({"mode": "full"}, "mode is of no use to a transformer's sizes"),
+        ({"overrides": ("a=1",)}, "overrides is of no use"),
         ({"step": lambda: None}, "step is of no use"),
     ],
 )

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from tuner.errors import InputError, ParameterError, option
+from tuner.errors import InputError, ParameterError, Spelling, in_python, option, spelled
 from tuner.estimation.service import EstimationService
 from tuner.sizing.choices import Chosen, Goal, check_not_chosen, explanations
 from tuner.sizing.config_edits.edit_plan import EditPlan, Values, parse_keys, plan_edits, values_of
@@ -39,7 +38,7 @@ class Optimization:
         goal: what was asked for, with the limit in bytes.
         source: the footprint's formula, or the workloads' data in a few words.
         chosen: one for each of the footprint's stages or the workload's configurations.
-        explanations: why, in short sentences.
+        notes: why, in short sentences, in which parameters are not spelled yet.
         edits: what is to be changed in the files given.
         backups: the files as they were, where they were changed.
     """
@@ -48,9 +47,14 @@ class Optimization:
     goal: Goal
     source: str
     chosen: tuple[Chosen, ...]
-    explanations: tuple[str, ...]
+    notes: tuple[str, ...]
     edits: tuple[FileEdit, ...] = ()
     backups: tuple[Path, ...] = ()
+
+    @property
+    def explanations(self) -> tuple[str, ...]:
+        """Why, in short sentences."""
+        return tuple(map(spelled, self.notes))
 
 
 @public(OptimizeOptions)
@@ -85,7 +89,7 @@ def optimize(options: OptimizeOptions) -> Optimization:
         goal=goal,
         source=found.source,
         chosen=tuple(found.chosen),
-        explanations=(*target.notes, *found.explanations, *plan.notes),
+        notes=(*target.notes, *found.notes, *plan.notes),
         edits=plan.edits,
         backups=tuple(apply_edits(plan.edits)) if options.apply and not options.dry_run else (),
     )
@@ -97,7 +101,7 @@ class _Found:
 
     source: str
     chosen: list[Chosen]
-    explanations: list[str]
+    notes: list[str]
     to_write: Values
     keys: Mapping[str, str]
     sized: tuple[SizedConfiguration, ...] = ()
@@ -111,7 +115,7 @@ def _of_footprint(file: str, options: OptimizeOptions, goal: Goal) -> _Found:
     return _Found(
         source=f"{footprint.name}: {footprint.formula()} GB",
         chosen=chosen,
-        explanations=why,
+        notes=why,
         to_write=values_of(chosen, footprint.batch, one_step=footprint.batch_is_step),
         keys=footprint.keys,
     )
@@ -205,7 +209,7 @@ def _check(options: OptimizeOptions) -> None:
             )
 
 
-def to_record(found: Optimization) -> dict[str, Any]:
+def to_record(found: Optimization, spelling: Spelling = in_python) -> dict[str, object]:
     """The same as plain values, in GB."""
     return {
         "device": found.device.name,
@@ -214,7 +218,7 @@ def to_record(found: Optimization) -> dict[str, Any]:
         "limit_gb": round(found.goal.limit_bytes / GB, 4),
         "source": found.source,
         "chosen": [_chosen_record(each, found.device) for each in found.chosen],
-        "explanations": list(found.explanations),
+        "explanations": [spelled(text, spelling) for text in found.notes],
         "changes": [
             {"file": str(edit.path), "key": change.key, "before": change.before, "after": change.after}
             for edit in found.edits
@@ -224,7 +228,7 @@ def to_record(found: Optimization) -> dict[str, Any]:
     }
 
 
-def _chosen_record(each: Chosen, device: Device) -> dict[str, Any]:
+def _chosen_record(each: Chosen, device: Device) -> dict[str, object]:
     sizes = {"predicted_gb": each.need_bytes, "one_more_gb": each.beyond_bytes, "measured_gb": each.measured_bytes}
     return {
         "name": each.name,

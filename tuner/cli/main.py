@@ -155,7 +155,7 @@ def optimize(ctx: click.Context, /, as_json: bool, **_: object) -> None:
     asked = chosen(ctx, OptimizeOptions)
     found = optimize.optimize.of(asked)
     if as_json:
-        click.echo(json.dumps(optimize.to_record(found), indent=2))
+        click.echo(json.dumps(optimize.to_record(found, in_terminal), indent=2))
     else:
         from tuner.cli.print_optimization import optimization_text
 

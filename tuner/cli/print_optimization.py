@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tuner.reporting.console import WIDE
+from tuner.sizing.search import USERS_BOUND
+from tuner.spec.spelling import in_terminal
 from tuner.trial import GB
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ def optimization_text(found: Optimization, dry_run: bool) -> str:
         console.print(_table(found))
     table = "\n".join(line.rstrip() for line in capture.get().splitlines())
     lines = [_device_line(found), found.source, "", table, ""]
-    lines += [f"- {text}" for text in found.explanations]
+    lines += [f"- {text}" for text in found.notes]
     return "\n".join([*lines, *_files(found, dry_run)]).rstrip()
 
 
@@ -60,7 +62,7 @@ def _table(found: Optimization) -> Table:
             f"{each.need_bytes / GB:.2f} GB",
             *(_measured(each) for _ in measured),
             f"{each.need_bytes / found.device.total_bytes:.0%}",
-            each.stopped_by,
+            in_terminal(USERS_BOUND) if each.stopped_by == USERS_BOUND else each.stopped_by,
             each.method,
         )
     return table

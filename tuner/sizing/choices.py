@@ -138,7 +138,8 @@ def _batch_text(chosen: Chosen, goal: Goal) -> str:
     limit = f"{goal.limit_bytes / GB:.3f} GB"
     if chosen.beyond_bytes is None:
         once = " (one step an epoch)" if chosen.stopped_by == TRAINING_SET else ""
-        return f"batch {chosen.batch_size}, bounded by {chosen.stopped_by}{once}; {limit} could be taken"
+        bound = option(USERS_BOUND) if chosen.stopped_by == USERS_BOUND else chosen.stopped_by
+        return f"batch {chosen.batch_size}, bounded by {bound}{once}; {limit} could be taken"
     beyond = f"{chosen.batch_size + 1} would take {chosen.beyond_bytes / GB:.3f} GB"
     return f"batch {chosen.batch_size}, as {beyond}, more than {limit}"
 
@@ -147,7 +148,7 @@ def _accumulation_text(chosen: Chosen, goal: Goal) -> str:
     together, wanted = chosen.batch_size * chosen.devices, goal.effective_batch
     if together > wanted:
         most = wanted // chosen.devices
-        remedy = f": {USERS_BOUND} {most} keeps to it" if most else ""
+        remedy = f": {option(USERS_BOUND, most)} keeps to it" if most else ""
         return f"no accumulation, as a step of {together} is above the {wanted} wanted{remedy}"
     if chosen.accumulation < accumulation_for(chosen.batch_size, chosen.devices, wanted):
         return (
