@@ -40,7 +40,7 @@ ALLOWED: dict[str, set[str]] = {
         *("datasets", "estimation", "execution", "machine", "placement", "records", "reporting", "search", "sizing"),
         *("spec", "study", "workloads"),
     },
-    "cli": {"api", "estimation", "health", "records", "reporting", "search", "sizing", "spec", "study", "workloads"},
+    "cli": {"api", "health", "records", "reporting", "search", "sizing", "spec", "study", "workloads"},
     "__main__": {"cli"},
 }
 TRANSFORMER = "import tuner; tuner.estimate_gpu_memory_requirements(512, 384, 6, 6, 24, 512)"

@@ -94,6 +94,14 @@ def test_what_one_workloads_trials_took_says_nothing_of_anothers() -> None:
     assert feedback.correct(other).estimate.total_bytes == 300 * MB
 
 
+def test_a_suggestions_estimate_is_corrected_as_those_that_were_known_from_the_start() -> None:
+    _, requests = make()
+    feedback = StudyFeedback({"t400": guess(400)}, {"toy": ()}, need_bytes)
+    feedback.learn(requests["t400"].trial, ended(1000))
+    feedback.add(requests["t200"].trial, guess(200))
+    assert feedback.correct(requests["t200"]).estimate.total_bytes == 800 * MB
+
+
 def test_many_trials_are_not_fitted_anew_each_time() -> None:
     raw = {f"t{n}": guess(n) for n in range(1, 201)}
     feedback = Feedback(raw, (), need_bytes)

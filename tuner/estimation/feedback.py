@@ -88,13 +88,7 @@ class StudyFeedback:
     """The feedback of each workload of a study: what one's trials took says nothing of another's."""
 
     def __init__(self, raw: Mapping[str, MemoryEstimate], known: Mapping[str, Sequence[Sample]], need: Need) -> None:
-        """Begins with what is known before the study.
-
-        Args:
-            raw: each trial's estimate before any calibration, by trial id.
-            known: samples of earlier studies, by workload; every workload of the study has an entry.
-            need: from an estimate to what is set aside for it, in bytes.
-        """
+        """Begins with what is known before the study, by workload; every workload of it has an entry in ``known``."""
         self._of = {workload: Feedback(raw, samples, need) for workload, samples in known.items()}
 
     def add(self, trial: Trial, raw: MemoryEstimate) -> None:

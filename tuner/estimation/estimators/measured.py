@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tuner.estimation.calibration import UNCALIBRATED_MARGIN
 from tuner.estimation.estimator import Estimator
 from tuner.estimation.overheads import RAY_BYTES
 
@@ -25,6 +24,7 @@ class MeasuredEstimator(Estimator):
         self, workload: Workload, config: Config, data: object, device: Device, *, expandable_segments: bool
     ) -> MemoryEstimate:
         """See ``Estimator.estimate``; the device must be there."""
+        from tuner.estimation.calibration import UNCALIBRATED_MARGIN
         from tuner.estimation.measure import measure
 
         found = measure(workload, config, data, device, expandable_segments).to_estimate()
