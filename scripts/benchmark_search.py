@@ -22,8 +22,8 @@ import click
 
 import tuner
 from tuner.records.attempts import Row
-from tuner.records.epochs import EPOCHS, read_epochs
-from tuner.records.study_json import STUDY
+from tuner.records.epochs import read_epochs
+from tuner.records.files import EPOCHS, STUDY
 
 GRID: Mapping[str, Any] = {
     "hidden_dim": [16, 32, 64],

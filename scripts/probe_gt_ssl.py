@@ -23,7 +23,7 @@ from torch import Tensor
 
 from tuner.datasets.trees import TreeData, load_trees
 from tuner.records.journal import read_attempts
-from tuner.records.study_json import read_study
+from tuner.records.study_record import read_study
 from tuner.training.loop import Fit, fit
 from tuner.trial import Trial
 from tuner.workloads.gt_ssl.evaluation import Readout, embed, probe_accuracy
@@ -105,7 +105,7 @@ def interval(differences: Sequence[float]) -> tuple[float, float, float]:
     "--readout", type=click.Choice(["moments", "sum"]), default="moments", show_default=True, help="Of nodes."
 )
 def main(study: Path, data: str, seeds: int, processes: int, readout: Readout) -> None:
-    options = read_study(study, "STUDY").get("options") or {}
+    options = read_study(study).options or {}
     name, config = best_configuration(study)
     trees = load_trees(data, seed=options.get("seed", 0), skip_bad=options.get("skip_bad", False))
     click.echo(f"{trees.name}: {len(trees)} trees, labels {', '.join(trees.classes)}; encoder {name}, {seeds} seeds")

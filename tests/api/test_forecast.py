@@ -56,7 +56,7 @@ def test_time_is_what_trials_took_or_grows_with_epochs_and_memory() -> None:
     [
         ({"gpus": 0}, "gpus=0: must be at least 1"),
         ({"device_memory_gb": None}, "gpus=2: say how much memory each has, with device_memory_gb"),
-        ({"like": "nowhere"}, "--like nowhere: there is no such folder"),
+        ({"like": "nowhere"}, "like='nowhere': there is no such folder"),
         ({"model_memory_gb": 7.0}, "a trial needs 7.00 GB, but cuda:0 has 6.00 GB"),
     ],
 )

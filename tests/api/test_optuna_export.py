@@ -49,9 +49,9 @@ def test_optuna_has_the_same_trials_values_states_parameters_and_epochs(tmp_path
         assert trial.duration.total_seconds() == pytest.approx(row["ended_at"] - row["started_at"])
     curves: dict[str, dict[int, float]] = {}
     for line in read_epochs(tmp_path / "made" / "epochs.jsonl"):
-        curves.setdefault(line["trial_id"], {})
-        if line["metrics"]:
-            curves[line["trial_id"]][line["epoch"]] = line["metrics"]["val_loss"]
+        curves.setdefault(line.trial_id, {})
+        if line.metrics:
+            curves[line.trial_id][line.epoch] = line.metrics["val_loss"]
     assert {trial.user_attrs["trial_id"]: trial.intermediate_values for trial in found.trials} == curves
     best = min((row for row in rows if row["status"] == "completed"), key=lambda row: float(row["val_loss"]))
     assert found.best_trial.user_attrs["trial_id"] == best["trial_id"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import tuner
 from tests.toy import Toy
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
-from tuner.records.study_json import read_study
+from tuner.records.study_record import StudyRecord, read_study
 from tuner.spec.settings import Settings
 from tuner.study.repeat import program
 from tuner.study.resumed_options import needs_objects, resumed
@@ -47,7 +49,8 @@ def test_a_study_of_an_object_keeps_its_options_and_needs_the_object_alone(
     result = tuner.run(Sized(), config=LISTED, limit=1, epochs=2, output="out", **HERE)
     assert "Again: tuner.load_best('out', Sized(…))" in capsys.readouterr().out
     study = read_study(Path("out"))
-    assert (study["options"]["workload"], study["options"]["config"], study["command"]) == (["sized"], LISTED, CALL)
+    assert study.options
+    assert (study.options["workload"], study.options["config"], study.command) == (["sized"], LISTED, CALL)
     assert needs_objects(study)
     again = tuner.run(Sized(), resume="out", seeds=2)
     assert [(row["name"], row["seed"], row["epochs"]) for row in sorted(again.rows, key=lambda row: row["seed"])] == [
@@ -94,7 +97,7 @@ def test_a_trial_of_an_object_is_trained_again_with_the_object_or_its_class() ->
 def test_a_study_of_a_list_is_gone_on_with_and_trained_again_by_commands(capsys: pytest.CaptureFixture[str]) -> None:
     tuner.run(Toy, config={"defaults": {"epochs": 2}, "grid": {"lr": (0.01, 0.1)}}, output="out", **HERE)
     assert f"Again: {program()} train --from out --trial t002" in capsys.readouterr().out
-    assert read_study(Path("out"))["options"]["config"]["grid"] == {"lr": [0.01, 0.1]}
+    assert json.loads(Path("out/study.json").read_text())["options"]["config"]["grid"] == {"lr": [0.01, 0.1]}
     assert [row["seed"] for row in tuner.run(resume="out", seeds=2).rows].count(1) == 2
     assert tuner.train("out", trial="t002", device="cpu", output="again").differences == {}
 
@@ -136,9 +139,9 @@ def test_configurations_that_cannot_be_used_are_refused(config: Any, message: st
 
 
 def test_a_search_that_was_an_object_is_given_again() -> None:
-    study = {"workload": "toy", "classes": {"toy": "tests.toy:Toy"}, "options": {"search": "TPESampler"}}
+    study = StudyRecord(workload="toy", classes={"toy": "tests.toy:Toy"}, options={"search": "TPESampler"})
     assert needs_objects(study)
-    assert not needs_objects({**study, "options": {"search": "optuna"}})
+    assert not needs_objects(replace(study, options={"search": "optuna"}))
     with pytest.raises(
         InputError, match=r"resume='out': its search .* tuner.run\(search=TPESampler\(…\), resume='out'\)"
     ):

@@ -19,7 +19,7 @@ from tuner.execution.ray_executor import RayExecutor
 from tuner.machine.devices import ram_device
 from tuner.placement.packing import make_plan
 from tuner.records.attempts import Line
-from tuner.records.study_folder import best_name
+from tuner.records.files import best_name
 from tuner.search.configurations import configurations
 from tuner.spec.settings import Settings
 from tuner.study.result import StudyResult

@@ -7,6 +7,7 @@ import pytest
 
 from tuner.records import epochs
 from tuner.records.epochs import EpochLog, read_epochs
+from tuner.trial import EpochReport
 
 
 @pytest.fixture
@@ -16,27 +17,27 @@ def path(tmp_path: Path) -> Path:
 
 def test_lines_come_back_as_they_were_and_what_is_no_number_as_nothing(path: Path) -> None:
     log = EpochLog(path)
-    log.add("t001", 1, 0, {})
-    log.add("t001", 1, 1, {"val_loss": 0.5, "train_loss": math.nan})
+    log.add(EpochReport("t001", 0, 9, {}), 1)
+    log.add(EpochReport("t001", 1, 9, {"val_loss": 0.5, "train_loss": math.nan}), 1)
     log.flush()
     first, second = read_epochs(path)
-    assert (first["epoch"], first["metrics"]) == (0, {})
-    assert (second["trial_id"], second["attempt"], second["metrics"]) == (
+    assert (first.epoch, first.metrics) == (0, {})
+    assert (second.trial_id, second.attempt, second.metrics) == (
         "t001",
         1,
         {"val_loss": 0.5, "train_loss": None},
     )
-    assert second["at"] >= first["at"] > 0
+    assert second.at >= first.at > 0
 
 
 def test_lines_are_kept_back_for_a_second(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(epochs.time, "monotonic", lambda: now[0])
     log = EpochLog(path)
-    log.add("t001", 1, 0, {})
+    log.add(EpochReport("t001", 0, 9, {}), 1)
     assert not path.exists()
     now[0] = 1.0
-    log.add("t001", 1, 1, {})
+    log.add(EpochReport("t001", 1, 9, {}), 1)
     assert len(read_epochs(path)) == 2
 
 
@@ -44,15 +45,15 @@ def test_half_a_line_that_a_kill_has_left_is_left_out_and_takes_no_other_with_it
     path.write_text('{"trial_id": "t0')
     for epoch in (1, 2):
         log = EpochLog(path)
-        log.add("t001", 1, epoch, {})
+        log.add(EpochReport("t001", epoch, 9, {}), 1)
         log.flush()
-    assert [line["epoch"] for line in read_epochs(path)] == [1, 2]
+    assert [line.epoch for line in read_epochs(path)] == [1, 2]
 
 
 def test_a_file_that_cannot_be_written_or_read_costs_nothing_but_its_lines(path: Path) -> None:
     path.mkdir()
     log = EpochLog(path)
-    log.add("t001", 1, 1, {})
+    log.add(EpochReport("t001", 1, 9, {}), 1)
     log.flush()
     assert read_epochs(path) == []
 

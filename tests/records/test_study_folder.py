@@ -20,7 +20,7 @@ from tuner.records import journal
 from tuner.records.attempts import Attempt
 from tuner.records.journal import read_attempts
 from tuner.records.study_folder import StudyFolder, check_empty
-from tuner.records.study_json import read_study
+from tuner.records.study_record import StudyRecord, read_study
 from tuner.trial import GB, Device, MemoryEstimate, Outcome, Placement, Status, Trial
 
 ESTIMATE = MemoryEstimate("given", context_bytes=3 * GB // 2)
@@ -69,7 +69,7 @@ def never() -> bytes:
 @pytest.fixture
 def study(tmp_path: Path) -> Iterator[StudyFolder]:
     folder = StudyFolder(tmp_path / "study", METRICS)
-    folder.describe({"workload": "toy"})
+    folder.describe(StudyRecord(workload="toy"))
     yield folder
     folder.close()
 
@@ -242,7 +242,7 @@ def test_each_workloads_best_weights_are_those_of_a_trial_of_its_own_after_a_kil
 ) -> None:
     metrics = {"toy": "val_loss", "toy-wide": "val_error"}
     study = StudyFolder(tmp_path / "study", metrics)
-    study.describe({"workload": list(metrics)})
+    study.describe(StudyRecord(workload=list(metrics)))
     study.record(outcome(gpu_16gb, 1, val_loss=0.5, val_error=0.1), ESTIMATE, lambda: b"first")
     study.record(of_wide(outcome(gpu_16gb, 2, val_error=0.7)), ESTIMATE, lambda: b"second")
     with monkeypatch.context() as patch, pytest.raises(Killed):
@@ -291,25 +291,25 @@ def test_a_folder_where_a_study_had_hardly_begun_counts_as_new(tmp_path: Path) -
     (tmp_path / "attempts.jsonl").touch()
     (tmp_path / "study.json.partial").write_text("{")
     folder = StudyFolder(tmp_path, METRICS)
-    folder.describe({"workload": "toy"})
+    folder.describe(StudyRecord(workload="toy"))
     folder.close()
-    assert read_study(tmp_path) == {"workload": "toy"}
+    assert read_study(tmp_path) == StudyRecord(workload="toy")
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (None, "holds no study.json; give the folder of a study"),
-        ("{", r"study.json is damaged \(Expecting property name"),
-        ("[]", "its study.json is not tuner's"),
-        ("{}", "its study.json is not tuner's"),
+        ("{", r"study.json is damaged \(Invalid JSON: EOF while parsing an object at line 1 column 1\)"),
+        ("[]", r"study.json is damaged \(expected an object\)"),
+        ("{}", r"study.json is damaged \(has no workload\)"),
     ],
 )
 def test_a_folder_that_is_no_study_is_not_gone_on_with(tmp_path: Path, content: str | None, message: str) -> None:
     if content is not None:
         (tmp_path / "study.json").write_text(content)
     before = names(tmp_path)
-    with pytest.raises(InputError, match=f"--resume {tmp_path}: {message}"):
+    with pytest.raises(InputError, match=f"^resume='{tmp_path}': {message}"):
         StudyFolder.resume(tmp_path, METRICS)
     assert names(tmp_path) == before
 
@@ -317,7 +317,7 @@ def test_a_folder_that_is_no_study_is_not_gone_on_with(tmp_path: Path, content: 
 def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for name, what in (("none", "there is no such folder"), ("file", "is no folder")):
-        with pytest.raises(InputError, match=f"--resume {tmp_path / name}: {what}"):
+        with pytest.raises(InputError, match=f"^resume='{tmp_path / name}': {what}"):
             StudyFolder.resume(tmp_path / name, METRICS)
     assert names(tmp_path) == {"file"}
 
@@ -410,7 +410,7 @@ def fill(disk: Path, leave: int) -> None:
 @pytest.mark.parametrize("leave", [8192, 12288, 16384, 32768])
 def test_a_full_disk_is_one_clear_error_and_loses_nothing(small_disk: Path, gpu_16gb: Device, leave: int) -> None:
     folder = StudyFolder(small_disk / "study", METRICS)
-    folder.describe({"workload": "toy"})
+    folder.describe(StudyRecord(workload="toy"))
     fill(small_disk, leave)
     ended: list[dict[str, Any]] = []
     with pytest.raises(ExecutionError, match="study can no longer be written: No space left on device"):
@@ -432,7 +432,7 @@ def test_a_full_disk_is_one_clear_error_and_loses_nothing(small_disk: Path, gpu_
 
 def test_a_read_only_folder_is_refused(small_disk: Path) -> None:
     folder = StudyFolder(small_disk / "study", METRICS)
-    folder.describe({"workload": "toy"})
+    folder.describe(StudyRecord(workload="toy"))
     folder.close()
     mount("-o", "remount,ro", str(small_disk))
     with pytest.raises(InputError, match=r"--resume .*study: cannot be written: Read-only file system"):

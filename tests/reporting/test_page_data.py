@@ -13,6 +13,8 @@ import pytest
 from tests.attempts import attempt
 from tests.generated_study import METRICS, write_study
 from tuner.records.attempts import Attempt
+from tuner.records.epochs import EpochLine
+from tuner.records.study_record import UNKNOWN
 from tuner.reporting.figures.attempt_bars import Bar, in_lanes, memory_over_time, to_bars, used_share, without_pauses
 from tuner.reporting.figures.axes import metric_axis, nice_ticks, value_axis, varying
 from tuner.reporting.figures.chart import Chart
@@ -46,7 +48,7 @@ def rows_of(**columns: list[Any]) -> list[Attempt]:
 
 def view_of(rows: list[Attempt]) -> StudyView:
     """A study of which nothing but these rows is known."""
-    return StudyView("s", {}, [], rows, [], METRICS, lambda _: "")
+    return StudyView("s", UNKNOWN, [], rows, [], METRICS, lambda _: "")
 
 
 def points(chart: Chart, mode: str) -> Any:
@@ -197,16 +199,16 @@ def test_curves_are_the_best_and_others_evenly_by_rank() -> None:
 
 
 def test_a_later_attempt_says_what_an_epoch_came_to(study: StudyView) -> None:
-    line = {"trial_id": study.rows[0].trial_id, "attempt": 2, "epoch": 3, "at": 0.0, "metrics": {"val_loss": 9.0}}
+    line = EpochLine(trial_id=study.rows[0].trial_id, attempt=2, epoch=3, at=0.0, metrics={"val_loss": 9.0})
     plot = learning_curves(replace(study, epochs=[*study.epochs, line]), "toy").plot
-    curve = next(trace for trace in plot.data if trace.customdata[0] == [line["trial_id"]])
+    curve = next(trace for trace in plot.data if trace.customdata[0] == [line.trial_id])
     assert (3, 9.0) in zip(curve.x, curve.y, strict=True)
     assert list(curve.x) == list(range(1, 13))
 
 
 def test_a_running_trial_has_a_curve_and_is_named(study: StudyView) -> None:
-    waiting = {**study.study, "configurations": [*study.study["configurations"], {"name": "late <one>"}]}
-    line = {"trial_id": "t041", "attempt": 1, "epoch": 1, "at": 0.0, "metrics": {"val_loss": 1.0}}
+    waiting = replace(study.study, configurations=[*study.study.configurations, {"name": "late <one>"}])
+    line = EpochLine(trial_id="t041", attempt=1, epoch=1, at=0.0, metrics={"val_loss": 1.0})
     going = replace(study, study=waiting, epochs=[*study.epochs, line])
     plot = learning_curves(going, "toy").plot
     assert [trace.name for trace in plot.data if trace.customdata[0] == ["t041"]] == ["late &lt;one&gt;"]
@@ -214,12 +216,12 @@ def test_a_running_trial_has_a_curve_and_is_named(study: StudyView) -> None:
 
 
 def test_trials_of_several_seeds_are_told_apart_and_all_counted(study: StudyView) -> None:
-    known = len(study.study["configurations"])
-    seeds = replace(study, study={**study.study, "seed": 3, "seeds": 2}, rows=study.rows[:1])
+    known = len(study.study.configurations)
+    seeds = replace(study, study=replace(study.study, seed=3, seeds=2), rows=study.rows[:1])
     row = study.rows[0]
     assert seeds.total == 2 * known
     assert seeds.trial_names[row.trial_id].endswith(f"{row.name} (seed {row.seed})")
-    assert seeds.trial_names[f"t{known + 1:03d}"] == f"{study.study['configurations'][0]['name']} (seed 4)"
+    assert seeds.trial_names[f"t{known + 1:03d}"] == f"{study.study.configurations[0]['name']} (seed 4)"
 
 
 def test_estimates_are_judged_only_where_some_were_made(study: StudyView) -> None:
@@ -227,7 +229,7 @@ def test_estimates_are_judged_only_where_some_were_made(study: StudyView) -> Non
     completed = [row for row in study.rows if row.status == "completed"]
     assert len(points(chart, "markers").x) == len(completed)
     assert re.search(r"off by \d\.\d% at the median", chart.caption)
-    given = replace(study, study={**study.study, "settings": {"auto_memory": False, "model_memory_gb": 2.0}})
+    given = replace(study, study=replace(study.study, settings={"auto_memory": False, "model_memory_gb": 2.0}))
     assert estimate_against_peak(given).caption.startswith("No memory was estimated: each was given 2.0 GB")
 
 
@@ -255,7 +257,7 @@ def test_names_of_users_are_text_wherever_they_stand(tmp_path: Path) -> None:
     nasty = "</script><img src=x onerror=alert(1)>'\"$title"
     write_study(tmp_path / "s", 6, name=nasty)
     found = read_study_view(tmp_path / "s", METRICS, lambda row: f"tune --only {row.name}")
-    found = replace(found, name=nasty, study={**found.study, "command": nasty, "data": nasty})
+    found = replace(found, name=nasty, study=replace(found.study, command=nasty, data=nasty))
     page = page_html(found)
     assert "<img" not in page.partition("<body>")[2].partition("<script>")[0]
     assert page.count("</script>") == page.count("<script") == page.count('class="plot"') + 4, (

@@ -16,6 +16,7 @@ from tuner.cli.print_plan import forecast_text
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
 from tuner.placement.packing import need_bytes
+from tuner.records.study_record import StudyRecord
 from tuner.search.configurations import complete, configurations
 from tuner.spec.settings import Settings
 from tuner.study.auto_batch import Sized, packed_uniformly, share_of, size_batches
@@ -256,9 +257,9 @@ def test_a_batch_that_was_a_number_is_not_recognised_as_auto(tmp_path: Path) -> 
 def test_the_command_that_repeats_a_trial_names_its_batch() -> None:
     settings = Settings(overrides=["lr=0.1", "batch_size=auto"])
     row = attempt(workload="batched", trial_id="t002")
-    study = {"workload": "batched", "auto_batch": {"t002": 96}}
+    study = StudyRecord(workload="batched", auto_batch={"t002": 96})
     assert settings_of_workload(settings, row, study).overrides == ("lr=0.1", "batch_size=96")
-    assert settings_of_workload(settings, row, {"workload": "batched"}) == settings
+    assert settings_of_workload(settings, row, StudyRecord(workload="batched")) == settings
 
 
 @pytest.mark.ray

@@ -17,6 +17,7 @@ from tuner.errors import InputError
 from tuner.placement.retry import RetryPolicy
 from tuner.records.attempts import Attempt
 from tuner.records.journal import Journal
+from tuner.records.study_record import PlanRecord, StudyRecord
 from tuner.spec.settings import Settings
 from tuner.study.resume import check_same, description, fingerprint, remaining
 from tuner.study.resumed_options import resumed
@@ -130,14 +131,14 @@ def test_a_line_counts_as_it_was_and_not_as_it_would_be_now() -> None:
     assert first.trial.config["accumulation"] == 2
 
 
-def continued(stored: dict[str, Any], plan: dict[str, Any] | None = None, **given: Any) -> Settings:
-    study = {"workload": "graphsage", "options": stored, "plan": plan or {}}
+def continued(stored: dict[str, Any], threads: int | None = None, **given: Any) -> Settings:
+    study = StudyRecord(workload="graphsage", options=stored, plan=PlanRecord(threads=threads))
     return resumed(study, Settings(resume="out", **given), from_python=True)
 
 
 def test_a_study_keeps_its_options_but_those_that_are_given_though_they_are_the_defaults() -> None:
     stored = {"mode": "full", "calibration": False, "time_limit": "1h", "output": "out", "gone": 1}
-    assert continued(stored, {"threads": 2}, max_workers=1).changes() == {
+    assert continued(stored, threads=2, max_workers=1).changes() == {
         "mode": "full",
         "max_workers": 1,
         "threads": 2,
@@ -155,7 +156,7 @@ def test_data_given_anew_for_one_workload_leave_the_others_theirs() -> None:
 
 def test_a_study_of_a_notebook_is_gone_on_with_in_the_notebook() -> None:
     with pytest.raises(InputError, match=r"was started by f\(\): call that again with resume='out'"):
-        resumed({"workload": "graphsage", "command": "f()"}, Settings(resume="out"), from_python=True)
+        resumed(StudyRecord(workload="graphsage", command="f()"), Settings(resume="out"), from_python=True)
 
 
 @pytest.fixture

@@ -236,7 +236,7 @@ def test_data_that_have_changed_are_told(small: Path, folder: Path, capsys: pyte
     ("options", "message"),
     [
         ({"study": None}, "study: give the folder of a study"),
-        ({"study": "nowhere"}, "--from nowhere: there is no such folder"),
+        ({"study": "nowhere"}, "study='nowhere': there is no such folder"),
         ({"trial": "t009"}, "--trial t009: no trial in .* has ended that is called so; did you mean t00"),
         ({"trial": "smal"}, "did you mean small"),
         ({"trial": "zebra"}, "there are t001, t002, small, wide"),

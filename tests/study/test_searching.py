@@ -14,6 +14,8 @@ from tests.toy import Batched, Picky, Toy
 from tests.worker_process import measure_here
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
+from tuner.records.epochs import EpochLine
+from tuner.records.study_record import UNKNOWN, StudyRecord
 from tuner.search.configurations import configurations
 from tuner.search.searchers import OptunaSearcher, State
 from tuner.search.spaces import parse_space
@@ -184,7 +186,8 @@ def test_what_asha_has_stopped_stays_stopped_over_attempts_and_studies() -> None
     first = new()
     assert [first.stops(said(*each)) for each in (("a", 1, 1.0), ("b", 1, 2.0))] == [False, True]
     lines = [
-        {"trial_id": each, "epoch": 1, "metrics": {"val_loss": value}} for each, value in (("a", 1.0), ("b", 2.0))
+        EpochLine(trial_id=each, attempt=1, epoch=1, at=0.0, metrics={"val_loss": value})
+        for each, value in (("a", 1.0), ("b", 2.0))
     ]
     second = new()
     second.replay(lines)
@@ -244,7 +247,7 @@ def test_a_suggestion_that_cannot_be_estimated_is_no_trial_and_ends_none(
 
 
 def chosen(**options: Any) -> tuple[list[Selection], str, LiveSearch | None]:
-    return choose_searched(Settings.of({**OPTIONS, **options}), {})
+    return choose_searched(Settings.of({**OPTIONS, **options}), UNKNOWN)
 
 
 @pytest.fixture
@@ -273,7 +276,7 @@ def test_a_live_search_has_no_fewer_samples_than_before() -> None:
     space = {"lr": {"uniform": [0.1, 0.2]}}
     settings = Settings(workload=Toy(), space=space, search="optuna", resume="DIR", num_samples=1)
     with pytest.raises(InputError, match=r"^num_samples=1: DIR has 2 already: give no fewer$"):
-        choose_searched(settings, {"configurations": [{"name": "a"}, {"name": "b"}]})
+        choose_searched(settings, StudyRecord(workload="toy", configurations=[{"name": "a"}, {"name": "b"}]))
 
 
 def test_samples_are_added_to_a_random_study(tmp_path: Path) -> None:
@@ -343,7 +346,7 @@ def test_a_space_is_not_a_list(space_file: str) -> None:
 def test_an_object_of_ones_own_is_searched_as_it_is(search: str) -> None:
     own, number = Toy(), None if search == "grid" else 2
     settings = Settings(workload=own, space={"lr": {"choice": [0.1, 0.2]}}, search=search, num_samples=number)
-    (choice,), _, live = choose_searched(settings, {})
+    (choice,), _, live = choose_searched(settings, UNKNOWN)
     assert choice.workload is own
     assert (live is None) == (search != "optuna")
     assert live is None or live.workload is own

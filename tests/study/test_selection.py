@@ -14,6 +14,7 @@ from tests.toy import Toy, Wide
 from tuner.errors import InputError
 from tuner.machine.devices import ram_device
 from tuner.records.attempts import Attempt
+from tuner.records.study_record import StudyRecord
 from tuner.search import configurations as space
 from tuner.spec.settings import Settings
 from tuner.study.planning import estimate_requests, to_trials
@@ -180,8 +181,8 @@ def test_what_a_study_has_tried_is_chosen_again() -> None:
     assert (len(toy.configurations), wide.configurations[0].values["width"]) == (1, 2)
 
 
-def repeated(settings: Settings, row: Attempt, study: dict[str, Any] | None = None) -> str:
-    own = settings_of_workload(settings, row, study or {"workload": "toy"})
+def repeated(settings: Settings, row: Attempt, study: StudyRecord = StudyRecord(workload="toy")) -> str:
+    own = settings_of_workload(settings, row, study)
     return command(of_trial(own, row, 1)).partition(" -m tuner ")[2]
 
 
@@ -194,7 +195,7 @@ def test_the_command_that_repeats_a_trial_has_what_is_of_its_workload_alone() ->
         skip_bad=True,  # which toys do not understand
     )
     row = attempt(trial_id="t001", name="b c", **{"config/lr": 1.0})
-    several = {"workload": ["toy", "toy-wide"]}
+    several = StudyRecord(workload=["toy", "toy-wide"])
     assert repeated(settings, row, several) == (
         "--workload toy --config own.yaml --set lr=1 --data t --only 'b c' --threads 1"
     )

@@ -20,7 +20,7 @@ from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
 from tuner.execution.loop import Executor
 from tuner.machine.devices import ram_device
-from tuner.records.study_folder import best_name
+from tuner.records.files import best_name
 from tuner.search.configurations import configurations
 from tuner.spec.settings import Settings
 from tuner.study.planning import estimate_requests, to_trials

@@ -152,7 +152,7 @@ def test_what_trials_say_after_an_epoch_is_kept_with_the_attempt_also_when_a_stu
     listed = interrupted(tmp_path / "out")
     study(tmp_path / "out", *listed, resume=str(tmp_path / "out"), output=None, max_workers=1)
     lines = read_epochs(tmp_path / "out" / "epochs.jsonl")
-    told = [(line["trial_id"], line["attempt"], line["epoch"]) for line in lines]
+    told = [(line.trial_id, line.attempt, line.epoch) for line in lines]
     assert told[:6] == [
         ("t001", 1, 0),
         ("t001", 1, 1),
@@ -162,7 +162,7 @@ def test_what_trials_say_after_an_epoch_is_kept_with_the_attempt_also_when_a_stu
         ("t002", 1, 1),
     ]
     assert ("t002", 2, 3) in told
-    assert lines[1]["metrics"]["val_loss"] > 0
+    assert lines[1].metrics["val_loss"] > 0
 
 
 def test_an_interrupt_while_a_result_is_written_does_not_lose_it(tmp_path: Path) -> None:
@@ -280,8 +280,8 @@ def interrupted(folder: Path) -> list[dict[str, Any]]:
 def test_a_trial_goes_on_at_the_epoch_that_it_had_reached_when_its_study_ended(tmp_path: Path) -> None:
     listed = interrupted(tmp_path / "out")
     study(tmp_path / "out", *listed, resume=str(tmp_path / "out"), output=None, max_workers=1)
-    lines = [line for line in read_epochs(tmp_path / "out" / "epochs.jsonl") if line["trial_id"] == "t002"]
-    assert [(line["attempt"], line["epoch"]) for line in lines] == [(1, 0), (1, 1), (2, 1), (2, 2), (2, 3)]
+    lines = [line for line in read_epochs(tmp_path / "out" / "epochs.jsonl") if line.trial_id == "t002"]
+    assert [(line.attempt, line.epoch) for line in lines] == [(1, 0), (1, 1), (2, 1), (2, 2), (2, 3)]
 
 
 def test_a_row_says_that_an_ending_study_could_not_write_its_trials_checkpoint(tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ def test_a_study_of_which_nothing_is_left_runs_nothing_and_needs_no_room(
     [
         ([{"name": "z"}], {}, "its configurations are others"),
         (None, {"seed": 5}, "its seed is 0, not 5"),
-        (None, {"resume": "nowhere"}, "--resume nowhere: there is no such folder"),
+        (None, {"resume": "nowhere"}, "resume='nowhere': there is no such folder"),
     ],
 )
 def test_a_study_of_something_else_is_not_gone_on_with(

@@ -21,7 +21,7 @@ from tuner.cli.main import cli
 from tuner.cli.options import chosen as chosen_in_terminal
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
-from tuner.records.study_json import classes, read_study
+from tuner.records.study_record import read_study
 from tuner.spec.commands import PlanOptions
 from tuner.spec.settings import Settings
 from tuner.study.result import StudyResult
@@ -123,9 +123,9 @@ def test_it_is_tuned_retried_resumed_trained_again_and_loaded(
 def test_a_study_keeps_where_its_class_is_found(here: Path) -> None:
     study("digits:Digits", here / "out", overrides=("epochs=1",))
     written = read_study(here / "out")
-    assert (written["workload"], written["classes"]) == ("digits", {"digits": "digits:Digits"})
-    assert written["metrics"] == {"digits": "val_error"}
-    (again,) = chosen_before(written["configurations"], ["digits"], "", 0, classes=classes(written))
+    assert (written.workload, written.classes) == ("digits", {"digits": "digits:Digits"})
+    assert written.metrics == {"digits": "val_error"}
+    (again,) = chosen_before(written.configurations, ["digits"], "", 0, classes=written.classes)
     assert again.configurations[0].values["epochs"] == 1
     past = find_trial(here / "out", "best", "digits:Digits", None)
     assert (past.row.name, past.workload.name, past.has_data(past.load_data(None))) == ("default", "digits", True)

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from tuner.api.report import metrics_used
 from tuner.errors import InputError, ParameterError, option
 from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, JOURNAL_ONLY, Attempt
-from tuner.records.epochs import EPOCHS, Line, histories, read_epochs
+from tuner.records.epochs import EpochLine, histories, read_epochs
+from tuner.records.files import ATTEMPTS, EPOCHS
 from tuner.records.journal import read_attempts
 from tuner.records.read_studies import RESULTS_FOLDER, newest_study
-from tuner.records.study_folder import ATTEMPTS
-from tuner.records.study_json import read_study
+from tuner.records.study_record import read_study
 from tuner.spec.commands import ExportOptions
 from tuner.spec.options import public
 from tuner.trial import ConfigValue
@@ -73,7 +73,7 @@ def export(options: ExportOptions) -> list[Exported]:
     """
     url, directory = _check_url(options.optuna), options.directory
     folder = newest_study(RESULTS_FOLDER) if directory is None else Path(directory)
-    study = read_study(folder, "export")
+    study = read_study(folder, f"export {folder}")
     rows, notes = read_attempts(folder / ATTEMPTS)
     latest = {row.trial_id: row for row in rows}
     if not latest:
@@ -87,8 +87,8 @@ def export(options: ExportOptions) -> list[Exported]:
         _check_names(storage, names.values(), url)
         for workload, metric in metrics.items():
             own = [latest[trial_id] for trial_id in sorted(latest) if latest[trial_id].workload == workload]
-            trials = _trials(own, metric, curves, str(study.get("started", "")))
-            about = {"tuner": str(folder.resolve()), "command": study.get("command"), "data": study.get("data")}
+            trials = _trials(own, metric, curves, study.started)
+            about = {"tuner": str(folder.resolve()), "command": study.command, "data": study.data}
             _create(storage, names[workload], metric, about, trials)
             made.append(Exported(names[workload], url, _counts(trials), () if made else notes))
     return made
@@ -193,7 +193,7 @@ def _counts(trials: Sequence[FrozenTrial]) -> dict[str, int]:
 
 
 def _trials(
-    rows: Sequence[Attempt], metric: str, curves: Mapping[str, Mapping[int, Line]], started: str
+    rows: Sequence[Attempt], metric: str, curves: Mapping[str, Mapping[int, EpochLine]], started: str
 ) -> list[FrozenTrial]:
     distributions = _distributions(rows)
     begun = _moment(started)
@@ -207,7 +207,7 @@ def _trial(
     number: int,
     row: Attempt,
     metric: str,
-    curve: Mapping[int, Line],
+    curve: Mapping[int, EpochLine],
     distributions: Mapping[str, BaseDistribution],
     begun: datetime,
 ) -> FrozenTrial:
@@ -215,7 +215,7 @@ def _trial(
     from optuna.trial import FrozenTrial, TrialState
 
     params = dict(row.config)
-    values = {epoch: line["metrics"].get(metric) for epoch, line in curve.items()}
+    values = {epoch: line.metrics.get(metric) for epoch, line in curve.items()}
     value = row.metrics.get(metric)
     states = {"pruned": TrialState.PRUNED} | ({} if value is None else {"completed": TrialState.COMPLETE})
     state = states.get(row.status, TrialState.FAIL)

@@ -14,9 +14,9 @@ from tuner.errors import InputError, ParameterError, option
 from tuner.machine.devices import detect_devices
 from tuner.placement.packing import Plan, Schedule, simulate
 from tuner.records.attempts import Attempt
+from tuner.records.files import ATTEMPTS
 from tuner.records.journal import read_attempts
-from tuner.records.study_folder import ATTEMPTS
-from tuner.records.study_json import read_study, workloads
+from tuner.records.study_record import read_study
 from tuner.spec.commands import PlanOptions
 from tuner.spec.options import public
 from tuner.spec.settings import Settings
@@ -219,8 +219,8 @@ def _check_alone(options: PlanOptions) -> None:
 
 def _finished_rows(folder: str, names: Sequence[str]) -> list[Attempt]:
     """The completed trials of a study, which must have some of each of these workloads."""
-    study = read_study(Path(folder), "--like")
-    its = workloads(study)
+    study = read_study(Path(folder), option("like", folder))
+    its = study.workloads
     rows, _ = read_attempts(Path(folder) / ATTEMPTS)
     took: dict[str, float] = defaultdict(
         float
@@ -234,7 +234,7 @@ def _finished_rows(folder: str, names: Sequence[str]) -> list[Attempt]:
     ]
     for name in names:
         if name not in its:
-            raise InputError(f"--like {folder}: its workload is {study['workload']!r}, not {name!r}")
+            raise InputError(f"--like {folder}: its workload is {study.workload!r}, not {name!r}")
         if not any(row.workload == name for row in finished):
             which = f"{name} trials" if len(its) > 1 else "trials"
             raise InputError(f"--like {folder}: none of its {which} is completed yet")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from tuner.errors import InputError, ParameterError, option
 from tuner.records.attempts import Attempt
+from tuner.records.files import ATTEMPTS
 from tuner.records.journal import read_attempts
 from tuner.records.read_studies import RESULTS_FOLDER, metric_of, newest_study
-from tuner.records.study_folder import ATTEMPTS
-from tuner.records.study_json import read_study, workloads
+from tuner.records.study_record import StudyRecord, read_study
 from tuner.reporting.page.document import REPORT, check_replaceable, write_page
 from tuner.reporting.serving import LivePage, serve
 from tuner.reporting.study_view import StudyView, read_study_view
@@ -85,12 +84,12 @@ def load_study_view(folder: Path) -> StudyView:
     Raises:
         InputError: it is not the folder of a study.
     """
-    study = read_study(folder, "report")
+    study = read_study(folder, f"report {folder}")
     metrics = metrics_used(study, read_attempts(folder / ATTEMPTS)[0])
-    return read_study_view(folder, metrics, lambda row: how_to_repeat(study, row, folder), "report")
+    return read_study_view(folder, metrics, lambda row: how_to_repeat(study, row, folder), f"report {folder}")
 
 
-def metrics_used(study: Mapping[str, Any], rows: list[Attempt]) -> dict[str, str]:
+def metrics_used(study: StudyRecord, rows: list[Attempt]) -> dict[str, str]:
     """What each workload's trials are compared by; older studies do not say it themselves.
 
     Args:
@@ -100,8 +99,7 @@ def metrics_used(study: Mapping[str, Any], rows: list[Attempt]) -> dict[str, str
     Raises:
         InputError: it is not known.
     """
-    known = study.get("metrics", {})
-    return {name: str(known[name]) if name in known else _metric(name, rows) for name in workloads(study)}
+    return {name: study.metrics.get(name) or _metric(name, rows) for name in study.workloads}
 
 
 def _metric(workload: str, rows: list[Attempt]) -> str:

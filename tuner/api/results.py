@@ -20,7 +20,6 @@ from tuner.records.row_queries import (
     parse_order,
     sort_rows,
 )
-from tuner.records.study_json import classes
 from tuner.spec.commands import ResultsOptions
 from tuner.spec.options import public
 from tuner.study.repeat import how_to_repeat, values_again
@@ -144,10 +143,10 @@ def side_by_side(options: ResultsOptions) -> Comparison:
 def again(found: Comparison, row: Attempt) -> str:
     """How to have a row's configuration again: a command, a call, or the values as options of ``tune run``."""
     study, name = found.studies[row.study], row.workload
-    if study.about and name in (*BUILT_IN, *classes(study.about)):
+    if study.about.known and name in (*BUILT_IN, *study.about.classes):
         own = [each for each in found.rows if each.study == row.study]
         kept = row is found.best(own, name) and row.weights_kept
-        at_hand = isinstance(study.about.get("options"), Mapping) and classes(study.about).get(name, "") is not None
+        at_hand = study.about.options is not None and study.about.classes.get(name, "") is not None
         if kept or at_hand:
             with suppress(InputError):  # a class that cannot be found from here
                 return f"Again: {how_to_repeat(study.about, row, study.path)}"
@@ -156,7 +155,7 @@ def again(found: Comparison, row: Attempt) -> str:
 
 def _expected(study: Study) -> list[str]:
     """The metrics that completed trials of a study have, which are columns before the first of them has ended."""
-    own = study.about.get("metrics", {}).values()
+    own = study.about.metrics.values()
     return [*own, "best_epoch"] if own else []
 
 

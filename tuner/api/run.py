@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from types import NoneType
-from typing import Any
 
 from tuner.errors import ParameterError, option
-from tuner.records.study_json import classes, read_study, workloads
+from tuner.records.study_record import UNKNOWN, StudyRecord, read_study
 from tuner.spec.options import public
 from tuner.spec.settings import UP_FRONT, Settings
 from tuner.study.live_search import LiveSearch
@@ -48,9 +46,9 @@ def run_given(settings: Settings, *, from_python: bool = False) -> StudyResult:
         InputError: as ``run``.
         ExecutionError: as ``run``.
     """
-    settings, study = plainly(settings), {}
+    settings, study = plainly(settings), UNKNOWN
     if settings.resume:
-        study = read_study(Path(settings.resume))
+        study = read_study(Path(settings.resume), option("resume", settings.resume))
         settings = resumed(study, settings, from_python=from_python)
     selections, label, live = _choices(settings, study)
     called = _command(settings)
@@ -67,7 +65,7 @@ def run_given(settings: Settings, *, from_python: bool = False) -> StudyResult:
     )
 
 
-def _choices(settings: Settings, study: Mapping[str, Any]) -> tuple[list[Selection], str, LiveSearch | None]:
+def _choices(settings: Settings, study: StudyRecord) -> tuple[list[Selection], str, LiveSearch | None]:
     """What to try of each workload, what the list is called, and the search that adds to it.
 
     What a study tried, if nothing else is asked for.
@@ -78,8 +76,8 @@ def _choices(settings: Settings, study: Mapping[str, Any]) -> tuple[list[Selecti
                 raise ParameterError(name, getattr(settings, name), f"has no effect without {option('search')}")
     of_list = settings.search in (None, *UP_FRONT)
     if of_list and same_selection(study, settings, (*SELECTION, "search", "space", "num_samples")):
-        known = study["configurations"], workloads(study), settings.data, settings.data_seed, settings.skip_bad
-        return chosen_before(*known, classes(study), settings.workload), settings.mode, None
+        known = study.configurations, study.workloads, settings.data, settings.data_seed, settings.skip_bad
+        return chosen_before(*known, study.classes, settings.workload), settings.mode, None
     if settings.search is not None:
         return choose_searched(settings, study)
     return *choose(settings, settings.data_seed), None

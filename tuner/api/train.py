@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from pathlib import Path
 from tuner.errors import InputError, ParameterError, Spelling, in_python, option
 from tuner.execution.worker import to_bytes
 from tuner.machine.interrupts import Immediate, orderly
-from tuner.records.study_folder import BEST, TRAIN
+from tuner.records.files import BEST, TRAIN
 from tuner.reporting.console import make_console, print_text
 from tuner.reporting.training import figures_table
 from tuner.spec.commands import TrainOptions
@@ -96,7 +95,7 @@ def train_again(options: TrainOptions, spelling: Spelling) -> TrainingResult:
         about = about_it(
             _command(options, past.workload), run, options.data or past.source, target, fitted, broken, began
         )
-        save(folder, {BEST: to_bytes(run.trial, fitted), TRAIN: (json.dumps(about, indent=2) + "\n").encode()})
+        save(folder, {BEST: to_bytes(run.trial, fitted), TRAIN: about.to_json()})
     here = written_figures(fitted)
     changed = run.changes or not same or broken or past.row.status != "completed"
     result = TrainingResult(folder, here, past.metrics, None if changed else differing(here, past.metrics))

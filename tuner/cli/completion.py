@@ -56,8 +56,8 @@ def complete_modes(ctx: click.Context, parameter: click.Parameter, incomplete: s
 
 def complete_studies(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """Studies' folders under ``results/`` that begin so, newest first, or any other folder."""
+    from tuner.records.files import STUDY
     from tuner.records.read_studies import RESULTS_FOLDER
-    from tuner.records.study_json import STUDY
 
     found = sorted(RESULTS_FOLDER.glob(f"*/{STUDY}"), reverse=True)
     studies = [str(path.parent) for path in found]

@@ -18,21 +18,31 @@ LARGEST_AMOUNT = 1e12  # of seconds, and of GB
 _TRIAL_ID = re.compile(r"\w[\w.+-]*")  # it is part of files' names
 
 
-def _text(value: object) -> str:
+def as_text(value: object) -> str:
+    """A text.
+
+    Raises:
+        ValueError: it is none.
+    """
     if not isinstance(value, str):
         raise ValueError("expected a text")
     return value
 
 
-def _name(value: object) -> str:
-    text = _text(value)
+def as_name(value: object) -> str:
+    """A text that is not empty.
+
+    Raises:
+        ValueError: it is none.
+    """
+    text = as_text(value)
     if not text or "\0" in text:
         raise ValueError("expected a name")
     return text
 
 
 def _trial_id(value: object) -> str:
-    if not _TRIAL_ID.fullmatch(_text(value)):
+    if not _TRIAL_ID.fullmatch(as_text(value)):
         raise ValueError("expected the id of a trial, such as 't001'")
     return str(value)
 
@@ -69,8 +79,8 @@ def _config_value(value: object) -> ConfigValue:
         raise ValueError("expected a number or a text") from None
 
 
-Text = Annotated[str, PlainValidator(_text)]
-Name = Annotated[str, PlainValidator(_name)]
+Text = Annotated[str, PlainValidator(as_text)]
+Name = Annotated[str, PlainValidator(as_name)]
 TrialId = Annotated[str, PlainValidator(_trial_id)]
 Whole = Annotated[int, PlainValidator(_whole)]
 Amount = Annotated[float, PlainValidator(_amount)]
@@ -80,7 +90,7 @@ CheckedValue = Annotated[ConfigValue, PlainValidator(_config_value)]
 
 def dotted(place: Sequence[int | str]) -> str:
     """A field within others, as messages name it: ``plan.devices.0.name``."""
-    return ".".join(map(str, place))
+    return ".".join(str(part) for part in place if part != "[key]")
 
 
 def checked(
@@ -103,9 +113,26 @@ def checked(
     try:
         return adapter.validate_python(values)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = name(first["loc"])
-        if first["type"] == "missing":
-            raise InputError(f"{where}: has no {field}") from error
-        said = first["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
-        raise InputError(f"{where}: {field} is {reprlib.repr(first['input'])}; {said}") from error
+        raise InputError(f"{where}: {_fault(error, name)}") from error
+
+
+def checked_json(adapter: TypeAdapter[Checked], content: bytes) -> Checked:
+    """What the adapter makes of a file.
+
+    Raises:
+        ValueError: it is no JSON, something is missing, or is not what it must be; the text names the first field.
+    """
+    try:
+        return adapter.validate_json(content, strict=True)
+    except ValidationError as error:
+        raise ValueError(_fault(error, dotted)) from error
+
+
+def _fault(error: ValidationError, name: Callable[[Sequence[int | str]], str]) -> str:
+    """The first thing that is wrong: the field, its value, and what is expected."""
+    first = error.errors(include_url=False)[0]
+    field = name(first["loc"])
+    if first["type"] == "missing":
+        return f"has no {field}"
+    said = first["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+    return f"{field} is {reprlib.repr(first['input'])}; {said}" if field else said

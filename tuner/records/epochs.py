@@ -11,15 +11,37 @@ import math
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
-from tuner.trial import GB
+from pydantic import TypeAdapter
 
-EPOCHS = "epochs.jsonl"
-MEMORY = "memory_gb"  # in a line, where it is known
+from tuner.records.checking import Amount, Metric, TrialId, Whole, checked_json
+from tuner.trial import GB, EpochReport
+
 FLUSH_SECONDS = 1.0
-Line = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochLine:
+    """What a trial said after an epoch.
+
+    Attributes:
+        attempt: of the trial, from 1.
+        epoch: counts from 1; 0 as training begins.
+        at: when, in unix seconds.
+        metrics: by name; None where one was no finite number.
+        memory_gb: the most that its process had taken from its device by then, where that is known.
+    """
+
+    trial_id: TrialId
+    attempt: Whole
+    epoch: Whole
+    at: Amount
+    metrics: Mapping[str, Metric]
+    memory_gb: Amount | None = None
 
 
 class EpochLog:
@@ -36,27 +58,21 @@ class EpochLog:
         self._flushed = time.monotonic()
         self._mended = False
 
-    def add(
-        self,
-        trial_id: str,
-        attempt: int,
-        epoch: int,
-        metrics: Mapping[str, float],
-        memory_bytes: int | None = None,
-    ) -> None:
-        """Keeps what a trial said.
-
-        Args:
-            trial_id: which.
-            attempt: of the trial, from 1.
-            epoch: counts from 1; 0 as training begins.
-            metrics: by name; those that are not finite are written as null.
-            memory_bytes: the most that its process has taken from its device so far.
-        """
-        finite = {name: round(float(value), 6) if math.isfinite(value) else None for name, value in metrics.items()}
-        line: Line = {"trial_id": trial_id, "attempt": attempt, "epoch": epoch, "at": round(time.time(), 3)}
-        memory = {} if memory_bytes is None else {MEMORY: round(memory_bytes / GB, 4)}
-        self._lines.append(json.dumps({**line, "metrics": finite, **memory}))
+    def add(self, report: EpochReport, attempt: int) -> None:
+        """Keeps what a trial said in one of its attempts."""
+        line = {
+            "trial_id": report.trial_id,
+            "attempt": attempt,
+            "epoch": report.epoch,
+            "at": round(time.time(), 3),
+            "metrics": {
+                name: round(float(value), 6) if math.isfinite(value) else None
+                for name, value in report.metrics.items()
+            },
+        }
+        if report.memory_bytes is not None:
+            line["memory_gb"] = round(report.memory_bytes / GB, 4)
+        self._lines.append(json.dumps(line))
         if time.monotonic() >= self._flushed + FLUSH_SECONDS:
             self.flush()
 
@@ -74,52 +90,41 @@ class EpochLog:
             file.write(text.encode())
 
 
-def _ends_within_a_line(file: Any) -> bool:
-    """Whether a kill has left half a line, which must not take the next one with it."""
-    if file.seek(0, 2) == 0:
-        return False
-    file.seek(-1, 2)
-    return bool(file.read(1) != b"\n")
+def read_epochs(path: Path) -> list[EpochLine]:
+    """The lines of a study's ``epochs.jsonl`` in order, without damaged ones; none if it cannot be read."""
+    lines = []
+    with suppress(OSError):
+        for text in path.read_bytes().splitlines():
+            with suppress(ValueError):
+                lines.append(checked_json(_adapter(), text))
+    return lines
 
 
-def read_epochs(path: Path) -> list[Line]:
-    """The lines of a study's ``epochs.jsonl`` in order, without those that are not whole; none if it cannot be read.
-
-    Returns:
-        ``trial_id``, ``attempt``, ``epoch``, ``at`` (unix seconds) and ``metrics`` of each, and ``memory_gb``, the
-        peak so far, where it was known.
-    """
-    try:
-        content = path.read_bytes()
-    except OSError:
-        return []
-    return [line for line in map(_parse, content.splitlines()) if line]
-
-
-def histories(lines: Iterable[Line]) -> dict[str, dict[int, Line]]:
+def histories(lines: Iterable[EpochLine]) -> dict[str, dict[int, EpochLine]]:
     """By trial and epoch what was said last, without epochs that a later attempt has begun before.
 
     An attempt goes on where a checkpoint was kept, or begins anew, and what came after that no longer counts.
     """
-    found: dict[str, dict[int, Line]] = {}
+    found: dict[str, dict[int, EpochLine]] = {}
     attempts: dict[str, int] = {}
     for line in lines:
-        trial_id, epoch = line["trial_id"], int(line["epoch"])
-        own = found.setdefault(trial_id, {})
-        if attempts.get(trial_id) != line["attempt"]:
-            attempts[trial_id] = line["attempt"]
-            found[trial_id] = own = {each: kept for each, kept in own.items() if each <= epoch}
-        if line["metrics"]:
-            own[epoch] = line
+        own = found.setdefault(line.trial_id, {})
+        if attempts.get(line.trial_id) != line.attempt:
+            attempts[line.trial_id] = line.attempt
+            found[line.trial_id] = own = {epoch: kept for epoch, kept in own.items() if epoch <= line.epoch}
+        if line.metrics:
+            own[line.epoch] = line
     return found
 
 
-def _parse(text: bytes) -> Line | None:
-    try:
-        line = json.loads(text)
-        whole = isinstance(line["trial_id"], str) and isinstance(line["metrics"], dict)
-        whole = whole and all(isinstance(line[key], (int, float)) for key in ("attempt", "epoch", "at"))
-        whole = whole and isinstance(line.get(MEMORY, 0), (int, float))
-    except (ValueError, KeyError, TypeError):
-        return None
-    return line if whole else None
+def _ends_within_a_line(file: BinaryIO) -> bool:
+    """Whether a kill has left half a line, which must not take the next one with it."""
+    if file.seek(0, 2) == 0:
+        return False
+    file.seek(-1, 2)
+    return file.read(1) != b"\n"
+
+
+@cache
+def _adapter() -> TypeAdapter[EpochLine]:
+    return TypeAdapter(EpochLine)

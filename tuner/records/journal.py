@@ -17,9 +17,9 @@ from pathlib import Path
 
 from tuner.errors import InputError
 from tuner.records.attempts import BEFORE_METRICS, Attempt, parse_attempt
+from tuner.records.files import PARTIAL
 
 NUMBERED = 8  # so many damaged lines are named by their numbers
-PARTIAL = ".partial"  # ends the name of a file that is being written
 
 
 class Journal:

@@ -6,7 +6,7 @@ import csv
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,11 @@ from tuner.records.attempts import (
     Attempt,
     parse_attempt,
 )
+from tuner.records.files import ATTEMPTS, RESULTS
+from tuner.records.files import STUDY as STUDY_FILE
 from tuner.records.journal import read_attempts
 from tuner.records.row_queries import to_value
-from tuner.records.study_folder import ATTEMPTS, RESULTS
-from tuner.records.study_json import STUDY as STUDY_FILE
-from tuner.records.study_json import read_study, workloads
+from tuner.records.study_record import UNKNOWN, StudyRecord, read_study
 from tuner.workloads.built_in import BUILT_IN
 from tuner.workloads.lookup import find_workload
 
@@ -39,13 +39,13 @@ class Study:
         path: its folder, or the file of a table alone.
         name: the folder's; of a table the file's, or what its column ``study`` says.
         rows: one for each configuration that has ended once: its latest attempt, without what is missing.
-        about: the content of ``study.json``; empty where there is none.
+        about: what ``study.json`` says.
     """
 
     path: Path
     name: str
     rows: Sequence[Attempt]
-    about: Mapping[str, Any] = field(default_factory=dict)
+    about: StudyRecord = UNKNOWN
 
 
 def read_studies(paths: str | Path | Iterable[str | Path]) -> tuple[list[Study], list[str]]:
@@ -103,8 +103,8 @@ def metric_of(workload: str, rows: Sequence[Attempt], studies: Iterable[Study] =
     if workload in BUILT_IN:
         return find_workload(workload).metric
     for study in studies:
-        if workload in study.about.get("metrics", {}):
-            return str(study.about["metrics"][workload])
+        if workload in study.about.metrics:
+            return study.about.metrics[workload]
     own = (key for row in rows if row.workload == workload for key in row.metrics)
     return next((key for key in own if key.startswith("val_")), "")
 
@@ -128,11 +128,7 @@ def labels(studies: Sequence[Study]) -> list[str]:
 
 def data_print(study: Study, workload: str) -> str | None:
     """The fingerprint of a workload's data in a study, and of how they are split; None where it is not known."""
-    found = study.about.get("fingerprint")
-    if found is None:
-        return None
-    each = found if isinstance(found, list) else [found]
-    return dict(zip(workloads(study.about), each, strict=False)).get(workload)
+    return study.about.fingerprints.get(workload)
 
 
 def by_data(rows: Iterable[Attempt], prints: Mapping[str, str | None]) -> list[list[Attempt]]:
@@ -217,7 +213,7 @@ def _read_folder(path: Path) -> tuple[list[Study], list[str]]:
     if not rows:
         notes.append(f"{path}: no attempt has ended yet")
     known = (path / STUDY_FILE).exists()
-    about = read_study(path, "results") if known else {}
+    about = read_study(path, f"results {path}") if known else UNKNOWN
     if not known:
         notes.append(f"{path}: holds no {STUDY_FILE}: how its trials were run is not known")
     return [Study(path, path.resolve().name, rows, about)], notes

@@ -1,42 +1,23 @@
-"""What a study leaves: a journal of attempts, a CSV with a row for each trial, and the best weights.
-
-results/<time>-<workload>-<mode>/
-    attempts.jsonl            one line an attempt, the moment it ends: the truth
-    attempts.jsonl.corrupt    what a kill left of a line, if it did
-    results.csv               one row a trial, rewritten as a whole
-    study.json                command, versions, seed, devices, plan
-    best.pt                   the best trial's weights and configuration; of several workloads best-<workload>.pt each
-    checkpoints/              <trial_id>.pt of trials that have not ended for good, and <trial_id>.prune
-    epochs.jsonl              what trials said after their epochs; for curves, and no part of the results
-    tracebacks.log            the full text of errors, if there were any
-"""
+"""Writing a study's folder: the journal of attempts, the CSV with a row for each trial, and the best weights."""
 
 from __future__ import annotations
 
 import errno
-import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
-from tuner.errors import ExecutionError, InputError
+from tuner.errors import ExecutionError, InputError, option
 from tuner.records import journal
 from tuner.records.attempts import NOT_KEPT, Attempt, Times, to_csv
-from tuner.records.journal import PARTIAL, Journal
-from tuner.records.study_json import STUDY, read_study
+from tuner.records.files import ATTEMPTS, BEST, CHECKPOINTS, PARTIAL, PRUNE, RESULTS, STUDY, TRACEBACKS, best_name
+from tuner.records.journal import Journal
+from tuner.records.study_record import StudyRecord, read_study
 from tuner.trial import MemoryEstimate, Outcome, Status
-
-ATTEMPTS = "attempts.jsonl"
-RESULTS = "results.csv"
-BEST = "best.pt"
-TRAIN = "train.json"  # in the place of study.json, in the folder of a model that ``tune train`` has left
-CHECKPOINTS = "checkpoints"
-PRUNE = ".prune"  # a file there that asks a running trial to end, see ``tuner.execution.stop_requests``
-TRACEBACKS = "tracebacks.log"
 
 ENDED: tuple[Status, ...] = ("completed", "pruned", "diverged")  # such a trial never runs again
 # The journal has every line at once. The table is rewritten when so many seconds have passed, and so many times as
@@ -96,7 +77,7 @@ class StudyFolder:
         Raises:
             InputError: it holds no study, another run is writing there, or it cannot be written.
         """
-        read_study(path)
+        read_study(path, option("resume", str(path)))
         folder = cls.__new__(cls)
         try:
             folder._begin(path, metrics, Journal(path / ATTEMPTS))
@@ -169,14 +150,14 @@ class StudyFolder:
                 self._write_csv()
         return row
 
-    def describe(self, study: Mapping[str, Any]) -> None:
+    def describe(self, study: StudyRecord) -> None:
         """Writes ``study.json``.
 
         Raises:
             ExecutionError: it cannot be written.
         """
         with self._writing():
-            journal.replace_file(self.path / STUDY, (json.dumps(study, indent=2) + "\n").encode())
+            journal.replace_file(self.path / STUDY, study.to_json())
 
     def attempts(self) -> list[Attempt]:
         """Every line of the journal in order, also those of earlier runs."""
@@ -276,11 +257,6 @@ class StudyFolder:
             yield
         except OSError as error:
             raise ExecutionError(f"{self.path} can no longer be written: {error.strerror}") from error
-
-
-def best_name(workload: str) -> str:
-    """What the best weights of a workload are called, in a study of several."""
-    return f"best-{workload}.pt"
 
 
 def check_empty(path: Path) -> None:

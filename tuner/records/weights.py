@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import pickle
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.errors import InputError
-from tuner.records.study_folder import BEST, TRAIN, best_name
-from tuner.records.study_json import STUDY, classes
+from tuner.records.files import BEST, STUDY, TRAIN, best_name
+from tuner.records.study_record import read_study
+from tuner.records.training_record import read_training
+from tuner.workloads.built_in import BUILT_IN
 from tuner.workloads.lookup import WAS_OBJECT, Classes, find_workload
 from tuner.workloads.protocols import restore
 
@@ -42,7 +42,7 @@ def load_best(folder: str | Path, workload: WorkloadLike | None = None) -> nn.Mo
         content = torch.load(path, map_location="cpu", weights_only=True)
         if name not in (None, content["workload"]):
             raise InputError(f"{path} is of workload {content['workload']!r}, not {name!r}")
-        known = _classes(path.parent)
+        known = {} if content["workload"] in BUILT_IN else _classes(path.parent)
         if given is None and known.get(content["workload"], "") is None:
             raise InputError(
                 f"{path}: its workload {content['workload']} {WAS_OBJECT}: give it again: "
@@ -63,10 +63,9 @@ def load_best(folder: str | Path, workload: WorkloadLike | None = None) -> nn.Mo
 
 def _classes(folder: Path) -> Classes:
     """Where the user's own workloads are found, by what was written beside the weights."""
-    for name in (STUDY, TRAIN):
-        with suppress(OSError, ValueError):
-            return classes(json.loads((folder / name).read_bytes()))
-    return {}
+    if (folder / STUDY).exists():
+        return read_study(folder).classes
+    return read_training(folder).classes if (folder / TRAIN).exists() else {}
 
 
 def _best_file(folder: Path, workload: str | None) -> Path:

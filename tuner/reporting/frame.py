@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from tuner.errors import InputError
 from tuner.records.attempts import Attempt, attempts_of
 from tuner.records.row_queries import default_columns, head
 from tuner.records.seed_statistics import best_by_mean
-from tuner.records.study_json import read_study
+from tuner.records.study_record import read_study
 from tuner.reporting.figures.coordinates import parallel_coordinates
 from tuner.reporting.figures.curves import learning_curves
 from tuner.reporting.figures.effects import effects_plot
@@ -112,7 +112,7 @@ class StudyFrame(pd.DataFrame):
     def _study(self) -> tuple[StudyView, str]:
         """What the plots are made of, also where this table has only some of the trials; and its workload."""
         folder = Path(self._about(FOLDER))
-        metrics: Mapping[str, str] = read_study(folder, "the study's folder")["metrics"]
+        metrics = read_study(folder).metrics
         return read_study_view(folder, metrics, lambda _: ""), next(iter(metrics))
 
     def _about(self, key: str) -> str:

@@ -11,9 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tuner.errors import ParameterError, TunerError
-from tuner.records.epochs import EPOCHS
-from tuner.records.study_folder import ATTEMPTS
-from tuner.records.study_json import STUDY
+from tuner.records.files import ATTEMPTS, EPOCHS, STUDY
 from tuner.reporting.page.document import page_html
 from tuner.reporting.page.sections import main_html
 from tuner.reporting.study_view import StudyView

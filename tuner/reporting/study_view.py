@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tuner.records.attempts import Attempt
-from tuner.records.epochs import EPOCHS, Line, read_epochs
+from tuner.records.epochs import EpochLine, read_epochs
+from tuner.records.files import ATTEMPTS, EPOCHS
 from tuner.records.journal import read_attempts
 from tuner.records.row_queries import best_first
-from tuner.records.study_folder import ATTEMPTS
-from tuner.records.study_json import read_study
+from tuner.records.study_record import StudyRecord, read_study
 from tuner.trial import Device, title
 
 Again = Callable[[Attempt], str]
-DEVICE_FIELDS = tuple(Device.__dataclass_fields__)
 
 
 @dataclass(frozen=True)
@@ -24,10 +22,10 @@ class StudyView:
     """A study, finished or not."""
 
     name: str  # of its folder
-    study: Mapping[str, Any]  # what study.json holds
+    study: StudyRecord  # what study.json holds
     attempts: list[Attempt]  # the journal's lines, in order
     rows: list[Attempt]  # the latest attempt of each trial, each workload's best first
-    epochs: list[Line]
+    epochs: list[EpochLine]
     metrics: Mapping[str, str]  # what trials are compared by, by workload; smaller is better
     again: Again  # the command that runs a row's trial again
     notes: Sequence[str] = ()  # what could not be read, a line each
@@ -35,14 +33,13 @@ class StudyView:
     @property
     def total(self) -> int:
         """How many trials the study has, those that have not ended included."""
-        planned = len(self.study.get("configurations", ())) * int(self.study.get("seeds", 1))
-        return max(len(self.rows), planned)
+        return max(len(self.rows), len(self.study.configurations) * self.study.seeds)
 
     @property
-    def running(self) -> dict[str, Line]:
+    def running(self) -> dict[str, EpochLine]:
         """By trial id the last line of each trial whose running attempt has not ended."""
         ended = {(row.trial_id, row.attempts) for row in self.attempts}
-        return {line["trial_id"]: line for line in self.epochs if (line["trial_id"], line["attempt"]) not in ended}
+        return {line.trial_id: line for line in self.epochs if (line.trial_id, line.attempt) not in ended}
 
     @property
     def trial_names(self) -> dict[str, str]:
@@ -50,12 +47,12 @@ class StudyView:
 
         With several seeds also each configuration that has a row, by ``mean_id``.
         """
-        several, seeds = len(self.metrics) > 1, self.study.get("seeds", 1)
-        first = self.study.get("seed", 0)
+        several, seeds = len(self.metrics) > 1, self.study.seeds
+        first = self.study.seed or 0
         listed = [
-            title("", str(each.get("name")), several=False, seed=seed if seeds > 1 else None)
+            title("", str(each["name"]), several=False, seed=seed if seeds > 1 else None)
             for seed in range(first, first + seeds)
-            for each in self.study.get("configurations", ())
+            for each in self.study.configurations
         ]
         width = max(3, len(str(len(listed))))
         names = {f"t{number:0{width}d}": name for number, name in enumerate(listed, 1)}
@@ -74,11 +71,7 @@ class StudyView:
 
     def devices(self) -> list[tuple[Device, int]]:
         """The plan's devices, with what their trials divide between them, in bytes."""
-        plan = self.study.get("plan", {})
-        listed = [
-            Device(**{key: each[key] for key in DEVICE_FIELDS if key in each}) for each in plan.get("devices", ())
-        ]
-        return list(zip(listed, plan.get("budgets", ()), strict=False))
+        return list(zip(self.study.plan.devices, self.study.plan.budgets, strict=False))
 
 
 def mean_id(row: Attempt) -> str:
@@ -86,19 +79,19 @@ def mean_id(row: Attempt) -> str:
     return f"{row.workload}/{row.name}"
 
 
-def read_study_view(folder: Path, metrics: Mapping[str, str], again: Again, option: str = "DIR") -> StudyView:
+def read_study_view(folder: Path, metrics: Mapping[str, str], again: Again, where: str = "") -> StudyView:
     """Reads a study's folder, which a study may be writing at the same time.
 
     Args:
         folder: the study's.
         metrics: what a workload's trials are compared by.
         again: the command that runs a row's trial again.
-        option: by which the user named the folder, for messages.
+        where: how the user named the folder, for messages.
 
     Raises:
         InputError: it is not the folder of a study, or cannot be read.
     """
-    study = read_study(folder, option)
+    study = read_study(folder, where)
     attempts, notes = read_attempts(folder / ATTEMPTS)
     attempts = [row for row in attempts if row.workload in metrics]
     latest = {row.trial_id: row for row in attempts}

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
 import platform
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tuner.errors import InputError
 from tuner.placement.packing import Plan
 from tuner.records.attempts import Attempt
-from tuner.records.epochs import EPOCHS, read_epochs
+from tuner.records.epochs import read_epochs
+from tuner.records.files import ATTEMPTS, EPOCHS
 from tuner.records.journal import read_attempts
-from tuner.records.study_folder import ATTEMPTS, StudyFolder
-from tuner.records.study_json import AUTO_BATCH
+from tuner.records.study_folder import StudyFolder
+from tuner.records.study_record import PlanRecord, StudyRecord
 from tuner.reporting.plan_text import estimates_text, monitoring_text, plan_text
 from tuner.spec.settings import Settings
 from tuner.study.auto_batch import Sized
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def earlier_attempts(settings: Settings, study: Mapping[str, Any], described: Mapping[str, Any]) -> list[Attempt]:
+def earlier_attempts(settings: Settings, study: StudyRecord, described: StudyRecord) -> list[Attempt]:
     """The journal of the study that is gone on with; empty for a new one.
 
     Raises:
@@ -133,23 +133,21 @@ def open_folder(settings: Settings, tasks: Tasks, label: str, attempts: int, con
 
 def describe_study(
     folder: StudyFolder,
-    study: Mapping[str, Any],
-    described: Mapping[str, Any],
-    called: Mapping[str, Any],
+    study: StudyRecord,
+    described: StudyRecord,
     tried: Sequence[Trial],
     sized: Sized,
     plan: Plan,
     tasks: Tasks,
     settings: Settings,
     live: LiveSearch | None,
-) -> Mapping[str, Any]:
+) -> StudyRecord:
     """Writes what ``study.json`` says of a study that begins; of one that is gone on with, where that has changed.
 
     Args:
         folder: the study's.
-        study: what its ``study.json`` says; empty for a new study.
-        described: what makes the study the one that it is.
-        called: what the user called: ``command``, and its ``options``.
+        study: what its ``study.json`` says.
+        described: what makes the study the one that it is, with the command and the options that the user called.
         tried: the trials that are known by now.
         sized: the batches that were found for them.
         plan: how they share the devices.
@@ -160,12 +158,12 @@ def describe_study(
     Returns:
         What it says now.
     """
-    configurations = {"configurations": listed(tried, several=len(tasks) > 1)}
+    configurations = listed(tried, several=len(tasks) > 1)
     if not settings.resume:
-        about = {**described, **configurations, **_of_new(sized, plan, tasks, settings), **called}
-    elif live or len(configurations["configurations"]) > len(study.get("configurations", [])):
-        about = with_more_samples({**study, **configurations}, settings.num_samples)
-    elif settings.seeds > study.get("seeds", 1):
+        about = _begun(replace(described, configurations=configurations), sized, plan, tasks, settings)
+    elif live or len(configurations) > len(study.configurations):
+        about = with_more_samples(replace(study, configurations=configurations), settings.num_samples)
+    elif settings.seeds > study.seeds:
         about = with_more_seeds(study, tried, settings.seeds)
     else:
         return study
@@ -173,19 +171,20 @@ def describe_study(
     return about
 
 
-def _of_new(sized: Sized, plan: Plan, tasks: Tasks, settings: Settings) -> dict[str, Any]:
-    """What a study is begun with, and by what."""
+def _begun(described: StudyRecord, sized: Sized, plan: Plan, tasks: Tasks, settings: Settings) -> StudyRecord:
+    """What ``study.json`` says of a study that begins."""
     packages = ("torch", "ray", "numpy")
-    return {
-        AUTO_BATCH: sized.by_trial(),
-        "classes": classes_of([task.workload for task in tasks.values()]),
-        "metrics": metrics_of(tasks),
-        "data": describe(tasks),
-        "settings": how_it_runs(settings),
-        "plan": {**dataclasses.asdict(plan), "workers": plan.workers},
-        "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}},
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-    }
+    return replace(
+        described,
+        auto_batch=sized.by_trial(),
+        classes=classes_of([task.workload for task in tasks.values()]),
+        metrics=metrics_of(tasks),
+        data=describe(tasks),
+        settings=how_it_runs(settings),
+        plan=PlanRecord(**vars(plan), workers=plan.workers),
+        versions={"python": platform.python_version(), **{name: metadata.version(name) for name in packages}},
+        started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    )
 
 
 def _search_text(live: LiveSearch) -> str:

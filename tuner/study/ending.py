@@ -6,13 +6,14 @@ import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tuner.errors import TunerError
 from tuner.estimation import calibration
 from tuner.estimation.registry import can_be_calibrated
 from tuner.records.attempts import Attempt
-from tuner.records.study_folder import RESULTS
+from tuner.records.files import RESULTS
+from tuner.records.study_record import StudyRecord
 from tuner.reporting.console import print_table
 from tuner.reporting.result_tables import estimate_accuracy, has_seeds, print_averages, results_table
 from tuner.spec.settings import Settings
@@ -46,7 +47,7 @@ def learn_from(result: StudyResult, settings: Settings, console: Console) -> Non
 
 
 def write_report(
-    console: Console, result: StudyResult, metrics: Mapping[str, str], study: Mapping[str, Any]
+    console: Console, result: StudyResult, metrics: Mapping[str, str], study: StudyRecord
 ) -> Path | None:
     """Writes the study's page; what goes wrong with it costs a line, as the results are complete without it."""
     folder = result.folder
@@ -70,7 +71,7 @@ def print_end(
     console: Console,
     result: StudyResult,
     figures: Figures,
-    study: Mapping[str, Any],
+    study: StudyRecord,
     page: Path | None,
     *,
     tables: bool,
@@ -110,13 +111,13 @@ def _print_tables(console: Console, rows: Sequence[Attempt], metric: str) -> Non
         console.print(f"{len(others) - len(ran)} of {len(rows)} trials never started")
 
 
-def how_to_continue(folder: Path, study: Mapping[str, Any]) -> str:
+def how_to_continue(folder: Path, study: StudyRecord) -> str:
     """The command, or the call, that goes on with a study that was ended early.
 
     Args:
         folder: the study's.
-        study: the content of its ``study.json``.
+        study: what its ``study.json`` says.
     """
-    if study.get("options") and not needs_objects(study):
+    if study.options and not needs_objects(study):
         return f"go on with: {program()} --resume {shlex.quote(str(folder))}"
     return f"go on with: the same call, with resume={str(folder)!r} in place of output"

@@ -9,7 +9,7 @@ from typing import Any
 from tuner.errors import InputError
 from tuner.estimation.service import memory_key
 from tuner.records.attempts import Attempt
-from tuner.records.epochs import Line
+from tuner.records.epochs import EpochLine
 from tuner.search.configurations import configurations
 from tuner.search.searchers import Searcher, State
 from tuner.search.spaces import MAX_REJECTED_DRAWS
@@ -99,7 +99,7 @@ class LiveSearch:
         number, why = self.settings.num_samples, f", the last one because of {self.fault}" if self.fault else ""
         return f"search: ended after {len(self.trials)} of {number} trials, as it suggests none that can be used{why}"
 
-    def recall(self, trials: Sequence[Trial], ended: Mapping[str, Attempt], epochs: Iterable[Line]) -> None:
+    def recall(self, trials: Sequence[Trial], ended: Mapping[str, Attempt], epochs: Iterable[EpochLine]) -> None:
         """Tells the searcher again what it suggested before this process began, and what came of it.
 
         Args:
@@ -111,15 +111,15 @@ class LiveSearch:
             InputError: the searcher cannot be told.
         """
         self.trials = list(trials)
-        reports: dict[str, list[Line]] = {}
+        reports: dict[str, list[EpochLine]] = {}
         for line in epochs:
-            reports.setdefault(line["trial_id"], []).append(line)
+            reports.setdefault(line.trial_id, []).append(line)
         for trial in trials:
             self.searcher.recall(trial.trial_id, trial.config)
             for line in reports.get(trial.trial_id, []):
-                value = line["metrics"].get(self.workload.metric)
+                value = line.metrics.get(self.workload.metric)
                 if value is not None:
-                    self.searcher.report(trial.trial_id, line["epoch"], value)
+                    self.searcher.report(trial.trial_id, line.epoch, value)
             if row := ended.get(trial.trial_id):
                 self.tell(trial.trial_id, row.status, row.metrics.get(self.workload.metric))
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from tuner.errors import ExecutionError, InputError, option
 from tuner.execution.loop import Executor
 from tuner.records.attempts import Attempt
-from tuner.records.study_folder import BEST
-from tuner.records.study_json import STUDY
+from tuner.records.files import BEST, STUDY
 from tuner.reporting.console import make_console
 from tuner.spec.settings import Settings
 from tuner.spec.spelling import in_terminal

@@ -10,7 +10,8 @@ from tuner.execution.loop import Weights
 from tuner.integrations.trackers.threads import Trackers
 from tuner.placement.retry import Retry
 from tuner.records.attempts import Times
-from tuner.records.epochs import EPOCHS, EpochLog
+from tuner.records.epochs import EpochLog
+from tuner.records.files import EPOCHS
 from tuner.records.study_folder import StudyFolder
 from tuner.reporting.progress import StudyProgress
 from tuner.trial import DeviceLost, EpochReport, Outcome, Placement, Request
@@ -66,7 +67,7 @@ class Recorder:
         """A trial has begun to train, or finished an epoch."""
         self._reports[report.trial_id] = report
         attempt = self._placements[report.trial_id][0].trial.attempt
-        self._epochs.add(report.trial_id, attempt, report.epoch, report.metrics, report.memory_bytes)
+        self._epochs.add(report, attempt)
         self._progress.reported(report)
         self._trackers.reported(report)
         self._say(self._trackers.faults())

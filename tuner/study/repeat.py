@@ -6,13 +6,11 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from types import NoneType
-from typing import Any
 
 from tuner.records.attempts import Attempt
-from tuner.records.study_json import AUTO_BATCH, classes, workloads
+from tuner.records.study_record import StudyRecord
 from tuner.spec.settings import Settings
 from tuner.spec.spelling import arguments, in_terminal
 from tuner.study.selection import source_of
@@ -25,26 +23,25 @@ from tuner.workloads.lookup import Classes, find_workload
 ALONE = ("time_limit", "limit", "output", "resume", "max_workers", "tensorboard", "mlflow", "wandb")
 
 
-def how_to_repeat(study: Mapping[str, Any], row: Attempt, folder: Path, workload: Workload | None = None) -> str:
+def how_to_repeat(study: StudyRecord, row: Attempt, folder: Path, workload: Workload | None = None) -> str:
     """The command that runs a trial again; where no command can, the call that gives its study's best model.
 
     What a search suggested depends on what ran beside it, so such a trial is trained again by its record.
 
     Args:
-        study: the content of ``study.json``.
+        study: what ``study.json`` says.
         row: the trial's, as in the journal.
         folder: the study's.
         workload: the trial's, where it is at hand.
     """
-    if classes(study).get(row.workload, "") is None:
+    if study.classes.get(row.workload, "") is None:
         return load_best_call(folder, _constructor(workload))
-    if not isinstance(study.get("options"), Mapping):
+    if study.options is None:
         return load_best_call(folder)
-    settings = from_stored(study["options"])
+    settings = from_stored(study.options)
     if settings.search not in (None, "grid") or settings.space or not isinstance(settings.config, (str, NoneType)):
         return f"{program()} train --from {shlex.quote(str(folder))} --trial {row.trial_id}"
-    threads = study.get("plan", {}).get("threads")
-    return command(of_trial(settings_of_workload(settings, row, study), row, threads))
+    return command(of_trial(settings_of_workload(settings, row, study), row, study.plan.threads))
 
 
 def of_trial(settings: Settings, row: Attempt, threads: int | None) -> Settings:
@@ -69,7 +66,7 @@ def of_trial(settings: Settings, row: Attempt, threads: int | None) -> Settings:
     )
 
 
-def settings_of_workload(settings: Settings, row: Attempt, study: Mapping[str, Any]) -> Settings:
+def settings_of_workload(settings: Settings, row: Attempt, study: StudyRecord) -> Settings:
     """A study's settings as far as they are of one trial: of its workload, and with the batch that it was given.
 
     Args:
@@ -77,12 +74,12 @@ def settings_of_workload(settings: Settings, row: Attempt, study: Mapping[str, A
         row: the trial's, as in the journal.
         study: what ``study.json`` says.
     """
-    if len(workloads(study)) > 1:
-        settings = _of_workload(settings, row, classes(study))
-    batch = study.get(AUTO_BATCH, {}).get(row.trial_id)
+    if len(study.workloads) > 1:
+        settings = _of_workload(settings, row, study.classes)
+    batch = study.auto_batch.get(row.trial_id)
     if batch is None:
         return settings
-    key = find_workload(row.workload, classes(study)).memory_scales_with  # beside other trials it would be another
+    key = find_workload(row.workload, study.classes).memory_scales_with  # beside other trials it would be another
     others = [text for text in settings.overrides if text.partition("=")[0] != key]
     return settings.changed(overrides=[*others, f"{key}={batch}"])
 

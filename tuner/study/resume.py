@@ -16,11 +16,9 @@ from numpy.typing import NDArray
 from tuner.errors import InputError
 from tuner.placement.retry import Accumulated, Retry, RetryPolicy, next_attempt
 from tuner.records.attempts import Attempt
-from tuner.records.study_json import AUTO_BATCH
-from tuner.trial import ACCUMULATION, Request, Trial, is_auto, with_batch
+from tuner.records.study_record import StudyRecord
+from tuner.trial import ACCUMULATION, Config, Request, Trial, is_auto, with_batch
 from tuner.workloads.task import Tasks
-
-Study = Mapping[str, Any]
 
 
 def fingerprint(data: Any) -> str:
@@ -66,7 +64,7 @@ def _digest(kind: str, values: NDArray[np.uint8]) -> tuple[type[str], tuple[str]
 
 def description(
     tasks: Tasks, trials: Sequence[Trial], seed: int, seeds: int = 1, split_seed: int | None = None
-) -> dict[str, Any]:
+) -> StudyRecord:
     """What of a study is compared when it is gone on with.
 
     Workload and fingerprint are a list where there are several workloads; then each configuration has its own's name.
@@ -80,17 +78,17 @@ def description(
     """
     prints = [fingerprint(task.data) for task in tasks.values()]
     several = len(tasks) > 1
-    return {
-        "workload": list(tasks) if several else next(iter(tasks)),
-        "seed": seed,
-        "seeds": seeds,
-        "split_seed": seed if split_seed is None else split_seed,
-        "fingerprint": prints if several else prints[0],
-        "configurations": listed(trials, several=several),
-    }
+    return StudyRecord(
+        workload=list(tasks) if several else next(iter(tasks)),
+        seed=seed,
+        seeds=seeds,
+        split_seed=seed if split_seed is None else split_seed,
+        fingerprint=prints if several else prints[0],
+        configurations=listed(trials, several=several),
+    )
 
 
-def listed(trials: Sequence[Trial], *, several: bool) -> list[dict[str, Any]]:
+def listed(trials: Sequence[Trial], *, several: bool) -> list[Config]:
     """The configurations of a study's trials, with the key ``workload`` where there are several workloads."""
     return [
         {**({"workload": each.workload} if several else {}), "name": each.name, **each.config}
@@ -104,7 +102,7 @@ def of_first_seed(trials: Sequence[Trial]) -> list[Trial]:
     return [trial for trial in trials if trial.seed == first]
 
 
-def with_batches_of(study: Study, trials: Sequence[Trial]) -> list[Trial]:
+def with_batches_of(study: StudyRecord, trials: Sequence[Trial]) -> list[Trial]:
     """The trials of a study that is gone on with, with the batches that were found when it was begun.
 
     They are a configuration's, whatever the seed: trials of further seeds have them, too.
@@ -118,7 +116,7 @@ def with_batches_of(study: Study, trials: Sequence[Trial]) -> list[Trial]:
     ]
 
 
-def with_more_seeds(study: Study, trials: Sequence[Trial], seeds: int) -> dict[str, Any]:
+def with_more_seeds(study: StudyRecord, trials: Sequence[Trial], seeds: int) -> StudyRecord:
     """What ``study.json`` says from now on of a study that is gone on with, and with more seeds than before.
 
     Args:
@@ -128,17 +126,17 @@ def with_more_seeds(study: Study, trials: Sequence[Trial], seeds: int) -> dict[s
     """
     found = _batches(study, trials)
     batches = {each.trial_id: found[key] for each in trials if (key := (each.workload, each.name)) in found}
-    options = study.get("options")
-    stored = {**options, "seeds": seeds} if isinstance(options, Mapping) else options
-    settings = {**study.get("settings", {}), "seeds": seeds}
-    return {**study, "seeds": seeds, AUTO_BATCH: batches, "options": stored, "settings": settings}
+    return replace(_with_option(study, "seeds", seeds), seeds=seeds, auto_batch=batches)
 
 
-def with_more_samples(study: Study, number: int | None) -> dict[str, Any]:
+def with_more_samples(study: StudyRecord, number: int | None) -> StudyRecord:
     """What ``study.json`` says from now on of a search that is gone on with, and that may try so many."""
-    options, settings = study.get("options"), study.get("settings", {})
-    stored = {**options, "num_samples": number} if isinstance(options, Mapping) else options
-    return {**study, "options": stored, "settings": {**settings, "num_samples": number}}
+    return _with_option(study, "num_samples", number)
+
+
+def _with_option(study: StudyRecord, name: str, value: int | None) -> StudyRecord:
+    options = None if study.options is None else {**study.options, name: value}
+    return replace(study, options=options, settings={**study.settings, name: value})
 
 
 def ended(attempts: Sequence[Attempt], left: Sequence[Request]) -> dict[str, Attempt]:
@@ -152,39 +150,40 @@ def ended(attempts: Sequence[Attempt], left: Sequence[Request]) -> dict[str, Att
     return {row.trial_id: row for row in attempts if row.trial_id not in open_ids}
 
 
-def _batches(study: Study, trials: Sequence[Trial]) -> dict[tuple[str, str], int]:
+def _batches(study: StudyRecord, trials: Sequence[Trial]) -> dict[tuple[str, str], int]:
     """The batches that were found for a study, by workload and name."""
-    by_trial = study.get(AUTO_BATCH, {})
+    by_trial = study.auto_batch
     return {(each.workload, each.name): by_trial[each.trial_id] for each in trials if each.trial_id in by_trial}
 
 
-def check_same(study: Study, described: Mapping[str, Any], folder: str) -> None:
+def check_same(study: StudyRecord, described: StudyRecord, folder: str) -> None:
     """Refuses to go on with a study that was of something else.
 
     Raises:
         InputError: workload, data, configurations or seed are others; the text says which.
     """
-    study = {"seeds": 1, "split_seed": study.get("seed"), **study}  # one of an earlier version has one seed
-    for key in ("workload", "seed", "split_seed"):
-        if study.get(key) != described[key]:
-            raise InputError(
-                f"--resume {folder}: its {key} is {study.get(key)!r}, not {described[key]!r}; "
-                "start a new study for that"
-            )
+    compared = {
+        "workload": (study.workload, described.workload),
+        "seed": (study.seed, described.seed),
+        "split_seed": (study.data_seed, described.data_seed),
+    }
+    for key, (own, asked) in compared.items():
+        if own != asked:
+            raise InputError(f"--resume {folder}: its {key} is {own!r}, not {asked!r}; start a new study for that")
     _check_seeds(study, described, folder)
-    if study.get("fingerprint") != described["fingerprint"]:
+    if study.fingerprint != described.fingerprint:
         raise InputError(f"--resume {folder}: the data are others than its own; give it those by --data")
-    if study.get("configurations") != described["configurations"] and not _more_samples(study, described):
-        differ = _differing(study.get("configurations", []), described["configurations"])
+    if study.configurations != described.configurations and not _more_samples(study, described):
+        differ = _differing(study.configurations, described.configurations)
         raise InputError(f"--resume {folder}: its configurations are others{differ}; start a new study for these")
 
 
-def _more_samples(study: Study, described: Mapping[str, Any]) -> bool:
+def _more_samples(study: StudyRecord, described: StudyRecord) -> bool:
     """Whether it is a random search of one workload and seed, to which samples are added: their trials come last."""
-    own, asked = study.get("configurations", []), described["configurations"]
-    alone = isinstance(described["workload"], str) and described["seeds"] == 1 and not study.get(AUTO_BATCH)
+    own, asked = study.configurations, described.configurations
+    alone = len(described.workloads) == described.seeds == 1 and not study.auto_batch
     same_ids = len(str(len(asked))) <= max(3, len(str(len(own))))
-    random = study.get("settings", {}).get("search") == "random"
+    random = study.settings.get("search") == "random"
     return random and alone and same_ids and bool(asked[: len(own)] == own)
 
 
@@ -199,9 +198,9 @@ def _differing(own: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str, An
     return f" (in {before['name']} {key} is {before.get(key)!r}, not {now.get(key)!r})"
 
 
-def _check_seeds(study: Study, described: Mapping[str, Any], folder: str) -> None:
+def _check_seeds(study: StudyRecord, described: StudyRecord, folder: str) -> None:
     """Refuses fewer seeds, and so many more that trials would be called by other numbers."""
-    has, asked, configurations = study["seeds"], described["seeds"], len(described["configurations"])
+    has, asked, configurations = study.seeds, described.seeds, len(described.configurations)
     if asked < has:
         raise InputError(f"--resume {folder}: it has {has} seeds; give --seeds {has} or more")
     if asked > has and len(str(asked * configurations)) > max(3, len(str(has * configurations))):

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from tuner.errors import InputError, ParameterError
-from tuner.records.study_json import classes, workloads
+from tuner.records.study_record import StudyRecord
 from tuner.spec.settings import Settings
 from tuner.study.stored_options import CALL, from_stored, is_object
 from tuner.workloads.lookup import WAS_OBJECT, WorkloadLike, as_list, find_workload
 
 
-def resumed(study: Mapping[str, Any], settings: Settings, *, from_python: bool) -> Settings:
+def resumed(study: StudyRecord, settings: Settings, *, from_python: bool) -> Settings:
     """The settings of a study that is continued.
 
     The number of threads stays, as results depend on it; a limit of time is only ever one run's. A folder for results
     is kept only if it was given, so that it is refused.
 
     Args:
-        study: the content of ``study.json``.
+        study: what ``study.json`` says.
         settings: of this call.
         from_python: the user called ``run``.
 
@@ -28,16 +27,13 @@ def resumed(study: Mapping[str, Any], settings: Settings, *, from_python: bool) 
             none of the study's, or it was started from Python with data that are not known here.
     """
     folder, given = str(settings.resume), settings.given()
-    if study.get("options") is None and study.get("command") == CALL and from_python:
+    if study.options is None and study.command == CALL and from_python:
         _check_workloads(study, as_list(settings.workload), folder)
         return settings  # an earlier version kept none of these: they are all in the same call
-    stored = study.get("options")
-    if not isinstance(stored, Mapping):
-        again = study.get("command", "a Python program")
-        raise ParameterError(
-            "resume", folder, f"it was started by {again}", f"call that again with resume={folder!r}"
-        )
-    own = from_stored(stored)
+    if study.options is None:
+        again = f"call that again with resume={folder!r}"
+        raise ParameterError("resume", folder, f"it was started by {study.command}", again)
+    own = from_stored(study.options)
     asked = as_list(settings.workload) if "workload" in given else []
     _check_workloads(study, asked, folder)
     if "search" not in given and is_object(own.search):
@@ -51,21 +47,21 @@ def resumed(study: Mapping[str, Any], settings: Settings, *, from_python: bool) 
     if isinstance(settings.data, Mapping) and isinstance(own.data, Mapping):
         anew["data"] = {**own.data, **settings.data}
     of_one_run = dict.fromkeys(("output", "time_limit")) | {"dry_run": False}
-    threads = own.threads or study.get("plan", {}).get("threads")
+    threads = own.threads or study.plan.threads
     return own.changed(**{**of_one_run, "threads": threads, **given, **anew})
 
 
-def needs_objects(study: Mapping[str, Any]) -> bool:
+def needs_objects(study: StudyRecord) -> bool:
     """Whether only Python can continue a study, as it was given objects that no text finds again."""
-    return None in classes(study).values() or is_object((study.get("options") or {}).get("search"))
+    return None in study.classes.values() or is_object((study.options or {}).get("search"))
 
 
-def _check_workloads(study: Mapping[str, Any], asked: Sequence[WorkloadLike], folder: str) -> None:
+def _check_workloads(study: StudyRecord, asked: Sequence[WorkloadLike], folder: str) -> None:
     """Refuses workloads that are none of the study's, and to leave out what must be given again."""
-    known = classes(study)
+    known = study.classes
     names = [find_workload(each).name for each in asked if not (isinstance(each, str) and each in known)]
-    if names and not set(names) & set(workloads(study)):
-        rule = f"its workload is {study['workload']!r}, not {names if len(names) > 1 else names[0]!r}"
+    if names and not set(names) & set(study.workloads):
+        rule = f"its workload is {study.workload!r}, not {names if len(names) > 1 else names[0]!r}"
         raise InputError(ParameterError("resume", folder, rule).text + "; start a new study for that")
     for name, spec in known.items():
         if spec is None and name not in names:
@@ -77,15 +73,15 @@ def _check_workloads(study: Mapping[str, Any], asked: Sequence[WorkloadLike], fo
             )
 
 
-def _workloads(study: Mapping[str, Any], own: Settings, asked: Sequence[WorkloadLike]) -> object:
+def _workloads(study: StudyRecord, own: Settings, asked: Sequence[WorkloadLike]) -> object:
     """The study's own workloads, in the place of each the one that was given; or others, which are then refused.
 
     It is no change if all of them are given, or only those that must be given again.
     """
-    found = {find_workload(each, classes(study)).name: each for each in asked}
-    must = {name for name, spec in classes(study).items() if spec is None}
-    if set(found) not in (set(workloads(study)), must):
+    found = {find_workload(each, study.classes).name: each for each in asked}
+    must = {name for name, spec in study.classes.items() if spec is None}
+    if set(found) not in (set(study.workloads), must):
         return asked if len(asked) > 1 else asked[0]
-    named = {spec: name for name, spec in classes(study).items()}
+    named = {spec: name for name, spec in study.classes.items()}
     stored = [found.get(named.get(str(each), str(each)), each) for each in as_list(own.workload)]
     return stored if any(not isinstance(each, str) for each in stored) else own.workload

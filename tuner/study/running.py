@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tuner.errors import TunerError
 from tuner.estimation.feedback import StudyFeedback
@@ -16,8 +16,10 @@ from tuner.integrations.trackers.threads import Trackers
 from tuner.machine.interrupts import Interrupt, TimeLimitReached
 from tuner.placement.packing import Packer, Plan, need_bytes
 from tuner.placement.retry import Retry, next_attempt
-from tuner.records.epochs import EPOCHS, read_epochs
+from tuner.records.epochs import read_epochs
+from tuner.records.files import EPOCHS
 from tuner.records.study_folder import StudyFolder
+from tuner.records.study_record import StudyRecord
 from tuner.reporting.console import in_notebook
 from tuner.reporting.notebook import NotebookProgress
 from tuner.reporting.progress import StudyProgress
@@ -46,7 +48,7 @@ class Running:
     settings: Settings
     trials: Sequence[Trial]
     live: LiveSearch | None
-    study: Mapping[str, Any]
+    study: StudyRecord
 
     @property
     def whole(self) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import InputError, ParameterError, option
+from tuner.records.study_record import StudyRecord
 from tuner.search.configurations import configurations, mode_file, name_of, read_space, source_name
 from tuner.search.searchers import to_searcher
 from tuner.search.spaces import Space, draw, grid, parse_space
@@ -31,7 +32,7 @@ from tuner.workloads.task import Selection
 SELECTION = ("workload", "mode", "config", "only", "limit", "overrides")
 
 
-def choose_searched(settings: Settings, study: Mapping[str, Any]) -> tuple[list[Selection], str, LiveSearch | None]:
+def choose_searched(settings: Settings, study: StudyRecord) -> tuple[list[Selection], str, LiveSearch | None]:
     """What to try of each workload, what the list is called, and the search that goes on with it, if it is live.
 
     Args:
@@ -48,8 +49,8 @@ def choose_searched(settings: Settings, study: Mapping[str, Any]) -> tuple[list[
         selections, _ = choose(settings, settings.data_seed, listing=partial(_listing, settings))
         return selections, f"{search}-{label}", None
     workload, space, fixed = _one_space(settings)
-    before = study.get("configurations", [])
-    if study.get("options") and not same_selection(study, settings, (*SELECTION, "search", "space")):
+    before = study.configurations
+    if study.options and not same_selection(study, settings, (*SELECTION, "search", "space")):
         raise ParameterError("resume", settings.resume, "it searches another space", "start a new study for this one")
     if (settings.num_samples or 0) < len(before):
         rule = f"{settings.resume} has {len(before)} already: give no fewer"
@@ -64,11 +65,11 @@ def choose_searched(settings: Settings, study: Mapping[str, Any]) -> tuple[list[
     return selections, f"{settings.search_name}-{label}", live
 
 
-def same_selection(study: Mapping[str, Any], settings: Settings, names: Collection[str]) -> bool:
+def same_selection(study: StudyRecord, settings: Settings, names: Collection[str]) -> bool:
     """Whether these options are a study's own, as ``study.json`` has them."""
-    stored = study.get("options")
+    stored = study.options
     asked = json.loads(json.dumps({name: value for name, value in to_stored(settings).items() if name in names}))
-    return isinstance(stored, Mapping) and all(asked[name] == stored.get(name) for name in names)
+    return stored is not None and all(asked[name] == stored.get(name) for name in names)
 
 
 def _check(settings: Settings) -> None:

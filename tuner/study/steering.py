@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
 
 from tuner.estimation.feedback import StudyFeedback
-from tuner.records.epochs import Line
+from tuner.records.epochs import EpochLine
 from tuner.records.study_folder import StudyFolder
+from tuner.records.study_record import StudyRecord
 from tuner.search.schedulers import Scheduler, make_scheduler
 from tuner.study.live_search import LiveSearch, fitting, misfit_text, suggested
 from tuner.study.recorder import Recorder
@@ -42,10 +43,10 @@ class Pruning:
         self._workloads[trial.trial_id] = trial.workload
         self._epochs[trial.trial_id] = trial.epochs
 
-    def replay(self, epochs: Iterable[Line]) -> None:
+    def replay(self, epochs: Iterable[EpochLine]) -> None:
         """Takes note of what trials said before this process began."""
         for line in epochs:
-            self._note(line["trial_id"], line["epoch"], line["metrics"])
+            self._note(line.trial_id, line.epoch, line.metrics)
 
     def stops(self, report: EpochReport) -> bool:
         """Whether a trial is to be stopped; never after its last epoch.
@@ -85,7 +86,7 @@ class Steering:
         recorder: Recorder,
         feedback: StudyFeedback,
         folder: StudyFolder,
-        study: Mapping[str, Any],
+        study: StudyRecord,
     ) -> None:
         """Begins with the trials that the study was planned by.
 
@@ -126,7 +127,7 @@ class Steering:
         while request := suggested(live, self._tasks, self._devices):
             self._feedback.add(request.trial, live.estimates.raw[request.trial.trial_id])
             self._pruning.add(request.trial)
-            self._folder.describe({**self._study, "configurations": listed(live.trials, several=False)})
+            self._folder.describe(replace(self._study, configurations=listed(live.trials, several=False)))
             if fitting([request], self._whole, self._tasks, live.settings)[0]:
                 self._least = min(self._least, request.need_bytes)
                 self._recorder.add(request)

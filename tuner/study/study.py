@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tuner.errors import option
 from tuner.execution.loop import Executor
 from tuner.integrations.trackers.selection import choose_trackers
 from tuner.machine.interrupts import Immediate, orderly
 from tuner.records.row_queries import best_first
 from tuner.records.study_folder import check_unused
-from tuner.records.study_json import AUTO_BATCH, read_study
+from tuner.records.study_record import UNKNOWN, read_study
 from tuner.reporting.console import in_notebook, make_console
 from tuner.reporting.notebook import import_quietly
 from tuner.spec.settings import Settings
@@ -76,11 +78,12 @@ def run_study(
         import_quietly()
     interrupt = Immediate(settings.time_limit_seconds)
     console = make_console()
-    study: Mapping[str, Any] = read_study(Path(settings.resume)) if settings.resume else {}
+    resumed = settings.resume
+    study = read_study(Path(resumed), option("resume", resumed)) if resumed else UNKNOWN
     if settings.resume and not settings.dry_run:
         check_unused(Path(settings.resume))  # a plan of what cannot begin would be for nothing
     trials = to_trials(selections, settings)
-    if study.get(AUTO_BATCH) or any(is_auto(trial.config) for trial in trials):
+    if study.auto_batch or any(is_auto(trial.config) for trial in trials):
         settings = packed_uniformly(settings)
     trials = with_batches_of(study, trials)
     tasks = load_tasks(selections)
@@ -109,8 +112,8 @@ def run_study(
         interrupt.check_signals()  # one that came where Python drops exceptions
         folder = open_folder(settings, tasks, label, len(attempts), console)
         with closing(folder):
-            called = {"command": command, "options": options}
-            study = describe_study(folder, study, described, called, tried, sized, plan, tasks, settings, live)
+            described = replace(described, command=command, options=options)
+            study = describe_study(folder, study, described, tried, sized, plan, tasks, settings, live)
             running = Running(tasks, requests, misfits, estimates, plan, folder, settings, tried, live, study)
             broken = run_to_the_end(running, executor, console, interrupt, trackers)
             attempts = folder.attempts()

@@ -47,8 +47,8 @@ def test_event_files_hold_the_figures_of_the_csv_and_of_every_epoch(tmp_path: Pa
         run = read(tmp_path / "out", row["trial_id"])
         for name in ("val_loss", "test_loss", "best_epoch", "duration_s", "peak_memory_gb", "gpu_fraction"):
             assert curve(run, name) == {3: single(row[name])}
-        own = {line["epoch"]: line for line in lines if line["trial_id"] == row["trial_id"] and line["metrics"]}
-        assert curve(run, "epoch/val_loss") == {step: single(own[step]["metrics"]["val_loss"]) for step in (1, 2, 3)}
+        own = {line.epoch: line for line in lines if line.trial_id == row["trial_id"] and line.metrics}
+        assert curve(run, "epoch/val_loss") == {step: single(own[step].metrics["val_loss"]) for step in (1, 2, 3)}
         assert curve(run, "memory/taken_gb") == {step: single(own[step]["memory_gb"]) for step in (1, 2, 3)}
         assert list(curve(run, "memory/share_gb").values()) == [single(0.1)] * 3
 
@@ -78,8 +78,8 @@ def test_a_study_that_is_gone_on_with_has_every_epoch_once(tmp_path: Path) -> No
     assert curve(run, "test_loss") == {3: single(rows(tmp_path / "out")[1]["test_loss"])}
     assert curve(run, "epoch/train_loss")[1] == single(
         [
-            line["metrics"]["train_loss"]
+            line.metrics["train_loss"]
             for line in read_epochs(tmp_path / "out" / "epochs.jsonl")
-            if line["epoch"] == 1 and line["metrics"]
+            if line.epoch == 1 and line.metrics
         ][-1]
     )

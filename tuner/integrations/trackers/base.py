@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tuner.records.attempts import AFTER_METRICS, Attempt
-from tuner.records.epochs import MEMORY, Line
+from tuner.records.epochs import EpochLine
 from tuner.trial import GB, ConfigValue, EpochReport, Trial
 
 Figures = dict[str, float]
@@ -83,9 +83,9 @@ def epoch_figures(report: EpochReport, share_bytes: int) -> Figures:
     return {**metrics, **taken, SHARE: round(share_bytes / GB, 4)}
 
 
-def line_figures(line: Line) -> Figures:
+def line_figures(line: EpochLine) -> Figures:
     """The same from a line of ``epochs.jsonl``, which does not have the share."""
-    named = {**{EPOCH + name: value for name, value in line["metrics"].items()}, TAKEN: line.get(MEMORY)}
+    named = {**{EPOCH + name: value for name, value in line.metrics.items()}, TAKEN: line.memory_gb}
     return {name: float(value) for name, value in named.items() if isinstance(value, (int, float))}
 
 

@@ -8,18 +8,19 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 
 from tuner.integrations.trackers.base import Figures, TrackedStudy, TrackedTrial, Tracker, epoch_figures, line_figures
 from tuner.records.attempts import Attempt
-from tuner.records.epochs import EPOCHS, histories, read_epochs
+from tuner.records.epochs import histories, read_epochs
+from tuner.records.files import EPOCHS
+from tuner.records.study_record import StudyRecord
 from tuner.trial import EpochReport, Placement
 
 CLOSE_SECONDS = 30.0
-ID_KEYS = ("started", "command", "fingerprint")  # of study.json: they never change
 
 
 class Trackers:
@@ -40,7 +41,7 @@ class Trackers:
         for thread in self._threads:
             thread.tracker.connect()
 
-    def open(self, folder: Path, study: Mapping[str, object]) -> None:
+    def open(self, folder: Path, study: StudyRecord) -> None:
         """A study begins or is resumed; ``study`` is the content of its ``study.json``."""
         if not self._threads:
             return
@@ -143,7 +144,7 @@ class _TrackerThread:
                 self.faults.put(f"{self.tracker.name}: {text[:300]}; it gets nothing more, the study goes on")
 
 
-def study_id(study: Mapping[str, object]) -> str:
+def study_id(study: StudyRecord) -> str:
     """Twelve letters that identify a study to trackers, also after it is resumed."""
-    text = json.dumps([study.get(key) for key in ID_KEYS])
+    text = json.dumps([study.started, study.command, study.fingerprint])  # they never change
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()

@@ -78,9 +78,9 @@ def _by_trial(study: StudyView, metric: str) -> dict[str, dict[int, float]]:
     """The metric by trial and epoch: of several attempts the later one's."""
     found: dict[str, dict[int, float]] = {}
     for line in study.epochs:
-        value = line["metrics"].get(metric)
+        value = line.metrics.get(metric)
         if isinstance(value, (int, float)):
-            found.setdefault(line["trial_id"], {})[int(line["epoch"])] = value
+            found.setdefault(line.trial_id, {})[line.epoch] = value
     return found
 
 

@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
-from tuner.records.journal import PARTIAL
+from tuner.records.files import PARTIAL
 from tuner.reporting.figures.style import COLOURS, DARK, FONT
 from tuner.reporting.page.parts import json_block
 from tuner.reporting.page.sections import main_html

@@ -51,12 +51,12 @@ def _head(study: StudyView) -> str:
     known = [("Trials", _counts(study)), *_times(study)]
     for device, budget in study.devices()[:DEVICES]:
         known.append((device.label, f"{device.name}, {budget / GB:.1f} GB for trials"))
-    if data := about.get("data"):
+    if data := about.data:
         known.append(("Data", str(data)))
     return (
         f'<header><p class="kicker">tuner study</p><h1>{escape(study.name)}</h1>{_bar(study)}'
         f"{facts(known)}{_running(study)}{''.join(f'<p>Note: {escape(note)}</p>' for note in study.notes)}"
-        f"{command('Command', str(about.get('command', '')))}</header>"
+        f"{command('Command', about.command)}</header>"
     )
 
 
@@ -77,7 +77,7 @@ def _by_status(study: StudyView) -> list[tuple[str, int]]:
 def _times(study: StudyView) -> list[tuple[str, str]]:
     found = []
     with suppress(ValueError):
-        started = datetime.fromisoformat(str(study.study.get("started", "")))
+        started = datetime.fromisoformat(study.study.started)
         found.append(("Started", f"{started.day} {started:%B %Y, %H:%M}"))
     if bars := to_bars(study.attempts):
         took = max(bar.end for bar in without_pauses(bars)[0])
@@ -96,7 +96,7 @@ def _bar(study: StudyView) -> str:
 def _running(study: StudyView) -> str:
     names = study.trial_names
     ended = {row.trial_id for row in study.rows if row.status != "interrupted"}
-    lines = [(names.get(each, each), line["epoch"]) for each, line in study.running.items() if each not in ended]
+    lines = [(names.get(each, each), line.epoch) for each, line in study.running.items() if each not in ended]
     if not lines or len(study.rows) >= study.total:
         return ""
     shown = ", ".join(f"{name} (after epoch {epoch})" for name, epoch in lines[:RUNNING])
@@ -196,6 +196,6 @@ def _comparison(study: StudyView, workload: str) -> str:
 
 
 def _foot(study: StudyView) -> str:
-    versions = study.study.get("versions", {})
+    versions = study.study.versions
     listed = ", ".join(f"{name} {version}" for name, version in versions.items())
     return f"<footer><p>Made by tuner from attempts.jsonl and epochs.jsonl. {escape(listed)}</p></footer>"

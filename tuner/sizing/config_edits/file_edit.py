@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tuner.errors import ExecutionError, InputError, option
 from tuner.records import journal
+from tuner.records.files import PARTIAL
 from tuner.sizing.config_edits.places import A_VALUE, FORMATS, Document, Place, new_text, replaceable
 from tuner.sizing.config_edits.toml_document import TomlDocument
 from tuner.sizing.config_edits.yaml_document import YamlDocument
@@ -140,7 +141,7 @@ def _check(edits: Sequence[FileEdit], changing: Mapping[Path, FileEdit]) -> None
 
 def _stage(target: Path, text: str) -> Path:
     """Writes a file beside another, with its permissions, under a name that nobody has."""
-    descriptor, name = tempfile.mkstemp(journal.PARTIAL, f".{target.name}.", target.parent)
+    descriptor, name = tempfile.mkstemp(PARTIAL, f".{target.name}.", target.parent)
     path = Path(name)
     try:
         with open(descriptor, "wb", buffering=0) as file:

@@ -69,11 +69,11 @@ def versions() -> dict[str, str]:
 def _reasons(past: PastTrial, device: Device) -> list[str]:
     """What may have made the figures others."""
     reasons = []
-    known = past.study.get("versions", {})
+    known = past.study.versions
     others = [f"{name} {known.get(name)}" for name, now in versions().items() if known.get(name) != now]
     if others:
         reasons.append(f"the study ran with {', '.join(others)}")
-    names = [each["name"] for each in past.study["plan"]["devices"]]
+    names = [each.name for each in past.study.plan.devices]
     if device.name not in names:
         reasons.append(f"the study ran on {', '.join(dict.fromkeys(names))}")
     if device.kind == "cuda":

@@ -7,10 +7,11 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tuner.errors import ExecutionError, InputError
 from tuner.records.journal import replace_file
+from tuner.records.training_record import TrainingRecord
 from tuner.study.retraining.figures import versions, written_figures
 from tuner.study.retraining.run import Run
 from tuner.trial import Device
@@ -43,7 +44,7 @@ def make_folder(output: str | None, workload: str) -> Path:
 
 def about_it(
     command: str, run: Run, source: str, device: Device, fitted: Fit, broken: bool, began: float
-) -> dict[str, Any]:
+) -> TrainingRecord:
     """What ``train.json`` holds.
 
     Args:
@@ -56,27 +57,27 @@ def about_it(
         began: when it began, in unix seconds.
     """
     past, trial = run.past, run.trial
-    return {
-        "command": command,
-        "status": "interrupted" if broken else "completed",
-        "study": str(past.folder),
-        "trial": trial.trial_id,
-        "workload": trial.workload,
-        "classes": classes_of([past.workload]),
-        "name": trial.name,
-        "seed": trial.seed,
-        "config": dict(trial.config),
-        "epochs": run.last_epoch,
-        "all_data": run.all_data,
-        "data": source,
-        "device": device.label,
-        "threads": run.threads,
-        "metrics": written_figures(fitted),
-        "study_metrics": past.metrics,
-        "versions": versions(),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(began)),
-        "duration_s": round(time.time() - began, 3),
-    }
+    return TrainingRecord(
+        command=command,
+        status="interrupted" if broken else "completed",
+        study=str(past.folder),
+        trial=trial.trial_id,
+        workload=trial.workload,
+        classes=classes_of([past.workload]),
+        name=trial.name,
+        seed=trial.seed,
+        config=trial.config,
+        epochs=run.last_epoch,
+        all_data=run.all_data,
+        data=source,
+        device=device.label,
+        threads=run.threads,
+        metrics=written_figures(fitted),
+        study_metrics=past.metrics,
+        versions=versions(),
+        started=time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(began)),
+        duration_s=round(time.time() - began, 3),
+    )
 
 
 def save(folder: Path, files: Mapping[str, bytes]) -> None:

@@ -9,12 +9,12 @@ from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.errors import InputError
+from tuner.errors import InputError, option
 from tuner.records.attempts import Attempt
+from tuner.records.files import ATTEMPTS, STUDY
 from tuner.records.journal import read_attempts
 from tuner.records.seed_statistics import best_by_mean
-from tuner.records.study_folder import ATTEMPTS
-from tuner.records.study_json import STUDY, classes, read_study, workloads
+from tuner.records.study_record import StudyRecord, read_study
 from tuner.spec.settings import DEFAULT_DATA
 from tuner.study.resume import fingerprint
 from tuner.study.selection import chosen_before, source_of
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 Values = Mapping[str, float]  # of each trial's metric, by its id
 BEST_TRIAL = "best"
-NEEDED = ("seed", "plan", "fingerprint")  # of study.json
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class PastTrial:
     """
 
     folder: Path
-    study: Mapping[str, Any]
+    study: StudyRecord
     row: Attempt
     chosen: str = ""
     accumulations: tuple[int, ...] = (1,)
@@ -57,7 +56,7 @@ class PastTrial:
     @property
     def workload(self) -> Workload:
         """What it trained."""
-        return self.given or find_workload(self.row.workload, classes(self.study))
+        return self.given or find_workload(self.row.workload, self.study.classes)
 
     @property
     def config(self) -> Config:
@@ -78,13 +77,14 @@ class PastTrial:
     @property
     def threads(self) -> int:
         """CPU threads that the study's trials computed with."""
-        return int(self.study["plan"]["threads"])
+        return self.study.plan.threads or 1
 
     @property
     def source(self) -> str:
         """Where the study had the workload's data."""
-        given = self.study["options"].get("data", DEFAULT_DATA)
-        return source_of(given, self.row.workload, classes(self.study)) or self.workload.default_data
+        given = (self.study.options or {}).get("data", DEFAULT_DATA)
+        assert isinstance(given, (str, Mapping))
+        return source_of(given, self.row.workload, self.study.classes) or self.workload.default_data
 
     def load_data(self, source: str | None) -> Any:
         """The data, split as the study had them.
@@ -107,20 +107,18 @@ class PastTrial:
 
     def has_data(self, data: Any) -> bool:
         """Whether these are the study's data; they may lie in a folder of another name."""
-        prints = self.study["fingerprint"]
-        if isinstance(prints, list):
-            prints = prints[workloads(self.study).index(self.row.workload)]
+        prints = self.study.fingerprints.get(self.row.workload)
         if prints == fingerprint(data):
             return True
         named = is_dataclass(data) and not isinstance(data, type) and hasattr(data, "name")
         return named and prints == fingerprint(replace(data, name=Path(self.source).name))
 
     def _chosen(self, source: str) -> Any:
-        name, options = self.row.workload, self.study["options"]
+        name, options = self.row.workload, self.study.options or {}
         skip_bad = bool(options.get("skip_bad")) and self.workload.skips_bad_files
-        split_seed = self.study.get("split_seed", self.study["seed"])
+        split_seed = self.study.data_seed
         entry = {**self.row.config, "name": self.row.name}
-        return chosen_before([entry], [name], source, split_seed, skip_bad, classes(self.study), [self.workload])
+        return chosen_before([entry], [name], source, split_seed, skip_bad, self.study.classes, [self.workload])
 
 
 def find_trial(folder: Path, wanted: str, workload: WorkloadLike | None, seed: int | None) -> PastTrial:
@@ -139,16 +137,17 @@ def find_trial(folder: Path, wanted: str, workload: WorkloadLike | None, seed: i
     Raises:
         InputError: there is no such study or trial, more than one is meant, or the study's data are not at hand.
     """
-    study = read_study(folder, "--from")
-    if not isinstance(study.get("options"), Mapping):
-        what = "options that were not kept" if study.get("command") == CALL else "data that are not at hand here"
+    study = read_study(folder, option("study", str(folder)))
+    if study.options is None:
+        what = "options that were not kept" if study.command == CALL else "data that are not at hand here"
         raise InputError(
-            f"--from {folder}: it was started by {study.get('command', 'a Python program')}, with {what}: "
+            f"--from {folder}: it was started by {study.command}, with {what}: "
             f"tuner.load_best({str(folder)!r}) gives its best model"
         )
-    if missing := [key for key in NEEDED if key not in study]:
+    needed = {"seed": study.seed, "plan": study.plan.threads, "fingerprint": study.fingerprint}
+    if missing := [key for key, value in needed.items() if value is None]:
         raise InputError(f"--from {folder}: its {STUDY} has no {missing[0]!r}: it is of another version of tuner")
-    names = workloads(study)
+    names = study.workloads
     name, given = _named_workload(study, workload)
     if name is not None and name not in names:
         raise InputError(f"--workload {name}: the study in {folder} is of {', '.join(names)}")
@@ -168,22 +167,22 @@ def find_trial(folder: Path, wanted: str, workload: WorkloadLike | None, seed: i
     return PastTrial(folder, study, row, chosen, accumulations, notes, given)
 
 
-def _named_workload(study: Mapping[str, Any], wanted: WorkloadLike | None) -> tuple[str | None, Workload | None]:
+def _named_workload(study: StudyRecord, wanted: WorkloadLike | None) -> tuple[str | None, Workload | None]:
     """The name of the workload that is meant, and itself, where it is given and not only named."""
-    wanted = next((name for name, spec in classes(study).items() if spec == wanted is not None), wanted)
+    wanted = next((name for name, spec in study.classes.items() if spec == wanted is not None), wanted)
     if wanted is None or (isinstance(wanted, str) and ":" not in wanted):
         return wanted, None
     found = find_workload(wanted)
     return found.name, found
 
 
-def _metric(folder: Path, study: Mapping[str, Any], name: str, given: Workload | None) -> str:
-    if given is None and classes(study).get(name, "") is None:
+def _metric(folder: Path, study: StudyRecord, name: str, given: Workload | None) -> str:
+    if given is None and study.classes.get(name, "") is None:
         raise InputError(
             f"--from {folder}: its workload {name} {WAS_OBJECT}: give it again, from Python: "
             f"tuner.train({str(folder)!r}, workload=…)"
         )
-    return (given or find_workload(name, classes(study))).metric
+    return (given or find_workload(name, study.classes)).metric
 
 
 def _best(

@@ -1,0 +1,165 @@
+"""``study.json``: what a study is made of, and by what it was begun."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, PlainValidator, TypeAdapter
+
+from tuner.errors import InputError
+from tuner.records.checking import CheckedValue, Name, Text, TrialId, Whole, as_name, as_text, checked_json
+from tuner.records.files import STUDY
+from tuner.trial import ConfigValue, Device
+
+RESTORE = "restore it from a copy, or start a new study"
+
+
+def _named(values: Mapping[str, ConfigValue]) -> Mapping[str, ConfigValue]:
+    if not isinstance(values.get("name"), str):
+        raise ValueError("expected a configuration with a name")
+    return values
+
+
+def _count(value: int) -> int:
+    if not 1 <= value <= 1_000_000:
+        raise ValueError("expected a number from 1 to 1,000,000")
+    return value
+
+
+def _texts(value: object) -> str | list[str]:
+    return [as_text(each) for each in value] if isinstance(value, list) else as_text(value)
+
+
+def _names(value: object) -> str | list[str]:
+    if value == []:
+        raise ValueError("expected a name")
+    return [as_name(each) for each in value] if isinstance(value, list) else as_name(value)
+
+
+def _device(device: Device) -> Device:
+    if not 0 <= max(device.total_bytes, device.free_bytes, device.cores) < 2**63:
+        raise ValueError("expected a device")
+    return device
+
+
+# A text of one workload, a list where there are several.
+Names = Annotated[str | list[str], PlainValidator(_names)]
+Texts = Annotated[str | list[str], PlainValidator(_texts)]
+Named = Annotated[Mapping[str, CheckedValue], AfterValidator(_named)]
+Count = Annotated[Whole, AfterValidator(_count)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRecord:
+    """How the trials shared the devices when the study was begun."""
+
+    devices: Sequence[Annotated[Device, AfterValidator(_device)]] = field(default_factory=list)
+    buffer_bytes: int = 0
+    budgets: Sequence[Whole] = field(default_factory=list)
+    packing: str = ""
+    footprint_bytes: int = 0
+    fits: Sequence[int] = field(default_factory=list)
+    expected: Sequence[int] = field(default_factory=list)
+    slots: Sequence[int] = field(default_factory=list)
+    threads: Count | None = None
+    bound: str = ""
+    workers: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyRecord:
+    """What ``study.json`` says of a study, in its order.
+
+    Attributes:
+        workload: a name; a list of them where there are several.
+        seed: the first of the seeds.
+        fingerprint: of the data, and of how they are split; a list where there are several workloads.
+        configurations: each with its name, and with its workload where there are several.
+        auto_batch: the batch size that was chosen for each trial that left it open, by trial id.
+        classes: where workloads are found that are not built in: ``module:Class`` by name, None for no module.
+        metrics: what a workload's trials are compared by, by workload.
+        data: the data sets in a few words.
+        settings: all options as the study used them.
+        command: what the user called.
+        options: those that make the study again; None if only the same call does.
+    """
+
+    workload: Names
+    seed: Whole | None = None
+    seeds: Count = 1
+    split_seed: Whole | None = None
+    fingerprint: Texts | None = None
+    configurations: Sequence[Named] = field(default_factory=list)
+    auto_batch: Mapping[TrialId, Whole] = field(default_factory=dict)
+    classes: Mapping[str, str | None] = field(default_factory=dict)
+    metrics: Mapping[str, Name] = field(default_factory=dict)
+    data: Text | None = None
+    settings: Mapping[str, object] = field(default_factory=dict)
+    plan: PlanRecord = PlanRecord()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    started: Text = ""
+    command: Text = "a Python program"
+    options: Mapping[str, object] | None = None
+
+    @property
+    def workloads(self) -> list[str]:
+        """The names of its workloads."""
+        return [self.workload] if isinstance(self.workload, str) else self.workload
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """The fingerprint of each workload's data, where it is known."""
+        known = [self.fingerprint] if isinstance(self.fingerprint, str) else self.fingerprint or []
+        return dict(zip(self.workloads, known, strict=False))
+
+    @property
+    def data_seed(self) -> int:
+        """The seed by which the data are split."""
+        return self.split_seed if self.split_seed is not None else self.seed or 0
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a ``study.json`` at all."""
+        return self.workload != []
+
+    def to_json(self) -> bytes:
+        """The content of ``study.json``."""
+        return (json.dumps(asdict(self), indent=2) + "\n").encode()
+
+
+UNKNOWN = StudyRecord(workload=[])  # a new study, and one whose ``study.json`` is not there
+
+
+def read_study(folder: Path, where: str = "") -> StudyRecord:
+    """What ``study.json`` says of a study.
+
+    Args:
+        folder: the study's.
+        where: how the user named it, for messages.
+
+    Raises:
+        InputError: the folder is not there, it is not a study's, or something in the file is not what it must be.
+    """
+    where = where or str(folder)
+    try:
+        content = (folder / STUDY).read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        missing = f"holds no {STUDY}" if folder.is_dir() else "is no folder"
+        what = missing if folder.exists() else "there is no such folder"
+        raise InputError(f"{where}: {what}; give the folder of a study") from error
+    except OSError as error:
+        raise InputError(f"{where}: {STUDY} cannot be read: {error.strerror}") from error
+    try:
+        return checked_json(_adapter(), content)
+    except ValueError as error:
+        raise InputError(f"{where}: {STUDY} is damaged ({error}); {RESTORE}") from error
+
+
+@cache
+def _adapter() -> TypeAdapter[StudyRecord]:
+    return TypeAdapter(StudyRecord)
