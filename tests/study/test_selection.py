@@ -181,7 +181,10 @@ def test_what_a_study_has_tried_is_chosen_again() -> None:
     assert (len(toy.configurations), wide.configurations[0].values["width"]) == (1, 2)
 
 
-def repeated(settings: Settings, row: Attempt, study: StudyRecord = StudyRecord(workload="toy")) -> str:
+ALONE = StudyRecord(workload="toy")
+
+
+def repeated(settings: Settings, row: Attempt, study: StudyRecord = ALONE) -> str:
     own = settings_of_workload(settings, row, study)
     return command(of_trial(own, row, 1)).partition(" -m tuner ")[2]
 
