@@ -28,7 +28,7 @@ from tuner.datasets.synthetic import synthetic_ratings
 from tuner.datasets.synthetic_trees import synthetic_trees
 from tuner.datasets.trees import TreeData, build
 from tuner.machine.devices import ram_device
-from tuner.records.attempts import Row
+from tuner.records.attempts import Line
 from tuner.search.configurations import complete
 from tuner.sizing.choices import Chosen, Goal
 from tuner.sizing.profile import profiled
@@ -130,7 +130,7 @@ def choose(case: Case, task: TrainingTask, safety_margin: float, profile: bool) 
 
 def train(
     gb: float, tasks: Mapping[str, TrainingTask], sized: Sequence[tuple[Case, int]], folder: Path
-) -> dict[str, Row]:
+) -> dict[str, Line]:
     """Two epochs of each case with its batch in a worker that is capped at ``gb``, one at a time; rows by name."""
     choices = []
     for workload, task in tasks.items():
@@ -173,7 +173,7 @@ def tenth_more(case: Case, batch: int, task: TrainingTask) -> int:
     return min(int(np.ceil(MORE * batch)), batch_bound(task)[0])
 
 
-def _found(case: Case, chosen: Chosen, more: int, rows: Mapping[str, Row]) -> Found:
+def _found(case: Case, chosen: Chosen, more: int, rows: Mapping[str, Line]) -> Found:
     row, larger = rows[f"{case.name} {chosen.batch_size}"], rows[f"{case.name} {more}"]
     return Found(
         case,

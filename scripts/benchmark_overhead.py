@@ -130,7 +130,7 @@ def run(
         never: Callable[..., None] = lambda *_: None  # noqa: E731
         run_trials(trials, Packer(plan), executor, clock, Decisions(never, never), Interrupt())
         clock.close("")
-        assert {row["status"] for row in study.rows()} == {"completed"}, study.rows()[0]["error"]
+        assert {row.status for row in study.rows()} == {"completed"}, study.rows()[0].error
         return clock, time.perf_counter() - began
 
 

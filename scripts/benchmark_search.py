@@ -21,7 +21,7 @@ from typing import Any
 import click
 
 import tuner
-from tuner.records.attempts import Row
+from tuner.records.attempts import Line
 from tuner.records.epochs import read_epochs
 from tuner.records.files import EPOCHS, STUDY
 
@@ -68,7 +68,7 @@ def studies(grid: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {"grid": whole, "asha": {**whole, "scheduler": "asha"}, "tpe": tpe}
 
 
-def rows_of(folder: Path, options: Mapping[str, Any], common: Mapping[str, Any]) -> list[Row]:
+def rows_of(folder: Path, options: Mapping[str, Any], common: Mapping[str, Any]) -> list[Line]:
     """The trials of a study, which is run or gone on with; one that is complete costs its planning."""
     begun = (folder / STUDY).exists()
     with (folder.parent / f"{folder.name}.log").open("a") as log, redirect_stdout(log):
@@ -76,14 +76,14 @@ def rows_of(folder: Path, options: Mapping[str, Any], common: Mapping[str, Any])
     return result.rows
 
 
-def found(rows: list[Row], folder: Path) -> Found:
+def found(rows: list[Line], folder: Path) -> Found:
     """What a study chose, and what that took."""
     best = min((row for row in rows if row["status"] == "completed"), key=lambda row: row["val_rmse"])
     epochs = sum(line["epoch"] > 0 for line in read_epochs(folder / EPOCHS))
     return Found(best["val_rmse"], best["test_rmse"], epochs, len(rows), best["name"])
 
 
-def noise(grids: list[list[Row]]) -> tuple[float, int]:
+def noise(grids: list[list[Line]]) -> tuple[float, int]:
     """The median standard deviation of a configuration's test RMSE over the seeds, and of how many configurations."""
     by_name: dict[str, list[float]] = {}
     for row in (row for rows in grids for row in rows if row["status"] == "completed"):
@@ -129,7 +129,7 @@ def main(
     ctx: click.Context, data: str, output: str, seeds: int, epochs: int, short: bool, as_json: Path | None
 ) -> None:
     results: dict[int, dict[str, Found]] = {}
-    grids: list[list[Row]] = []
+    grids: list[list[Line]] = []
     for seed in range(seeds):
         common = {
             "data": data,

@@ -80,13 +80,12 @@ def best_configuration(study: Path) -> tuple[str, dict[str, Any]]:
     rows = [
         row
         for row in read_attempts(study / "attempts.jsonl")[0]
-        if row["status"] == "completed" and row["workload"] == GTSSL.name
+        if row.status == "completed" and row.workload == GTSSL.name
     ]
     if not rows:
         raise click.UsageError(f"{study}: no trial of gt-ssl is completed")
-    best = min(rows, key=lambda row: row["val_loss"])
-    prefix = "config/"
-    return best["name"], {key.removeprefix(prefix): best[key] for key in best if key.startswith(prefix)}
+    best = min(rows, key=lambda row: row.number("val_loss"))
+    return best.name, dict(best.config)
 
 
 def interval(differences: Sequence[float]) -> tuple[float, float, float]:
