@@ -1,0 +1,33 @@
+"""Learning curves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tuner.records.epochs import EpochLine
+from tuner.reporting.figures.curves import learning_curves, subset
+from tuner.reporting.page.sections import main_html
+from tuner.reporting.study_view import StudyView
+
+
+def test_curves_are_the_best_and_others_evenly_by_rank() -> None:
+    chosen = subset([str(number) for number in range(1000)], 60)
+    assert (len(chosen), chosen[:11], chosen[-1]) == (60, [str(number) for number in range(11)], "980")
+    assert subset(["a", "b"], 60) == ["a", "b"]
+
+
+def test_a_later_attempt_says_what_an_epoch_came_to(study: StudyView) -> None:
+    line = EpochLine(trial_id=study.rows[0].trial_id, attempt=2, epoch=3, at=0.0, metrics={"val_loss": 9.0})
+    plot = learning_curves(replace(study, epochs=[*study.epochs, line]), "toy").plot
+    curve = next(trace for trace in plot.data if trace.customdata[0] == [line.trial_id])
+    assert (3, 9.0) in zip(curve.x, curve.y, strict=True)
+    assert list(curve.x) == list(range(1, 13))
+
+
+def test_a_running_trial_has_a_curve_and_is_named(study: StudyView) -> None:
+    waiting = replace(study.study, configurations=[*study.study.configurations, {"name": "late <one>"}])
+    line = EpochLine(trial_id="t041", attempt=1, epoch=1, at=0.0, metrics={"val_loss": 1.0})
+    going = replace(study, study=waiting, epochs=[*study.epochs, line])
+    plot = learning_curves(going, "toy").plot
+    assert [trace.name for trace in plot.data if trace.customdata[0] == ["t041"]] == ["late &lt;one&gt;"]
+    assert "late &lt;one&gt; (after epoch 1)" in main_html(going)

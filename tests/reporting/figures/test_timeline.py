@@ -1,0 +1,45 @@
+"""Attempts over time, and their memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from tuner.reporting.figures.attempt_bars import Bar, in_lanes, memory_over_time, to_bars, used_share, without_pauses
+from tuner.reporting.figures.timeline import timelines
+from tuner.reporting.study_view import StudyView
+
+
+def bar(start: float, end: float, reserved: float = 1.0, used: float | None = 0.5) -> Bar:
+    return Bar("t1", "cpu", 1, "completed", start, end, reserved, used)
+
+
+def test_there_are_as_many_lanes_as_ran_at_once() -> None:
+    placed = in_lanes([bar(0, 4), bar(1, 2), bar(2, 5), bar(3, 6), bar(4, 5)])
+    assert [each.lane for each in placed] == [0, 1, 1, 2, 0]
+
+
+def test_memory_is_summed_over_what_runs() -> None:
+    steps = memory_over_time([bar(0, 2, 1, 0.5), bar(1, 3, 2, None), bar(2, 3, 1, 1)])
+    assert steps == [(0, 1, 0.5), (1, 3, 0.5), (2, 3, 1), (3, 0, 0)]
+    assert used_share([bar(0, 2, 1, 0.5), bar(1, 3, 2, None), bar(2, 4, 1, 1)]) == pytest.approx(0.75)
+
+
+def test_the_time_between_a_study_and_its_resumption_is_left_out() -> None:
+    moved, pauses = without_pauses([bar(0, 10), bar(11, 20), bar(3620, 3630), bar(7230, 7240)])
+    assert [(each.start, each.end) for each in moved] == [(0, 10), (11, 20), (20, 30), (30, 40)]
+    assert pauses == [(20, 3600), (30, 3600)]
+
+
+def test_a_timeline_has_a_bar_for_each_attempt_on_its_device(study: StudyView) -> None:
+    charts = timelines(study)
+    assert [chart.title.split(" (")[0] for chart in charts] == ["Timeline of cuda:0", "Timeline of cuda:1"]
+    traces = [
+        trace for chart in charts if chart.plot for trace in chart.plot.data if trace.type == "bar" and trace.text
+    ]
+    drawn = [trial_id for trace in traces for trial_id, *_ in trace.customdata]
+    assert sorted(drawn) == sorted(row.trial_id for row in study.attempts)
+    bars = to_bars(study.attempts)
+    assert min(each.start for each in bars) == 0
+    assert "of the device's 14.00 GB were reserved at a time" in charts[0].caption
+    retried = sum(each.attempt > 1 for each in bars if each.device == "cuda:0")
+    assert f"{retried} bar" in charts[0].caption

@@ -1,0 +1,69 @@
+"""What a page shows of a study."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.generated_study import METRICS
+from tuner.records.seed_statistics import averages, summary
+from tuner.reporting.figures.coordinates import parallel_coordinates
+from tuner.reporting.figures.curves import learning_curves
+from tuner.reporting.figures.timeline import timelines
+from tuner.reporting.page.sections import main_html
+from tuner.reporting.study_view import StudyView
+
+
+def test_an_older_study_gives_a_page_that_says_what_was_not_kept(study: StudyView) -> None:
+    attempts = [replace(row, started_at=None, ended_at=None) for row in study.attempts]
+    old = replace(study, attempts=attempts, epochs=[])
+    assert "it ran before the times of attempts were kept" in timelines(old)[0].caption
+    assert "kept no epochs" in learning_curves(old, "toy").caption
+    assert main_html(old).count('class="plot"') == 1 + 5 + 1
+
+
+def test_a_study_of_which_nothing_has_ended_gives_a_page_that_says_so(study: StudyView) -> None:
+    text = main_html(replace(study, attempts=[], rows=[], epochs=[]))
+    assert text.count('class="plot"') == 0
+    for said in (
+        "No trial has completed yet",
+        "No trial has ended yet",
+        "no attempt has ended yet",
+        "40 not ended yet",
+    ):
+        assert said in text
+
+
+def test_workloads_have_sections_of_their_own(study: StudyView) -> None:
+    error = {"val_error": 0.5}
+    other = [replace(row, trial_id=f"u{row.trial_id}", workload="wide", metrics=error) for row in study.rows]
+    both = replace(
+        study,
+        rows=[*study.rows, *other],
+        attempts=[*study.attempts, *other],
+        metrics={**METRICS, "wide": "val_error"},
+    )
+    text = main_html(both)
+    for heading in ("Best trial of toy", "Best trial of wide", "Comparison: toy", "Comparison: wide"):
+        assert heading in text
+
+
+def test_the_head_is_the_best_configuration_by_mean_and_the_best_single_trial_has_its_seed(seeded: StudyView) -> None:
+    best, *others = averages(seeded.rows, "val_loss")
+    assert best.verdict == "best"
+    assert best.interval
+    lucky = seeded.rows[0]
+    text = main_html(seeded)
+    assert "Best trial" not in text
+    assert f'<p class="name">{best.name}</p>' in text
+    assert f'<dd class="big">{best.interval.mean:.4f} ± {best.interval.half_width:.4f}</dd>' in text
+    assert f'<p class="finding">{summary([best, *others])}.</p>' in text
+    assert f"Best single trial: <strong>{lucky.name} (seed {lucky.seed})</strong>, val_loss" in text
+
+
+def test_seeds_of_one_configuration_are_not_compared_and_said_to_be_so(seeded: StudyView) -> None:
+    rows = [row for row in seeded.rows if row.name == "width-8"]
+    one = replace(seeded, rows=rows)
+    assert "Only one configuration has ended well" in parallel_coordinates(one, "toy").caption
+    text = main_html(one)
+    assert "Means of 3 of 3 seeds" in text
+    assert "cannot be told from the best" not in text
