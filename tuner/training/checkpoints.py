@@ -38,13 +38,10 @@ class Checkpoint:
     def __init__(
         self, folder: Path, trial: Trial, every_seconds: float, stop_asked: Callable[[], bool] = lambda: False
     ) -> None:
-        """Reads and writes nothing yet.
+        """Reads and writes nothing yet; nothing is kept if the folder does not exist.
 
-        Args:
-            folder: where checkpoints are kept; nothing is kept if it does not exist.
-            trial: whose; its id names the file.
-            every_seconds: between two of them, and before the first.
-            stop_asked: whether the study ends; asked before every epoch.
+        A file is written if the last one, or the beginning, is ``every_seconds`` ago. ``stop_asked`` tells before
+        every epoch whether the study ends.
         """
         self._folder = folder
         self._path = folder / f"{trial.trial_id}.pt"
@@ -64,10 +61,9 @@ class Checkpoint:
         return tuple(self._faults.values())
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingState | None:
-        """Puts the model, the optimizer and torch's random numbers where the file left them.
+        """Puts the model, the optimizer and torch's random numbers where the file, if there is one, left them.
 
-        Returns:
-            How far that was: nowhere without a file. None if it cannot be used; then they may be half changed.
+        Returns how far that was; None if it cannot be used: then they may be half changed.
         """
         if not self._path.exists():
             return TrainingState()
@@ -89,11 +85,7 @@ class Checkpoint:
         return progress
 
     def stop_if_asked(self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: TrainingState) -> None:
-        """Keeps what has been reached and ends the trial, if its study ends; called between two epochs.
-
-        Raises:
-            Stopped: the study ends.
-        """
+        """Between two epochs: keeps what has been reached and raises ``Stopped``, if the study ends."""
         if self._stop_asked():
             if progress.epoch > self._kept:
                 self._save(model, optimizer, progress)

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from tuner.errors import TunerError
 from tuner.training.checkpoints import Checkpoint, TrainingState
-from tuner.training.step import build_optimizer, evaluate, place, snapshot, train_step, uses
-from tuner.trial import CHECKPOINTING, Config, EpochReport, Phase, Trial
+from tuner.training.step import build_optimizer, evaluate, place, snapshot, train_step
+from tuner.trial import Config, EpochReport, Phase, Trial
 from tuner.workloads import contract
 from tuner.workloads.base import Workload
 from tuner.workloads.micro_batches import training_steps
@@ -35,15 +35,11 @@ class Pruned(TunerError):
 
 @dataclass(frozen=True)
 class Fit:
-    """What training leaves behind.
+    """What training leaves behind."""
 
-    Attributes:
-        metrics: ``val_…`` and ``test_…`` of the best epoch, its number ``best_epoch``, and the last ``train_loss``.
-        weights: the model's state after the best epoch, on the CPU.
-    """
-
+    # ``val_…`` and ``test_…`` of the best epoch, its number ``best_epoch``, and its ``train_loss``.
     metrics: dict[str, float]
-    weights: dict[str, Tensor]
+    weights: dict[str, Tensor]  # the model's state after the best epoch, on the CPU
 
 
 def fit(
@@ -67,7 +63,7 @@ def fit(
 
     Args:
         workload: what to train.
-        trial: its complete configuration, and the seed of weights, batches and dropout.
+        trial: its configuration, and the seed of weights, batches and dropout.
         data: what ``load_data`` returned.
         device: a torch device, such as "cpu" or "cuda:0".
         checkpoint: where to continue from, if there is something, and to keep what has been reached.
@@ -189,18 +185,14 @@ def train_epoch(
     enter: Callable[[Phase], None],
     steps: Iterator[int],
 ) -> tuple[float, float]:
-    """One pass over the training batches.
+    """One pass over the training batches; the mean loss of its steps and the first loss, read from the device once.
 
     ``enter`` is told "training" after each step; ``steps`` counts the trial's steps from 1.
-
-    Returns:
-        The mean loss of its steps and the loss of the first, read from the device once.
     """
     model.train()
-    amp, checkpointing = uses(config, "amp"), uses(config, CHECKPOINTING)
     losses = []
     for group in training_steps(workload, config, data):
-        loss = train_step(workload, model, optimizer, *group, device=device, amp=amp, checkpointing=checkpointing)
+        loss = train_step(workload, model, optimizer, *group, config=config, device=device)
         losses.append(loss)
         enter("training")
         if (every := int(config.get("clear_cache_every_n", 0))) and next(steps) % every == 0 and device != "cpu":

@@ -11,11 +11,8 @@ from torch import Tensor, nn
 def offload(module: nn.Module, device: str) -> None:
     """From now on the module is on the device only while its ``forward`` runs, as copies that are dropped after it.
 
-    Nothing is copied back, as its values do not change; so its buffers must not either: keep it in evaluation mode.
-
-    Args:
-        module: is moved to the CPU; call it, not its ``forward``.
-        device: where it computes, such as "cuda:0".
+    It is moved to the CPU. Nothing is copied back, as its values do not change; so its buffers must not either: keep
+    it in evaluation mode, and call it, not its ``forward``.
     """
     module.to("cpu")
     kept = values(module)

@@ -18,11 +18,8 @@ from torch.utils.checkpoint import checkpoint
 def recomputing(modules: Iterable[nn.Module]) -> Iterator[None]:
     """What these modules compute in this block keeps their inputs only; backward, later, runs them once more.
 
-    The modules are as before after it: names, parameters and weights do not change.
-
-    Args:
-        modules: deterministic but for torch's random numbers, which are drawn the same again; they must not change
-            buffers in training, as ``nn.BatchNorm1d`` does, since they would be changed twice.
+    The modules are as before after it. They must be deterministic but for torch's random numbers, which are drawn the
+    same again, and change no buffers in training, as ``nn.BatchNorm1d`` does, since they would be changed twice.
     """
     with ExitStack() as restore:
         for module in dict.fromkeys(modules):

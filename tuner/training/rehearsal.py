@@ -10,7 +10,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
-from tuner.training.step import build_optimizer, evaluate, place, snapshot, to_device, train_step, uses
+from tuner.training.step import build_optimizer, evaluate, place, snapshot, to_device, train_step
 from tuner.trial import ACCUMULATION, CHECKPOINTING, Config, Hyperparameter
 from tuner.workloads import contract
 from tuner.workloads.base import Batch, Workload
@@ -36,26 +36,17 @@ def rehearse(
     """What ``fit`` does to memory, in short: two epochs of one step each, and the test at the end.
 
     The second step has the optimizer's state and the kept weights that the first one leaves. Estimates and
-    measurements are made of this.
-
-    Args:
-        workload: what is trained.
-        model: on its device, with new weights.
-        optimizer: of its parameters.
-        batches: on the device, from ``representative_batches``.
-        data: what ``load_data`` returned.
-        config: the training loop's options; of more than two micro-batches the second is like all further ones.
-        keep: in place of ``snapshot``.
+    measurements are made of this. Batches are on the device, from ``representative_batches``; of more than two
+    micro-batches the second is like all further ones. ``keep`` stands in for ``snapshot``.
     """
     weights: dict[str, Tensor] = {}
     if shorten := optional(workload, DataDescription.rehearsal):
         with calling(workload, "rehearsal"):
             data = shorten(data)
-    amp, checkpointing = uses(config, "amp"), uses(config, CHECKPOINTING)
     for _ in range(2):
         model.train()
         micro_batches = islice(batches, min(int(config.get(ACCUMULATION, 1)), 2))
-        float(train_step(workload, model, optimizer, *micro_batches, amp=amp, checkpointing=checkpointing))
+        float(train_step(workload, model, optimizer, *micro_batches, config=config))
         evaluate(workload, model, data, "validation")
         weights = (keep or snapshot)(model)
     model.load_state_dict(weights)
@@ -100,12 +91,10 @@ def warm_up(device: str, threads: int | None = None, tasks: Iterable[TrainingTas
     """Takes a few steps, so that what is loaded or started late belongs to a process's base and not to a trial.
 
     Without a workload's own steps its imports would come under a trial's cap, where they must not fail half-way, and
-    lie at the end of the heap that the trial leaves, which could not shrink any more.
+    lie at the end of the heap that the trial leaves, which could not shrink any more. So the smallest configuration
+    of each task is rehearsed too; whatever that raises, its trials will raise.
 
-    Args:
-        device: a torch device.
-        threads: for CPU operations from now on; their stacks count as the process's memory. None leaves them.
-        tasks: the smallest configuration of each is rehearsed too; whatever that raises, its trials will raise.
+    ``threads`` are those of CPU operations from now on; their stacks count as the process's memory.
     """
     if threads is not None:
         torch.set_num_threads(threads)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from tuner.training.offload import offload
 from tuner.training.optimizers import Adam
 from tuner.training.recompute import recomputing
-from tuner.trial import OFFLOADING, Config
+from tuner.trial import CHECKPOINTING, OFFLOADING, Config
 from tuner.workloads import contract
 from tuner.workloads.base import Batch, Split, Workload
 from tuner.workloads.contract import calling
@@ -52,26 +53,20 @@ def train_step(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     *batches: Batch,
+    config: Config = MappingProxyType({}),
     device: str | None = None,
-    amp: bool = False,
-    checkpointing: bool = False,
 ) -> Tensor:
     """Forward, backward and an optimizer step on one batch, or on one that comes in several micro-batches.
 
-    Args:
-        workload: whose loss.
-        model: on its device.
-        optimizer: of its parameters.
-        batches: one, or the micro-batches, whose gradients and losses count by their samples.
-        device: where to move each of them first; None if they are there.
-        amp: compute the loss in bfloat16 where autocast does; weights, gradients and the optimizer stay as they are.
-        checkpointing: recompute the activations of ``workload.checkpointed`` in backward, to keep fewer.
+    Gradients and losses of micro-batches count by their samples. With ``amp`` in the configuration the loss is
+    computed in bfloat16 where autocast does; weights, gradients and the optimizer stay as they are. Batches are moved
+    to the device, if one is given.
 
     Returns:
         The loss, a scalar on the device.
     """
     optimizer.zero_grad(set_to_none=True)
-    checkpointed = optional(workload, Checkpointing.checkpointed) if checkpointing else None
+    checkpointed = optional(workload, Checkpointing.checkpointed) if uses(config, CHECKPOINTING) else None
     modules = list(checkpointed(model)) if checkpointed else []
     shares = _shares(workload, batches)
     kind = next(model.parameters()).device.type
@@ -79,7 +74,7 @@ def train_step(
     for batch, share in zip(batches, shares, strict=True):
         batch = to_device(batch, device) if device else batch
         # bfloat16 has float32's range: unlike float16 it needs no scaling of the loss.
-        autocast = torch.autocast(kind, torch.bfloat16) if amp else nullcontext()
+        autocast = torch.autocast(kind, torch.bfloat16) if uses(config, "amp") else nullcontext()
         with autocast, recomputing(modules), calling(workload, "loss"):
             loss = contract.check_loss(workload, workload.loss(model, batch))
         loss = loss if share == 1 else loss * share
