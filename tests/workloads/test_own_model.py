@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import tuner
+from tests.commands import refused
 from tests.toy import Toy
 from tuner.cli.main import cli
 from tuner.cli.options import chosen as chosen_in_terminal
@@ -215,8 +216,14 @@ def test_a_class_that_cannot_be_used_is_refused(here: Path, old: str, new: str, 
         chosen("mine:Mine")
 
 
-def test_what_its_own_code_raises_is_told_in_a_line_and_shown_by_debug(here: Path) -> None:
+def test_what_its_own_code_raises_is_told_in_a_line_and_shown_by_debug(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (here / "mine.py").write_text(MINIMAL)
+    line = refused(capsys, "--workload", "mine:Mine", "--dry-run")
+    assert re.search(
+        r"load_data\('', 0\) failed: FileNotFoundError: .*\(mine.py, line 6\); --debug shows where$", line
+    )
     with pytest.raises(InputError, match=r"workload mine: load_data\('a b', 0\) failed: FileNotFoundError: .*line 6"):
         chosen("mine:Mine", data="a b")[0][0].load_data()
     with pytest.raises(InputError, match="mode='full': workload mine:Mine has no modes: give it a list by config"):
@@ -274,6 +281,7 @@ def test_another_process_has_the_class_by_its_folder_or_by_its_code(here: Path, 
 
 SCRIPT = """
 import torch
+from tests.commands import refused
 from tests.toy import Toy
 class Mine(Toy):
     name = "mine"

@@ -1,0 +1,57 @@
+"""What a workload must have, what it may have, and what happens without that."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+from tests.toy import Batched, Toy
+from tuner.errors import InputError
+from tuner.trial import ACCUMULATION
+from tuner.workloads import protocols
+from tuner.workloads.base import Workload
+from tuner.workloads.micro_batches import halved, micro_batch, sample_count, training_steps
+
+FIVE = {"load_data", "build_model", "batches", "loss", "evaluate"}
+OWN = [each for each in vars(protocols).values() if inspect.isclass(each) and each.__module__ == protocols.__name__]
+OPTIONAL = {name: method for each in OWN for name, method in vars(each).items() if not name.startswith("_")}
+
+
+def test_five_methods_must_be_there_and_the_base_has_no_others() -> None:
+    assert Workload.__abstractmethods__ == FIVE
+    assert {name for name, each in vars(Workload).items() if inspect.isfunction(each) and name[0] != "_"} == FIVE
+
+
+@pytest.mark.parametrize("name", OPTIONAL)
+def test_an_optional_method_is_found_by_its_name(name: str) -> None:
+    assert protocols.optional(Toy(), OPTIONAL[name]) is None
+    mine = type("Mine", (Toy,), {name: lambda *_: "mine"})()
+    assert protocols.optional(mine, OPTIONAL[name])() == "mine"
+
+
+def test_without_optional_methods_there_is_nothing_to_check_to_prepare_or_to_describe() -> None:
+    toy, values = Toy(), {"lr": 0.1}
+    assert protocols.finish_of(toy)(values) == values
+    assert protocols.prerequisites(toy, values) == {}
+    assert protocols.frozen(toy, toy.build_model({"fault": 0}, None)) == []
+    assert protocols.describe_data(toy, None) == ""
+    protocols.check(toy, [], None)
+    with pytest.raises(InputError, match=r"^all_data=True: workload 'toy' does not say how its data are joined"):
+        protocols.joined_splits(toy, None)
+
+
+def test_micro_batches_are_smaller_batches_unless_a_workload_splits_them_itself() -> None:
+    config = {"batch_size": 12, ACCUMULATION: 2}
+    assert micro_batch(Batched(), config)["batch_size"] == 6
+    assert [len(group) for group in training_steps(Batched(), config, None)] == [2, 2]
+    assert halved(Batched(), config) == {"batch_size": 12, ACCUMULATION: 4}
+    assert halved(Batched(), {**config, "batch_size": 6}) is None
+
+    class Own(Batched):
+        def training_steps(self, config: Any, data: Any) -> list[list[tuple[str]]]:
+            return [[("abc",), ("de",)]]
+
+    (step,) = training_steps(Own(), config, None)
+    assert [sample_count(Own(), batch[0]) for batch in step] == [1, 1]
