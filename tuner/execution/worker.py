@@ -23,7 +23,6 @@ from tuner.workloads.contract import method_failure
 from tuner.workloads.task import TrainingTask
 
 if TYPE_CHECKING:
-    from tuner.training.checkpoints import Checkpoint
     from tuner.training.loop import Fit
 
 WorkerEvent = EpochReport | Outcome | bytes
@@ -104,13 +103,17 @@ class _TrialExecution:
         try:
             import torch
 
+            from tuner.training.checkpoints import Checkpoint
             from tuner.training.loop import fit
 
             device, trial = self.placement.device, self.placement.trial
             meter.start()
             torch.set_num_threads(self.placement.threads)
-            checkpoint = _checkpoint(trial, options)
-            pruned = partial(StopRequests(options.checkpoints).prune_requested, trial.trial_id)
+            requests = StopRequests(options.checkpoints)
+            if options.checkpoints:
+                seconds = options.checkpoint_seconds
+                checkpoint = Checkpoint(options.checkpoints, trial, seconds, requests.stop_requested)
+            pruned = partial(requests.prune_requested, trial.trial_id)
             training = fit(task.workload, trial, task.data, torch_device(device), checkpoint, prune_asked=pruned)
             while True:
                 with _cap(self.placement, meter, options):
@@ -156,15 +159,6 @@ class _TrialExecution:
         own = method_failure(error) if self.status == "failed" else ""  # the place where memory ran out says nothing
         self.error, self.traceback = own or _one_line(error), traceback.format_exc()
         self.metrics, self.weights = {}, b""
-
-
-def _checkpoint(trial: Trial, options: TrialOptions) -> Checkpoint | None:
-    from tuner.training.checkpoints import Checkpoint
-
-    folder = options.checkpoints
-    return (
-        Checkpoint(folder, trial, options.checkpoint_seconds, StopRequests(folder).stop_requested) if folder else None
-    )
 
 
 def _peak_bytes(meter: PeakMeter) -> int | None:

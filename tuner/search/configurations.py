@@ -270,20 +270,15 @@ def _typed(value: object, spec: AnyHyperparameter) -> ConfigValue:
 
 def _problem(value: object, spec: AnyHyperparameter) -> str:
     """Why a hyperparameter does not accept a value; empty if it does."""
-    return _text_problem(value, spec) if isinstance(spec, TextHyperparameter) else _number_problem(value, spec)
-
-
-def _text_problem(value: object, spec: TextHyperparameter) -> str:
-    if not isinstance(value, str):
-        return "is not text"
-    if spec.choices and value not in spec.choices:
-        return f"is not allowed (allowed: {', '.join(spec.choices)})"
-    return ""
+    if isinstance(spec, TextHyperparameter):
+        if not isinstance(value, str):
+            return "is not text"
+        allowed = not spec.choices or value in spec.choices
+        return "" if allowed else f"is not allowed (allowed: {', '.join(spec.choices)})"
+    return "" if spec.auto and value == AUTO else _number_problem(value, spec)
 
 
 def _number_problem(value: object, spec: Hyperparameter) -> str:
-    if spec.auto and value == AUTO:
-        return ""
     whole = isinstance(spec.default, int)
     allowed = f"{'a whole number' if whole else 'a number'} from {spec.low:g} to {spec.high:g}"
     allowed += f", or {AUTO}" if spec.auto else ""
