@@ -9,7 +9,7 @@ from pathlib import Path
 from tuner.errors import InputError, ParameterError, Spelling, in_python, option, spelled
 from tuner.estimation.service import EstimationService
 from tuner.sizing.choices import Chosen, Goal, check_not_chosen, explanations
-from tuner.sizing.config_edits.edit_plan import EditPlan, Values, parse_keys, plan_edits, values_of
+from tuner.sizing.config_edits.edit_plan import EditPlan, NewValues, new_values, parse_keys, plan_edits
 from tuner.sizing.config_edits.file_edit import FileEdit, apply_edits
 from tuner.sizing.config_edits.found_files import ConfigFile, find_config_files
 from tuner.sizing.config_edits.listed_configurations import SizedConfiguration
@@ -102,7 +102,7 @@ class _Found:
     source: str
     chosen: list[Chosen]
     notes: list[str]
-    to_write: Values
+    to_write: NewValues
     keys: Mapping[str, str]
     sized: tuple[SizedConfiguration, ...] = ()
 
@@ -116,7 +116,7 @@ def _of_footprint(file: str, options: OptimizeOptions, goal: Goal) -> _Found:
         source=f"{footprint.name}: {footprint.formula()} GB",
         chosen=chosen,
         notes=why,
-        to_write=values_of(chosen, footprint.batch, one_step=footprint.batch_is_step),
+        to_write=new_values(chosen, footprint.batch, one_step=footprint.batch_is_step),
         keys=footprint.keys,
     )
 
@@ -144,7 +144,7 @@ def _of_workloads(options: OptimizeOptions, goal: Goal, device: Device) -> _Foun
     if options.config_path and options.overrides:
         values = ", ".join(options.overrides)
         why.append(f"sized with {values}, which is not written: the files must say so themselves")
-    to_write = values_of([smallest], batch, one_step=True, whose=smallest.name if len(chosen) > 1 else "")
+    to_write = new_values([smallest], batch, one_step=True, configuration=smallest.name if len(chosen) > 1 else "")
     return _Found(describe(tasks), chosen, why, to_write, {}, tuple(sized))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tuner.errors import InputError
 from tuner.sizing.choices import Chosen
-from tuner.sizing.config_edits.edit_plan import EditPlan, Values, parse_keys, plan_edits, stage_of, values_of
+from tuner.sizing.config_edits.edit_plan import EditPlan, NewValues, new_values, parse_keys, plan_edits, stage_of
 from tuner.sizing.config_edits.found_files import find_config_files
 
 STAGES = ["01", "02-05"]
@@ -38,18 +38,18 @@ def chosen(name: str, negatives: int, **values) -> Chosen:
     return Chosen(**{**parts, "method": "footprint", "variables": variables, **values})
 
 
-def two_stages(**values) -> Values:
-    return values_of([chosen("01", 24, **values), chosen("02-05", 8)], "batch_size", one_step=False)
+def two_stages(**values) -> NewValues:
+    return new_values([chosen("01", 24, **values), chosen("02-05", 8)], "batch_size", one_step=False)
 
 
-def plan_of(folder: Path, files: dict[str, str], values: Values, keys=None, sized=()) -> EditPlan:
+def plan_of(folder: Path, files: dict[str, str], values: NewValues, keys=None, sized=()) -> EditPlan:
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     return plan_edits(find_config_files([str(folder)]), values, {}, keys or {}, sized)
 
 
-def written(folder: Path, files: dict[str, str], values: Values, **keys: str) -> dict[str, dict[str, str]]:
+def written(folder: Path, files: dict[str, str], values: NewValues, **keys: str) -> dict[str, dict[str, str]]:
     plan = plan_of(folder, files, values, keys)
     return {edit.path.name: {change.key: change.after for change in edit.changes} for edit in plan.edits}
 
@@ -69,7 +69,7 @@ def test_every_file_has_the_batch_and_a_stages_file_its_own_numbers(tmp_path: Pa
 
 
 def test_our_own_files_say_the_samples_of_an_optimizer_step(tmp_path: Path) -> None:
-    values = values_of([chosen("32x2", 8)], "batch_size", one_step=True)
+    values = new_values([chosen("32x2", 8)], "batch_size", one_step=True)
     found = written(tmp_path, {"own.yaml": "defaults: {batch_size: 1, accumulation: 1, n_negatives: 9}\n"}, values)
     assert found["own.yaml"] == {
         "defaults.batch_size": "230",

@@ -23,7 +23,7 @@ SAY_WHERE = f"say where it is with {option('key', 'NAME=DOTTED.PATH')}"
 
 
 @dataclass(frozen=True)
-class Values:
+class NewValues:
     """What is to be written.
 
     Attributes:
@@ -31,16 +31,16 @@ class Values:
         common: values for any file that holds them, by name: batch and accumulation.
         stages: the values of each stage's variables.
         needed: names without which the batch does not fit, by stage.
-        alone: whether what stands for the stages is one name that is no stage's, so that all values are for any file.
-        whose: of several configurations, the one that these are of.
+        without_stages: whether the one name that stands for the stages is no stage's, so that all is for any file.
+        configuration: of several configurations, the one that these are of.
     """
 
     batch: str
     common: Mapping[str, Number]
     stages: Mapping[str, Mapping[str, Number]]
     needed: Mapping[str, tuple[str, ...]]
-    alone: bool = False
-    whose: str = ""
+    without_stages: bool = False
+    configuration: str = ""
 
     def names(self) -> dict[str, None]:
         """What all of the values are called, in order."""
@@ -74,23 +74,23 @@ class _FilePlan:
     notes: tuple[str, ...] = ()
 
 
-def values_of(chosen: Sequence[Chosen], batch: str, *, one_step: bool, whose: str = "") -> Values:
+def new_values(chosen: Sequence[Chosen], batch: str, *, one_step: bool, configuration: str = "") -> NewValues:
     """What is to be written of a choice: a footprint's stages, which share their batch, or one configuration.
 
     Args:
         chosen: the choice.
         batch: what the batch is called.
         one_step: whether files say the samples of an optimizer step, as ours do, and not of a batch.
-        whose: of several configurations, the name of this one.
+        configuration: of several configurations, the name of this one.
     """
     first = chosen[0]
-    return Values(
+    return NewValues(
         batch=batch,
         common={batch: first.step_size if one_step else first.batch_size, ACCUMULATION: first.accumulation},
         stages={each.name: each.variables for each in chosen},
         needed={each.name: each.lowered for each in chosen},
-        alone=one_step or (len(chosen) == 1 and not stage_numbers(first.name)),
-        whose=whose,
+        without_stages=one_step or (len(chosen) == 1 and not stage_numbers(first.name)),
+        configuration=configuration,
     )
 
 
@@ -100,16 +100,17 @@ def parse_keys(texts: Sequence[str]) -> dict[str, str]:
     Raises:
         InputError: a text is none.
     """
-    pairs = {text: text.partition("=") for text in texts}
-    for text, (name, _, path) in pairs.items():
-        if not name or not path:
+    found = {}
+    for text in texts:
+        name, _, found[name] = text.partition("=")
+        if not name or not found[name]:
             raise InputError(f"{option('key', text)}: expected NAME=DOTTED.PATH")
-    return {name: path for name, _, path in pairs.values()}
+    return found
 
 
 def plan_edits(
     files: Sequence[ConfigFile],
-    values: Values,
+    values: NewValues,
     own: Mapping[str, str],
     given: Mapping[str, str],
     sized: Sequence[SizedConfiguration] = (),
@@ -127,23 +128,28 @@ def plan_edits(
         InputError: a file that was named, or all of a folder, holds nothing of it, a path that the user gave or what
             must be written is in none, or a file cannot be edited.
     """
-    _check_keys(values, given)
-    keys = {name: given.get(name, own.get(name, name)) for name in values.names()}
-    plans = [_file_plan(file, values, keys, () if given else sized) for file in files]
-    _check_folders(plans, values, keys)
+    names = values.names()
+    for name, path in given.items():
+        if name not in names:
+            close = difflib.get_close_matches(name, names, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(names))}"
+            raise InputError(f"{option('key', f'{name}={path}')}: nothing that is chosen has this name ({hint})")
+    planner = _Planner(values, {name: given.get(name, own.get(name, name)) for name in names})
+    plans = [planner.plan(file, () if given else sized) for file in files]
+    planner.check_folders(plans)
     written = {pair for each in plans for pair in each.written}
     for name, path in given.items():
         if not any(name == other for _, other in written):
             raise InputError(
                 f"{option('key', f'{name}={path}')}: no file holds {path}: give the path of a value in it"
             )
-    _check_written(values, keys, written)
+    planner.check_written(written)
     notes = [note for each in plans for note in each.notes]
-    if values.whose and ("", values.batch) in written:
-        notes.append(f"{values.whose}: its batch, the smallest of all, goes into the files")
+    if values.configuration and ("", values.batch) in written:
+        notes.append(f"{values.configuration}: its batch, the smallest of all, goes into the files")
     if written:  # not where all are files of configurations, which have notes of their own
-        notes += _not_written(values, written)
-    return EditPlan(tuple(each.edit for each in plans if each.edit), (*notes, *_left_alone(plans, values, keys)))
+        notes += planner.not_written(written)
+    return EditPlan(tuple(each.edit for each in plans if each.edit), (*notes, *planner.left_alone(plans)))
 
 
 def stage_of(file: Path, stages: Sequence[str]) -> str | None:
@@ -156,110 +162,102 @@ def stage_of(file: Path, stages: Sequence[str]) -> str | None:
     return None
 
 
-def _file_plan(
-    file: ConfigFile, values: Values, keys: Mapping[str, str], sized: Sequence[SizedConfiguration]
-) -> _FilePlan:
-    """What becomes of a file.
+@dataclass(frozen=True)
+class _Planner:
+    """New values, and where they are in files: a dotted path or a bare name for each."""
 
-    Raises:
-        InputError: it cannot be edited, or it was named and holds nothing.
-    """
-    try:
-        found = held(file.path, keys.values())
-    except InputError as error:
-        if file.named:
-            raise
-        return _FilePlan(file, fault=error.text)
-    listed = listed_values(file.path, values.batch, sized) if sized else None
-    if listed and listed[0]:
-        return _FilePlan(file, edit_file(file.path, listed[0]), notes=tuple(listed[1]))
-    stage = next(iter(values.stages)) if values.alone else stage_of(file.path, list(values.stages))
-    variables = values.stages[stage] if stage else {}
-    strays = () if stage else tuple(name for name in keys if name not in values.common and keys[name] in found)
-    wanted = {**values.common, **variables}
-    mine = {} if listed else {name: value for name, value in wanted.items() if keys[name] in found}
-    if mine:
-        written = frozenset((stage or "" if name in variables else "", name) for name in mine)
-        edit = edit_file(file.path, {keys[name]: value for name, value in mine.items()})
-        return _FilePlan(file, edit, written, strays)
-    if not file.named:
-        return _FilePlan(file, strays=strays)
-    if strays:
-        raise InputError(f"{file.path}: holds {', '.join(strays)}, but {_no_stage(values)}")
-    missing = ", ".join(keys[name] for name in wanted if keys[name] not in found)
-    raise InputError(f"{file.path}: holds none of {missing}: add one, or {SAY_WHERE}")
+    values: NewValues
+    keys: Mapping[str, str]
+
+    def plan(self, file: ConfigFile, sized: Sequence[SizedConfiguration]) -> _FilePlan:
+        """What becomes of a file. One that was named must be readable and hold something."""
+        values, keys = self.values, self.keys
+        try:
+            found = held(file.path, keys.values())
+        except InputError as error:
+            if file.named:
+                raise
+            return _FilePlan(file, fault=error.text)
+        listed = listed_values(file.path, values.batch, sized) if sized else None
+        if listed and listed[0]:
+            return _FilePlan(file, edit_file(file.path, listed[0]), notes=tuple(listed[1]))
+        stage = next(iter(values.stages)) if values.without_stages else stage_of(file.path, list(values.stages))
+        variables = values.stages[stage] if stage else {}
+        strays = () if stage else tuple(name for name in keys if name not in values.common and keys[name] in found)
+        wanted = {**values.common, **variables}
+        mine = {} if listed else {name: value for name, value in wanted.items() if keys[name] in found}
+        if mine:
+            written = frozenset((stage or "" if name in variables else "", name) for name in mine)
+            edit = edit_file(file.path, {keys[name]: value for name, value in mine.items()})
+            return _FilePlan(file, edit, written, strays)
+        if not file.named:
+            return _FilePlan(file, strays=strays)
+        if strays:
+            raise InputError(f"{file.path}: holds {', '.join(strays)}, but {self._no_stage()}")
+        missing = ", ".join(keys[name] for name in wanted if keys[name] not in found)
+        raise InputError(f"{file.path}: holds none of {missing}: add one, or {SAY_WHERE}")
+
+    def check_folders(self, plans: Sequence[_FilePlan]) -> None:
+        """Refuses folders of which no file is to be changed."""
+        for folder in dict.fromkeys(folder for each in plans for folder in each.file.folders):
+            inside = [each for each in plans if folder in each.file.folders]
+            if not any(each.edit for each in inside):
+                nothing = f"no file in it has a place for {', '.join(self.keys.values())}: add one, or {SAY_WHERE}"
+                texts = "; ".join([nothing, *self._strays(inside), *_faults(inside)])
+                raise InputError(f"{option('config_path', str(folder))}: {texts}")
+
+    def check_written(self, written: set[tuple[str, str]]) -> None:
+        """Refuses files that would have the batch without what it needs."""
+        values, accumulation = self.values, self.values.common[ACCUMULATION]
+        if ("", values.batch) not in written:
+            return
+        if accumulation > 1 and ("", ACCUMULATION) not in written:
+            raise InputError(
+                f"accumulation {accumulation}: no file has a key {self.keys[ACCUMULATION]}: add it, or say where it "
+                f"is with {option('key', f'{ACCUMULATION}=DOTTED.PATH')}"
+            )
+        for stage, name in [(stage, name) for stage, needed in values.needed.items() for name in needed]:
+            if (stage, name) not in written:
+                prefix, of_stage = ("", "") if values.without_stages else ("stage ", " of the stage")
+                raise InputError(
+                    f"{prefix}{stage}: {name} {values.stages[stage][name]:g}: the batch fits only with it, and no "
+                    f"file{of_stage} has a key {self.keys[name]}: add it"
+                )
+
+    def not_written(self, written: set[tuple[str, str]]) -> list[str]:
+        """What was chosen, but has no place in any file; that there is no accumulation needs none."""
+        common = {name: value for name, value in self.values.common.items() if (name, value) != (ACCUMULATION, 1)}
+        found = []
+        for stage, wanted in {"": common, **self.values.stages}.items():
+            texts = [f"{name} {value:g}" for name, value in wanted.items() if (stage, name) not in written]
+            of_stage = f" of stage {stage}" if stage and not self.values.without_stages else ""
+            if texts:
+                them = "it" if len(texts) == 1 else "them"
+                found.append(f"not written: {', '.join(texts)}{of_stage}: no file holds {them}")
+        return found
+
+    def left_alone(self, plans: Sequence[_FilePlan]) -> list[str]:
+        """What is not changed in files, and why."""
+        none = [str(each.file.path) for each in plans if not (each.edit or each.strays or each.fault)]
+        nothing = [f"{_few(none)}, without any of {', '.join(self.keys.values())}"] if none else []
+        lines = [*self._strays(plans), "; ".join([*nothing, *_faults(plans)])]
+        return [f"left alone: {line}" for line in lines if line]
+
+    def _strays(self, plans: Sequence[_FilePlan]) -> list[str]:
+        """Variables of files that are no stage's, in one text if there are any."""
+        strays = [f"{', '.join(each.strays)} in {each.file.path}" for each in plans if each.strays]
+        return [f"{_few(strays)}: {self._no_stage()}"] if strays else []
+
+    def _no_stage(self) -> str:
+        return f"no stage has this number, or its name has none: stages are {', '.join(self.values.stages)}"
 
 
-def _no_stage(values: Values) -> str:
-    return f"no stage has this number, or its name has none: stages are {', '.join(values.stages)}"
-
-
-def _left_alone(plans: Sequence[_FilePlan], values: Values, keys: Mapping[str, str]) -> list[str]:
-    """What is not changed in files, and why."""
-    strays, faults = _unusable(plans, values)
-    none = [str(each.file.path) for each in plans if not (each.edit or each.strays or each.fault)]
-    nothing = [f"{_few(none)}, without any of {', '.join(keys.values())}"] if none else []
-    return [f"left alone: {line}" for line in (*strays, "; ".join([*nothing, *faults])) if line]
-
-
-def _unusable(plans: Sequence[_FilePlan], values: Values) -> tuple[list[str], list[str]]:
-    """Variables of files that are no stage's, and files that cannot be read: a text at most for each of both."""
-    strays = [f"{', '.join(each.strays)} in {each.file.path}" for each in plans if each.strays]
+def _faults(plans: Sequence[_FilePlan]) -> list[str]:
+    """Files that cannot be read, in one text if there are any."""
     faults = [each.fault for each in plans if each.fault]
-    return [f"{_few(strays)}: {_no_stage(values)}"] if strays else [], [_few(faults)] if faults else []
+    return [_few(faults)] if faults else []
 
 
 def _few(texts: Sequence[str]) -> str:
     more = len(texts) - FEW
     return ", ".join(texts[:FEW]) + (f" and {more} more" if more > 0 else "")
-
-
-def _not_written(values: Values, written: set[tuple[str, str]]) -> list[str]:
-    """What was chosen, but has no place in any file; that there is no accumulation needs none."""
-    common = {name: value for name, value in values.common.items() if (name, value) != (ACCUMULATION, 1)}
-    found = []
-    for stage, wanted in {"": common, **values.stages}.items():
-        texts = [f"{name} {value:g}" for name, value in wanted.items() if (stage, name) not in written]
-        whose = f" of stage {stage}" if stage and not values.alone else ""
-        if texts:
-            them = "it" if len(texts) == 1 else "them"
-            found.append(f"not written: {', '.join(texts)}{whose}: no file holds {them}")
-    return found
-
-
-def _check_keys(values: Values, keys: Mapping[str, str]) -> None:
-    known = values.names()
-    for name, path in keys.items():
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(known))}"
-            raise InputError(f"{option('key', f'{name}={path}')}: nothing that is chosen has this name ({hint})")
-
-
-def _check_folders(plans: Sequence[_FilePlan], values: Values, keys: Mapping[str, str]) -> None:
-    """Refuses folders of which no file is to be changed."""
-    for folder in dict.fromkeys(folder for each in plans for folder in each.file.folders):
-        inside = [each for each in plans if folder in each.file.folders]
-        if not any(each.edit for each in inside):
-            strays, faults = _unusable(inside, values)
-            nothing = f"no file in it has a place for {', '.join(keys.values())}: add one, or {SAY_WHERE}"
-            raise InputError(f"{option('config_path', str(folder))}: {'; '.join([nothing, *strays, *faults])}")
-
-
-def _check_written(values: Values, keys: Mapping[str, str], written: set[tuple[str, str]]) -> None:
-    """Refuses files that would have the batch without what it needs."""
-    if ("", values.batch) not in written:
-        return
-    if values.common[ACCUMULATION] > 1 and ("", ACCUMULATION) not in written:
-        raise InputError(
-            f"accumulation {values.common[ACCUMULATION]}: no file has a key {keys[ACCUMULATION]}: add it, or say "
-            f"where it is with {option('key', f'{ACCUMULATION}=DOTTED.PATH')}"
-        )
-    for stage, needed in values.needed.items():
-        for name in needed:
-            if (stage, name) not in written:
-                prefix, whose = ("", "") if values.alone else ("stage ", " of the stage")
-                raise InputError(
-                    f"{prefix}{stage}: {name} {values.stages[stage][name]:g}: the batch fits only with it, and no "
-                    f"file{whose} has a key {keys[name]}: add it"
-                )
