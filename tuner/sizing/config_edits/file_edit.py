@@ -16,9 +16,16 @@ from pathlib import Path
 from tuner.errors import ExecutionError, InputError, option
 from tuner.records import journal
 from tuner.records.files import PARTIAL
-from tuner.sizing.config_edits.places import A_VALUE, FORMATS, Document, Place, new_text, replaceable
-from tuner.sizing.config_edits.toml_document import TomlDocument
-from tuner.sizing.config_edits.yaml_document import YamlDocument
+from tuner.sizing.config_edits.documents import (
+    A_VALUE,
+    FORMATS,
+    Document,
+    Place,
+    TomlDocument,
+    YamlDocument,
+    new_text,
+    replaceable,
+)
 
 BACKUP = ".backup"
 BOM = "\ufeff"

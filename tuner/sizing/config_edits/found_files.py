@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from tuner.errors import InputError, option
+from tuner.sizing.config_edits.documents import FORMATS
 from tuner.sizing.config_edits.file_edit import BACKUP
-from tuner.sizing.config_edits.places import FORMATS
 
 
 @dataclass(frozen=True)

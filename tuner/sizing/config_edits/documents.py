@@ -1,23 +1,34 @@
-"""YAML texts whose numbers can be changed: ruamel.yaml writes them anew.
+"""YAML and TOML texts whose numbers can be changed: ruamel.yaml and tomlkit write them anew.
 
-Values, order, comments, quotes, anchors, merge keys and flow style stay; spacing and indentation may become regular.
+Values, order, comments, quotes, anchors, merge keys and flow style stay, in TOML all else, too. In YAML spacing and
+indentation may become regular.
 """
 
 from __future__ import annotations
 
 import io
 import re
+import tomllib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
+import tomlkit
 from ruamel.yaml import YAML, CollectionNode, MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.anchor import Anchor
 from ruamel.yaml.error import YAMLError, YAMLStreamError
+from tomlkit.exceptions import TOMLKitError
 
 from tuner.errors import InputError
-from tuner.sizing.config_edits.places import A_LIST, A_VALUE, MULTILINE, QUOTES, Place
+from tuner.trial import AUTO
 
+FORMATS = (".yaml", ".yml", ".toml")
+QUOTES = ("'", '"')
+A_VALUE, A_LIST, MULTILINE = "a value", "a list", "text of several lines"
+# What stands where no number has been chosen yet, beside a number itself.
+BLANK = ("", "~", "null", "true", "false", AUTO)
 MOST_PLACES = 100_000  # aliases of aliases can stand for more values than fit into memory
 MERGE = "<<"
 # The marker that begins a document, with all comments before it: ruamel.yaml does not write these again.
@@ -25,6 +36,69 @@ HEAD = re.compile(r"(?:[ \t]*(?:#.*)?\n)*---[ \t]*(?:#.*)?(?:\n|$)")
 FOLD = "\a"  # where ruamel.yaml has found a line's end in folded text; it can write it again between two words alone
 NO_FOLD = re.compile(rf"(?<!\S){FOLD}|{FOLD}(?! \S)")
 WIDE = 2**20  # so that no line is folded
+
+
+@dataclass(frozen=True)
+class Place:
+    """A value in a document.
+
+    Attributes:
+        key: its dotted path.
+        kind: "a value", or what it is instead, such as "a mapping".
+        text: the value's text, quotes included; of an alias, that of what it stands for.
+        content: all that stays as it is where this value is not changed.
+        origin: the same for a value and all aliases of it.
+        put: gives it another text. Aliases of a value follow it; an alias gets a value of its own.
+        alias: how an alias is written, such as "*batch"; else empty.
+        literal: whether the path is written out, not just brought along by an alias or a merge key.
+    """
+
+    key: str
+    kind: str
+    text: str
+    content: object
+    origin: int
+    put: Callable[[str], None]
+    alias: str = ""
+    literal: bool = True
+
+
+class Document(Protocol):
+    """The content of a file."""
+
+    def places(self) -> list[Place]:
+        """All values, as they are now."""
+
+    def dump(self) -> str:
+        """The whole text, with what was changed."""
+
+
+def new_text(old: str, value: int | float) -> str:
+    """What a value's text becomes: the old one if it says that number already; quotes stay around numbers."""
+    inner, quote = (old[1:-1], old[0]) if old[:1] in QUOTES else (old, "")
+    text = repr(value)
+    if "." not in text:  # YAML 1.1 takes an exponent without a point before it for text
+        text = text.replace("e", ".0e")
+    try:
+        same = float(inner) == value
+    except ValueError:
+        return text
+    ambiguous = inner.lstrip("+-")[:1] == "0" and inner.lstrip("+-")[1:2].isdigit()  # 010 is 8 to some
+    return old if same and not ambiguous else f"{quote}{text}{quote}"
+
+
+def replaceable(text: str) -> bool:
+    """Whether a number may take a value's place: not that of text such as ``${oc.env:BATCH}``."""
+    inner = (text[1:-1] if text[:1] in QUOTES else text).strip()
+    if inner.lower() in BLANK:
+        return True
+    for parse in (float, lambda number: int(number, 0)):  # the second knows 0x18
+        try:
+            parse(inner)
+            return True
+        except ValueError:
+            continue
+    return False
 
 
 class YamlDocument:
@@ -164,3 +238,38 @@ def _parts(entry: Node | tuple[Node, Node]) -> tuple[Node, ...]:
 def _anchor(node: Node) -> str | None:
     name: str | None = getattr(node.anchor, "value", node.anchor)
     return name
+
+
+class TomlDocument:
+    """A TOML document as tomlkit has it."""
+
+    def __init__(self, text: str, source: str) -> None:
+        try:
+            tomllib.loads(text)  # first: tomlkit is more lenient
+            self._document = tomlkit.parse(text)
+        except (ValueError, TOMLKitError) as error:
+            raise InputError(f"{source}: is not TOML: {error}") from error
+
+    def places(self) -> list[Place]:
+        """All values; TOML has no aliases."""
+        return list(self._inside(self._document, ""))
+
+    def dump(self) -> str:
+        """The text that tomlkit writes."""
+        return tomlkit.dumps(self._document)
+
+    def _inside(self, holder: object, key: str) -> Iterator[Place]:
+        steps = holder if isinstance(holder, dict) else range(len(holder)) if isinstance(holder, list) else ()
+        for step in steps:
+            value = holder[step]  # type: ignore[index]
+            path = f"{key}.{step}" if key else str(step)
+            kind, text = "a table" if isinstance(value, dict) else A_LIST, ""
+            if not isinstance(value, (dict, list)):
+                # Of all values only booleans come without their text.
+                text = str(value).lower() if isinstance(value, bool) else value.as_string()
+                kind = MULTILINE if text[:3] in ('"""', "'''") else A_VALUE
+            yield Place(path, kind, text, (kind, text), id(value), partial(self._put, holder, step))
+            yield from self._inside(value, path)
+
+    def _put(self, holder: object, step: str | int, text: str) -> None:
+        holder[step] = tomlkit.value(text)  # type: ignore[index]
