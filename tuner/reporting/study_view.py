@@ -22,7 +22,7 @@ class StudyView:
     """A study, finished or not."""
 
     name: str  # of its folder
-    study: StudyRecord  # what study.json holds
+    record: StudyRecord  # what study.json holds
     attempts: list[Attempt]  # the journal's lines, in order
     rows: list[Attempt]  # the latest attempt of each trial, each workload's best first
     epochs: list[EpochLine]
@@ -33,7 +33,7 @@ class StudyView:
     @property
     def total(self) -> int:
         """How many trials the study has, those that have not ended included."""
-        return max(len(self.rows), len(self.study.configurations) * self.study.seeds)
+        return max(len(self.rows), len(self.record.configurations) * self.record.seeds)
 
     @property
     def running(self) -> dict[str, EpochLine]:
@@ -47,23 +47,19 @@ class StudyView:
 
         With several seeds also each configuration that has a row, by ``mean_id``.
         """
-        several, seeds = len(self.metrics) > 1, self.study.seeds
-        first = self.study.seed or 0
-        listed = [
+        several, seeds, first = len(self.metrics) > 1, self.record.seeds, self.record.seed or 0
+        planned = [
             title("", str(each["name"]), several=False, seed=seed if seeds > 1 else None)
             for seed in range(first, first + seeds)
-            for each in self.study.configurations
+            for each in self.record.configurations
         ]
-        width = max(3, len(str(len(listed))))
-        names = {f"t{number:0{width}d}": name for number, name in enumerate(listed, 1)}
-        ended = {
-            row.trial_id: title(row.workload, row.name, several=several, seed=row.seed if seeds > 1 else None)
-            for row in self.rows
-        }
-        configurations = {
-            mean_id(row): title(row.workload, row.name, several=several) for row in self.rows if seeds > 1
-        }
-        return {**names, **ended, **configurations}
+        width = max(3, len(str(len(planned))))
+        names = {f"t{number:0{width}d}": name for number, name in enumerate(planned, 1)}
+        for row in self.rows:
+            names[row.trial_id] = title(row.workload, row.name, several=several, seed=row.seed if seeds > 1 else None)
+            if seeds > 1:
+                names[mean_id(row)] = title(row.workload, row.name, several=several)
+        return names
 
     def of_workload(self, workload: str) -> list[Attempt]:
         """The rows of one workload, best first."""
@@ -71,7 +67,7 @@ class StudyView:
 
     def devices(self) -> list[tuple[Device, int]]:
         """The plan's devices, with what their trials divide between them, in bytes."""
-        return list(zip(self.study.plan.devices, self.study.plan.budgets, strict=False))
+        return list(zip(self.record.plan.devices, self.record.plan.budgets, strict=False))
 
 
 def mean_id(row: Attempt) -> str:

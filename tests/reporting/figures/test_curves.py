@@ -25,9 +25,9 @@ def test_a_later_attempt_says_what_an_epoch_came_to(study: StudyView) -> None:
 
 
 def test_a_running_trial_has_a_curve_and_is_named(study: StudyView) -> None:
-    waiting = replace(study.study, configurations=[*study.study.configurations, {"name": "late <one>"}])
+    waiting = replace(study.record, configurations=[*study.record.configurations, {"name": "late <one>"}])
     line = EpochLine(trial_id="t041", attempt=1, epoch=1, at=0.0, metrics={"val_loss": 1.0})
-    going = replace(study, study=waiting, epochs=[*study.epochs, line])
+    going = replace(study, record=waiting, epochs=[*study.epochs, line])
     plot = learning_curves(going, "toy").plot
     assert [trace.name for trace in plot.data if trace.customdata[0] == ["t041"]] == ["late &lt;one&gt;"]
     assert "late &lt;one&gt; (after epoch 1)" in main_html(going)

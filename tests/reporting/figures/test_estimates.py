@@ -15,5 +15,5 @@ def test_estimates_are_judged_only_where_some_were_made(study: StudyView) -> Non
     completed = [row for row in study.rows if row.status == "completed"]
     assert len(points(chart, "markers").x) == len(completed)
     assert re.search(r"off by \d\.\d% at the median", chart.caption)
-    given = replace(study, study=replace(study.study, settings={"auto_memory": False, "model_memory_gb": 2.0}))
+    given = replace(study, record=replace(study.record, settings={"auto_memory": False, "model_memory_gb": 2.0}))
     assert estimate_against_peak(given).caption.startswith("No memory was estimated: each was given 2.0 GB")

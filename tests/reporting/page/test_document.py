@@ -23,7 +23,7 @@ def test_names_of_users_are_text_wherever_they_stand(tmp_path: Path) -> None:
     nasty = "</script><img src=x onerror=alert(1)>'\"$title"
     write_study(tmp_path / "s", 6, name=nasty)
     found = read_study_view(tmp_path / "s", METRICS, lambda row: f"tune --only {row.name}")
-    found = replace(found, name=nasty, study=replace(found.study, command=nasty, data=nasty))
+    found = replace(found, name=nasty, record=replace(found.record, command=nasty, data=nasty))
     page = page_html(found)
     assert "<img" not in page.partition("<body>")[2].partition("<script>")[0]
     assert page.count("</script>") == page.count("<script") == page.count('class="plot"') + 4, (

@@ -20,7 +20,7 @@ MANY = 200  # so many points are drawn small
 def estimate_against_peak(study: StudyView) -> Chart:
     """A point for each completed trial: what it was estimated to take, and what it took."""
     title = "Memory: estimate against measured peak"
-    settings = study.study.settings
+    settings = study.record.settings
     if not settings.get("auto_memory", True):
         given = f"each was given {settings.get('model_memory_gb')} GB"
         return Chart(title, f"No memory was estimated: {given}. The option auto_memory estimates it.")

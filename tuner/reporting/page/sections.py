@@ -47,16 +47,15 @@ def main_html(study: StudyView) -> str:
 
 
 def _head(study: StudyView) -> str:
-    about = study.study
     known = [("Trials", _counts(study)), *_times(study)]
     for device, budget in study.devices()[:DEVICES]:
         known.append((device.label, f"{device.name}, {budget / GB:.1f} GB for trials"))
-    if data := about.data:
-        known.append(("Data", str(data)))
+    if study.record.data:
+        known.append(("Data", study.record.data))
     return (
         f'<header><p class="kicker">tuner study</p><h1>{escape(study.name)}</h1>{_bar(study)}'
         f"{facts(known)}{_running(study)}{''.join(f'<p>Note: {escape(note)}</p>' for note in study.notes)}"
-        f"{command('Command', about.command)}</header>"
+        f"{command('Command', study.record.command)}</header>"
     )
 
 
@@ -77,7 +76,7 @@ def _by_status(study: StudyView) -> list[tuple[str, int]]:
 def _times(study: StudyView) -> list[tuple[str, str]]:
     found = []
     with suppress(ValueError):
-        started = datetime.fromisoformat(study.study.started)
+        started = datetime.fromisoformat(study.record.started)
         found.append(("Started", f"{started.day} {started:%B %Y, %H:%M}"))
     if bars := to_bars(study.attempts):
         took = max(bar.end for bar in without_pauses(bars)[0])
@@ -196,6 +195,5 @@ def _comparison(study: StudyView, workload: str) -> str:
 
 
 def _foot(study: StudyView) -> str:
-    versions = study.study.versions
-    listed = ", ".join(f"{name} {version}" for name, version in versions.items())
+    listed = ", ".join(f"{name} {version}" for name, version in study.record.versions.items())
     return f"<footer><p>Made by tuner from attempts.jsonl and epochs.jsonl. {escape(listed)}</p></footer>"
