@@ -198,3 +198,14 @@ def test_a_model_of_ones_own_is_estimated_from_its_step() -> None:
     assert name == "step"
     assert found.parameter_bytes == found.gradient_bytes == 4 * 1_001_000
     assert 0 < found.activation_bytes < found.parameter_bytes
+
+
+@pytest.mark.parametrize(("method", "learns"), [("traced", True), ("static", False), ("given", False)])
+def test_what_trials_took_corrects_later_estimates_of_the_kind_that_it_can(method: str, learns: bool) -> None:
+    service, raw = EstimationService(), MemoryEstimate(method, activation_bytes=100 * MB, context_bytes=400 * MB)
+    service.learn("toy", f"a machine of {method}", [(raw, 600 * MB)])
+    (found,) = service.calibrated([raw], "toy", f"a machine of {method}")
+    assert found.total_bytes == (600 if learns else 500) * MB
+    assert found.method == (f"{method}, calibrated" if learns else method)
+    assert EstimationService(calibration=False).calibrated([raw], "toy", f"a machine of {method}") == [raw]
+    assert len(service.samples("toy", f"a machine of {method}")) == learns

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -118,7 +118,7 @@ class EstimationService:
         Raises:
             InputError: the calibration file is damaged.
         """
-        known = calibration.load(self.key(workload, device)) if self.calibration else None
+        known = calibration.load(self._key(workload, device)) if self.calibration else None
         return [calibration.apply(each, known) if known and can_be_calibrated(each) else each for each in estimates]
 
     def samples(self, workload: str, device: str) -> list[Sample]:
@@ -127,8 +127,17 @@ class EstimationService:
         Raises:
             InputError: the calibration file is damaged.
         """
-        return calibration.load_samples(self.key(workload, device)) if self.calibration else []
+        return calibration.load_samples(self._key(workload, device)) if self.calibration else []
 
-    def key(self, workload: str, device: str) -> str:
-        """What samples of this workload on this device are kept under."""
+    def learn(self, workload: str, device: str, peaks: Iterable[tuple[MemoryEstimate, int]]) -> None:
+        """Keeps the bytes that trials took beside their raw estimates, where they correct such.
+
+        Raises:
+            InputError: the calibration file is damaged or cannot be written.
+        """
+        samples = [calibration.to_sample(raw, peak) for raw, peak in peaks if can_be_calibrated(raw)]
+        if samples:
+            calibration.record(self._key(workload, device), samples)
+
+    def _key(self, workload: str, device: str) -> str:
         return calibration.key(workload, device, self.expandable_segments)

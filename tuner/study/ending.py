@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.errors import TunerError
-from tuner.estimation import calibration
-from tuner.estimation.registry import can_be_calibrated
 from tuner.records.attempts import Attempt
 from tuner.records.files import RESULTS
 from tuner.records.study_record import StudyRecord
@@ -22,7 +20,7 @@ from tuner.study.planning import estimation_service
 from tuner.study.repeat import how_to_repeat, program
 from tuner.study.result import StudyResult
 from tuner.study.resumed_options import needs_objects
-from tuner.trial import ACCUMULATION, GB, title
+from tuner.trial import ACCUMULATION, GB, MemoryEstimate, title
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,16 +30,15 @@ def learn_from(result: StudyResult, settings: Settings, console: Console) -> Non
     """Keeps what completed trials took, so that the next study on this machine estimates and packs better."""
     devices = {device.label: device for device in result.plan.devices}
     service = estimation_service(settings)
-    samples: dict[str, list[calibration.Sample]] = {}
+    peaks: dict[tuple[str, str], list[tuple[MemoryEstimate, int]]] = {}
     for row in result.trials:
-        estimate = result.estimates[row.trial_id]
-        as_estimated = can_be_calibrated(estimate) and ACCUMULATION not in row.config
-        if row.status == "completed" and row.peak_memory_gb and as_estimated and row.device in devices:
-            key = service.key(row.workload, devices[row.device].name)
-            samples.setdefault(key, []).append(calibration.to_sample(estimate, int(row.peak_memory_gb * GB)))
+        as_estimated = row.status == "completed" and ACCUMULATION not in row.config
+        if as_estimated and row.peak_memory_gb and row.device in devices:
+            found = peaks.setdefault((row.workload, devices[row.device].name), [])
+            found.append((result.estimates[row.trial_id], int(row.peak_memory_gb * GB)))
     try:
-        for key, measured in samples.items():
-            calibration.record(key, measured)
+        for (workload, device), taken in peaks.items():
+            service.learn(workload, device, taken)
     except TunerError as error:  # the study is complete all the same
         console.print(f"not calibrated: {error}", markup=False, soft_wrap=True)
 
