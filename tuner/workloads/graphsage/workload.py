@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, TypedDict
+from typing import TYPE_CHECKING, ClassVar
 
 from tuner.trial import AnyHyperparameter, Config, Hyperparameter
 from tuner.workloads.base import Batch, Split, Workload
@@ -18,14 +18,7 @@ if TYPE_CHECKING:
 
     from tuner.datasets.ratings import RatingData, Ratings
     from tuner.workloads.graphsage.model import GraphSAGEModel
-
-
-class Sizes(TypedDict):
-    """The model's."""
-
-    hidden_dim: int
-    num_layers: int
-    dropout: float
+    from tuner.workloads.graphsage.sparse import Csr
 
 
 EVALUATION_PAIRS = 2**16  # decoded at a time: two (2**16, hidden_dim) gathers, whatever the split's size
@@ -60,7 +53,6 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
         return load_ratings(source, seed=seed)
 
     def describe(self, data: RatingData) -> str:
-        """Name, sizes and split."""
         return (
             f"{data.name}: {data.num_users:,} users, {data.num_items:,} items; "
             f"{len(data.train):,} ratings to train on, {len(data.validation):,} to choose by, "
@@ -74,38 +66,25 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
         return replace(data, train=joined([data.train, data.validation, data.test]))
 
     def training_samples(self, data: RatingData) -> int:
-        """The training ratings."""
         return len(data.train)
 
     def build_model(self, config: Config, data: RatingData) -> GraphSAGEModel:
         """A new model over the graph of the training ratings."""
         import torch
 
-        from tuner.workloads.graphsage.model import GraphSAGEModel
         from tuner.workloads.graphsage.sparse import bipartite_mean
 
         user, item, rating = _tensors(data.train)
-        return GraphSAGEModel(
-            _unit_columns(_tensor(data.user_features)),
-            _unit_columns(_tensor(data.item_features)),
-            bipartite_mean(user, item, data.num_users, data.num_items),
-            torch.stack([rating.mean(), rating.min(), rating.max()]),
-            **_sizes(config),
-        )
+        users, items = (_unit_columns(_tensor(each)) for each in (data.user_features, data.item_features))
+        scale = torch.stack([rating.mean(), rating.min(), rating.max()])
+        return _model(config, users, items, bipartite_mean(user, item, data.num_users, data.num_items), scale)
 
     def restore_model(self, config: Config, weights: Mapping[str, Tensor]) -> GraphSAGEModel:
-        """The model that some weights were saved of."""
-        from tuner.workloads.graphsage.model import GraphSAGEModel
         from tuner.workloads.graphsage.sparse import Csr
 
         crow, col, value, value_t = (weights[key] for key in ("crow", "col", "value", "value_t"))
-        model = GraphSAGEModel(
-            weights["user_features"],
-            weights["item_features"],
-            Csr(crow, col, value, crow, col, value_t),
-            weights["rating_scale"],
-            **_sizes(config),
-        )
+        users, items, scale = (weights[key] for key in ("user_features", "item_features", "rating_scale"))
+        model = _model(config, users, items, Csr(crow, col, value, crow, col, value_t), scale)
         model.load_state_dict(dict(weights))
         return model
 
@@ -148,12 +127,11 @@ def _unit_columns(features: Tensor) -> Tensor:
     return features / features.abs().amax(dim=0).clamp(min=1e-12)
 
 
-def _sizes(config: Config) -> Sizes:
-    return {
-        "hidden_dim": int(config["hidden_dim"]),
-        "num_layers": int(config["num_layers"]),
-        "dropout": float(config["dropout"]),
-    }
+def _model(config: Config, users: Tensor, items: Tensor, graph: Csr, rating_scale: Tensor) -> GraphSAGEModel:
+    from tuner.workloads.graphsage.model import GraphSAGEModel
+
+    hidden, layers, dropout = int(config["hidden_dim"]), int(config["num_layers"]), float(config["dropout"])
+    return GraphSAGEModel(users, items, graph, rating_scale, hidden_dim=hidden, num_layers=layers, dropout=dropout)
 
 
 def _tensors(ratings: Ratings) -> tuple[Tensor, Tensor, Tensor]:

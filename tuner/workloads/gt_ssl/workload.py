@@ -58,7 +58,6 @@ class GTSSL(Workload["TreeData", "GtSsl"]):
         return load_trees(source, seed=seed, skip_bad=skip_bad)
 
     def describe(self, data: TreeData) -> str:
-        """Name, sizes and split."""
         left_out = f"; {data.bad} file{'s' * (data.bad > 1)} left out" if data.bad else ""
         return (
             f"{data.name}: {len(data):,} trees, {len(data.parent):,} nodes, {data.path.shape[1]:,} third-order "
@@ -67,13 +66,11 @@ class GTSSL(Workload["TreeData", "GtSsl"]):
         )
 
     def all_data(self, data: TreeData) -> TreeData:
-        """All trees as training trees."""
         import numpy as np
 
         return replace(data, train=np.arange(len(data)))
 
     def training_samples(self, data: TreeData) -> int:
-        """The training trees."""
         return len(data.train)
 
     def build_model(self, config: Config, data: TreeData) -> GtSsl:

@@ -8,7 +8,7 @@ from pathlib import Path
 from tuner.datasets.can import CanData
 from tuner.errors import InputError
 from tuner.trial import Config, Configuration
-from tuner.workloads.kd_gat.graphs import tested, usable
+from tuner.workloads.kd_gat.graphs import graphs_of
 from tuner.workloads.kd_gat.model import check_shape, load_teacher
 from tuner.workloads.kd_gat.sizes import SHARED
 
@@ -46,11 +46,7 @@ def _check_one(config: Config, data: CanData) -> None:
 
 def _check_labels(data: CanData, stage: str, held_out: str) -> None:
     for part in ("train", "validation", "test"):
-        if part == "test":
-            graphs = tested(data, stage=stage, held_out=held_out)
-        else:
-            graphs = usable(data, getattr(data, part), stage=stage, held_out=held_out)
-        labels = data.label[graphs]
+        labels = data.label[graphs_of(data, part, stage=stage, held_out=held_out)]
         if not (labels == 0).any():
             raise InputError(f"{data.name} has no normal graph for {part}: give it attack-free traffic, too")
         if stage == "classifier" and not labels.any():

@@ -12,18 +12,14 @@ from tuner.datasets.can import CanData
 from tuner.workloads.base import Split
 from tuner.workloads.kd_gat.batches import CanBatch, chunks
 from tuner.workloads.kd_gat.distillation import vgae_loss
-from tuner.workloads.kd_gat.graphs import Index, tested, usable
+from tuner.workloads.kd_gat.graphs import Index, graphs_of, tested
 from tuner.workloads.kd_gat.model import Distilled
 from tuner.workloads.kd_gat.networks import GAT, VGAE
 
 
 def evaluate(model: Distilled, data: CanData, split: Split) -> dict[str, float]:
     """The metrics of a split, by names without its prefix; the model is in evaluation mode."""
-    stage, held_out = model.stage, model.held_out
-    if split == "test":
-        graphs = tested(data, stage=stage, held_out=held_out)
-    else:
-        graphs = usable(data, data.validation, stage=stage, held_out=held_out)
+    graphs = graphs_of(data, split, stage=model.stage, held_out=model.held_out)
     if isinstance(model.student, GAT):
         logits = torch.cat([model.student(batch) for batch in chunks(data, graphs, model.device)])
         label = _labels(data, graphs).to(logits.device)
@@ -76,7 +72,7 @@ def _detection(model: Distilled, autoencoder: VGAE, data: CanData) -> dict[str, 
     if not label.any() or label.all():
         return {}
     trained, later = (
-        usable(data, part, stage=model.stage, held_out=model.held_out) for part in (data.train, data.validation)
+        graphs_of(data, split, stage=model.stage, held_out=model.held_out) for split in ("train", "validation")
     )
     trained_errors, later_errors, seen = (
         torch.cat([largest_errors(autoencoder, batch).cpu() for batch in chunks(data, each, model.device)])

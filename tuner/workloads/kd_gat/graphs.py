@@ -24,6 +24,13 @@ def usable(data: CanData, graphs: Index, *, stage: str, held_out: str = "") -> I
     return kept
 
 
+def graphs_of(data: CanData, split: str, *, stage: str, held_out: str = "") -> Index:
+    """The graphs of a split that a stage uses."""
+    if split == "test":
+        return tested(data, stage=stage, held_out=held_out)
+    return usable(data, getattr(data, split), stage=stage, held_out=held_out)
+
+
 def tested(data: CanData, *, stage: str, held_out: str = "") -> Index:
     """The test's graphs: normal ones, and for a classifier attacks; only the kind that was held out, if one was."""
     if not held_out or stage == "autoencoder":

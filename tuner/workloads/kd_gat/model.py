@@ -17,7 +17,7 @@ from tuner.errors import InputError
 from tuner.trial import ACCUMULATION, Config
 from tuner.workloads.kd_gat.batches import CanBatch, chunks
 from tuner.workloads.kd_gat.distillation import distilled_gat_loss, distilled_vgae_loss, gat_loss, score, vgae_loss
-from tuner.workloads.kd_gat.graphs import largest, usable
+from tuner.workloads.kd_gat.graphs import graphs_of, largest
 from tuner.workloads.kd_gat.networks import GAT, VGAE
 from tuner.workloads.kd_gat.sizes import CHUNK, SIZES
 from tuner.workloads.kd_gat.teacher import KeptOutputs, outputs, width_ratio
@@ -79,7 +79,7 @@ class Distilled(nn.Module):
 
         With ``rehearsal`` only the largest graphs are looked at, as many as at a time, with room for all.
         """
-        graphs = usable(data, data.train, stage=self.stage, held_out=self.held_out)
+        graphs = graphs_of(data, "train", stage=self.stage, held_out=self.held_out)
         graphs = largest(data, graphs, CHUNK) if rehearsal else graphs
         if isinstance(scorer := self._guests["scorer"], VGAE):
             self.difficulty = np.zeros(len(data), np.float32)

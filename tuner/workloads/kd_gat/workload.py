@@ -108,13 +108,11 @@ class KDGAT(Workload["CanData", "Distilled"]):
         return load_can(source)
 
     def check(self, configurations: Sequence[Configuration], data: CanData) -> None:
-        """Whether stages, labels, attacks and teachers fit these data."""
         from tuner.workloads.kd_gat.checks import check
 
         check(configurations, data)
 
     def describe(self, data: CanData) -> str:
-        """Name, sizes and split."""
         attacks = int(data.label.sum())
         return (
             f"{data.name}: {len(data):,} graphs of {len(data.ids):,} nodes and {data.edge.shape[1]:,} edges, "
@@ -123,17 +121,14 @@ class KDGAT(Workload["CanData", "Distilled"]):
         )
 
     def all_data(self, data: CanData) -> CanData:
-        """All graphs as training graphs."""
         import numpy as np
 
         return replace(data, train=np.arange(len(data)))
 
     def training_samples(self, data: CanData) -> int:
-        """The training graphs."""
         return len(data.train)
 
     def build_model(self, config: Config, data: CanData) -> Distilled:
-        """A new VGAE or GAT, with its teacher and its scorer if it has them."""
         from tuner.workloads.kd_gat.model import build
 
         return build(config, data)
@@ -145,7 +140,6 @@ class KDGAT(Workload["CanData", "Distilled"]):
         return restore(config, weights)
 
     def checkpointed(self, model: Distilled) -> Iterable[nn.Module]:
-        """The attention layers."""
         return model.student.checkpointed
 
     def frozen(self, model: Distilled) -> Iterable[nn.Module]:
@@ -207,9 +201,9 @@ class KDGAT(Workload["CanData", "Distilled"]):
         return evaluate(model, data, split)
 
     def _graphs(self, config: Config, data: CanData) -> Index:
-        from tuner.workloads.kd_gat.graphs import usable
+        from tuner.workloads.kd_gat.graphs import graphs_of
 
-        return usable(data, data.train, stage=str(config["stage"]), held_out=str(config["held_out"]))
+        return graphs_of(data, "train", stage=str(config["stage"]), held_out=str(config["held_out"]))
 
 
 def _refuse(values: Config) -> None:
