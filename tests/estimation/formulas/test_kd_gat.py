@@ -10,10 +10,9 @@ from tuner.datasets.can import CanData
 from tuner.datasets.can import build as build_can
 from tuner.datasets.synthetic_can import synthetic_can
 from tuner.estimation.estimators.static import estimate_static
-from tuner.estimation.formulas.kd_gat import PART, parameters
+from tuner.estimation.formulas.kd_gat import parameters
 from tuner.estimation.tracing.tracer import trace_workload
 from tuner.search.configurations import complete
-from tuner.workloads.kd_gat import attention
 from tuner.workloads.kd_gat.model import load_teacher
 from tuner.workloads.kd_gat.workload import KDGAT
 
@@ -85,7 +84,3 @@ def test_a_gpus_traced_peak_is_the_same_with_a_teacher_from_a_file(
         for each in ("", path)
     )
     assert new == from_file
-
-
-def test_messages_come_in_parts_of_the_size_that_the_formula_takes() -> None:
-    assert PART == attention.PART

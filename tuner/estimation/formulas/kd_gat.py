@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tuner.estimation.formulas.footprint import FLOAT_BYTES, footprint
 from tuner.trial import CHECKPOINTING, MemoryEstimate
-from tuner.workloads.kd_gat.sizes import CHUNK, SIZES
+from tuner.workloads.kd_gat.sizes import CHUNK, FEATURES, ID_CHANNELS, PART, SIZES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from tuner.datasets.can import CanData
     from tuner.trial import Config
 
-INPUT = ID_CHANNELS, FEATURES = 16, 10  # of a node: what is embedded of its ID, and what the data have
-# Edges whose messages are there at a time, as in tuner.workloads.kd_gat.attention.
-PART = 4096
+INPUT = (ID_CHANNELS, FEATURES)  # of a node: what is embedded of its ID, and what the data have
 # Numbers of an edge for each head, beside the messages: what is gathered, the scores, their softmax, and gradients.
 SCORES = 10
 

@@ -13,8 +13,9 @@ from torch.autograd import Function
 from torch.autograd.function import BackwardCFunction, FunctionCtx
 from torch.nn import functional as F
 
+from tuner.workloads.kd_gat.sizes import PART
+
 SLOPE = 0.2  # of the scores' leaky ReLU, as in the paper
-PART = 4096  # edges whose messages are there at a time
 
 
 class GraphAttention(nn.Module):

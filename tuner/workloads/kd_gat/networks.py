@@ -16,9 +16,8 @@ from torch.nn import functional as F
 from tuner.errors import InputError
 from tuner.workloads.kd_gat.attention import GraphAttention
 from tuner.workloads.kd_gat.batches import CanBatch
+from tuner.workloads.kd_gat.sizes import FEATURES, ID_CHANNELS
 
-FEATURES = 10  # of a node, as the data have them
-ID_CHANNELS = 16  # of the embedding of a CAN ID
 LOG_VARIANCE = 20.0  # at most, and at least its negative: exp() of more is no number to compute with
 
 

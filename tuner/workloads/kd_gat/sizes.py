@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+FEATURES = 10  # of a node, as the data have them
+ID_CHANNELS = 16  # of the embedding of a CAN ID
+PART = 4096  # edges whose messages are there at a time
 CHUNK = 500  # graphs that an evaluation, a teacher or a scorer looks at together
 # The sizes of a role, where a configuration says 0, by stage.
 SIZES: Mapping[tuple[str, str], Mapping[str, int]] = {

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from tuner.datasets.can import CanData
 from tuner.workloads.kd_gat.attention import GraphAttention
 from tuner.workloads.kd_gat.batches import CanBatch, parts
-from tuner.workloads.kd_gat.networks import FEATURES, GAT, VGAE
+from tuner.workloads.kd_gat.networks import GAT, VGAE
+from tuner.workloads.kd_gat.sizes import FEATURES
 
 
 class KeptOutputs(nn.Module):
