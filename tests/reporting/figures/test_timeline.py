@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from tests.attempts import attempt
+from tests.reporting.studies import view_of
 from tuner.reporting.figures.attempt_bars import Bar, in_lanes, memory_over_time, to_bars, used_share, without_pauses
 from tuner.reporting.figures.timeline import timelines
 from tuner.reporting.study_view import StudyView
@@ -43,3 +47,10 @@ def test_a_timeline_has_a_bar_for_each_attempt_on_its_device(study: StudyView) -
     assert "of the device's 14.00 GB were reserved at a time" in charts[0].caption
     retried = sum(each.attempt > 1 for each in bars if each.device == "cuda:0")
     assert f"{retried} bar" in charts[0].caption
+
+
+def test_all_devices_have_the_unit_of_time_that_suits_the_longest() -> None:
+    ends = {"cuda:0": 10, "cuda:1": 1000}
+    rows = [attempt(trial_id=label, device=label, started_at=0, ended_at=end) for label, end in ends.items()]
+    plots = [chart.plot for chart in timelines(replace(view_of(rows), attempts=rows))]
+    assert [plot.layout.xaxis.title.text.rpartition(" ")[2] for plot in plots if plot] == ["min", "min"]
