@@ -50,7 +50,7 @@ def test_a_timeline_has_a_bar_for_each_attempt_on_its_device(study: StudyView) -
 
 
 def test_all_devices_have_the_unit_of_time_that_suits_the_longest() -> None:
-    ends = {"cuda:0": 10, "cuda:1": 1000}
-    rows = [attempt(trial_id=label, device=label, started_at=0, ended_at=end) for label, end in ends.items()]
+    ends = enumerate((10, 1000))
+    rows = [attempt(trial_id=f"t{n}", device=f"cuda:{n}", started_at=0, ended_at=end) for n, end in ends]
     plots = [chart.plot for chart in timelines(replace(view_of(rows), attempts=rows))]
     assert [plot.layout.xaxis.title.text.rpartition(" ")[2] for plot in plots if plot] == ["min", "min"]
