@@ -208,5 +208,5 @@ def test_the_command_prints_the_fit_and_keeps_what_is_there(
     assert first.returncode == 0
     kept = (tmp_path / "own.toml").read_bytes()
     monkeypatch.chdir(tmp_path)
-    assert refused(capfd, *command[3:]) == "error: own.toml: is there already; give another name, or --overwrite"
+    assert refused(capfd, *command[3:]) == "error: own.toml: already exists; give another name, or --overwrite"
     assert (tmp_path / "own.toml").read_bytes() == kept

@@ -80,7 +80,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 def test_a_file_that_is_there_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "own.toml"
     found = read(tmp_path, TEXT)
-    with pytest.raises(InputError, match=r"own.toml: is there already; give another name, or overwrite=True"):
+    with pytest.raises(InputError, match=r"own.toml: already exists; give another name, or overwrite=True"):
         write_footprint(found, path)
     assert path.read_text() == TEXT
     with pytest.raises(InputError, match=r"none/x.toml: cannot be written: No such file or directory"):
@@ -160,7 +160,7 @@ def test_a_file_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) ->
         ({"batch_size": True}, "batch_size = True: must be a number"),
         ({"batch_size": 1, "token": 3}, r"no variable is called 'token' \(did you mean tokens\?\)"),
         ({}, r"batch_size has no value: give it one, or add it to \[variables\]"),
-        ({"batch_size": 1e300, "tokens": 1e300}, "the footprint has no end"),
+        ({"batch_size": 1e300, "tokens": 1e300}, "the footprint is infinite"),
     ],
 )
 def test_values_are_checked(tmp_path: Path, values: dict[str, float], fault: str) -> None:

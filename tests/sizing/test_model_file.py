@@ -51,7 +51,7 @@ def test_sizes_at_the_top_level_and_options_that_win(tmp_path: Path) -> None:
         ("mixed_precision = 1", "mixed_precision 1: give true or false"),
         ("model_embd = 64\nbatch_size = 1", "model_layer is missing: give model_layer, or"),
         ("lr = 1", "none of model_embd, model_layer, batch_size or other sizes is in it"),
-        ("model_embd = 64\n[model]\nmodel_embd = 32", "model_embd is there twice"),
+        ("model_embd = 64\n[model]\nmodel_embd = 32", "model_embd occurs twice"),
         ("model_embd = ", "not TOML: Invalid value"),
     ],
 )

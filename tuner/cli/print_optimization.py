@@ -77,12 +77,12 @@ def _files(found: Optimization, dry_run: bool) -> list[str]:
     if not found.edits:
         return []
     if dry_run:
-        diffs = [edit.diff().rstrip("\n") or f"{edit.path}: says so already" for edit in found.edits]
+        diffs = [edit.diff().rstrip("\n") or f"{edit.path}: unchanged" for edit in found.edits]
         return ["", *diffs]
     lines = [
         f"{edit.path}: {change.key} {change.before} → {change.after}"
         for edit in found.edits
         for change in edit.changes
     ]
-    lines += [f"{edit.path}: says so already" for edit in found.edits if not edit.changes]
-    return ["", *lines, *(f"kept as it was: {path}" for path in found.backups)]
+    lines += [f"{edit.path}: unchanged" for edit in found.edits if not edit.changes]
+    return ["", *lines, *(f"backup: {path}" for path in found.backups)]

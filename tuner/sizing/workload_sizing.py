@@ -30,7 +30,7 @@ from tuner.workloads.task import TrainingTask
 # What no smaller model is made of.
 NOT_SIZES = ("epochs", *PAIRS)
 # Where a step accumulates, the second batch is like all further ones: the gradients of those before it are there.
-ALIKE = 2
+ACCUMULATING = 2
 NeedBytes = Callable[[MemoryEstimate], int]  # what an estimate counts as, with or without margins
 
 
@@ -180,7 +180,7 @@ def size_configuration(
     accumulation = _accumulation(predictor, goal, found.batch_size)
     if accumulation > 1:
         try:
-            found, guess = largest(ALIKE)
+            found, guess = largest(ACCUMULATING)
             accumulation = _accumulation(predictor, goal, found.batch_size)
         except DoesNotFit:
             accumulation = 1  # the text of the choice says so
@@ -216,7 +216,7 @@ def _fewer_pairs(predictor: Predictor, config: Config, goal: Goal, need_bytes: N
 
         return lowered(need, pairs, goal.limit_bytes)
 
-    return fewer(min(ALIKE, _accumulation(predictor, goal, batch))) or fewer(1)
+    return fewer(min(ACCUMULATING, _accumulation(predictor, goal, batch))) or fewer(1)
 
 
 def _remedies(predictor: Predictor, config: Config, goal: Goal, need: int) -> list[str]:

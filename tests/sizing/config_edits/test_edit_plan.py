@@ -96,7 +96,7 @@ def test_our_own_files_say_the_samples_of_an_optimizer_step(tmp_path: Path) -> N
         (
             {"a.yaml": "x: {batch_size: 1}\ny: {batch_size: 2}\n"},
             {},
-            r"is there 2 times \(x.batch_size, y.batch_size\): .* as key='NAME=DOTTED.PATH'",
+            r"occurs 2 times \(x.batch_size, y.batch_size\): .* as key='NAME=DOTTED.PATH'",
         ),
         ({"a.yaml": "batch_size: ${oc.env:BS}\n"}, {}, r"a.yaml: batch_size is \${oc.env:BS}, not a number"),
         (

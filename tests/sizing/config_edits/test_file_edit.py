@@ -218,8 +218,8 @@ def test_a_path_is_meant_before_a_bare_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "fault"),
     [
-        ("a.yaml", "a: {n: 1}\nb: {n: 2}\n", r"n is there 2 times \(a.n, b.n\): give .* as key='NAME=DOTTED.PATH'"),
-        ("a.toml", "[a]\nn=1\n[b]\nn=2\n", r"n is there 2 times \(a.n, b.n\): give .* as key='NAME=DOTTED.PATH'"),
+        ("a.yaml", "a: {n: 1}\nb: {n: 2}\n", r"n occurs 2 times \(a.n, b.n\): give .* as key='NAME=DOTTED.PATH'"),
+        ("a.toml", "[a]\nn=1\n[b]\nn=2\n", r"n occurs 2 times \(a.n, b.n\): give .* as key='NAME=DOTTED.PATH'"),
         ("a.yaml", "", "holds no key n"),
         ("a.yaml", "a: {nn: 1}\n", "holds no key n; close to it: a.nn"),
         ("a.toml", "[a]\nnn=1\n", "holds no key n; close to it: a.nn"),
@@ -232,7 +232,7 @@ def test_a_path_is_meant_before_a_bare_name(tmp_path: Path) -> None:
         ("a.toml", "[n]\nm=1", "n is a table: give"),
         ("a.toml", "n=[1]", "n is a list: give"),
         ("a.toml", 'n="""1"""', "n is text of several lines: give"),
-        ("a.yaml", "n: 1\nn: 2\n", "line 2: the key n is there twice in one mapping: keep one"),
+        ("a.yaml", "n: 1\nn: 2\n", "line 2: the key n occurs twice in one mapping: keep one"),
         ("a.toml", "n=1\nn=2\n", "is not TOML: .*overwrite"),
         ("a.yaml", "--- \nn: 1\n---\nn: 2\n", "holds several YAML documents: give a file of one"),
         ("a.yaml", "n: [1\n", r"is not YAML: .*\(line 2\)"),

@@ -165,7 +165,7 @@ class YamlDocument:
             for number, (key, value) in enumerate(node.value):
                 name = str(key.value) if isinstance(key, ScalarNode) else f"?{key.start_mark.index}"
                 if name in own:
-                    raise self._fault(key, f"the key {name} is there twice in one mapping: keep one")
+                    raise self._fault(key, f"the key {name} occurs twice in one mapping: keep one")
                 own[name] = value
                 if name != MERGE:
                     yield name, value, number

@@ -84,7 +84,7 @@ def edit_file(path: Path, values: Mapping[str, int | float]) -> FileEdit:
         if new == place.text:
             continue
         place.put(new)
-        follow = [] if place.alias else [each for each in places if each.origin == place.origin and each != place]
+        follow = [] if place.alias else [each for each in places if each.origin == place.origin and each is not place]
         changes += [ValueChange(each.key, each.alias or each.text, new) for each in (place, *follow)]
     if not changes:
         return FileEdit(path, before, before, ())
@@ -112,7 +112,7 @@ def apply_edits(edits: Sequence[FileEdit]) -> list[Path]:
     stays one. What would not change is not touched. The backups are returned.
 
     Raises:
-        InputError: a file is not what it was when the edit was worked out, or is there twice. Nothing is written.
+        InputError: a file is not what it was when the edit was worked out, or is given twice. Nothing is written.
         ExecutionError: a file cannot be written; the text says which have been.
     """
     changing = {each.path.resolve(): each for each in edits if each.before != each.after}
@@ -224,7 +224,7 @@ def _locate(found: Sequence[Place], name: str, path: Path) -> Place:
     if len(matches) > 1:
         keys = ", ".join(each.key for each in matches)
         raise InputError(
-            f"{path}: {name} is there {len(matches)} times ({keys}): give the dotted path of one as "
+            f"{path}: {name} occurs {len(matches)} times ({keys}): give the dotted path of one as "
             f"{option('key', 'NAME=DOTTED.PATH')}"
         )
     if place.kind != A_VALUE:

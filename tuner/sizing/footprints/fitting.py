@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 LEAST_ROWS = 4
 MOST_VARIABLES = 6  # beside the batch: all sums of up to MOST_TERMS of 14 terms are 6,475
 MOST_TERMS = 5
-ALIKE = 0.999  # variables of a larger correlation cannot be told apart
+COLLINEAR = 0.999  # variables of a larger correlation count as one
 # Of sums that are this close to the best, the one of the fewest terms: the others fit noise.
 AS_GOOD = 1.05
 EXACT = 1e-4  # relative: smaller errors are rounding
@@ -78,7 +78,7 @@ def fitted(
     if output is not None:
         check_new(output, overwrite=overwrite)
     measured = read_rows(rows, batch)
-    variables, alike = _apart(measured, batch)
+    variables, alike = _distinct_columns(measured, batch)
     terms, errors, left_out_errors = _best(measured, variables, batch)
     constants = [f"{key}: is {value:g} in every row" for key, value in measured.constants.items()]
     idle = [f"{key}: explains no memory" for key in variables if key not in used(terms)]
@@ -96,7 +96,7 @@ def fitted(
     return FootprintFit(footprint, errors, left_out_errors, reasons)
 
 
-def _apart(measured: Measured, batch: str) -> tuple[dict[str, list[float]], list[str]]:
+def _distinct_columns(measured: Measured, batch: str) -> tuple[dict[str, list[float]], list[str]]:
     """The batch and the variables that differ from it and each other, and why others are left out."""
     import numpy as np
 
@@ -114,7 +114,7 @@ def _apart(measured: Measured, batch: str) -> tuple[dict[str, list[float]], list
         raise InputError(f"{source}: {rows} rows are too few: measure {LEAST_ROWS} or more")
     kept, alike = {batch: measured.variables[batch]}, []
     for name, column in measured.variables.items():
-        twin = next((other for other in kept if abs(np.corrcoef(column, kept[other])[0, 1]) > ALIKE), None)
+        twin = next((other for other in kept if abs(np.corrcoef(column, kept[other])[0, 1]) > COLLINEAR), None)
         if twin is None:
             kept[name] = column
         elif twin != name:

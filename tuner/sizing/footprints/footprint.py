@@ -77,7 +77,7 @@ class Footprint:
             size = term.size_bytes * math.prod(float(complete[name]) for name in term.times)
             parts[term.part] = parts.get(term.part, 0.0) + size
         if not math.isfinite(sum(parts.values())):
-            raise InputError(f"{self.source}: the footprint has no end with {dict(values)}: give smaller values")
+            raise InputError(f"{self.source}: the footprint is infinite for {dict(values)}: give smaller values")
         return {part: round(size) for part, size in parts.items()}
 
     def need_bytes(self, values: Values) -> int:
@@ -170,7 +170,7 @@ def write_footprint(footprint: Footprint, path: str | Path, *, overwrite: bool =
     """Writes a footprint as ``read_footprint`` reads it; whoever reads it sees a whole file at any moment.
 
     Raises:
-        InputError: the file is there already and not to be overwritten, or cannot be written.
+        InputError: the file exists and is not to be overwritten, or cannot be written.
     """
     import tomlkit
 
@@ -205,7 +205,7 @@ def check_new(path: str | Path, *, overwrite: bool) -> None:
         InputError: it is.
     """
     if Path(path).exists() and not overwrite:
-        raise InputError(f"{path}: is there already; give another name, or {option('overwrite', True)}")
+        raise InputError(f"{path}: already exists; give another name, or {option('overwrite', True)}")
 
 
 def _find(path: str | Path) -> Path:

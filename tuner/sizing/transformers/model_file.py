@@ -72,7 +72,7 @@ def _read_sizes(path: str) -> dict[str, object]:
                 raise InputError(f"{path}: unknown key {written!r}: did you mean {close[0]}?")
             continue
         if key in found:
-            raise InputError(f"{path}: {key} is there twice: leave one of them out")
+            raise InputError(f"{path}: {key} occurs twice: leave one of them out")
         if type(value) is not KEYS[key]:
             raise InputError(f"{path}: {written} {value!r}: give {WANTED[KEYS[key]]}")
         found[key] = value
