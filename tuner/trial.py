@@ -286,12 +286,12 @@ AnyHyperparameter = Hyperparameter | TextHyperparameter
 
 # Keys that the training loop reads from every workload's configurations.
 LOOP_OPTIONS: Mapping[str, Hyperparameter] = {
-    ACCUMULATION: Hyperparameter(1, 1, 1_000_000, "micro-batches in which a batch is taken", optional=True),
+    ACCUMULATION: Hyperparameter(1, 1, 1_000_000, "micro-batches of a batch", optional=True),
     "amp": Hyperparameter(0, 0, 1, "1 trains in bfloat16 where autocast does", optional=True),
     "clear_cache_every_n": Hyperparameter(
         0, 0, 1_000_000_000, "steps after which a GPU's cached memory is given back; 0 for never", optional=True
     ),
-    CHECKPOINTING: Hyperparameter(0, 0, 1, "1 computes activations again in backward, to keep fewer", optional=True),
-    MAX_BATCH: Hyperparameter(0, 0, 1_000_000_000, "the most that an auto batch may be; 0 for any", optional=True),
-    OFFLOADING: Hyperparameter(0, 0, 1, "1 keeps a GPU free of modules that are not trained", optional=True),
+    CHECKPOINTING: Hyperparameter(0, 0, 1, "1 recomputes activations in backward, to keep fewer", optional=True),
+    MAX_BATCH: Hyperparameter(0, 0, 1_000_000_000, "the largest size of an auto batch; 0 for any", optional=True),
+    OFFLOADING: Hyperparameter(0, 0, 1, "1 keeps a GPU free of modules that are never trained", optional=True),
 }

@@ -101,7 +101,7 @@ def _hyperparameter_fault(key: object, value: object) -> str:
 
 
 def spec_of(workload: Workload | type[Workload]) -> str | None:
-    """What another process can find a workload by; None for one that has a state, or whose class is in no module."""
+    """``module:Class``, by which another process finds a workload; None if it has state or is in no module."""
     cls = workload if isinstance(workload, type) else type(workload)
     if cls is not workload and vars(workload):
         return None
@@ -134,7 +134,7 @@ def _module(name: str, what: str) -> ModuleType:
 
 
 def in_file(name: str) -> str:
-    """What a name may stand for where the current folder has a module of it: its workloads, without importing it."""
+    """A hint: the workloads in a module of this name in the current folder, which is not imported."""
     file = Path(name if name.endswith(".py") else f"{name}.py")
     try:
         body = ast.parse(file.read_bytes()).body
@@ -149,7 +149,7 @@ def in_file(name: str) -> str:
 
 
 def _classes(module: object, wanted: str) -> str:
-    """Which class of a module may be meant."""
+    """A hint: the workloads of a module."""
     known = [name for name, each in vars(module).items() if isinstance(each, type) and issubclass(each, Workload)]
     own = [name for name in known if name != "Workload"]
     close = difflib.get_close_matches(wanted, own, n=1)

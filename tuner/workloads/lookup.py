@@ -20,10 +20,10 @@ WAS_OBJECT = "was given as an object, of a class that is in no module or with at
 
 
 def find_workload(wanted: WorkloadLike, classes: Classes = NO_CLASSES) -> Workload:
-    """The workload that is meant.
+    """The workload for a built-in one's name, ``package.module:Class``, an object or its class.
 
-    Wanted is a built-in one's name; ``package.module:Class``, also from the current folder; an object, or its class.
-    Classes are where to find those that a study names: ``module:Class`` by name, None where it is not known.
+    Modules are also found in the current folder. ``classes`` tells where a study's workloads are found:
+    ``module:Class`` by name, None if it is not known.
 
     Raises ``InputError`` if there is none, or it cannot be used; the text says why.
     """
@@ -47,12 +47,12 @@ def find_workload(wanted: WorkloadLike, classes: Classes = NO_CLASSES) -> Worklo
 
 
 def as_list(wanted: WorkloadsLike) -> list[WorkloadLike]:
-    """What was asked for, whether it is one or several."""
+    """One workload or several, as a list."""
     return list(wanted) if isinstance(wanted, Sequence) and not isinstance(wanted, str) else [wanted]
 
 
 def specs_of(wanted: WorkloadsLike) -> Sequence[str] | str | None:
-    """The same as texts, which a file can hold; None if one of them cannot be found again by a text."""
+    """The workloads as texts, which a file can hold; None if one of them cannot be found by a text."""
     if all(isinstance(each, str) for each in as_list(wanted)):
         return wanted  # type: ignore[return-value]
     texts = [
@@ -62,7 +62,7 @@ def specs_of(wanted: WorkloadsLike) -> Sequence[str] | str | None:
 
 
 def texts_of(wanted: WorkloadsLike) -> Sequence[str] | str:
-    """The same as texts, with the name of what cannot be found again by a text."""
+    """The workloads as texts; one that cannot be found by a text is named."""
     texts = specs_of(wanted)
     if texts is not None:
         return texts
@@ -70,12 +70,12 @@ def texts_of(wanted: WorkloadsLike) -> Sequence[str] | str:
 
 
 def classes_of(workloads: Sequence[Workload]) -> dict[str, str | None]:
-    """Where the user's own are found again, by name; None where there is no module to find one in."""
+    """``module:Class`` of the user's own workloads, by name; None for one that is in no module."""
     return {each.name: custom.spec_of(each) for each in workloads if not is_built_in(each)}
 
 
 class Finder:
-    """Finds each workload once, and then by its name too."""
+    """Finds each workload once, then also by its name."""
 
     def __init__(self, classes: Classes = NO_CLASSES) -> None:
         """Knows none yet; ``classes`` as for ``find_workload``."""

@@ -75,9 +75,10 @@ class Distilled(nn.Module):
         return self
 
     def prepare(self, data: CanData, *, rehearsal: bool = False) -> None:
-        """Scores the training graphs and keeps the teacher's outputs, if asked to; who is done with leaves.
+        """Scores the training graphs and keeps the teacher's outputs, if the configuration says so.
 
-        With ``rehearsal`` only the largest graphs are looked at, as many as at a time, with room for all.
+        The scorer, and a teacher whose outputs are kept, are then dropped. With ``rehearsal`` only the largest graphs
+        are computed, one chunk, with room for the outputs of all.
         """
         graphs = graphs_of(data, "train", stage=self.stage, held_out=self.held_out)
         graphs = largest(data, graphs, CHUNK) if rehearsal else graphs
@@ -117,9 +118,9 @@ class Distilled(nn.Module):
 
 
 def build(config: Config, data: CanData) -> Distilled:
-    """A new model for a configuration, with a teacher and a scorer where it has them.
+    """A new model for a configuration, with its teacher and its scorer.
 
-    Where the path of one is not known yet, as before a study has trained it, it has new weights and the usual size.
+    If the path of one is not known yet, as before a study has trained it, it has new weights and the usual size.
     """
     num_ids = len(data.identifiers) + 1
     teacher = _guest(config, "teacher_path", str(config["stage"]), num_ids) if config["use_kd"] else None
@@ -129,7 +130,7 @@ def build(config: Config, data: CanData) -> Distilled:
 
 
 def restore(config: Config, weights: Mapping[str, Tensor]) -> VGAE | GAT:
-    """The VGAE or GAT that some weights were saved of."""
+    """The VGAE or GAT with these weights."""
     own = _own(weights)
     model = student(config, _num_ids(config, own))
     model.load_state_dict(own)
@@ -193,7 +194,7 @@ def _guest(config: Config, key: str, stage: str, num_ids: int) -> VGAE | GAT:
 
 
 def _own(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The student's of a model's weights."""
+    """The part of a model's weights that is the student's."""
     return {key.removeprefix(STUDENT): value for key, value in weights.items() if key.startswith(STUDENT)}
 
 

@@ -48,25 +48,27 @@ class KDGAT(Workload["CanData", "Distilled"]):
     batches_vary: ClassVar[bool] = True
     hyperparameters: ClassVar[Mapping[str, AnyHyperparameter]] = {
         "stage": TextHyperparameter("classifier", "what is trained: a VGAE or a GAT", STAGES),
-        "role": TextHyperparameter("student", "whose sizes stand where a size is 0", ROLES),
-        "hidden_channels": Hyperparameter(0, 0, 4096, "of a GAT's head, or a VGAE's first layer; 0 for the role's"),
-        "num_layers": Hyperparameter(0, 0, 16, "of a GAT; 0 for the role's"),
-        "latent_channels": Hyperparameter(0, 0, 4096, "of a VGAE; 0 for the role's"),
-        "heads": Hyperparameter(0, 0, 64, "of each layer; 0 for the role's"),
+        "role": TextHyperparameter("student", "decides the sizes that are 0", ROLES),
+        "hidden_channels": Hyperparameter(
+            0, 0, 4096, "of a GAT's head, or of a VGAE's first layer; 0 takes the role's"
+        ),
+        "num_layers": Hyperparameter(0, 0, 16, "layers of a GAT; 0 takes the role's"),
+        "latent_channels": Hyperparameter(0, 0, 4096, "latent channels of a VGAE; 0 takes the role's"),
+        "heads": Hyperparameter(0, 0, 64, "attention heads of each layer; 0 takes the role's"),
         "dropout": Hyperparameter(0.2, 0.0, 0.9, "share of channels dropped after a layer"),
         "use_id": Hyperparameter(1, 0, 1, "0 hides the CAN IDs from the model"),
-        "held_out": TextHyperparameter("", "a kind of attack that is not trained on, and tested alone"),
+        "held_out": TextHyperparameter("", "a kind of attack that is left out of training, and tested alone"),
         "use_kd": Hyperparameter(0, 0, 1, "1 learns from a teacher"),
         "teacher_path": TextHyperparameter("", "best.pt of a study; empty trains a teacher first"),
-        "teacher_epochs": Hyperparameter(40, 1, 100_000, "of a teacher or a scorer that is trained first"),
-        "kd_weight": Hyperparameter(0.7, 0.0, 1.0, "share of the loss that the teacher decides"),
-        "temperature": Hyperparameter(4.0, 0.1, 100.0, "by which a classifier's logits are divided for that"),
+        "teacher_epochs": Hyperparameter(40, 1, 100_000, "epochs of a teacher or a scorer that is trained first"),
+        "kd_weight": Hyperparameter(0.7, 0.0, 1.0, "the teacher's share of the loss"),
+        "temperature": Hyperparameter(4.0, 0.1, 100.0, "divides a classifier's logits in the teacher's share"),
         "use_teacher_cache": Hyperparameter(1, 0, 1, "1 computes the teacher's outputs once and keeps them"),
-        "curriculum": Hyperparameter(0, 0, 1, "1 takes all attacks, and ever harder normal graphs"),
+        "curriculum": Hyperparameter(0, 0, 1, "1 trains on all attacks, and on ever harder normal graphs"),
         "scorer_path": TextHyperparameter("", "best.pt of an autoencoder; empty trains one first"),
         "batch_size": Hyperparameter(4096, 1, 1_000_000, "graphs in a training batch"),
-        "optimize_batch_size": Hyperparameter(1, 0, 1, "1 takes batch_size as the bound of what fits"),
-        CHECKPOINTING: Hyperparameter(1, 0, 1, "1 computes activations again in backward, to keep fewer"),
+        "optimize_batch_size": Hyperparameter(1, 0, 1, "1 finds the largest batch that fits, up to batch_size"),
+        CHECKPOINTING: Hyperparameter(1, 0, 1, "1 recomputes activations in backward, to keep fewer"),
         "clear_cache_every_n": Hyperparameter(100, 0, 1_000_000_000, "steps between clearing a GPU's cache; 0 never"),
         "lr": Hyperparameter(3e-3, 1e-7, 10.0, "Adam's learning rate at the start; decays linearly"),
         "weight_decay": Hyperparameter(1e-4, 0.0, 1.0, "L2 penalty"),
@@ -74,7 +76,7 @@ class KDGAT(Workload["CanData", "Distilled"]):
     }
 
     def finish(self, values: dict[str, ConfigValue]) -> dict[str, ConfigValue]:
-        """The role's sizes, whole paths, and a batch that is to be found, up to what was given as its size."""
+        """The role's sizes, absolute paths, and an ``AUTO`` batch that is limited by the given one."""
         _refuse(values)
         preset, paths = SIZES[str(values["stage"]), str(values["role"])], ("teacher_path", "scorer_path")
         found = {**values, **{key: value for key, value in preset.items() if not values[key]}}
@@ -93,7 +95,7 @@ class KDGAT(Workload["CanData", "Distilled"]):
         return needed
 
     def _standard(self, config: Config, stage: str) -> Configuration:
-        """A teacher of the usual size for a configuration's task, with its own learning rate and batch."""
+        """A teacher of the usual size, with its own learning rate and batch."""
         values = {key: spec.default for key, spec in self.hyperparameters.items()}
         values |= {key: config[key] for key in SHARED}
         values |= {"stage": stage, "role": "teacher", "epochs": config["teacher_epochs"]}
@@ -134,7 +136,7 @@ class KDGAT(Workload["CanData", "Distilled"]):
         return build(config, data)
 
     def restore_model(self, config: Config, weights: Mapping[str, Tensor]) -> nn.Module:
-        """The VGAE or GAT that some weights were saved of, without what taught it."""
+        """The VGAE or GAT, without its teacher."""
         from tuner.workloads.kd_gat.model import restore
 
         return restore(config, weights)
@@ -179,14 +181,14 @@ class KDGAT(Workload["CanData", "Distilled"]):
         return collate(data, largest(data, self._graphs(config, data), int(config["batch_size"])))
 
     def rehearsal(self, data: CanData) -> CanData:
-        """The largest graphs, as many as are looked at at a time."""
+        """The largest graphs of each split: one chunk."""
         from tuner.workloads.kd_gat.graphs import largest
 
         train, validation, test = (largest(data, part, CHUNK) for part in (data.train, data.validation, data.test))
         return replace(data, train=train, validation=validation, test=test)
 
     def loss(self, model: Distilled, batch: Batch) -> Tensor:
-        """The student's own loss, or with a teacher what both of them say; the mean over a batch's graphs."""
+        """The student's own loss, or with a teacher the loss of both; the mean over a batch's graphs."""
         from tuner.workloads.kd_gat.batches import CanBatch
 
         return model.loss(CanBatch(*batch))
