@@ -10,7 +10,6 @@ from tuner.estimation.estimator import Estimator
 from tuner.estimation.formulas.graphsage import estimate_graphsage
 from tuner.estimation.formulas.gt_ssl import estimate_gt_ssl
 from tuner.estimation.formulas.kd_gat import estimate_kd_gat
-from tuner.workloads.micro_batches import micro_batch
 
 if TYPE_CHECKING:
     from tuner.trial import Config, Device, MemoryEstimate
@@ -34,6 +33,8 @@ class StaticEstimator(Estimator):
         self, workload: Workload, config: Config, data: object, device: Device, *, expandable_segments: bool
     ) -> MemoryEstimate:
         """See ``Estimator.estimate``; one formula serves all devices."""
+        from tuner.workloads.micro_batches import micro_batch  # not above: ``tune --help`` lists the estimators
+
         return estimate_static(workload.name, micro_batch(workload, config), data)
 
 
