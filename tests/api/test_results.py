@@ -223,7 +223,7 @@ def test_a_journal_with_an_infinite_number_is_refused_in_results_and_in_the_repo
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", r"study\.json is damaged \(Invalid JSON: EOF .*\); restore it from a copy"),
+        ("{", r"study\.json is damaged \(Expecting .*\); restore it from a copy"),
         (
             '{"workload": "graphsage", "seeds": "x"}',
             r"study\.json is damaged \(seeds is 'x'; expected a whole number from 0\); restore it",
@@ -246,8 +246,8 @@ def test_of_several_studies_a_damaged_one_is_left_out_and_told(one: Path, tmp_pa
     assert found.notes == [
         f"left out: {tmp_path}/three/attempts.jsonl: 2 lines (1, 2) are not whole, and there is no other; restore it "
         "from a copy, or go on with the study, which sets them aside",
-        f"left out: results {tmp_path}/two: study.json is damaged (Invalid JSON: EOF while parsing an object at "
-        "line 1 column 1); restore it from a copy, or start a new study",
+        f"left out: results {tmp_path}/two: study.json is damaged (Expecting property name enclosed in double "
+        "quotes: line 1 column 2 (char 1)); restore it from a copy, or start a new study",
     ]
     with pytest.raises(InputError, match=r"^results .*two: study\.json is damaged .*; 1 more cannot be read$"):
         compared(tmp_path / "two", tmp_path / "three")

@@ -300,7 +300,7 @@ def test_a_folder_where_a_study_had_hardly_begun_counts_as_new(tmp_path: Path) -
     ("content", "message"),
     [
         (None, "holds no study.json; give the folder of a study"),
-        ("{", r"study.json is damaged \(Invalid JSON: EOF while parsing an object at line 1 column 1\)"),
+        ("{", r"study.json is damaged \(Expecting property name"),
         ("[]", r"study.json is damaged \(expected an object\)"),
         ("{}", r"study.json is damaged \(has no workload\)"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import reprlib
 from collections.abc import Callable, Sequence
@@ -13,6 +14,15 @@ from tuner.errors import InputError
 from tuner.trial import ConfigValue
 
 Checked = TypeVar("Checked")
+EXPECTED = {  # what pydantic says otherwise
+    "dataclass_type": "expected an object",
+    "dict_type": "expected an object",
+    "mapping_type": "expected an object",
+    "list_type": "expected a list",
+    "is_instance_of": "expected a list",
+    "sequence_str": "expected a list",
+    "string_type": "expected a text",
+}
 LARGEST = 1e300  # the largest number that is taken
 LARGEST_AMOUNT = 1e12  # of seconds, and of GB
 _TRIAL_ID = re.compile(r"\w[\w.+-]*")  # it is part of files' names
@@ -123,7 +133,9 @@ def checked_json(adapter: TypeAdapter[Checked], content: bytes) -> Checked:
         ValueError: it is no JSON, something is missing, or is not what it must be; the text names the first field.
     """
     try:
-        return adapter.validate_json(content, strict=True)
+        return adapter.validate_python(json.loads(content))
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
     except ValidationError as error:
         raise ValueError(_fault(error, dotted)) from error
 
@@ -134,5 +146,7 @@ def _fault(error: ValidationError, name: Callable[[Sequence[int | str]], str]) -
     field = name(first["loc"])
     if first["type"] == "missing":
         return f"has no {field}"
-    said = first["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+    said = EXPECTED.get(first["type"]) or first["msg"].removeprefix("Value error, ").replace(
+        "Input should be", "expected"
+    )
     return f"{field} is {reprlib.repr(first['input'])}; {said}" if field else said
