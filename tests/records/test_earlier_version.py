@@ -1,4 +1,4 @@
-"""The folder of a study that commit 177c094 has written and Ctrl-C has ended: two trials completed, one to be done."""
+"""The folder of a study that commit 177c094 wrote and Ctrl-C ended: two trials completed, one to be done."""
 
 from __future__ import annotations
 

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError
 from tuner.records.attempts import STUDY, Attempt, attempts_of
-from tuner.records.read_studies import Study, by_data, data_print, labels, metric_of, name_in_study, read_studies
+from tuner.records.read_studies import (
+    RecordedStudy,
+    by_data,
+    data_print,
+    labels,
+    metric_of,
+    name_in_study,
+    read_studies,
+)
 from tuner.records.seed_statistics import Average, Interval, averages
 
 if TYPE_CHECKING:
@@ -52,7 +60,7 @@ def compare(source: str | Path | Sequence[str | Path] | pd.DataFrame, metric: st
     return pd.DataFrame([record for name in names for record in _records(rows, studies, name, metric)])
 
 
-def _read(source: Any) -> tuple[list[Attempt], dict[str, Study]]:
+def _read(source: Any) -> tuple[list[Attempt], dict[str, RecordedStudy]]:
     """The trials, with the column ``study`` where there are several studies, and what is known of these."""
     if isinstance(source, (str, Path)) or not hasattr(source, "to_dict"):
         studies, notes = read_studies(source)
@@ -66,7 +74,7 @@ def _read(source: Any) -> tuple[list[Attempt], dict[str, Study]]:
 
 
 def _records(
-    rows: Sequence[Attempt], studies: Mapping[str, Study], workload: str, metric: str | None
+    rows: Sequence[Attempt], studies: Mapping[str, RecordedStudy], workload: str, metric: str | None
 ) -> Iterator[dict[str, Any]]:
     own = [row for row in rows if row.workload == workload]
     by = metric_of(workload, [], studies.values()) if metric is None else metric

@@ -74,7 +74,7 @@ def export(options: ExportOptions) -> list[Exported]:
     url, directory = _check_url(options.optuna), options.directory
     folder = newest_study(RESULTS_FOLDER) if directory is None else Path(directory)
     study = read_study(folder, f"export {folder}")
-    rows, notes = read_attempts(folder / ATTEMPTS)
+    rows, notes = read_attempts(folder / ATTEMPTS, study.workloads)
     latest = {row.trial_id: row for row in rows}
     if not latest:
         raise InputError(f"export {folder}: no attempt has ended yet; try again later")

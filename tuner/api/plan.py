@@ -221,7 +221,7 @@ def _finished_rows(folder: str, names: Sequence[str]) -> list[Attempt]:
     """The completed trials of a study, which must have some of each of these workloads."""
     study = read_study(Path(folder), option("like", folder))
     its = study.workloads
-    rows, _ = read_attempts(Path(folder) / ATTEMPTS)
+    rows, _ = read_attempts(Path(folder) / ATTEMPTS, its)
     took: dict[str, float] = defaultdict(
         float
     )  # of all attempts: the last one's epochs may have begun in those before it
@@ -230,7 +230,7 @@ def _finished_rows(folder: str, names: Sequence[str]) -> list[Attempt]:
     finished = [
         replace(row, duration_s=took[row.trial_id])
         for row in rows
-        if row.status == "completed" and row.duration_s and row.epochs
+        if row.status == "completed" and row.duration_s and row.epochs and row.estimated_memory_gb
     ]
     for name in names:
         if name not in its:

@@ -85,7 +85,7 @@ def load_study_view(folder: Path) -> StudyView:
         InputError: it is not the folder of a study.
     """
     study = read_study(folder, f"report {folder}")
-    metrics = metrics_used(study, read_attempts(folder / ATTEMPTS)[0])
+    metrics = metrics_used(study, read_attempts(folder / ATTEMPTS, study.workloads)[0])
     return read_study_view(folder, metrics, lambda row: how_to_repeat(study, row, folder), f"report {folder}")
 
 

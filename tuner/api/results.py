@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 from tuner.errors import InputError
 from tuner.records.attempts import STUDY, Attempt, Line
 from tuner.records.attempts import columns as csv_columns
-from tuner.records.read_studies import Study, by_data, data_print, labels, metric_of, name_in_study, read_studies
+from tuner.records.read_studies import (
+    RecordedStudy,
+    by_data,
+    data_print,
+    labels,
+    metric_of,
+    name_in_study,
+    read_studies,
+)
 from tuner.records.row_queries import (
     best_first,
     check_number,
@@ -46,7 +54,7 @@ class Comparison:
         unread: what could not be read, a line each.
     """
 
-    studies: Mapping[str, Study]
+    studies: Mapping[str, RecordedStudy]
     metrics: Mapping[str, str]
     rows: Sequence[Attempt]
     matching: Sequence[Attempt]
@@ -143,19 +151,19 @@ def side_by_side(options: ResultsOptions) -> Comparison:
 def again(found: Comparison, row: Attempt) -> str:
     """How to have a row's configuration again: a command, a call, or the values as options of ``tune run``."""
     study, name = found.studies[row.study], row.workload
-    if study.about.known and name in (*BUILT_IN, *study.about.classes):
+    if study.record.known and name in (*BUILT_IN, *study.record.classes):
         own = [each for each in found.rows if each.study == row.study]
         kept = row is found.best(own, name) and row.weights_kept
-        at_hand = study.about.options is not None and study.about.classes.get(name, "") is not None
+        at_hand = study.record.options is not None and study.record.classes.get(name, "") is not None
         if kept or at_hand:
             with suppress(InputError):  # a class that cannot be found from here
-                return f"Again: {how_to_repeat(study.about, row, study.path)}"
+                return f"Again: {how_to_repeat(study.record, row, study.path)}"
     return f"Its values: {values_again(row)}"
 
 
-def _expected(study: Study) -> list[str]:
+def _expected(study: RecordedStudy) -> list[str]:
     """The metrics that completed trials of a study have, which are columns before the first of them has ended."""
-    own = study.about.metrics.values()
+    own = study.record.metrics.values()
     return [*own, "best_epoch"] if own else []
 
 

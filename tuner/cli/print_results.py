@@ -94,7 +94,7 @@ def study_lines(found: Comparison) -> list[str]:
     for label, study in found.studies.items():
         rows = [row for row in found.rows if row.study == label]
         counts = ", ".join(f"{count} {status}" for status, count in Counter(row.status for row in rows).items())
-        planned = len(study.about.configurations or rows) * study.about.seeds
+        planned = len(study.record.configurations or rows) * study.record.seeds
         of_all = f"{len(rows)} of {planned}" if planned > len(rows) else f"{len(rows)}"
         trials = f"{of_all} trial{'s' * (max(planned, len(rows)) != 1)}"
         texts = [_best(found, rows, workload) for workload in found.metrics] if several else []

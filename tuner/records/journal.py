@@ -10,7 +10,7 @@ import fcntl
 import io
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,17 +101,20 @@ class Journal:
         self._end = end
 
 
-def read_attempts(path: Path, *, some: bool = False) -> tuple[list[Attempt], list[str]]:
+def read_attempts(
+    path: Path, workloads: Collection[str] = (), *, some: bool = False
+) -> tuple[list[Attempt], list[str]]:
     """The lines of a journal, which another process may be writing, and a note if any are not whole.
 
     Changes nothing; a journal that is not there has no lines.
 
     Args:
         path: the journal.
+        workloads: those of its study, where they are known.
         some: refuse a journal that has lines, and none that is whole.
 
     Raises:
-        InputError: it cannot be read, or a line holds what tuner never writes.
+        InputError: it cannot be read, or a line holds what tuner never writes, or is of another workload.
     """
     try:
         content = path.read_bytes()
@@ -119,7 +122,7 @@ def read_attempts(path: Path, *, some: bool = False) -> tuple[list[Attempt], lis
         return [], []
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    rows, damaged = _parse(content, path)
+    rows, damaged = _parse(content, path, workloads)
     if some and damaged and not rows:
         raise InputError(
             f"{path}: {_not_whole(damaged)}, and there is no other; restore it from a copy, or go on with the study, "
@@ -199,10 +202,13 @@ class _Damaged:
     content: bytes
 
 
-def _parse(content: bytes, path: Path) -> tuple[list[Attempt], list[_Damaged]]:
+def _parse(content: bytes, path: Path, workloads: Collection[str] = ()) -> tuple[list[Attempt], list[_Damaged]]:
     rows, damaged, start = [], [], 0
     for number, line in enumerate(io.BytesIO(content), 1):
-        row = _to_attempt(line, f"{path}, line {number}")
+        where = f"{path}, line {number}"
+        row = _to_attempt(line, where)
+        if row and workloads and row.workload not in workloads:
+            raise InputError(f"{where}: workload is {row.workload!r}; the study is of {', '.join(workloads)}")
         if row:
             rows.append(row)
         elif line.strip():  # a blank one is where a damaged one was

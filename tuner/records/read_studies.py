@@ -32,23 +32,23 @@ COLUMNS = (*BEFORE_METRICS, *AFTER_METRICS)
 
 
 @dataclass(frozen=True)
-class Study:
+class RecordedStudy:
     """What was read of a study.
 
     Attributes:
         path: its folder, or the file of a table alone.
         name: the folder's; of a table the file's, or what its column ``study`` says.
         rows: one for each configuration that has ended once: its latest attempt, without what is missing.
-        about: what ``study.json`` says.
+        record: what ``study.json`` says.
     """
 
     path: Path
     name: str
     rows: Sequence[Attempt]
-    about: StudyRecord = UNKNOWN
+    record: StudyRecord = UNKNOWN
 
 
-def read_studies(paths: str | Path | Iterable[str | Path]) -> tuple[list[Study], list[str]]:
+def read_studies(paths: str | Path | Iterable[str | Path]) -> tuple[list[RecordedStudy], list[str]]:
     """The studies in these places, each once, in their order, and what could not be read, a line each.
 
     Of several studies those that are damaged are left out, and told.
@@ -64,7 +64,7 @@ def read_studies(paths: str | Path | Iterable[str | Path]) -> tuple[list[Study],
     given = _listed_paths(paths)
     places = [place for path in given for place in _places(path)] or [newest_study(RESULTS_FOLDER)]
     once = {place.resolve(): place for place in places}.values()
-    studies: list[Study] = []
+    studies: list[RecordedStudy] = []
     notes = [f"{path}: read from the {ATTEMPTS} beside it" for path in given if _stands_for_folder(path)]
     damaged: list[str] = []
     for place in once:
@@ -95,7 +95,7 @@ def newest_study(folder: Path) -> Path:
     return max(studies, key=_begun)
 
 
-def metric_of(workload: str, rows: Sequence[Attempt], studies: Iterable[Study] = ()) -> str:
+def metric_of(workload: str, rows: Sequence[Attempt], studies: Iterable[RecordedStudy] = ()) -> str:
     """What trials of a workload are compared by; empty where that is not known.
 
     Of one that is not built in its study says it; where none does, it is the first validation metric in its rows.
@@ -103,13 +103,13 @@ def metric_of(workload: str, rows: Sequence[Attempt], studies: Iterable[Study] =
     if workload in BUILT_IN:
         return find_workload(workload).metric
     for study in studies:
-        if workload in study.about.metrics:
-            return study.about.metrics[workload]
+        if workload in study.record.metrics:
+            return study.record.metrics[workload]
     own = (key for row in rows if row.workload == workload for key in row.metrics)
     return next((key for key in own if key.startswith("val_")), "")
 
 
-def labels(studies: Sequence[Study]) -> list[str]:
+def labels(studies: Sequence[RecordedStudy]) -> list[str]:
     """A short name for each study: as much of its folder's name as tells it from the others, between hyphens.
 
     Where folders have the same name, it is of their paths.
@@ -126,9 +126,9 @@ def labels(studies: Sequence[Study]) -> list[str]:
     return [joint.join(name) for name in names]
 
 
-def data_print(study: Study, workload: str) -> str | None:
+def data_print(study: RecordedStudy, workload: str) -> str | None:
     """The fingerprint of a workload's data in a study, and of how they are split; None where it is not known."""
-    return study.about.fingerprints.get(workload)
+    return study.record.fingerprints.get(workload)
 
 
 def by_data(rows: Iterable[Attempt], prints: Mapping[str, str | None]) -> list[list[Attempt]]:
@@ -205,21 +205,21 @@ def _begun(path: Path) -> tuple[int, str]:
     return file.stat().st_mtime_ns, path.name
 
 
-def _read_folder(path: Path) -> tuple[list[Study], list[str]]:
+def _read_folder(path: Path) -> tuple[list[RecordedStudy], list[str]]:
     """The study of a folder, and what could not be read of it."""
-    attempts, notes = read_attempts(path / ATTEMPTS, some=True)
+    known = (path / STUDY_FILE).exists()
+    record = read_study(path, f"results {path}") if known else UNKNOWN
+    attempts, notes = read_attempts(path / ATTEMPTS, record.workloads, some=True)
     latest = {row.trial_id: row for row in attempts}
     rows = [_present(latest[trial_id]) for trial_id in sorted(latest)]
     if not rows:
         notes.append(f"{path}: no attempt has ended yet")
-    known = (path / STUDY_FILE).exists()
-    about = read_study(path, f"results {path}") if known else UNKNOWN
     if not known:
         notes.append(f"{path}: holds no {STUDY_FILE}: how its trials were run is not known")
-    return [Study(path, path.resolve().name, rows, about)], notes
+    return [RecordedStudy(path, path.resolve().name, rows, record)], notes
 
 
-def _read_table(path: Path) -> list[Study]:
+def _read_table(path: Path) -> list[RecordedStudy]:
     """The studies of a CSV file: one, or those that its column ``study`` names."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -237,7 +237,7 @@ def _read_table(path: Path) -> list[Study]:
     by_name: dict[str, list[Attempt]] = {own: []} if not rows else {}
     for row in rows:
         by_name.setdefault(row.study or own, []).append(row)
-    return [Study(path, name, each) for name, each in by_name.items()]
+    return [RecordedStudy(path, name, each) for name, each in by_name.items()]
 
 
 def _parse(line: Sequence[str], columns: Sequence[str], where: str) -> Attempt:

@@ -88,7 +88,7 @@ def read_study_view(folder: Path, metrics: Mapping[str, str], again: Again, wher
         InputError: it is not the folder of a study, or cannot be read.
     """
     study = read_study(folder, where)
-    attempts, notes = read_attempts(folder / ATTEMPTS)
+    attempts, notes = read_attempts(folder / ATTEMPTS, study.workloads)
     attempts = [row for row in attempts if row.workload in metrics]
     latest = {row.trial_id: row for row in attempts}
     rows = best_first([latest[trial_id] for trial_id in sorted(latest)], metrics)

@@ -44,7 +44,7 @@ def earlier_attempts(settings: Settings, study: StudyRecord, described: StudyRec
     if not settings.resume:
         return []
     check_same(study, described, settings.resume)
-    return read_attempts(Path(settings.resume) / ATTEMPTS)[0]
+    return read_attempts(Path(settings.resume) / ATTEMPTS, study.workloads)[0]
 
 
 def plan_left(

@@ -151,7 +151,7 @@ def find_trial(folder: Path, wanted: str, workload: WorkloadLike | None, seed: i
     name, given = _named_workload(study, workload)
     if name is not None and name not in names:
         raise InputError(f"--workload {name}: the study in {folder} is of {', '.join(names)}")
-    lines, notes = read_attempts(folder / ATTEMPTS, some=True)
+    lines, notes = read_attempts(folder / ATTEMPTS, names, some=True)
     attempts = [row for row in lines if name in (None, row.workload)]
     rows = sorted({row.trial_id: row for row in attempts}.values(), key=lambda row: row.trial_id)
     if not rows:

@@ -1,0 +1,126 @@
+"""Files of a study that are damaged: one line that names the file and the field, whoever reads them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import tuner
+from tests.records.test_earlier_version import WRITTEN
+from tuner.errors import InputError
+from tuner.execution.in_process import InProcessExecutor
+
+MISSING = "missing"
+DEEP = "[" * 3000 + "]" * 3000
+LONG = "9" * 401  # a number of so many digits
+
+Read = Callable[[Path], object]
+READERS: dict[str, Read] = {
+    "results": tuner.results,
+    "compare": tuner.compare,
+    "report": tuner.report,
+    "export": lambda folder: tuner.export(folder, optuna=f"sqlite:///{folder}/optuna.db"),
+    "plan": lambda folder: tuner.plan(like=str(folder), limit=1, gpus=1, device_memory_gb=8),
+    "train": lambda folder: tuner.train(folder, device="cpu"),
+    "run": lambda folder: tuner.run(resume=folder, dry_run=True),
+}
+
+OF_STUDY = [
+    ("workload", MISSING, "has no workload"),
+    ("workload", "null", "workload is None; expected a text"),
+    ("workload", "[]", r"workload is \[\]; expected a name"),
+    ("workload", '"a\\u0000b"', r"workload is 'a\\x00b'; expected a name"),
+    ("seed", '"x"', "seed is 'x'; expected a whole number from 0"),
+    ("seed", LONG, r"seed is 9+\.\.\.9+; expected a whole number from 0"),
+    ("seeds", "null", "seeds is None; expected a whole number from 0"),
+    ("seeds", "0", "seeds is 0; expected a number from 1 to 1,000,000"),
+    ("fingerprint", "3", "fingerprint is 3; expected a text"),
+    ("configurations", "null", "configurations is None; expected a list"),
+    ("configurations", "[{}]", r"configurations\.0 is {}; expected a configuration with a name"),
+    ("auto_batch", '{"../t001": 8}', r"auto_batch\.\.\./t001 is '\.\./t001'; expected the id of a trial"),
+    ("classes", "[]", r"classes is \[\]; expected an object"),
+    ("metrics", '{"graphsage": null}', r"metrics\.graphsage is None; expected a text"),
+    ("settings", "null", "settings is None; expected an object"),
+    ("plan", "7", "plan is 7; expected an object"),
+    ("plan", '{"devices": [{}]}', r"has no plan\.devices\.0\.node_id"),
+    ("started", "5", "started is 5; expected a text"),
+    ("options", DEEP, "it is nested too deep"),
+]
+OF_JOURNAL = [
+    ("trial_id", MISSING, "has no trial_id"),
+    ("trial_id", '"../../t001"', r"trial_id is '\.\./\.\./t001'; expected the id of a trial"),
+    ("trial_id", '"t\\u0000"', r"trial_id is 't\\x00'; expected the id of a trial"),
+    ("workload", "null", "workload is None; expected a text"),
+    ("workload", '"nonsense"', "workload is 'nonsense'; the study is of graphsage$"),
+    ("name", "5", "name is 5; expected a text"),
+    ("seed", MISSING, "has no seed"),
+    ("seed", "-1", "seed is -1; expected a whole number from 0"),
+    ("status", '"done"', "status is 'done'; expected 'completed', "),
+    ("attempts", "1.5", r"attempts is 1\.5; expected a whole number from 0"),
+    ("epochs", LONG, r"epochs is 9+\.\.\.9+; expected a whole number from 0"),
+    ("duration_s", "null", "duration_s is None; expected a number"),
+    ("peak_memory_gb", '"much"', "peak_memory_gb is 'much'; expected a number"),
+    ("val_rmse", "NaN", "val_rmse is nan; expected a number"),
+    ("val_rmse", LONG, r"val_rmse is 9+\.\.\.9+; expected a number"),
+    ("config/lr", DEEP, "is nested too deep"),
+    ("started_at", "1e300", r"started_at is 1e\+300; expected a number from 0 to 1e\+12"),
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("tuner.study.study.ray_executor", lambda _: InProcessExecutor())
+    return Path(shutil.copytree(WRITTEN, tmp_path / "study"))
+
+
+def changed(text: str, field: str, value: str) -> str:
+    """The JSON object with another value in a field, or without the field."""
+    values = json.loads(text)
+    del values[field]
+    return json.dumps(values) if value == MISSING else f"{json.dumps(values)[:-1]}, {json.dumps(field)}: {value}}}"
+
+
+def refused(reader: str, folder: Path, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        READERS[reader](folder)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize(("field", "value", "message"), OF_STUDY)
+def test_what_is_wrong_in_study_json_is_one_line(
+    folder: Path, reader: str, field: str, value: str, message: str
+) -> None:
+    file = folder / "study.json"
+    file.write_text(changed(file.read_text(), field, value))
+    refused(reader, folder, rf"study\.json is damaged \({message}")
+
+
+@pytest.mark.parametrize("reader", [each for each in READERS if each != "run"])
+@pytest.mark.parametrize(("field", "value", "message"), OF_JOURNAL)
+def test_what_is_wrong_in_the_journal_is_one_line(
+    folder: Path, reader: str, field: str, value: str, message: str
+) -> None:
+    file = folder / "attempts.jsonl"
+    first, *others = file.read_text().splitlines()
+    file.write_text("\n".join([first, changed(others[0], field, value), *others[1:]]) + "\n")
+    refused(reader, folder, rf"attempts\.jsonl, line 2: {message}")
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_an_unknown_workload_in_study_json_is_one_line(folder: Path, reader: str) -> None:
+    file = folder / "study.json"
+    file.write_text(changed(file.read_text(), "workload", '"nonsense"'))
+    refused(reader, folder, "'?nonsense'?")
+
+
+def test_a_study_whose_journal_is_damaged_is_not_resumed(folder: Path) -> None:
+    file = folder / "attempts.jsonl"
+    before = file.read_text().replace('"seed": 0', '"seed": null')
+    file.write_text(before)
+    refused("run", folder, r"attempts\.jsonl, line 1: seed is None; expected a whole number from 0$")
+    assert file.read_text() == before
