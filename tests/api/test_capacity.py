@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import pytest
 
 import tuner
-from tests.cli.test_cli import tune
-from tests.toy import Toy
+from tests.cli.test_main import tune
+from tests.support.toy import Toy
 from tuner.api.capacity import Capacity, capacity, card_sizes, cheapest_change, to_record
 from tuner.cli.print_capacity import capacity_text
 from tuner.errors import InputError

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import tuner
-from tests.toy import Toy
+from tests.support.toy import Toy
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
 from tuner.records.study_record import StudyRecord, read_study
@@ -71,14 +71,14 @@ def test_a_study_of_an_object_keeps_its_options_and_needs_the_object_alone(
 
 def test_of_several_workloads_only_the_object_is_given_again() -> None:
     listed = [{"workload": "sized", "lr": 0.1}, {"workload": "toy", "lr": 0.1}]
-    tuner.run([Sized(), "tests.toy:Toy"], config=listed, output="out", **HERE)
+    tuner.run([Sized(), "tests.support.toy:Toy"], config=listed, output="out", **HERE)
     again = tuner.run(Sized(), resume="out", seeds=2)
     assert [(row["workload"], row["status"]) for row in again.rows] == [
         *[("sized", "completed")] * 2,
         *[("toy", "completed")] * 2,
     ]
     with pytest.raises(InputError, match=OF_AN_OBJECT):
-        tuner.run("tests.toy:Toy", resume="out")
+        tuner.run("tests.support.toy:Toy", resume="out")
 
 
 def test_a_trial_of_an_object_is_trained_again_with_the_object_or_its_class() -> None:
@@ -107,7 +107,7 @@ def test_a_study_of_a_list_is_gone_on_with_and_trained_again_by_commands(capsys:
     [
         [{"lr": 0.1, "epochs": 2}, {"lr": 0.2, "epochs": 2}],
         {"configurations": [{"lr": np.float64(0.1)}, {"lr": 0.2, "epochs": np.int64(2)}], "defaults": {"epochs": 2}},
-        {"grid": {"lr": np.array([0.1, 0.2])}, "defaults": {"epochs": 2, "workload": "tests.toy:Toy"}},
+        {"grid": {"lr": np.array([0.1, 0.2])}, "defaults": {"epochs": 2, "workload": "tests.support.toy:Toy"}},
     ],
 )
 def test_configurations_are_read_as_those_of_a_file(config: Any) -> None:
@@ -139,7 +139,7 @@ def test_configurations_that_cannot_be_used_are_refused(config: Any, message: st
 
 
 def test_a_search_that_was_an_object_is_given_again() -> None:
-    study = StudyRecord(workload="toy", classes={"toy": "tests.toy:Toy"}, options={"search": "TPESampler"})
+    study = StudyRecord(workload="toy", classes={"toy": "tests.support.toy:Toy"}, options={"search": "TPESampler"})
     assert needs_objects(study)
     assert not needs_objects(replace(study, options={"search": "optuna"}))
     with pytest.raises(
@@ -197,14 +197,14 @@ def test_a_result_is_shown_in_a_line_and_as_a_table() -> None:
     assert (repr(planned), planned._repr_html_()) == ("StudyResult(dry run of 2 trials)", None)
     with pytest.raises(InputError, match="best: a dry run has no results"):
         _ = planned.best
-    two = tuner.run([Toy, "tests.toy:Batched"], overrides=["epochs=1"], output="two", **HERE)
+    two = tuner.run([Toy, "tests.support.toy:Batched"], overrides=["epochs=1"], output="two", **HERE)
     with pytest.raises(InputError, match=r"best_model: the study is of toy and batched: use to_frame\(\)"):
         two.best_model()
     assert "<table" in str(two._repr_html_())
 
 
 def test_what_no_text_finds_again_has_its_name() -> None:
-    assert texts_of([Sized(), Toy, "graphsage"]) == ["sized", "tests.toy:Toy", "graphsage"]
+    assert texts_of([Sized(), Toy, "graphsage"]) == ["sized", "tests.support.toy:Toy", "graphsage"]
     assert specs_of([Sized(), Toy]) is None
     with pytest.raises(InputError, match="unknown workload 3"):
         texts_of(3)  # type: ignore[arg-type]

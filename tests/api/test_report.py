@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 
 import tuner
-from tests.generated_study import write_study
 from tests.study.test_study import study as run_toy
+from tests.support.generated_study import write_study
 from tuner.api.report import load_study_view
 from tuner.errors import InputError
 from tuner.machine.interrupts import INSISTED

@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 import tuner
-from tests.attempts import attempt
+from tests.support.attempts import attempt
 from tuner.api.results import Comparison, side_by_side
 from tuner.cli.print_results import print_results
 from tuner.errors import InputError

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tuner
-from tests.can_files import write_recordings
+from tests.support.can_files import write_recordings
 from tuner.datasets import can as module
 from tuner.datasets.can import CanData, build, load_can
 from tuner.datasets.can_frames import Frames

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.can_files import rows_of
+from tests.support.can_files import rows_of
 from tuner.datasets import can_frames
 from tuner.datasets.can_frames import read_frames
 from tuner.datasets.synthetic_can import synthetic_can

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.toy import Toy
-from tests.worker_process import measure_here
+from tests.support.toy import Toy
+from tests.support.worker_process import measure_here
 from tuner.datasets.ratings import RatingData
 from tuner.errors import WorkloadError
 from tuner.estimation.measure import measure

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.toy import Toy
+from tests.support.toy import Toy
 from tuner.errors import ParameterError
 from tuner.estimation import estimators as package
 from tuner.estimation.registry import can_be_calibrated, estimators, methods

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.toy import Toy
-from tests.worker_process import measure_here
+from tests.support.toy import Toy
+from tests.support.worker_process import measure_here
 from tuner.datasets.ratings import RatingData
 from tuner.errors import ExecutionError, InputError
 from tuner.estimation.service import EstimationService

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.ray_trials import Slow, placements
+from tests.support.ray_trials import Slow, placements
 from tuner.errors import InputError
 from tuner.execution import cluster_discovery as joining
 from tuner.execution.cluster import RayConnection

@@ -11,8 +11,8 @@ import pytest
 from torch import nn
 
 from tests.conftest import share_ray
-from tests.ray_trials import stop_and_go_on
-from tests.toy import Fatal, Sharing, Toy, Wide
+from tests.support.ray_trials import stop_and_go_on
+from tests.support.toy import Fatal, Sharing, Toy, Wide
 from tuner.execution.in_process import InProcessExecutor
 from tuner.execution.loop import Executor
 from tuner.execution.ray_executor import RayExecutor

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.ray_trials import Slow, Unpackable, placements, stop_and_go_on, until
-from tests.toy import Toy
+from tests.support.ray_trials import Slow, Unpackable, placements, stop_and_go_on, until
+from tests.support.toy import Toy
 from tuner.execution.pool import WorkerPool, make_pools
 from tuner.execution.ray_errors import classify_loss
 from tuner.execution.ray_executor import RayExecutor

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.hungry import Hungry
-from tests.toy import Toy
-from tests.worker_process import place, run_capped, worker
+from tests.support.hungry import Hungry
+from tests.support.toy import Toy
+from tests.support.worker_process import place, run_capped, worker
 from tuner.execution.worker import TrialOptions, run_trial
 from tuner.machine.devices import ram_device
 from tuner.machine.peak import PeakMeter

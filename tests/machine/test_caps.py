@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tests.worker_process import worker
+from tests.support.worker_process import worker
 from tuner.machine.caps import capped, caps_available, is_out_of_memory, worker_environment
 from tuner.machine.devices import ram_device
 from tuner.machine.peak import PeakMeter

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attempts import attempt
+from tests.support.attempts import attempt
 from tuner.errors import InputError
 from tuner.records import journal
 from tuner.records.attempts import Attempt

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.attempts import attempt
+from tests.support.attempts import attempt
 from tuner.errors import InputError
 from tuner.records.row_queries import (
     Order,

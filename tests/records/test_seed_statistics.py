@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.attempts import attempt
+from tests.support.attempts import attempt
 from tuner.records.attempts import Attempt
 from tuner.records.seed_statistics import Average, Interval, averages, interval_of, seeds_needed, summary, t_quantile
 

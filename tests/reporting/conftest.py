@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.generated_study import METRICS, write_study
+from tests.support.generated_study import METRICS, write_study
 from tuner.reporting.study_view import StudyView, read_study_view
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.attempts import attempt
-from tests.generated_study import METRICS
+from tests.support.attempts import attempt
+from tests.support.generated_study import METRICS
 from tuner.records.attempts import Attempt
 from tuner.records.study_record import UNKNOWN
 from tuner.reporting.figures.chart import Chart

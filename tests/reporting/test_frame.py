@@ -11,8 +11,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from tests.attempts import attempt
-from tests.generated_study import write_study
+from tests.support.attempts import attempt
+from tests.support.generated_study import write_study
 from tuner.errors import InputError
 from tuner.records.attempts import columns
 from tuner.records.row_queries import best_first

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.toy import Toy
+from tests.support.toy import Toy
 from tuner.errors import InputError
 from tuner.search.searchers import OptunaSearcher, RaySearcher, Searcher, to_searcher
 from tuner.search.spaces import Space, parse_space

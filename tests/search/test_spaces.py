@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.toy import Batched
+from tests.support.toy import Batched
 from tuner.errors import InputError
 from tuner.search.plain_values import plain_space
 from tuner.search.spaces import Domain, draw, grid, parse_space

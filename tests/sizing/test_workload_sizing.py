@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.toy import Toy
+from tests.support.toy import Toy
 from tuner.datasets.ratings import RatingData
 from tuner.datasets.synthetic import synthetic_ratings
 from tuner.errors import InputError

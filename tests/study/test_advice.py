@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.attempts import attempt
+from tests.support.attempts import attempt
 from tuner.placement.packing import make_plan
 from tuner.records.attempts import Attempt
 from tuner.spec.settings import Settings

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import tuner
-from tests.attempts import attempt
-from tests.toy import Batched, Toy
+from tests.support.attempts import attempt
+from tests.support.toy import Batched, Toy
 from tuner.api.plan import to_record
 from tuner.cli.print_plan import forecast_text
 from tuner.errors import InputError
@@ -38,8 +38,8 @@ OWN = "defaults: {epochs: 1}\nconfigurations: [{name: a, batch_size: auto}, {nam
 
 @pytest.fixture(autouse=True)
 def _toys_are_built_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(BUILT_IN, "toy", "tests.toy:Toy")
-    monkeypatch.setitem(BUILT_IN, "batched", "tests.toy:Batched")
+    monkeypatch.setitem(BUILT_IN, "toy", "tests.support.toy:Toy")
+    monkeypatch.setitem(BUILT_IN, "batched", "tests.support.toy:Batched")
 
 
 def choice(*listed: dict[str, Any], workload: Workload | None = None) -> Selection:

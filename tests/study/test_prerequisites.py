@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import tuner
-from tests.toy import Toy
+from tests.support.toy import Toy
 from tuner.cli.print_plan import forecast_text
 from tuner.errors import ExecutionError, InputError
 from tuner.execution.in_process import InProcessExecutor

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import tuner
-from tests.attempts import attempt
-from tests.toy import Toy
+from tests.support.attempts import attempt
+from tests.support.toy import Toy
 from tuner.errors import InputError
 from tuner.placement.retry import RetryPolicy
 from tuner.records.attempts import Attempt

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import tuner
-from tests.toy import Batched, Picky, Toy
-from tests.worker_process import measure_here
+from tests.support.toy import Batched, Picky, Toy
+from tests.support.worker_process import measure_here
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
 from tuner.records.epochs import EpochLine

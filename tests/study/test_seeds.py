@@ -13,7 +13,7 @@ import torch
 
 import tuner
 from tests.study.test_study import study
-from tests.toy import Toy
+from tests.support.toy import Toy
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
 from tuner.machine.interrupts import Interrupt, TimeLimitReached

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.attempts import attempt
-from tests.toy import Toy, Wide
+from tests.support.attempts import attempt
+from tests.support.toy import Toy, Wide
 from tuner.errors import InputError
 from tuner.machine.devices import ram_device
 from tuner.records.attempts import Attempt
@@ -35,8 +35,8 @@ configurations:
 
 @pytest.fixture(autouse=True)
 def _toys_are_built_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(BUILT_IN, "toy", "tests.toy:Toy")
-    monkeypatch.setitem(BUILT_IN, "toy-wide", "tests.toy:Wide")
+    monkeypatch.setitem(BUILT_IN, "toy", "tests.support.toy:Toy")
+    monkeypatch.setitem(BUILT_IN, "toy-wide", "tests.support.toy:Wide")
     monkeypatch.setattr(space, "CONFIG_FOLDERS", (tmp_path / "configs",))
     for folder in ("toy", "toy_wide"):
         (tmp_path / "configs" / folder).mkdir(parents=True)

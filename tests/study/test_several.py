@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import tuner
-from tests.toy import Toy, Wide
+from tests.support.toy import Toy, Wide
 from tuner.api.plan import plan
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
@@ -37,8 +37,8 @@ WIDE = [{"name": "a", "width": 8}, {"name": "c", "lr": 0.001}]
 
 @pytest.fixture(autouse=True)
 def _toys_are_built_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(BUILT_IN, "toy", "tests.toy:Toy")
-    monkeypatch.setitem(BUILT_IN, "toy-wide", "tests.toy:Wide")
+    monkeypatch.setitem(BUILT_IN, "toy", "tests.support.toy:Toy")
+    monkeypatch.setitem(BUILT_IN, "toy-wide", "tests.support.toy:Wide")
 
 
 def choice(workload: Workload, listed: list[dict[str, Any]], data: Any = None) -> Selection:

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.toy import Toy
+from tests.support.toy import Toy
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
 from tuner.placement.packing import Plan

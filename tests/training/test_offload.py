@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.toy import Toy
+from tests.support.toy import Toy
 from tuner.errors import InputError
 from tuner.estimation.tracing.tracer import trace_workload
 from tuner.training.offload import offload

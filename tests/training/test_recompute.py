@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.toy import Toy
+from tests.support.toy import Toy
 from tuner.datasets.ratings import RatingData
 from tuner.datasets.trees import TreeData
 from tuner.errors import InputError

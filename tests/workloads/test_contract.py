@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.toy import Toy
+from tests.support.toy import Toy
 from tuner.errors import WorkloadError
 from tuner.estimation.tracing.tracer import trace_workload
 from tuner.search.configurations import complete

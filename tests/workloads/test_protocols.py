@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.toy import Batched, Toy
+from tests.support.toy import Batched, Toy
 from tuner.errors import InputError
 from tuner.trial import ACCUMULATION
 from tuner.workloads import protocols

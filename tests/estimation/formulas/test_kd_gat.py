@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.kd_gat_models import best_pt
+from tests.support.kd_gat_models import best_pt
 from tuner.datasets.can import CanData
 from tuner.datasets.can import build as build_can
 from tuner.datasets.synthetic_can import synthetic_can

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
-from tests.can_graphs import NUM_IDS, random_batch
-from tests.toy import Toy
+from tests.support.can_graphs import NUM_IDS, random_batch
+from tests.support.toy import Toy
 from tuner.datasets.ratings import RatingData
 from tuner.datasets.synthetic import synthetic_ratings
 from tuner.errors import WorkloadError

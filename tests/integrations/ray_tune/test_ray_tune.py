@@ -13,7 +13,7 @@ import torch
 from ray import tune
 
 import tuner
-from tests.tune_mnist import train_mnist, train_within
+from tests.support.tune_mnist import train_mnist, train_within
 from tuner.errors import InputError
 from tuner.integrations.ray_tune.attempt import CappedAttempt
 from tuner.integrations.ray_tune.resources import Budget, RunAgain, TrialResources, trial_resources

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.attempts import attempt
 from tests.integrations.trackers.test_tensorboard import LISTED
 from tests.study.test_study import Interrupted, study
+from tests.support.attempts import attempt
 from tuner.errors import InputError
 from tuner.integrations.trackers.base import TrackedStudy, TrackedTrial
 from tuner.integrations.trackers.mlflow import MLflow

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.attempts import attempt
 from tests.reporting.studies import view_of
+from tests.support.attempts import attempt
 from tuner.reporting.figures.attempt_bars import Bar, in_lanes, memory_over_time, to_bars, used_share, without_pauses
 from tuner.reporting.figures.timeline import timelines
 from tuner.reporting.study_view import StudyView

@@ -19,7 +19,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from tests.generated_study import write_study
+from tests.support.generated_study import write_study
 from tuner.api.report import load_study_view, report
 from tuner.reporting.serving import LivePage, make_server
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from tests.generated_study import METRICS, write_study
+from tests.support.generated_study import METRICS, write_study
 from tuner.reporting.page.document import page_html
 from tuner.reporting.page.parts import json_block
 from tuner.reporting.study_view import StudyView, read_study_view

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.generated_study import METRICS
+from tests.support.generated_study import METRICS
 from tuner.records.seed_statistics import averages, summary
 from tuner.reporting.figures.coordinates import parallel_coordinates
 from tuner.reporting.figures.curves import learning_curves

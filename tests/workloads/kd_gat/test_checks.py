@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.kd_gat_models import STAGES, best_pt, config
+from tests.support.kd_gat_models import STAGES, best_pt, config
 from tuner.datasets.can import CanData
 from tuner.errors import InputError
 from tuner.estimation.tracing.tracer import trace_workload

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.can_graphs import NUM_IDS, joined, random_batch, random_graphs
+from tests.support.can_graphs import NUM_IDS, joined, random_batch, random_graphs
 from tuner.workloads.kd_gat.batches import CanBatch
 from tuner.workloads.kd_gat.distillation import (
     distilled_gat_loss,

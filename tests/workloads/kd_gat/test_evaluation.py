@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.kd_gat_models import config, model_of
+from tests.support.kd_gat_models import config, model_of
 from tuner.datasets.can import CanData
 from tuner.training.step import evaluate
 from tuner.workloads.kd_gat import evaluation as module

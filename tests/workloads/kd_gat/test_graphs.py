@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.kd_gat_models import config, model_of
+from tests.support.kd_gat_models import config, model_of
 from tuner.datasets.can import CanData
 from tuner.workloads.kd_gat.graphs import select
 from tuner.workloads.kd_gat.workload import KDGAT

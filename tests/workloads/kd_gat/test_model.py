@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.kd_gat_models import STAGES, best_pt, config, model_of
+from tests.support.kd_gat_models import STAGES, best_pt, config, model_of
 from tuner.datasets.can import CanData
 from tuner.training.offload import offload
 from tuner.training.step import build_optimizer, place, train_step

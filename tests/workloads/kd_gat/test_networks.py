@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.can_graphs import NUM_IDS, joined, random_batch, random_graphs
+from tests.support.can_graphs import NUM_IDS, joined, random_batch, random_graphs
 from tuner.errors import InputError
 from tuner.training.recompute import recomputing
 from tuner.workloads.kd_gat import attention

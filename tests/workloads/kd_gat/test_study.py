@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 import tuner
-from tests.can_files import rows_of, write_recordings
-from tests.commands import refused, said
+from tests.support.can_files import rows_of, write_recordings
+from tests.support.commands import refused, said
 from tuner.datasets.synthetic_can import synthetic_can
 from tuner.workloads.kd_gat.networks import GAT
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.kd_gat_models import config, model_of
+from tests.support.kd_gat_models import config, model_of
 from tuner.datasets.can import CanData
 from tuner.errors import InputError
 from tuner.search.configurations import complete, configurations, mode_file, read_configs

@@ -15,7 +15,7 @@ from tuner.spec.settings import Settings
 from tuner.trial import GB, MB, MOST_GB, Device, MemoryEstimate
 
 # What a process of Tune takes on the CPU beyond a worker of tuner, for which estimates are made: ray.tune, pandas and
-# pyarrow, which writes checkpoints. With hardly any tensors the example in ``tests/tune_mnist.py`` took 470 MiB.
+# pyarrow, which writes checkpoints. With hardly any tensors, ``tests/support/tune_mnist.py`` took 470 MiB.
 TUNE_BYTES = 120 * MB
 
 Estimate = float | Callable[[dict[str, Any]], float | MemoryEstimate]

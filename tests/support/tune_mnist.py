@@ -1,7 +1,7 @@
 """A trainable in the shape of Ray's public PyTorch example for MNIST, written as users of Tune write theirs.
 
 https://docs.ray.io/en/latest/tune/examples/includes/mnist_pytorch.html, with generated digits instead of a download,
-and checkpoints as in Tune's guide to PyTorch. Workers import it as ``tests.tune_mnist``.
+and checkpoints as in Tune's guide to PyTorch. Workers import it as ``tests.support.tune_mnist``.
 """
 
 from __future__ import annotations

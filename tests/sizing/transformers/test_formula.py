@@ -13,7 +13,7 @@ from tuner.errors import InputError
 from tuner.estimation.tracing.tracer import trace_step
 from tuner.sizing.transformers.formula import PRECISIONS, Precision, TransformerConfig, footprint, parameter_count
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
+sys.path.append(str(Path(__file__).resolve().parents[3] / "scripts"))
 
 from gpt_model import training_step
 

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from tests.commands import refused
+from tests.support.commands import refused
 from tuner import InputError, fit_footprint
 from tuner.sizing.footprints.footprint import read_footprint
 from tuner.trial import GB

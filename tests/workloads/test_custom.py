@@ -16,8 +16,8 @@ import pytest
 import torch
 
 import tuner
-from tests.commands import refused
-from tests.toy import Toy
+from tests.support.commands import refused
+from tests.support.toy import Toy
 from tuner.cli.main import cli
 from tuner.cli.options import chosen as chosen_in_terminal
 from tuner.errors import InputError
@@ -142,7 +142,7 @@ def test_a_study_keeps_where_its_class_is_found(here: Path) -> None:
 
 def test_objects_and_classes_are_taken_as_well_and_each_has_its_data(here: Path) -> None:
     cls = type(find_workload("digits:Digits"))
-    (by_object, toy), label = chosen([cls(), "tests.toy:Toy"], data={"tests.toy:Toy": "there"})
+    (by_object, toy), label = chosen([cls(), "tests.support.toy:Toy"], data={"tests.support.toy:Toy": "there"})
     assert (by_object.workload.name, toy.workload.name, label) == ("digits", "toy", "default")
     assert [each.name for each in toy.configurations] == ["default"]
     assert toy.load_data.args == (toy.workload, "there", 0)
@@ -281,8 +281,8 @@ def test_another_process_has_the_class_by_its_folder_or_by_its_code(here: Path, 
 
 SCRIPT = """
 import torch
-from tests.commands import refused
-from tests.toy import Toy
+from tests.support.commands import refused
+from tests.support.toy import Toy
 class Mine(Toy):
     name = "mine"
 estimates = tuner.estimate(workload=Mine(), memory_estimation="measured", calibration=False, device="cpu")
@@ -332,7 +332,7 @@ def test_a_new_workload_takes_nobodys_place(here: Path, name: str, message: str)
 
 
 def test_a_workload_is_found_once() -> None:
-    find = Finder({"toy": "tests.toy:Toy"})
-    assert find("tests.toy:Toy") is find("toy") is find(Toy)
-    with pytest.raises(InputError, match=r"workload wide: tests.toy:Wide is now called 'toy-wide'"):
-        find_workload("wide", {"wide": "tests.toy:Wide"})
+    find = Finder({"toy": "tests.support.toy:Toy"})
+    assert find("tests.support.toy:Toy") is find("toy") is find(Toy)
+    with pytest.raises(InputError, match=r"workload wide: tests.support.toy:Wide is now called 'toy-wide'"):
+        find_workload("wide", {"wide": "tests.support.toy:Wide"})

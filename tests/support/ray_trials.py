@@ -1,4 +1,4 @@
-"""What the tests of the Ray executor run and wait for; workers import it as ``tests.ray_trials``."""
+"""What the tests of the Ray executor run and wait for; workers import it as ``tests.support.ray_trials``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from tests.toy import Toy
+from tests.support.toy import Toy
 from tuner.execution.loop import Executor
 from tuner.execution.stop_requests import StopRequests
 from tuner.placement.packing import Packer, Plan

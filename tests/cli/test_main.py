@@ -21,8 +21,8 @@ import psutil
 import pytest
 import torch
 
-from tests.commands import refused, said
 from tests.conftest import write_ratings
+from tests.support.commands import refused, said
 from tuner.cli.main import cli
 from tuner.errors import InputError
 from tuner.spec.settings import Settings

@@ -1,4 +1,4 @@
-"""``tuner.train``: one configuration of a study again. A study in Ray's workers is repeated in ``test_cli.py``."""
+"""``tuner.train``: one configuration of a study again. A study in Ray's workers is repeated in ``test_main.py``."""
 
 from __future__ import annotations
 

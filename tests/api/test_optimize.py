@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tuner
-from tests.toy import Batched
+from tests.support.toy import Batched
 from tuner.api.optimize import to_record
 from tuner.cli.print_optimization import optimization_text
 from tuner.errors import InputError

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import tuner
-from tests.attempts import attempt
+from tests.support.attempts import attempt
 from tuner.api.plan import Forecast, speed, to_record
 from tuner.cli.print_plan import forecast_text
 from tuner.errors import InputError

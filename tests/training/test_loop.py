@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.toy import Toy
+from tests.support.toy import Toy
 from tuner.datasets.ratings import RatingData
 from tuner.search.configurations import complete
 from tuner.training.checkpoints import Checkpoint

@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.hungry import Hungry
+from tests.support.hungry import Hungry
 from tuner.execution.in_process import InProcessExecutor
 from tuner.execution.loop import Executor
 from tuner.execution.ray_executor import RayExecutor

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from tests.toy import Toy
+from tests.support.toy import Toy
 from tuner.trial import MB, Config, Hyperparameter
 from tuner.workloads.base import Batch
 

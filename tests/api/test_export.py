@@ -14,8 +14,8 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
-from tests.generated_study import write_study
 from tests.study.test_study import Interrupted, study
+from tests.support.generated_study import write_study
 from tuner import export
 from tuner.errors import InputError
 from tuner.records.epochs import read_epochs

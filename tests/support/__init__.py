@@ -1,0 +1,1 @@
+"""What several tests share: workloads, files, studies and commands."""
