@@ -102,7 +102,11 @@ def build(recordings: Iterable[tuple[str, Frames]], window: int, name: str) -> C
     """The graphs of named recordings, split by time within each: 60 % of the windows, then 20 %, then 20 %."""
     names, parts, known = [], [], []
     for recording, frames in recordings:
-        _check_windows(recording, len(frames), window)
+        if len(frames) < FEWEST * window:
+            raise DataError(
+                f"recording {recording!r} has {len(frames):,} frames, {len(frames) // window} windows of {window}, "
+                f"and it takes {FEWEST} to train, choose and report on: give a longer one or a smaller window"
+            )
         windows = window_graphs(frames, window)
         trained = _sizes(len(windows.label))[0] * window
         known.append(np.unique(frames.identifier[:trained][~frames.injected[:trained]]))
@@ -144,14 +148,6 @@ def _files(path: Path) -> list[Path]:
     if not files:
         raise DataError(f"no .csv file in {str(path)!r}: {wanted}")
     return files
-
-
-def _check_windows(recording: str, frames: int, window: int) -> None:
-    if frames < FEWEST * window:
-        raise DataError(
-            f"recording {recording!r} has {frames:,} frames, {frames // window} windows of {window}, and it takes "
-            f"{FEWEST} to train, choose and report on: give a longer one or a smaller window"
-        )
 
 
 def _sizes(windows: int) -> tuple[int, int, int]:

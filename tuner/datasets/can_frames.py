@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from tuner.datasets.spans import joined
 from tuner.errors import DataError
 
-Column = tuple[NDArray[np.int64], NDArray[np.int64]]
-"""Where a field of each row begins, and how many characters it has."""
+Column = tuple[NDArray[np.int64], NDArray[np.int64]]  # where a field of each row begins, and its characters
 
 EXPECTED = "time,hex ID,DLC,bytes in hex,R or T"
 LONGEST_TIME = 32  # characters

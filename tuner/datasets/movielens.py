@@ -17,8 +17,10 @@ from tuner.errors import DataError
 
 T = TypeVar("T")
 Matrix: TypeAlias = NDArray[np.float32]
-Entities: TypeAlias = tuple[NDArray[np.int64], Matrix]
-"""Ids in ascending order, and the features of each (len(ids), F)."""
+Ids: TypeAlias = NDArray[np.int64]
+Entities: TypeAlias = tuple[Ids, Matrix]  # ids in ascending order, and the features of each (len(ids), F)
+Parts: TypeAlias = tuple[Ratings, Ratings, Matrix, Matrix]
+User: TypeAlias = tuple[int, bool, str]  # age, whether female, occupation
 
 _LARGEST_ID = 2**31 - 1
 # Where a data set comes without a test part of its own, the same fifth is taken whatever the study's seed,
@@ -61,9 +63,6 @@ def load_folder(path: Path, *, seed: int) -> RatingData:
     except OSError as error:
         raise DataError(f"cannot read {error.filename}: {error.strerror}; a MovieLens folder has it") from error
     return rating_data(path.resolve().name, train, test, users, items, seed=seed)
-
-
-Parts: TypeAlias = tuple[Ratings, Ratings, Matrix, Matrix]
 
 
 def _loader(path: Path) -> Callable[[Path], Parts]:
@@ -149,10 +148,6 @@ def _id(text: str) -> int:
 # Users and items: small files, read line by line
 
 
-User: TypeAlias = tuple[int, bool, str]
-"""Age, whether female, occupation."""
-
-
 def _table(
     path: Path, separator: str, parse: Callable[[list[str]], tuple[int, T]], expected: str, header: str = ""
 ) -> dict[int, T]:
@@ -195,7 +190,7 @@ def _movie(fields: list[str]) -> tuple[int, list[str]]:
     return _id(key), genres.split("|")
 
 
-def _ids(table: dict[int, T]) -> NDArray[np.int64]:
+def _ids(table: dict[int, T]) -> Ids:
     return np.fromiter(table, dtype=np.int64, count=len(table))
 
 
@@ -222,17 +217,11 @@ def _genre_flags(table: dict[int, list[str]]) -> Entities:
 # Ratings: large files, read at once, and by line only to say what is wrong
 
 
-def _ratings(path: Path, separator: str, users: NDArray[np.int64], items: NDArray[np.int64]) -> Ratings:
+def _ratings(path: Path, separator: str, users: Ids, items: Ids) -> Ratings:
     return _with_positions(_rating_table(path, separator), path, users, items)
 
 
-def _with_positions(
-    table: NDArray[np.float64],
-    path: Path,
-    users: NDArray[np.int64],
-    items: NDArray[np.int64],
-    header: str = "",
-) -> Ratings:
+def _with_positions(table: NDArray[np.float64], path: Path, users: Ids, items: Ids, header: str = "") -> Ratings:
     """Ratings with the ids' places in `users` and `items` for the ids."""
     places = []
     for what, ids, known in (("user", table[:, 0], users), ("item", table[:, 1], items)):

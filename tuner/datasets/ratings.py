@@ -116,9 +116,13 @@ def _check_ratings(ratings: Ratings, label: str, num_users: int, num_items: int)
             raise InputError(f"{label} {what} {rows[bad[0]]} has no features: there are rows 0 to {count - 1}")
 
 
+def _check_dimensions(array: NDArray[np.generic], label: str) -> None:
+    if array.ndim != 2:
+        raise InputError(f"{label} must be 2-D, one row an id, but its shape is {array.shape}")
+
+
 def _check_features(features: NDArray[np.float32], label: str) -> None:
-    if features.ndim != 2:
-        raise InputError(f"{label} must be 2-D, one row an id, but its shape is {features.shape}")
+    _check_dimensions(features, label)
     if 0 in features.shape:
         raise InputError(f"{label} is empty (shape {features.shape}); a single column of ones will do")
     bad = np.argwhere(~np.isfinite(features))
@@ -235,8 +239,7 @@ def _features(table: Table, label: str, id_name: str) -> tuple[Ids, NDArray[np.f
             table = np.asarray(table)
         except (ValueError, TypeError) as error:  # rows of unequal lengths, a tensor on a GPU
             raise InputError(f"{label} is no 2-D array: {error}") from error
-        if table.ndim != 2:
-            raise InputError(f"{label} must be 2-D, one row an id, but its shape is {table.shape}")
+        _check_dimensions(table, label)
     frame = _frame(table, label)
     if id_name in frame.columns:
         # Taken as a feature it would shift every row silently wherever ids begin at 1.
