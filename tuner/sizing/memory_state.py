@@ -51,10 +51,7 @@ def _cpu_state() -> dict[str, int]:
 def _cuda_state(device: str | torch.device | None) -> dict[str, int]:
     import torch
 
-    try:
-        chosen = torch.device("cuda" if device is None else device)
-    except (RuntimeError, TypeError) as error:
-        raise InputError(f"device={device!r}: give cpu, cuda or cuda:N") from error
+    chosen = torch_device("cuda" if device is None else device)
     if chosen.type != "cuda" or (chosen.index or 0) >= torch.cuda.device_count():
         raise InputError(f"device='{chosen}': this machine has no such GPU; give cpu, cuda or cuda:N")
     free, total = torch.cuda.mem_get_info(chosen)
@@ -65,3 +62,17 @@ def _cuda_state(device: str | torch.device | None) -> dict[str, int]:
         "free": free,
         "total": total,
     }
+
+
+def torch_device(choice: str | torch.device) -> torch.device:
+    """The device that a text names.
+
+    Raises:
+        InputError: it names none.
+    """
+    import torch
+
+    try:
+        return torch.device(choice)
+    except (RuntimeError, TypeError) as error:
+        raise InputError(f"device={choice!r}: give cpu, cuda or cuda:N") from error

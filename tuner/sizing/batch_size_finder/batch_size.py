@@ -21,6 +21,7 @@ from tuner.sizing.batch_size_finder.counting import activation_bytes, count, opt
 from tuner.sizing.batch_size_finder.measuring import measure_line, rehearsal, step_failed
 from tuner.sizing.batch_size_finder.samples import Batch, Samples, apply, samples_of
 from tuner.sizing.batch_size_finder.training_step import Loss, MakeOptimizer, TrainingStep, copied, sharing
+from tuner.sizing.memory_state import torch_device
 from tuner.sizing.search import MEMORY, USERS_BOUND, DoesNotFit, LargestBatch, Need, largest_batch
 from tuner.training.optimizers import Adam
 from tuner.trial import GB, MOST_GB, Device, MemoryEstimate
@@ -312,10 +313,7 @@ def _normalises_batches(model: nn.Module) -> bool:
 
 def _device(choice: str | torch.device, mode: str, total_gb: float | None) -> Device:
     """The device that is to be filled, with the memory that it has or is said to have."""
-    try:
-        chosen = torch.device(choice)
-    except (RuntimeError, TypeError) as error:
-        raise InputError(f"device={choice!r}: give cpu, cuda or cuda:N") from error
+    chosen = torch_device(choice)
     if chosen.type == "cpu":
         found = ram_device()
     elif chosen.type == "cuda":

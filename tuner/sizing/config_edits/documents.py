@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import tomlkit
 from ruamel.yaml import YAML, CollectionNode, MappingNode, Node, ScalarNode, SequenceNode
@@ -61,16 +60,6 @@ class Place:
     put: Callable[[str], None]
     alias: str = ""
     literal: bool = True
-
-
-class Document(Protocol):
-    """The content of a file."""
-
-    def places(self) -> list[Place]:
-        """All values, as they are now."""
-
-    def dump(self) -> str:
-        """The whole text, with what was changed."""
 
 
 def new_text(old: str, value: int | float) -> str:

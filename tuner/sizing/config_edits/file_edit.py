@@ -19,7 +19,6 @@ from tuner.records.files import PARTIAL
 from tuner.sizing.config_edits.documents import (
     A_VALUE,
     FORMATS,
-    Document,
     Place,
     TomlDocument,
     YamlDocument,
@@ -193,7 +192,7 @@ def _plain(text: str) -> str:
     return text.removeprefix(BOM).replace("\r\n", "\n")
 
 
-def _parse(path: Path, text: str) -> Document:
+def _parse(path: Path, text: str) -> YamlDocument | TomlDocument:
     """The content of a file, looked over as a whole."""
     if path.suffix not in FORMATS:
         raise InputError(f"{path}: unknown kind of file {path.suffix!r}; use {', '.join(FORMATS)}")
