@@ -94,7 +94,7 @@ def test_a_condition_compares_a_column_with_a_value(text: str, values: dict[str,
     "text", ["hidden_dim", "", "=5", "epochs=", "epochs=>5", "epochs===5", "epochs<>5", "name='a", "epochs >"]
 )
 def test_what_is_no_comparison_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(InputError, match=r'^--where .*: expected a column, .* such as "hidden_dim>=64"'):
+    with pytest.raises(InputError, match=r'^where=.*: expected a column, .* such as "hidden_dim>=64"'):
         parse_condition(text, COLUMNS)
 
 
@@ -104,11 +104,11 @@ def test_a_condition_is_never_executed() -> None:
 
 
 def test_an_unknown_column_is_told_with_those_that_are_close() -> None:
-    with pytest.raises(InputError, match=r"^--where hiden_dim>3: no column 'hiden_dim': did you mean hidden_dim\?$"):
+    with pytest.raises(InputError, match=r"^where='hiden_dim>3': no column 'hiden_dim': did you mean hidden_dim\?$"):
         parse_condition("hiden_dim>3", COLUMNS)
-    with pytest.raises(InputError, match=r"^--sort -xyz: no column 'xyz': there are study, name"):
+    with pytest.raises(InputError, match=r"^sort='-xyz': no column 'xyz': there are study, name"):
         parse_order("-xyz", COLUMNS)
-    with pytest.raises(InputError, match=r"^--columns: no column 'stat': did you mean status\?$"):
+    with pytest.raises(InputError, match=r"^columns: no column 'stat': did you mean status\?$"):
         parse_columns("name,stat", COLUMNS)
 
 
@@ -137,7 +137,7 @@ def test_an_order_is_a_column_and_a_direction(text: str, order: Order) -> None:
 
 
 def test_another_direction_is_refused() -> None:
-    with pytest.raises(InputError, match="--sort epochs:down: expected COLUMN, -COLUMN"):
+    with pytest.raises(InputError, match="sort='epochs:down': expected COLUMN, -COLUMN"):
         parse_order("epochs:down", COLUMNS)
 
 
@@ -146,7 +146,7 @@ def test_columns_are_asked_for_in_a_text_or_a_list_each_once() -> None:
     assert parse_columns("name, hidden_dim,seconds,name", COLUMNS) == expected
     assert parse_columns(["name", "hidden_dim", "duration_s"], COLUMNS) == expected
     for names in (" ,", "name,,seed", "name,", []):
-        with pytest.raises(InputError, match=r"--columns .*: expected names with commas"):
+        with pytest.raises(InputError, match=r"columns=.*: expected names with commas"):
             parse_columns(names, COLUMNS)
 
 

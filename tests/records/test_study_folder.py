@@ -117,7 +117,7 @@ def test_text_that_is_no_unicode_costs_no_result(study: StudyFolder, gpu_16gb: D
 
 def test_a_folder_with_a_study_is_refused_with_the_way_on(tmp_path: Path) -> None:
     (tmp_path / "study.json").write_text("{}")
-    with pytest.raises(InputError, match=rf"give a new one, or go on with its study by --resume {tmp_path}$"):
+    with pytest.raises(InputError, match=rf"give a new one, or go on with its study by resume='{tmp_path}'$"):
         check_empty(tmp_path)
 
 
@@ -323,10 +323,10 @@ def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
 
 
 def test_a_folder_where_another_run_writes_is_refused(study: StudyFolder, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"--resume .*: another run is writing there: wait for it or end it"):
+    with pytest.raises(InputError, match=r"resume=.*: another run is writing there: wait for it or end it"):
         StudyFolder.resume(study.path, METRICS)
     begun = StudyFolder(tmp_path / "begun", METRICS)
-    with pytest.raises(InputError, match=r"--output .*: another run is writing there: wait for it or end it"):
+    with pytest.raises(InputError, match=r"output=.*: another run is writing there: wait for it or end it"):
         StudyFolder(begun.path, METRICS)
     begun.close()
 
@@ -435,7 +435,7 @@ def test_a_read_only_folder_is_refused(small_disk: Path) -> None:
     folder.describe(StudyRecord(workload="toy"))
     folder.close()
     mount("-o", "remount,ro", str(small_disk))
-    with pytest.raises(InputError, match=r"--resume .*study: cannot be written: Read-only file system"):
+    with pytest.raises(InputError, match=r"resume=.*study': cannot be written: Read-only file system"):
         StudyFolder.resume(folder.path, METRICS)
-    with pytest.raises(InputError, match=r"--output .*other: cannot be written: Read-only file system"):
+    with pytest.raises(InputError, match=r"output=.*other': cannot be written: Read-only file system"):
         StudyFolder(small_disk / "other", METRICS)

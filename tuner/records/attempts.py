@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import TypeAdapter
 
-from tuner.records.checking import Amount, CheckedValue, Metric, Name, Text, TrialId, Whole, checked
+from tuner.records.checking import Amount, CheckedValue, Metric, Name, Shown, TrialId, Whole, checked
 from tuner.trial import GB, AttemptResult, ConfigValue, Lost, MemoryEstimate, Outcome, Status
 
 if TYPE_CHECKING:
@@ -66,11 +66,11 @@ class Attempt:
     metrics: Mapping[str, Metric]
     epochs: Whole
     duration_s: Amount
-    device: Text | None = None
+    device: Shown | None = None
     gpu_fraction: Amount | None = None
     estimated_memory_gb: Amount
     peak_memory_gb: Amount | None = None
-    error: Text = ""
+    error: Shown = ""
     limit_gb: Amount | None = None
     lost: Lost = ""
     started_at: Amount | None = None

@@ -46,9 +46,14 @@ def as_name(value: object) -> str:
         ValueError: it is none.
     """
     text = as_text(value)
-    if not text or "\0" in text:
+    if not text or "\0" in text or text != _shown(text):
         raise ValueError("expected a name")
     return text
+
+
+def _shown(value: object) -> str:
+    """A text that any file and terminal takes: bytes of a path that are no text are question marks."""
+    return as_text(value).encode(errors="replace").decode()
 
 
 def _trial_id(value: object) -> str:
@@ -81,7 +86,9 @@ def _metric(value: object) -> int | float | None:
 
 
 def _config_value(value: object) -> ConfigValue:
-    if isinstance(value, (bool, str)):
+    if isinstance(value, str):
+        return _shown(value)
+    if isinstance(value, bool):
         return value
     try:
         return _number(value)
@@ -90,6 +97,7 @@ def _config_value(value: object) -> ConfigValue:
 
 
 Text = Annotated[str, PlainValidator(as_text)]
+Shown = Annotated[str, PlainValidator(_shown)]
 Name = Annotated[str, PlainValidator(as_name)]
 TrialId = Annotated[str, PlainValidator(_trial_id)]
 Whole = Annotated[int, PlainValidator(_whole)]

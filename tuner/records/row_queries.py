@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tuner.errors import InputError
+from tuner.errors import InputError, ParameterError, option
 from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, CONFIG, STUDY, Attempt
 from tuner.trial import ConfigValue
 
@@ -112,10 +112,11 @@ def parse_condition(text: str, columns: Sequence[str]) -> Condition:
     """
     found = _CONDITION.fullmatch(text)
     if not found:
-        raise InputError(f"--where {text}: expected a column, one of = != < <= > >= ~ and a value, {EXAMPLE}")
+        rule = f"expected a column, one of = != < <= > >= ~ and a value, {EXAMPLE}"
+        raise ParameterError("where", text, rule)
     column, sign, value = found.groups()
     quoted = value[0] in "\"'"
-    return Condition(find_column(column, columns, f"--where {text}"), sign, value[1:-1] if quoted else value)
+    return Condition(find_column(column, columns, option("where", text)), sign, value[1:-1] if quoted else value)
 
 
 def check_number(condition: Condition, rows: Sequence[Attempt], text: str) -> None:
@@ -133,7 +134,7 @@ def check_number(condition: Condition, rows: Sequence[Attempt], text: str) -> No
         return
     values = [value for row in rows if (value := row.value(condition.column)) is not None]
     if values and not any(isinstance(value, str) for value in values):
-        raise InputError(f"--where {text}: {condition.column} holds numbers, and {condition.value!r} is none")
+        raise ParameterError("where", text, f"{condition.column} holds numbers, and {condition.value!r} is none")
 
 
 def parse_order(text: str, columns: Sequence[str]) -> Order:
@@ -144,9 +145,9 @@ def parse_order(text: str, columns: Sequence[str]) -> Order:
     """
     name, _, direction = text.partition(":")
     if direction not in ("", "asc", "desc"):
-        raise InputError(f"--sort {text}: expected COLUMN, -COLUMN, COLUMN:asc or COLUMN:desc")
+        raise ParameterError("sort", text, "expected COLUMN, -COLUMN, COLUMN:asc or COLUMN:desc")
     descending = direction == "desc" or (name.startswith("-") and not direction)
-    return Order(find_column(name.removeprefix("-"), columns, f"--sort {text}"), descending)
+    return Order(find_column(name.removeprefix("-"), columns, option("sort", text)), descending)
 
 
 def parse_columns(names: str | Sequence[str], columns: Sequence[str]) -> list[str]:
@@ -162,17 +163,19 @@ def parse_columns(names: str | Sequence[str], columns: Sequence[str]) -> list[st
     listed = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
     if not listed or not all(listed):
         given = ",".join(listed)
-        raise InputError(f"--columns {given}: expected names with commas between them, such as name,status,val_rmse")
-    return list(dict.fromkeys(find_column(name, columns, "--columns") for name in listed))
+        raise ParameterError(
+            "columns", given, "expected names with commas between them, such as name,status,val_rmse"
+        )
+    return list(dict.fromkeys(find_column(name, columns, option("columns")) for name in listed))
 
 
-def find_column(name: str, columns: Sequence[str], option: str) -> str:
+def find_column(name: str, columns: Sequence[str], where: str) -> str:
     """The column that a name means: one of that name, a hyperparameter, or one that has a shorter name in the table.
 
     Args:
         name: what the user typed.
         columns: those that there are.
-        option: what the name was part of, for messages.
+        where: what the name was part of, for messages.
 
     Raises:
         InputError: there is none; the text says which are close.
@@ -183,7 +186,7 @@ def find_column(name: str, columns: Sequence[str], option: str) -> str:
     names = dict.fromkeys([*known, *(column for column in columns if not column.startswith(CONFIG))])
     close = difflib.get_close_matches(name, names, n=3)
     hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
-    raise InputError(f"{option}: no column {name!r}: {hint}")
+    raise InputError(f"{where}: no column {name!r}: {hint}")
 
 
 def head(column: str, columns: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from tuner.errors import ExecutionError, InputError, option
+from tuner.errors import ExecutionError, InputError, ParameterError, option
 from tuner.records import journal
 from tuner.records.attempts import NOT_KEPT, Attempt, Times, to_csv
 from tuner.records.files import ATTEMPTS, BEST, CHECKPOINTS, PARTIAL, PRUNE, RESULTS, STUDY, TRACEBACKS, best_name
@@ -56,7 +56,7 @@ class StudyFolder:
         except OSError as error:
             if new and isinstance(error, FileExistsError):
                 raise
-            raise _refusal("--output", path, error) from error
+            raise _refusal("output", path, error) from error
         self._begin(path, metrics, attempts)
         try:
             check_empty(path)  # again: another run may have come and gone before the lock was ours
@@ -87,7 +87,7 @@ class StudyFolder:
                 folder._journal.close()
                 raise
         except OSError as error:
-            raise _refusal("--resume", path, error) from error
+            raise _refusal("resume", path, error) from error
         return folder
 
     def _begin(self, path: Path, metrics: Mapping[str, str], attempts: Journal) -> None:
@@ -261,11 +261,11 @@ class StudyFolder:
 
 def check_empty(path: Path) -> None:
     """Refuses a folder with anything in it but what a kill leaves of a study that had hardly begun."""
-    again = f", or go on with its study by --resume {path}" if (path / STUDY).is_file() else ""
+    again = f", or go on with its study by {option('resume', str(path))}" if (path / STUDY).is_file() else ""
     for found in path.iterdir():
         if found.name == f"{STUDY}{PARTIAL}" or (found.name == ATTEMPTS and found.stat().st_size == 0):
             continue
-        raise InputError(f"--output {path}: the folder is not empty; give a new one{again}")
+        raise ParameterError("output", str(path), f"the folder is not empty; give a new one{again}")
 
 
 def check_unused(path: Path) -> None:
@@ -278,14 +278,14 @@ def check_unused(path: Path) -> None:
         try:
             Journal(path / ATTEMPTS).close()
         except OSError as error:
-            raise _refusal("--resume", path, error) from error
+            raise _refusal("resume", path, error) from error
 
 
-def _refusal(option: str, path: Path, error: OSError) -> InputError:
+def _refusal(parameter: str, path: Path, error: OSError) -> InputError:
     if isinstance(error, BlockingIOError):
-        return InputError(f"{option} {path}: another run is writing there: wait for it or end it")
-    if error.errno in NO_LOCKS:
-        return InputError(f"{option} {path}: its file system has no locks; give a folder on another one")
-    return InputError(
-        f"{option} {path}: cannot be written: {error.strerror}; make it writable or give another folder"
-    )
+        reason = "another run is writing there: wait for it or end it"
+    elif error.errno in NO_LOCKS:
+        reason = "its file system has no locks; give a folder on another one"
+    else:
+        reason = f"cannot be written: {error.strerror}; make it writable or give another folder"
+    return ParameterError(parameter, str(path), reason)

@@ -245,7 +245,7 @@ def test_data_that_have_changed_are_told(small: Path, folder: Path, capsys: pyte
         ({"epochs": 10**6}, "epochs=1000000: must be at most 100000"),
         ({"threads": 0}, "threads=0: must be at least 1"),
         ({"seed": -1}, "seed=-1: must be at least 0"),
-        ({"output": "ml-small"}, "--output ml-small: the folder is not empty"),
+        ({"output": "ml-small"}, "output='ml-small': the folder is not empty"),
         ({"exact": True, "device": "cuda"}, "exact=True: on GPUs the last digits differ"),
         ({"exact": True, "all_data": True}, "exact and all_data were both given"),
         ({"exact": True, "epochs": 5}, "exact and epochs=5: the study's trial had another value"),
