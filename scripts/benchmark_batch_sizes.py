@@ -34,6 +34,7 @@ from tuner.sizing.choices import Chosen, Goal
 from tuner.sizing.profile import profiled
 from tuner.sizing.workload_sizing import Predictor, batch_bound, batch_key, size_configuration
 from tuner.spec.settings import Settings
+from tuner.study.stages import Selected
 from tuner.study.study import run_study
 from tuner.trial import GB, Configuration
 from tuner.workloads.lookup import find_workload
@@ -153,7 +154,7 @@ def train(
         device="cpu",
         output=str(folder),
     )
-    result = run_study(choices, settings, label="batch sizes", command="scripts/benchmark_batch_sizes")
+    result = run_study(Selected(choices, settings, label="batch sizes", command="scripts/benchmark_batch_sizes"))
     return {row["name"]: row for row in result.rows}
 
 

@@ -33,6 +33,7 @@ from tuner.execution.in_process import InProcessExecutor
 from tuner.records import journal, study_folder
 from tuner.search.configurations import configurations
 from tuner.spec.settings import Settings
+from tuner.study.stages import Selected
 from tuner.study.study import run_study
 from tuner.workloads.lookup import find_workload
 from tuner.workloads.task import Selection
@@ -64,23 +65,27 @@ def study(folder: Path) -> None:
     listed = [{"epochs": 2, "batch_size": 500, **each} for each in LISTED]
     where = {"resume": str(folder)} if (folder / "study.json").exists() else {"output": str(folder)}
     run_study(
-        [
-            Selection(
-                workload, lambda: synthetic_ratings(40, 60, 1000), configurations(listed, workload.hyperparameters)
-            )
-        ],
-        Settings(
-            device="cpu",
-            gpu_memory_buffer_gb=0,
-            max_workers=1,
-            threads=1,
-            checkpoint_seconds=0,
-            report=False,
-            **where,
+        Selected(
+            [
+                Selection(
+                    workload,
+                    lambda: synthetic_ratings(40, 60, 1000),
+                    configurations(listed, workload.hyperparameters),
+                )
+            ],
+            Settings(
+                device="cpu",
+                gpu_memory_buffer_gb=0,
+                max_workers=1,
+                threads=1,
+                checkpoint_seconds=0,
+                report=False,
+                **where,
+            ),
+            label="crash",
+            command="scripts/crash_study",
         ),
-        label="crash",
-        command="scripts/crash_study",
-        executor=InProcessExecutor(),
+        InProcessExecutor(),
     )
 
 

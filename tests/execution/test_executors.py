@@ -23,6 +23,7 @@ from tuner.records.files import best_name
 from tuner.search.configurations import configurations
 from tuner.spec.settings import Settings
 from tuner.study.result import StudyResult
+from tuner.study.stages import Selected
 from tuner.study.study import run_study
 from tuner.trial import GB
 from tuner.workloads.base import Workload
@@ -43,21 +44,23 @@ def study(
     """Of each workload these configurations, named by their number."""
     named = [(workload, [{"name": f"{n}", **each} for n, each in enumerate(listed)]) for workload, listed in tried]
     return run_study(
-        [Selection(each, lambda: data, configurations(listed, each.hyperparameters)) for each, listed in named],
-        Settings(
-            output=str(folder),
-            device="cpu",
-            model_memory_gb=0.7,
-            gpu_memory_buffer_gb=0,
-            max_workers=1,
-            on_oom="fail",
-            max_attempts=1,
-            report=False,
-            scheduler=scheduler,
+        Selected(
+            [Selection(each, lambda: data, configurations(listed, each.hyperparameters)) for each, listed in named],
+            Settings(
+                output=str(folder),
+                device="cpu",
+                model_memory_gb=0.7,
+                gpu_memory_buffer_gb=0,
+                max_workers=1,
+                on_oom="fail",
+                max_attempts=1,
+                report=False,
+                scheduler=scheduler,
+            ),
+            label="test",
+            command="a test",
         ),
-        label="test",
-        command="a test",
-        executor=executor,
+        executor,
     )
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from tests.support.attempts import attempt
+from tuner import errors
+from tuner.errors import spelled
 from tuner.placement.packing import make_plan
 from tuner.records.attempts import Attempt
 from tuner.spec.settings import Settings
+from tuner.spec.spelling import in_terminal
 from tuner.study.advice import Figures, advise
 from tuner.trial import GB, Device
 
@@ -33,7 +36,8 @@ def advice(
     needs = [int(gb * GB) for gb in needs_gb or [settings.model_memory_gb] * len(rows)]
     plan = make_plan([device], needs, packing=settings.packing_used, buffer_bytes=0, max_workers=settings.max_workers)
     tried = attempts if attempts is not None else rows
-    return advise(Figures(rows, tried, plan, settings, {"toy": "val_loss"}, in_python))
+    said = advise(Figures(rows, tried, plan, settings, {"toy": "val_loss"}))
+    return [spelled(each, errors.in_python if in_python else in_terminal) for each in said]
 
 
 ALIKE = [row(name) for name in "abcdef"]
@@ -114,7 +118,7 @@ def test_in_python_options_are_spelled_as_arguments() -> None:
     assert advice(*rows, cores=1, in_python=True)[0].endswith("try a new study with `epochs=20`")
     device = Device("", "cpu", 0, "a CPU", GB, GB, 1)
     plan = make_plan([device], [1], packing="uniform", buffer_bytes=0)
-    figures = Figures([], [], plan, Settings(), {}, in_python=True)
+    figures = Figures([], [], plan, Settings(), {})
     assert [figures.option("on_oom", "grow"), figures.option("calibration", False), figures.option("resume")] == [
         "`on_oom='grow'`",
         "`calibration=False`",

@@ -23,6 +23,7 @@ from tuner.study.auto_batch import Sized, packed_uniformly, share_of, size_batch
 from tuner.study.planning import to_trials
 from tuner.study.repeat import settings_of_workload
 from tuner.study.result import StudyResult
+from tuner.study.stages import Selected
 from tuner.study.study import run_study
 from tuner.trial import AUTO, GB, Device, is_auto
 from tuner.workloads.base import Workload
@@ -219,11 +220,8 @@ def test_a_plan_finds_it_and_what_has_no_shares_refuses_it(tmp_path: Path) -> No
 def study(folder: Path, *listed: dict[str, Any], **settings: Any) -> StudyResult:
     common = {"output": str(folder), "device": "cpu", "gpu_memory_buffer_gb": 0, "model_memory_gb": 0.5, "threads": 1}
     return run_study(
-        [choice(*listed)],
-        Settings(**{**common, **settings}),
-        label="test",
-        command="a test",
-        executor=InProcessExecutor(),
+        Selected([choice(*listed)], Settings(**{**common, **settings}), label="test", command="a test"),
+        InProcessExecutor(),
     )
 
 

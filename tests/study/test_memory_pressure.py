@@ -16,6 +16,7 @@ from tuner.execution.ray_executor import RayExecutor
 from tuner.search.configurations import configurations
 from tuner.spec.settings import Settings
 from tuner.study.result import StudyResult
+from tuner.study.stages import Selected
 from tuner.study.study import run_study
 from tuner.trial import GB
 from tuner.workloads.task import Selection
@@ -31,11 +32,13 @@ def study(folder: Path, executor: Executor, trials: int, data: dict[str, Any], *
         for number, mb in enumerate(SIZES[:trials])
     ]
     return run_study(
-        [Selection(Hungry(), lambda: data, configurations(listed, Hungry.hyperparameters))],
-        Settings(output=str(folder), device="cpu", gpu_memory_buffer_gb=0, threads=1, **settings),
-        label="test",
-        command="a test",
-        executor=executor,
+        Selected(
+            [Selection(Hungry(), lambda: data, configurations(listed, Hungry.hyperparameters))],
+            Settings(output=str(folder), device="cpu", gpu_memory_buffer_gb=0, threads=1, **settings),
+            label="test",
+            command="a test",
+        ),
+        executor,
     )
 
 

@@ -19,6 +19,7 @@ from tuner.execution.in_process import InProcessExecutor
 from tuner.search.configurations import configurations
 from tuner.spec.settings import Settings
 from tuner.study.prerequisites import train_prerequisites
+from tuner.study.stages import Selected
 from tuner.trial import AnyHyperparameter, Config, Configuration, TextHyperparameter
 from tuner.workloads.base import Workload
 from tuner.workloads.protocols import finish_of
@@ -63,7 +64,7 @@ def choice(*listed: dict[str, Any], workload: Workload | None = None) -> Selecti
 
 
 def trained(settings: Settings, *listed: dict[str, Any]) -> tuple[list[Selection], Settings]:
-    return train_prerequisites([choice(*listed)], settings, command="tune", make_executor=InProcessExecutor)
+    return train_prerequisites(Selected([choice(*listed)], settings, command="tune"), InProcessExecutor)
 
 
 def test_what_several_configurations_need_is_trained_once_and_its_weights_are_theirs(tmp_path: Path) -> None:
@@ -98,7 +99,7 @@ def test_what_the_data_do_not_serve_is_refused_before_anything_is_trained(
     settings = Settings(output=str(tmp_path / "study"), device="cpu", report=False)
     bad = choice({"name": "a", "of": "teacher", "weight_decay": 0.1}, workload=Picky())
     with pytest.raises(InputError, match=r"^a: the data do not serve it$"):
-        train_prerequisites([bad], settings, command="tune", make_executor=InProcessExecutor)
+        train_prerequisites(Selected([bad], settings, command="tune"), InProcessExecutor)
     assert (capsys.readouterr().out, list(tmp_path.iterdir())) == ("", [])
 
 
@@ -136,7 +137,7 @@ def test_what_the_study_would_refuse_is_refused_before_anything_is_trained(tmp_p
     settings = Settings(output=str(tmp_path / "study"), device="cpu", report=False)
     with pytest.raises(InputError, match="bad: no such thing"):
         train_prerequisites(
-            [Selection(workload, lambda: None, listed)], settings, command="tune", make_executor=InProcessExecutor
+            Selected([Selection(workload, lambda: None, listed)], settings, command="tune"), InProcessExecutor
         )
     assert list(tmp_path.iterdir()) == []
 
@@ -187,10 +188,7 @@ def test_what_has_diverged_is_not_said_to_be_gone_on_with(tmp_path: Path) -> Non
             ExecutionError, match=r"diverged: .*, and remove \S*/study-teacher or give another output$"
         ):
             train_prerequisites(
-                [choice({"of": "teacher"}, workload=Steep())],
-                settings,
-                command="tune",
-                make_executor=InProcessExecutor,
+                Selected([choice({"of": "teacher"}, workload=Steep())], settings, command="tune"), InProcessExecutor
             )
 
 

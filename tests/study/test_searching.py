@@ -23,6 +23,7 @@ from tuner.spec.settings import Settings
 from tuner.study.live_search import LiveSearch
 from tuner.study.result import StudyResult
 from tuner.study.searching import choose_searched
+from tuner.study.stages import Selected
 from tuner.study.steering import Pruning
 from tuner.study.study import run_study
 from tuner.trial import EpochReport, Trial
@@ -86,12 +87,14 @@ def searched(
     )
     spy = searcher(parse_space(space, workload.schema, "space"), seed=1)
     result = run_study(
-        [Selection(workload, lambda: None, configurations(before, workload.schema) if before else [])],
-        own,
-        label="test",
-        command="a test",
-        executor=executor(),
-        live=LiveSearch(workload, spy, {"epochs": 3}, own),
+        Selected(
+            [Selection(workload, lambda: None, configurations(before, workload.schema) if before else [])],
+            own,
+            label="test",
+            command="a test",
+            live=LiveSearch(workload, spy, {"epochs": 3}, own),
+        ),
+        executor(),
     )
     return result, spy
 
@@ -150,19 +153,21 @@ def test_asha_prunes_what_is_worse_and_keeps_its_best_epoch(tmp_path: Path, monk
     monkeypatch.setattr("tuner.training.checkpoints.Checkpoint.faults", ("checkpoint not written: it is full",))
     listed = [{"name": f"{lr}", "lr": lr, "epochs": 40} for lr in (0.3, 0.0001, 0.0002, 0.3003)]
     result = run_study(
-        [Selection(Toy(), lambda: None, configurations(listed, Toy.hyperparameters))],
-        Settings(
-            output=str(tmp_path / "out"),
-            device="cpu",
-            gpu_memory_buffer_gb=0,
-            model_memory_gb=0.1,
-            scheduler="asha",
-            max_workers=1,
-            report=False,
+        Selected(
+            [Selection(Toy(), lambda: None, configurations(listed, Toy.hyperparameters))],
+            Settings(
+                output=str(tmp_path / "out"),
+                device="cpu",
+                gpu_memory_buffer_gb=0,
+                model_memory_gb=0.1,
+                scheduler="asha",
+                max_workers=1,
+                report=False,
+            ),
+            label="test",
+            command="a test",
         ),
-        label="test",
-        command="a test",
-        executor=InProcessExecutor(),
+        InProcessExecutor(),
     )
     rows = {row["name"]: row for row in result.rows}
     assert (rows["0.3"]["status"], rows["0.3"]["epochs"]) == ("completed", 40)
@@ -286,7 +291,7 @@ def test_samples_are_added_to_a_random_study(tmp_path: Path) -> None:
         listed = [{"name": f"sample-{index}", "lr": index / 10, "epochs": 1} for index in range(1, number + 1)]
         own = Settings(**common, **folder, search="random", num_samples=number)
         choices = [Selection(Toy(), lambda: None, configurations(listed, Toy.hyperparameters))]
-        result = run_study(choices, own, label="", command="", options={}, executor=InProcessExecutor())
+        result = run_study(Selected(choices, own, label="", command="", options={}), InProcessExecutor())
         return sorted(row["trial_id"] for row in result.rows)
 
     assert sampled(2, output=str(tmp_path / "out")) == ["t001", "t002"]

@@ -25,6 +25,7 @@ from tuner.search.configurations import configurations
 from tuner.spec.settings import Settings
 from tuner.study.planning import estimate_requests, to_trials
 from tuner.study.result import StudyResult
+from tuner.study.stages import Selected
 from tuner.study.study import run_study
 from tuner.trial import EpochReport
 from tuner.workloads.base import Workload
@@ -60,12 +61,10 @@ def study(folder: Path, choices: list[Selection], executor: Executor | None = No
         "report": False,
     }
     return run_study(
-        choices,
-        Settings(**{**common, **memory, **settings}),
-        label="test",
-        command="a test",
-        shows_end=True,
-        executor=executor or InProcessExecutor(),
+        Selected(
+            choices, Settings(**{**common, **memory, **settings}), label="test", command="a test", shows_end=True
+        ),
+        executor or InProcessExecutor(),
     )
 
 

@@ -22,6 +22,7 @@ from tuner.records.epochs import read_epochs
 from tuner.search.configurations import configurations
 from tuner.spec.settings import Settings
 from tuner.study.result import StudyResult
+from tuner.study.stages import Selected
 from tuner.study.study import run_study
 from tuner.trial import Config, Device, EpochReport, Outcome
 from tuner.workloads.base import Workload
@@ -73,21 +74,23 @@ def study(
 ) -> StudyResult:
     defaults: dict[str, Any] = {} if settings.get("auto_memory") else {"model_memory_gb": 0.1}
     return run_study(
-        [Selection(workload or Toy(), lambda: None, configurations(listed, Toy.hyperparameters))],
-        Settings(
-            **{
-                "output": str(folder),
-                "device": "cpu",
-                "gpu_memory_buffer_gb": 0,
-                "report": False,
-                **defaults,
-                **settings,
-            }
+        Selected(
+            [Selection(workload or Toy(), lambda: None, configurations(listed, Toy.hyperparameters))],
+            Settings(
+                **{
+                    "output": str(folder),
+                    "device": "cpu",
+                    "gpu_memory_buffer_gb": 0,
+                    "report": False,
+                    **defaults,
+                    **settings,
+                }
+            ),
+            label="test",
+            command="a test",
+            shows_end=True,
         ),
-        label="test",
-        command="a test",
-        shows_end=True,
-        executor=executor(),
+        executor(),
     )
 
 

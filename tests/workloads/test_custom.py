@@ -29,6 +29,7 @@ from tuner.study.result import StudyResult
 from tuner.study.resume import fingerprint
 from tuner.study.retraining.past_trial import find_trial
 from tuner.study.selection import choose, chosen_before
+from tuner.study.stages import Selected
 from tuner.study.study import run_study
 from tuner.trial import GB
 from tuner.workloads.lookup import Finder, classes_of, find_workload, specs_of
@@ -72,7 +73,7 @@ def study(workload: Any, folder: Path, **options: Any) -> StudyResult:
     choices, label = chosen(workload, **options)
     settings = Settings(output=str(folder), device="cpu", model_memory_gb=0.1, gpu_memory_buffer_gb=0, report=False)
     stored = {"data": "", "skip_bad": False, "workload": specs_of(workload)}
-    return run_study(choices, settings, label=label, command="a test", options=stored, executor=InProcessExecutor())
+    return run_study(Selected(choices, settings, label=label, command="a test", options=stored), InProcessExecutor())
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:

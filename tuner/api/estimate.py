@@ -24,6 +24,7 @@ from tuner.spec.settings import Settings
 from tuner.study.auto_batch import refuse_auto
 from tuner.study.prerequisites import needed
 from tuner.study.selection import choose, is_workload
+from tuner.study.stages import Selected
 from tuner.study.study import run_study
 from tuner.trial import GB, Device, MemoryEstimate, title
 
@@ -130,7 +131,7 @@ def calibrate(options: CalibrateOptions) -> pd.DataFrame:
             expandable_segments=options.expandable_segments,
             output=str(Path(folder) / "study"),
         )
-        result = run_study(selections, settings, label=label, command="tune calibrate")
+        result = run_study(Selected(selections, settings, label, "tune calibrate"))
     rows = sorted(result.trials, key=lambda row: row.trial_id)
     before = [result.estimates[row.trial_id] for row in rows]
     after: list[MemoryEstimate] = []

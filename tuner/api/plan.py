@@ -20,12 +20,13 @@ from tuner.records.study_record import read_study
 from tuner.spec.commands import PlanOptions
 from tuner.spec.options import public
 from tuner.spec.settings import Settings
-from tuner.study.auto_batch import Sized, packed_uniformly, size_batches
-from tuner.study.planning import estimate_requests, plan_requests, to_trials, usable
+from tuner.study.auto_batch import Sized
+from tuner.study.planning import estimate_requests, plan_requests, to_trials
 from tuner.study.prerequisites import needed
 from tuner.study.selection import choose
+from tuner.study.stages import Placed, Selected, estimate, load, place
 from tuner.trial import GB, Device, Request, Trial, is_auto, title
-from tuner.workloads.task import Selection, Tasks, describe, load_tasks
+from tuner.workloads.task import describe
 
 Seconds = Callable[[Request], float]
 
@@ -84,46 +85,39 @@ def plan(options: PlanOptions) -> Forecast | Capacity:
     found = (
         [] if sizes else detect_devices(options.device) if gpus is None else _imagined(gpus, options.device_memory_gb)
     )
-    devices = usable(found, settings)
     selections, _ = choose(settings, settings.data_seed)
-    trials = to_trials(selections, settings)
-    if any(is_auto(trial.config) for trial in trials):
-        settings = packed_uniformly(settings)
-    if sizes:
-        _refuse_auto(trials)
-        return capacity(load_tasks(selections), trials, sizes, settings)
     rows = _finished_rows(options.like, [selection.workload.name for selection in selections]) if options.like else []
-    tasks = load_tasks(selections)
-    sized = size_batches(tasks, trials, devices, settings)
-    planned, requests = plan_requests(tasks, sized.estimates.requests, devices, settings)
-    seconds = speed(rows)
-    uniform, _ = plan_requests(tasks, sized.estimates.requests, devices, settings.changed(packing="uniform"))
-    first = _first(tasks, selections, devices, settings)
+    loaded = load(Selected(selections, settings))
+    if sizes:
+        _refuse_auto(loaded.trials)
+        return capacity(loaded.tasks, loaded.trials, sizes, loaded.settings)
+    placed = place(estimate(loaded, found))
+    tasks, plan, requests, seconds = placed.tasks, placed.plan, placed.requests, speed(rows)
+    alike = placed.settings.changed(packing="uniform")
+    uniform, _ = plan_requests(tasks, placed.estimates.requests, placed.devices, alike)
     return Forecast(
-        plan=planned,
+        plan=plan,
         requests=requests,
-        sized=sized,
+        sized=placed.sized,
         data=describe(tasks),
-        schedule=simulate(requests, planned, seconds),
+        schedule=simulate(requests, plan, seconds),
         one_by_one=sum(map(seconds, requests)),
         uniform=simulate(requests, uniform, seconds).seconds,
         measured=bool(rows),
-        first=first,
+        first=_first(placed),
     )
 
 
-def _first(
-    tasks: Tasks, selections: Sequence[Selection], devices: Sequence[Device], settings: Settings
-) -> list[Request]:
+def _first(placed: Placed) -> Sequence[Request]:
     """What is trained before the trials, with what each needs; all of it fits a device.
 
     Raises:
         InputError: it does not.
     """
-    before = [replace(selection, configurations=needed(selection)) for selection in selections]
-    trials = to_trials(before, settings.changed(seeds=1, epochs=None))
-    estimates = estimate_requests(tasks, trials, devices, settings)
-    return plan_requests(tasks, estimates.requests, devices, settings)[1] if trials else []
+    before = [replace(selection, configurations=needed(selection)) for selection in placed.selections]
+    trials = to_trials(before, placed.settings.changed(seeds=1, epochs=None))
+    estimates = estimate_requests(placed.tasks, trials, placed.devices, placed.settings)
+    return plan_requests(placed.tasks, estimates.requests, placed.devices, placed.settings)[1] if trials else []
 
 
 def speed(rows: Sequence[Attempt]) -> Seconds:

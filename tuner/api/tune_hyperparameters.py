@@ -8,6 +8,7 @@ from tuner.search.configurations import configurations as parse_configurations
 from tuner.spec.commands import NotebookOptions
 from tuner.spec.options import public
 from tuner.spec.settings import Settings
+from tuner.study.stages import Selected
 from tuner.study.study import run_study
 from tuner.workloads.lookup import find_workload
 from tuner.workloads.protocols import finish_of
@@ -42,7 +43,7 @@ def tune_hyperparameters_parallel(options: NotebookOptions) -> StudyFrame:
         tables = options.trainset, options.testset, options.user_features, options.item_features
         return from_tables(*tables, seed=settings.data_seed)
 
-    result = run_study(
+    selected = Selected(
         [Selection(workload, load_data, chosen)],
         settings,
         label="notebook",
@@ -51,4 +52,4 @@ def tune_hyperparameters_parallel(options: NotebookOptions) -> StudyFrame:
         returns_table=True,
         from_python=True,
     )
-    return result.to_frame()
+    return run_study(selected).to_frame()

@@ -1,7 +1,6 @@
 """What a study's own figures say should be done otherwise next time; pure.
 
-Each sentence has the figures that it follows from and an option that exists, spelled as the study was started: as on
-the command line, or as an argument in Python. Where nothing follows, nothing is said.
+Each sentence has the figures that it follows from and an option that exists. Where nothing follows, nothing is said.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tuner.errors import InputError
+from tuner.errors import NOT_GIVEN, InputError, option
 from tuner.placement.packing import Packing, Plan, make_plan
 from tuner.records.attempts import Attempt
 from tuner.records.seed_statistics import Average, averages, seeds_needed
@@ -34,7 +33,6 @@ class Figures:
         plan: how the trials shared the devices.
         settings: the study's.
         metrics: what a workload's trials are compared by, by workload.
-        in_python: the study was started from Python.
     """
 
     rows: Sequence[Attempt]
@@ -42,21 +40,10 @@ class Figures:
     plan: Plan
     settings: Settings
     metrics: Mapping[str, str]
-    in_python: bool = False
 
-    def option(self, name: str, value: object = None) -> str:
-        """An option as the user writes it: ``--on-oom grow`` or ``on_oom='grow'``, with decimals to hundredths.
-
-        Args:
-            name: the parameter's.
-            value: True and False for a switch; None where any will do.
-        """
-        text = f"{value:.2f}" if isinstance(value, float) else str(value)
-        if self.in_python:
-            text = repr(value) if isinstance(value, str) else text
-            return f"`{name}`" if value is None else f"`{name}={text}`"
-        flag = f"--{'no-' * (value is False)}{name.replace('_', '-')}"
-        return f"`{flag}`" if value is None or isinstance(value, bool) else f"`{flag} {text}`"
+    def option(self, name: str, value: object = NOT_GIVEN) -> str:
+        """An option, with a value if a certain one is advised; decimals to hundredths."""
+        return f"`{option(name, round(value, 2) if isinstance(value, float) else value)}`"
 
 
 def advise(figures: Figures) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from tuner.errors import TunerError
 from tuner.records.attempts import Attempt
 from tuner.records.files import RESULTS
 from tuner.records.study_record import StudyRecord
-from tuner.reporting.console import print_table
+from tuner.reporting.console import in_notebook, print_table, print_text
 from tuner.reporting.result_tables import estimate_accuracy, has_seeds, print_averages, results_table
 from tuner.spec.settings import Settings
 from tuner.study.advice import Figures, advise
@@ -20,6 +20,7 @@ from tuner.study.planning import estimation_service
 from tuner.study.repeat import how_to_repeat, program
 from tuner.study.result import StudyResult
 from tuner.study.resumed_options import needs_objects
+from tuner.study.stages import Placed
 from tuner.trial import ACCUMULATION, GB, MemoryEstimate, title
 
 if TYPE_CHECKING:
@@ -40,47 +41,59 @@ def learn_from(result: StudyResult, settings: Settings, console: Console) -> Non
         for (workload, device), taken in peaks.items():
             service.learn(workload, device, taken)
     except TunerError as error:  # the study is complete all the same
-        console.print(f"not calibrated: {error}", markup=False, soft_wrap=True)
+        print_text(console, f"not calibrated: {error.text}")
 
 
-def write_report(
-    console: Console, result: StudyResult, metrics: Mapping[str, str], study: StudyRecord
-) -> Path | None:
+def write_report(console: Console, study: Placed, result: StudyResult, record: StudyRecord) -> Path | None:
     """Writes the study's page; what goes wrong with it costs a line, as the results are complete without it."""
-    folder = result.folder
-    assert folder is not None
+    folder = Path(result)
     try:
         from tuner.reporting.page.document import REPORT, write_page
         from tuner.reporting.study_view import read_study_view
 
-        page = read_study_view(folder, metrics, lambda row: how_to_repeat(study, row, folder))
+        page = read_study_view(folder, study.metrics, lambda row: how_to_repeat(record, row, folder))
         write_page(page, folder / REPORT)
     except Exception as error:
         said = getattr(error, "strerror", None) or f"{type(error).__name__}: {' '.join(str(error).split())}"
         with suppress(OSError):
             again_by = f"{program()} report {shlex.quote(str(folder))} tries again"
-            console.print(f"no {folder}/report.html: {said}; {again_by}", markup=False, soft_wrap=True)
+            print_text(console, f"no {folder}/report.html: {said}; {again_by}")
         return None
     return folder / REPORT
 
 
-def print_end(
-    console: Console,
-    result: StudyResult,
-    figures: Figures,
-    study: StudyRecord,
-    page: Path | None,
-    *,
-    tables: bool,
-) -> None:
+def show_end(console: Console, study: Placed, result: StudyResult, record: StudyRecord, *, early: bool) -> None:
+    """Learns from the study, writes its page, and prints what is to be known of it.
+
+    Args:
+        console: where it is printed.
+        study: with all of the journal.
+        result: what it came to.
+        record: what ``study.json`` says.
+        early: it was ended before its trials were.
+    """
+    settings = study.settings
+    if settings.auto_memory and settings.calibration:
+        learn_from(result, settings, console)
+    page = write_report(console, study, result, record) if settings.report else None
+    with suppress(OSError):  # nobody reads it any more: a closed pipe or terminal
+        if study.shows_end:
+            _print_end(console, study, result, record, page)
+        if study.live and not early and (text := study.live.ended_early()):
+            print_text(console, text)
+        if early:
+            print_text(console, how_to_continue(Path(result), record))
+
+
+def _print_end(console: Console, study: Placed, result: StudyResult, record: StudyRecord, page: Path | None) -> None:
     """Each workload's table, what follows from it, where the CSV is, and how to have the best trials again."""
-    assert result.folder is not None
-    metrics = figures.metrics
-    several = len(metrics) > 1
-    lines = [estimate_accuracy(result.trials)] if figures.settings.auto_memory else []
+    folder, several = Path(result), len(study.metrics) > 1
+    tables = not (study.returns_table and in_notebook())
+    figures = Figures(result.trials, study.attempts, study.plan, study.settings, study.metrics)
+    lines = [estimate_accuracy(result.trials)] if study.settings.auto_memory else []
     lines += [f"advice: {said}" for said in advise(figures)]
-    lines += [f"results: {result.folder / RESULTS}", f"report: {page}" if page else ""]
-    for workload, metric in metrics.items():
+    lines += [f"results: {folder / RESULTS}", f"report: {page}" if page else ""]
+    for workload, metric in study.metrics.items():
         rows = [row for row in result.trials if row.workload == workload]
         if several:
             console.print(workload, style="bold", markup=False)
@@ -90,9 +103,9 @@ def print_end(
         if best:
             name = title(workload, best.name, several=several, seed=best.seed if has_seeds(rows) else None)
             which = "best single trial" if has_seeds(rows) else "best"
-            again = how_to_repeat(study, best, result.folder, result.workloads[workload])
+            again = how_to_repeat(record, best, folder, result.workloads[workload])
             lines.append(f"{which}: {name}, {metric} {best.number(metric):.4f}. Again: {again}")
-    console.print("\n".join(line for line in lines if line), markup=False, soft_wrap=True)
+    print_text(console, "\n".join(line for line in lines if line))
 
 
 def _print_tables(console: Console, rows: Sequence[Attempt], metric: str) -> None:

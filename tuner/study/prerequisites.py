@@ -17,6 +17,7 @@ from tuner.reporting.console import make_console
 from tuner.spec.settings import Settings
 from tuner.spec.spelling import in_terminal
 from tuner.study.result import StudyResult
+from tuner.study.stages import Selected
 from tuner.study.stored_options import to_stored
 from tuner.study.study import run_study
 from tuner.trial import Configuration
@@ -30,25 +31,15 @@ ALONE: Mapping[str, object] = {
 }
 
 
-def train_prerequisites(
-    selections: Sequence[Selection],
-    settings: Settings,
-    *,
-    command: str,
-    resumable: bool = False,
-    make_executor: Callable[[], Executor] | None = None,
-) -> tuple[list[Selection], Settings]:
-    """The same selections and settings, with every prerequisite trained and its path filled in.
+def train_prerequisites(selected: Selected, make_executor: Callable[[], Executor] | None = None) -> Selected:
+    """The same with every prerequisite trained and its path filled in.
 
     Each is trained in a folder of its own, ``<output>-<name>`` or a new one under ``results/``, with the same options
-    as the study but for ``epochs``. One that is in ``<output>-<name>`` already is gone on with, or taken from there
-    if it is complete. A dry run shows its plan and fills in nothing. What is left of a limit of time is the study's.
+    as the study but for ``epochs``. One that is in ``<output>-<name>`` already is resumed, or taken from there if it
+    is complete. A dry run shows its plan and fills in nothing. What is left of a limit of time is the study's.
 
     Args:
-        selections: what to try of each workload.
-        settings: the study's.
-        command: what the user called.
-        resumable: the settings alone make the study, so ``study.json`` keeps them.
+        selected: what is to be tried.
         make_executor: what runs the trials; Ray by default.
 
     Raises:
@@ -56,10 +47,11 @@ def train_prerequisites(
         ExecutionError: one could not be trained.
         KeyboardInterrupt: after everything that was finished has been written.
     """
-    selections = [replace(selection, load_data=cache(selection.load_data)) for selection in selections]
+    settings = selected.settings
+    selections = [replace(selection, load_data=cache(selection.load_data)) for selection in selected.selections]
     found = [(selection, wanted) for selection in selections for wanted in needed(selection)]
     if not found:
-        return selections, settings
+        return replace(selected, selections=selections)
     began, paths = time.monotonic(), list[tuple[Configuration, str]]()
     # What would end the study, or a later one of these, is found before hours of training and not after them.
     for checked in (settings, *(_own_settings(settings, wanted.name, began) for _, wanted in found)):
@@ -67,10 +59,10 @@ def train_prerequisites(
     for selection in selections:
         selection.load_checked()
     for selection, wanted in found:
-        study = _Study(selection, wanted, command, resumable, make_executor, tuple(paths))
+        study = _Study(selection, wanted, selected, make_executor, tuple(paths))
         paths.append((wanted, study.run(_own_settings(settings, wanted.name, began))))
     filled = [selection if settings.dry_run else _filled(selection, paths) for selection in selections]
-    return filled, settings.changed(time_limit=_time_left(settings, began))
+    return replace(selected, selections=filled, settings=settings.changed(time_limit=_time_left(settings, began)))
 
 
 @dataclass(frozen=True)
@@ -79,8 +71,7 @@ class _Study:
 
     selection: Selection
     wanted: Configuration
-    command: str
-    resumable: bool
+    whole: Selected
     make_executor: Callable[[], Executor] | None
     trained: Sequence[tuple[Configuration, str]]  # before it, with their paths
 
@@ -89,14 +80,15 @@ class _Study:
         whose = [each.name for each in self.selection.configurations if self.wanted in _of(self.selection, each)]
         _say(f"{self.wanted.name} is trained first, once, for {', '.join(whose)}")
         try:
-            result = run_study(
+            alone = Selected(
                 [replace(self.selection, configurations=[self.wanted])],
                 settings,
                 label=self.wanted.name,
-                command=self.command,
-                options=to_stored(settings) if self.resumable else None,
-                executor=self.make_executor() if self.make_executor else None,
+                command=self.whole.command,
+                options=None if self.whole.options is None else to_stored(settings),
+                from_python=self.whole.from_python,
             )
+            result = run_study(alone, self.make_executor() if self.make_executor else None)
         except KeyboardInterrupt:
             _say(self._remedy("DIR", settings.output or settings.resume))
             raise

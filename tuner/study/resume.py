@@ -17,6 +17,7 @@ from tuner.errors import InputError
 from tuner.placement.retry import Accumulated, Retry, RetryPolicy, next_attempt
 from tuner.records.attempts import Attempt
 from tuner.records.study_record import StudyRecord
+from tuner.spec.settings import Settings
 from tuner.trial import ACCUMULATION, Config, Request, Trial, is_auto, with_batch
 from tuner.workloads.task import Tasks
 
@@ -62,27 +63,19 @@ def _digest(kind: str, values: NDArray[np.uint8]) -> tuple[type[str], tuple[str]
     return str, (f"{kind} {hashlib.blake2b(values.data, digest_size=16).hexdigest()}",)
 
 
-def description(
-    tasks: Tasks, trials: Sequence[Trial], seed: int, seeds: int = 1, split_seed: int | None = None
-) -> StudyRecord:
-    """What of a study is compared when it is gone on with.
+def description(tasks: Tasks, trials: Sequence[Trial], settings: Settings) -> StudyRecord:
+    """What of a study is compared when it is resumed.
 
-    Workload and fingerprint are a list where there are several workloads; then each configuration has its own's name.
-
-    Args:
-        tasks: what is trained.
-        trials: all of the study.
-        seed: the first of the seeds.
-        seeds: how many there are.
-        split_seed: the validation split's, if it is not ``seed``.
+    Raises:
+        InputError: the data cannot be pickled.
     """
     prints = [fingerprint(task.data) for task in tasks.values()]
     several = len(tasks) > 1
     return StudyRecord(
         workload=list(tasks) if several else next(iter(tasks)),
-        seed=seed,
-        seeds=seeds,
-        split_seed=seed if split_seed is None else split_seed,
+        seed=settings.seed,
+        seeds=settings.seeds,
+        split_seed=settings.data_seed,
         fingerprint=prints if several else prints[0],
         configurations=listed(trials, several=several),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from tuner.estimation.feedback import StudyFeedback
@@ -10,11 +10,11 @@ from tuner.records.epochs import EpochLine
 from tuner.records.study_folder import StudyFolder
 from tuner.records.study_record import StudyRecord
 from tuner.search.schedulers import Scheduler, make_scheduler
-from tuner.study.live_search import LiveSearch, fitting, misfit_text, suggested
+from tuner.study.live_search import fitting, misfit_text, suggested
 from tuner.study.recorder import Recorder
 from tuner.study.resume import listed
-from tuner.trial import Device, EpochReport, Outcome, Request, Trial
-from tuner.workloads.task import Tasks
+from tuner.study.stages import Placed
+from tuner.trial import EpochReport, Outcome, Request, Trial
 
 
 class Pruning:
@@ -77,41 +77,31 @@ class Steering:
 
     def __init__(
         self,
-        live: LiveSearch | None,
-        pruning: Pruning,
-        tasks: Tasks,
-        devices: Sequence[Device],
-        requests: Sequence[Request],
-        whole: int,
+        study: Placed,
+        record: StudyRecord,
+        folder: StudyFolder,
         recorder: Recorder,
         feedback: StudyFeedback,
-        folder: StudyFolder,
-        study: StudyRecord,
+        pruning: Pruning,
     ) -> None:
         """Begins with the trials that the study was planned by.
 
         Args:
-            live: the search; None where every trial is known from the start.
-            pruning: is told of each trial.
-            tasks: what is trained.
-            devices: where trials may run.
-            requests: those of them that wait.
-            whole: the most that a trial can be given, in bytes.
-            recorder: writes what becomes of them.
-            feedback: corrects estimates.
+            study: it may have a search; without one every trial is known from the start.
+            record: what ``study.json`` says.
             folder: keeps what was suggested.
-            study: what ``study.json`` says.
+            recorder: writes what becomes of it.
+            feedback: corrects estimates.
+            pruning: is told of each trial.
         """
-        self._live = live
-        self._pruning = pruning
-        self._tasks = tasks
-        self._devices = devices
-        self._whole = whole
+        self._study = study
+        self._live = study.live
+        self._record = record
+        self._folder = folder
         self._recorder = recorder
         self._feedback = feedback
-        self._folder = folder
-        self._study = study
-        self._least = min((request.need_bytes for request in requests), default=0)
+        self._pruning = pruning
+        self._least = min((request.need_bytes for request in study.requests), default=0)
 
     def suggest(self, room_bytes: int) -> Request | None:
         """The next suggestion that fits a device, where there is room for the smallest so far.
@@ -124,11 +114,11 @@ class Steering:
         live = self._live
         if live is None or room_bytes < max(1, self._least):
             return None
-        while request := suggested(live, self._tasks, self._devices):
+        while request := suggested(live, self._study.tasks, self._study.devices):
             self._feedback.add(request.trial, live.estimates.raw[request.trial.trial_id])
             self._pruning.add(request.trial)
-            self._folder.describe(replace(self._study, configurations=listed(live.trials, several=False)))
-            if fitting([request], self._whole, self._tasks, live.settings)[0]:
+            self._folder.describe(replace(self._record, configurations=listed(live.trials, several=False)))
+            if fitting([request], self._study.whole_bytes, self._study.tasks, live.settings)[0]:
                 self._least = min(self._least, request.need_bytes)
                 self._recorder.add(request)
                 return self._feedback.correct(request)
@@ -137,7 +127,7 @@ class Steering:
 
     def misfit(self, request: Request) -> None:
         """A suggestion fits no device: writes that down, and tells the search."""
-        self._recorder.misfit(request, misfit_text(request, self._whole))
+        self._recorder.misfit(request, misfit_text(request, self._study.whole_bytes))
         if self._live:
             self._live.searcher.tell(request.trial.trial_id, "unfit", None)
 

@@ -31,6 +31,7 @@ from tuner.study.repeat import program
 from tuner.study.retraining.figures import Differs
 from tuner.study.retraining.past_trial import find_trial
 from tuner.study.selection import choose
+from tuner.study.stages import Selected
 from tuner.study.study import run_study
 from tuner.trial import EpochReport, MemoryEstimate
 from tuner.workloads.graphsage.workload import GraphSAGE
@@ -62,12 +63,8 @@ def study(folder: Path, text: str, data: Any, executor: Any = None, **settings: 
     common: dict[str, Any] = {"model_memory_gb": 0.1, "gpu_memory_buffer_gb": 0, "device": "cpu", "threads": 1}
     common |= {} if "resume" in settings else {"output": str(folder / "study")}
     run_study(
-        choices,
-        Settings(**{**common, **settings}),
-        label=label,
-        command="tune",
-        options=options,
-        executor=executor or InProcessExecutor(),
+        Selected(choices, Settings(**{**common, **settings}), label=label, command="tune", options=options),
+        executor or InProcessExecutor(),
     )
     return folder / "study"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -13,8 +12,8 @@ from tuner.errors import TunerError
 from tuner.estimation.feedback import StudyFeedback
 from tuner.execution.loop import Correction, Decisions, Executor, run_trials
 from tuner.integrations.trackers.threads import Trackers
-from tuner.machine.interrupts import Interrupt, TimeLimitReached
-from tuner.placement.packing import Packer, Plan, need_bytes
+from tuner.machine.interrupts import Immediate, TimeLimitReached
+from tuner.placement.packing import Packer, need_bytes
 from tuner.placement.retry import Retry, next_attempt
 from tuner.records.epochs import read_epochs
 from tuner.records.files import EPOCHS
@@ -24,41 +23,37 @@ from tuner.reporting.console import in_notebook
 from tuner.reporting.notebook import NotebookProgress
 from tuner.reporting.progress import StudyProgress
 from tuner.spec.settings import Settings
-from tuner.study.live_search import LiveSearch
-from tuner.study.planning import Estimates, whole_bytes
+from tuner.study.planning import Estimates
 from tuner.study.recorder import Recorder
+from tuner.study.stages import Placed
 from tuner.study.steering import Pruning, Steering
-from tuner.trial import ACCUMULATION, EpochReport, Outcome, Request, Trial
-from tuner.workloads.task import Tasks, accumulated, metrics_of
+from tuner.trial import ACCUMULATION, EpochReport, Outcome, Request
+from tuner.workloads.task import Tasks, accumulated
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 @dataclass(frozen=True)
-class Running:
-    """A study that runs: what of it waits, and all that its decisions are made by."""
+class Surroundings:
+    """What a study runs in.
 
-    tasks: Tasks
-    requests: Sequence[Request]
-    misfits: Sequence[Request]
-    estimates: Estimates
-    plan: Plan
-    folder: StudyFolder
-    settings: Settings
-    trials: Sequence[Trial]
-    live: LiveSearch | None
-    study: StudyRecord
+    Attributes:
+        executor: runs trials.
+        console: shows them.
+        interrupt: ends the study early.
+        trackers: are told of them.
+    """
 
-    @property
-    def whole(self) -> int:
-        """The most that a trial can be given, in bytes."""
-        return whole_bytes(self.plan.devices, self.settings)
+    executor: Executor
+    console: Console
+    interrupt: Immediate
+    trackers: Trackers
 
 
-def run_to_the_end(
-    study: Running, executor: Executor, console: Console, interrupt: Interrupt, trackers: Trackers
-) -> BaseException | None:
+def execute(
+    study: Placed, folder: StudyFolder, record: StudyRecord, around: Surroundings
+) -> KeyboardInterrupt | TimeLimitReached | None:
     """Runs the trials; whatever happens, every one of them has a row in the end.
 
     Returns:
@@ -69,47 +64,36 @@ def run_to_the_end(
     """
     try:
         if study.requests:
-            trackers.open(study.folder.path, study.study)
-        _execute(study, executor, console, interrupt, trackers)
+            around.trackers.open(folder.path, record)
+        _run(study, folder, record, around)
     except (KeyboardInterrupt, TimeLimitReached) as error:
         return error
     return None
 
 
-def _execute(study: Running, executor: Executor, console: Console, interrupt: Interrupt, trackers: Trackers) -> None:
-    tasks, requests, plan, folder, settings = study.tasks, study.requests, study.plan, study.folder, study.settings
+def _run(study: Placed, folder: StudyFolder, record: StudyRecord, around: Surroundings) -> None:
+    requests, settings = study.requests, study.settings
     number = len(requests) + len(study.misfits) + (study.live.left if study.live else 0)
     known = [request.trial.epochs for request in requests]
     epochs = sum(known) * number // max(1, len(known))
     progress = (NotebookProgress if in_notebook() else StudyProgress)(
-        console, number, epochs, metrics_of(tasks), sum(plan.budgets), several_seeds=settings.seeds > 1
+        around.console, number, epochs, study.metrics, sum(study.plan.budgets), several_seeds=settings.seeds > 1
     )
-    recorder = Recorder(folder, progress, requests, trackers, settings.scheduler)
+    recorder = Recorder(folder, progress, requests, around.trackers, settings.scheduler)
     feedback = _feedback(study.estimates, folder)
-    pruning = Pruning(settings.scheduler, metrics_of(tasks), study.trials)
+    pruning = Pruning(settings.scheduler, study.metrics, study.tried)
     pruning.replay(read_epochs(folder.path / EPOCHS))
-    steering = Steering(
-        study.live,
-        pruning,
-        tasks,
-        plan.devices,
-        requests,
-        study.whole,
-        recorder,
-        feedback,
-        folder,
-        study.study,
-    )
-    decisions = _decisions(tasks, feedback, settings, pruning, steering)
+    steering = Steering(study, record, folder, recorder, feedback, pruning)
+    decisions = _decisions(study.tasks, feedback, settings, pruning, steering)
     try:
         with progress:
             for request in study.misfits:
                 steering.misfit(request)
             if requests:
-                interrupt.check()  # Ray takes seconds to start
-                executor.open(tasks, plan, folder.checkpoints)
+                around.interrupt.check()  # Ray takes seconds to start
+                around.executor.open(study.tasks, study.plan, folder.checkpoints)
                 corrected = map(feedback.correct, requests)
-                run_trials(corrected, Packer(plan), executor, recorder, decisions, interrupt)
+                run_trials(corrected, Packer(study.plan), around.executor, recorder, decisions, around.interrupt)
     except BaseException as error:
         cause = _cause(error, settings)
         with suppress(TunerError):  # that the rows cannot be written either would hide why

@@ -1,0 +1,80 @@
+"""A study's folder as it begins: where it is, and what ``study.json`` says from now on."""
+
+from __future__ import annotations
+
+import platform
+import time
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tuner.errors import ParameterError
+from tuner.records.study_folder import StudyFolder
+from tuner.records.study_record import PlanRecord, StudyRecord
+from tuner.reporting.console import print_text
+from tuner.study.resume import description, listed, with_more_samples, with_more_seeds
+from tuner.study.stages import Placed
+from tuner.study.stored_options import how_it_runs
+from tuner.workloads.lookup import classes_of
+from tuner.workloads.task import describe
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def open_folder(study: Placed, console: Console) -> StudyFolder:
+    """The folder that was asked for, that of the study that is resumed, or a new one that no other study has."""
+    settings = study.settings
+    if settings.resume:
+        folder = StudyFolder.resume(Path(settings.resume), study.metrics)
+        if len(folder.attempts()) != len(study.attempts):  # it was not locked when they were read
+            folder.close()
+            rule = "another run has just written there"
+            raise ParameterError("resume", settings.resume, rule, "look at it again")
+        for note in folder.notes:
+            print_text(console, note)
+        return folder
+    if settings.output:
+        return StudyFolder(Path(settings.output), study.metrics)
+    base = Path("results") / f"{time.strftime('%Y%m%d-%H%M%S')}-{'+'.join(study.tasks)}-{study.label}"
+    number, path = 1, base
+    while True:
+        try:
+            return StudyFolder(path, study.metrics, new=True)
+        except FileExistsError:
+            number += 1
+            path = base.with_name(f"{base.name}-{number}")
+
+
+def to_record(study: Placed) -> StudyRecord:
+    """What ``study.json`` says of a study from now on.
+
+    Raises:
+        InputError: the data cannot be pickled, so that no worker could have them.
+    """
+    configurations, record = listed(study.tried, several=len(study.tasks) > 1), study.record
+    if not study.settings.resume:
+        return _new(study)
+    if study.live or len(configurations) > len(record.configurations):
+        return with_more_samples(replace(record, configurations=configurations), study.settings.num_samples)
+    if study.settings.seeds > record.seeds:
+        return with_more_seeds(record, study.tried, study.settings.seeds)
+    return record
+
+
+def _new(study: Placed) -> StudyRecord:
+    packages = ("torch", "ray", "numpy")
+    return replace(
+        description(study.tasks, study.tried, study.settings),
+        auto_batch=study.sized.by_trial(),
+        classes=classes_of([task.workload for task in study.tasks.values()]),
+        metrics=study.metrics,
+        data=describe(study.tasks),
+        settings=how_it_runs(study.settings),
+        plan=PlanRecord(**vars(study.plan), workers=study.plan.workers),
+        versions={"python": platform.python_version(), **{name: metadata.version(name) for name in packages}},
+        started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        command=study.command,
+        options=study.options,
+    )

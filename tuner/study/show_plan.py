@@ -1,0 +1,50 @@
+"""What is printed of a study's plan, before its trials run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from tuner.errors import option
+from tuner.reporting.console import print_text
+from tuner.reporting.plan_text import estimates_text, monitoring_text, plan_text
+from tuner.study.stages import Placed
+from tuner.trial import Status, title
+from tuner.workloads.task import describe
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+REMEDIES: dict[Status, str] = {
+    "out_of_memory": f"{option('on_oom', 'grow')}, a larger {option('max_attempts')} or more memory runs them again",
+    "failed": f"{option('max_failures', 1)} runs them again",
+}
+
+
+def show_plan(console: Console, study: Placed) -> None:
+    """Prints the plan, and what a search adds to it; if nothing is left to do, what would run trials again."""
+    lines = [plan_text(study.plan, study.requests, describe(study.tasks), str(study.sized))]
+    if study.live and study.live.left:
+        name, left = study.settings.search_name, study.live.left
+        lines.append(
+            f"{'search':<10} {name}: {left} more trials are suggested as there is room for them, and planned for as "
+            "if they were like these"
+        )
+    if not study.requests:
+        last = Counter({row.trial_id: row.status for row in study.attempts}.values())
+        lines += [f"{last[status]} {status}: {remedy}" for status, remedy in REMEDIES.items() if last[status]]
+    print_text(console, "\n".join(lines))
+
+
+def show_needs(console: Console, study: Placed) -> None:
+    """Prints what each configuration will need, if any are left; it is the same for all of its seeds."""
+    several = len(study.tasks) > 1
+    needs = {title(each.trial.workload, each.trial.name, several=several): each.estimate for each in study.requests}
+    if needs:
+        print_text(console, estimates_text(list(needs.items())))
+
+
+def show_monitoring(console: Console, study: Placed) -> None:
+    """Prints what shows the devices' memory while the trials run, if any are left."""
+    if study.requests and (watch := monitoring_text(study.plan)):
+        print_text(console, watch)

@@ -1,0 +1,189 @@
+"""What a study is from stage to stage: each takes one of these values and returns the next, which adds to it.
+
+    Selected ──load──► Loaded ──estimate──► Estimated ──place──► Placed ──execute──► rows
+
+``study.py`` has the order. A plan and a dry run go the same way and end with ``Placed``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tuner.errors import option
+from tuner.placement.packing import Plan
+from tuner.records.attempts import Attempt
+from tuner.records.epochs import read_epochs
+from tuner.records.files import ATTEMPTS, EPOCHS
+from tuner.records.journal import read_attempts
+from tuner.records.study_folder import check_unused
+from tuner.records.study_record import UNKNOWN, StudyRecord, read_study
+from tuner.spec.settings import Settings
+from tuner.study.auto_batch import Sized, packed_uniformly, size_batches
+from tuner.study.live_search import LiveSearch, first_suggestions, fitting
+from tuner.study.planning import Estimates, plan_requests, to_trials, usable, whole_bytes
+from tuner.study.resume import check_same, description, ended, remaining, with_batches_of
+from tuner.trial import Device, Request, Trial, is_auto
+from tuner.workloads.task import Selection, Tasks, accumulated, load_tasks, metrics_of
+
+
+@dataclass(frozen=True)
+class Selected:
+    """What is to be tried, and who asked for it.
+
+    Attributes:
+        selections: what to try of each workload, in the order in which trials are numbered.
+        settings: how.
+        label: ends the default folder's name: the mode.
+        command: what the user called.
+        options: the options of ``tune run`` that make this study, with which it is resumed; None if the call alone
+            does.
+        live: suggests trials as others end; those in ``selections`` are what it suggested before.
+        shows_end: tables, advice and how to repeat the best trial are printed.
+        returns_table: the caller returns a table that a notebook shows, so that none is printed there.
+        from_python: the user called a function, so that texts name its parameters.
+    """
+
+    selections: Sequence[Selection]
+    settings: Settings
+    label: str = ""
+    command: str = ""
+    options: Mapping[str, object] | None = None
+    live: LiveSearch | None = None
+    shows_end: bool = False
+    returns_table: bool = False
+    from_python: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded(Selected):
+    """The same with data.
+
+    Attributes:
+        tasks: the workloads with their data.
+        trials: all that are known from the start.
+        record: what ``study.json`` says of the study that is resumed.
+        attempts: the lines of its journal.
+    """
+
+    tasks: Tasks
+    trials: Sequence[Trial]
+    record: StudyRecord = UNKNOWN
+    attempts: Sequence[Attempt] = ()
+
+    @property
+    def metrics(self) -> Mapping[str, str]:
+        """What trials are compared by, by workload."""
+        return metrics_of(self.tasks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimated(Loaded):
+    """The same with what each trial will need.
+
+    Attributes:
+        devices: where trials may run.
+        sized: the trials, each with a batch that is a number, and their estimates.
+    """
+
+    devices: tuple[Device, ...]
+    sized: Sized
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placed(Estimated):
+    """The same with a plan.
+
+    Attributes:
+        plan: how the trials share the devices.
+        requests: the trials that are left to run.
+        misfits: those of a search that fit no device.
+    """
+
+    plan: Plan
+    requests: Sequence[Request] = ()
+    misfits: Sequence[Request] = ()
+
+    @property
+    def tried(self) -> Sequence[Trial]:
+        """The trials that are known by now."""
+        return self.live.trials if self.live else self.sized.trials
+
+    @property
+    def estimates(self) -> Estimates:
+        """What the trials that are known by now are expected to take."""
+        return self.live.estimates if self.live else self.sized.estimates
+
+    @property
+    def whole_bytes(self) -> int:
+        """The most that a trial can be given."""
+        return whole_bytes(self.devices, self.settings)
+
+
+def load(selected: Selected) -> Loaded:
+    """Loads the data, and what is left of the study that is resumed.
+
+    Raises:
+        InputError: data cannot be read, do not serve a configuration, or are not those of the study that is resumed.
+    """
+    settings, folder = selected.settings, selected.settings.resume
+    record = read_study(Path(folder), option("resume", folder)) if folder else UNKNOWN
+    if folder and not settings.dry_run:
+        check_unused(Path(folder))  # a plan of what cannot begin would be for nothing
+    trials = to_trials(selected.selections, settings)
+    if record.auto_batch or any(is_auto(trial.config) for trial in trials):
+        settings = packed_uniformly(settings)
+    trials, attempts = with_batches_of(record, trials), list[Attempt]()
+    tasks = load_tasks(selected.selections)
+    if folder:
+        check_same(record, description(tasks, trials, settings), folder)
+        attempts = read_attempts(Path(folder) / ATTEMPTS, record.workloads)[0]
+    before = {**_values(selected), "settings": settings}
+    return Loaded(**before, tasks=tasks, trials=trials, record=record, attempts=attempts)
+
+
+def estimate(loaded: Loaded, devices: Sequence[Device]) -> Estimated:
+    """Finds what each trial will need on these devices, and the batches that are to be found.
+
+    Raises:
+        InputError: a footprint cannot be estimated.
+    """
+    mine = usable(devices, loaded.settings)
+    sized = size_batches(loaded.tasks, loaded.trials, mine, loaded.settings)
+    return Estimated(**_values(loaded), devices=mine, sized=sized)
+
+
+def place(estimated: Estimated) -> Placed:
+    """Plans the trials that are left; if there are none, all of them. A live search is asked for its first trials.
+
+    Raises:
+        InputError: a trial fits on no device.
+    """
+    tasks, settings, devices, live = estimated.tasks, estimated.settings, estimated.devices, estimated.live
+    whole = whole_bytes(devices, settings)
+    requests = estimated.sized.estimates.requests
+    shrink = partial(accumulated, tasks)
+    left = remaining(requests, estimated.attempts, settings.retry_policy, whole_bytes=whole, accumulated=shrink)
+    if live:
+        epochs = read_epochs(Path(settings.resume or "") / EPOCHS)
+        live.recall(estimated.trials, ended(estimated.attempts, left), epochs)
+        live.estimates = estimated.sized.estimates
+        left += first_suggestions(live, left, tasks, devices, whole)
+    fit, misfits = fitting(left, whole, tasks, settings) if settings.search else (left, [])
+    before = _values(estimated)
+    if fit:
+        more = len(fit) + live.left if live else 0
+        plan, served = plan_requests(tasks, fit, devices, settings, more)
+        return Placed(**before, plan=plan, requests=served, misfits=misfits)
+    if misfits and not estimated.attempts:
+        plan_requests(tasks, [min(misfits, key=lambda each: each.need_bytes)], devices, settings)  # says why not
+    shown = [replace(request, need_bytes=min(request.need_bytes, whole)) for request in requests]
+    return Placed(**before, plan=plan_requests(tasks, shown, devices, settings)[0], misfits=misfits)
+
+
+def _values(stage: Selected) -> dict[str, Any]:
+    """What a stage knows, for the next one."""
+    return {each.name: getattr(stage, each.name) for each in fields(stage)}
