@@ -16,6 +16,7 @@ from tuner.api.run import run_given
 from tuner.errors import InputError
 from tuner.spec.settings import Settings
 from tuner.study.result import StudyResult
+from tuner.study.stages import Selected
 
 
 def table(seed: int, rows: int) -> pd.DataFrame:
@@ -58,8 +59,8 @@ def test_a_notebooks_seeds_share_one_split_and_python_is_known_from_the_command(
 ) -> None:
     seen: dict[str, Any] = {}
 
-    def run_study(choices: Any, settings: Settings, **others: Any) -> StudyResult:
-        seen.update(settings=settings, data=choices[0].load_data(), **others)
+    def run_study(selected: Selected, executor: Any = None) -> StudyResult:
+        seen.update(vars(selected), data=selected.selections[0].load_data())
         return StudyResult(plan=None, estimates={}, folder=tmp_path)  # type: ignore[arg-type]
 
     for caller in ("run", "tune_hyperparameters"):
@@ -69,7 +70,7 @@ def test_a_notebooks_seeds_share_one_split_and_python_is_known_from_the_command(
     assert (seen["data"], seen["settings"].seeds, seen["settings"].time_limit_seconds) == (3, 2, 60)
     tuner.tune_hyperparameters_parallel(0, 0, 0, 0, [{}], seed=3, split_seed=1)
     assert seen["data"] == 1
-    assert seen["from_python"], "advice names parameters"
+    assert seen["from_python"], "texts name parameters"
     tuner.run(limit=1)
     assert seen["from_python"]
     run_given(Settings())

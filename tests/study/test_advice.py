@@ -119,7 +119,8 @@ def test_in_python_options_are_spelled_as_arguments() -> None:
     device = Device("", "cpu", 0, "a CPU", GB, GB, 1)
     plan = make_plan([device], [1], packing="uniform", buffer_bytes=0)
     figures = Figures([], [], plan, Settings(), {})
-    assert [figures.option("on_oom", "grow"), figures.option("calibration", False), figures.option("resume")] == [
+    named = [figures.option("on_oom", "grow"), figures.option("calibration", False), figures.option("resume")]
+    assert [spelled(each) for each in named] == [
         "`on_oom='grow'`",
         "`calibration=False`",
         "`resume`",

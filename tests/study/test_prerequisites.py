@@ -64,7 +64,8 @@ def choice(*listed: dict[str, Any], workload: Workload | None = None) -> Selecti
 
 
 def trained(settings: Settings, *listed: dict[str, Any]) -> tuple[list[Selection], Settings]:
-    return train_prerequisites(Selected([choice(*listed)], settings, command="tune"), InProcessExecutor)
+    found = train_prerequisites(Selected([choice(*listed)], settings, command="tune"), InProcessExecutor)
+    return list(found.selections), found.settings
 
 
 def test_what_several_configurations_need_is_trained_once_and_its_weights_are_theirs(tmp_path: Path) -> None:

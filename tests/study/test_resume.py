@@ -75,14 +75,14 @@ def test_how_data_lie_in_memory_does_not_count_for_the_fingerprint() -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"tasks": tasks("other")}, "--resume out: its workload is 'toy', not 'other'"),
-        ({"seed": 1}, "--resume out: its seed is 0, not 1"),
-        ({"tasks": tasks(data=[np.zeros(3)])}, "--resume out: the data are others than its own"),
-        ({"trials": TRIALS[:1]}, "--resume out: its configurations are others"),
+        ({"tasks": tasks("other")}, "resume='out': its workload is 'toy', not 'other'"),
+        ({"settings": Settings(seed=1)}, "resume='out': its seed is 0, not 1"),
+        ({"tasks": tasks(data=[np.zeros(3)])}, "resume='out': the data are others than its own"),
+        ({"trials": TRIALS[:1]}, "resume='out': its configurations are others"),
     ],
 )
 def test_another_study_is_refused(changed: dict[str, Any], message: str) -> None:
-    same = {"tasks": tasks(), "trials": TRIALS, "seed": 0}
+    same: dict[str, Any] = {"tasks": tasks(), "trials": TRIALS, "settings": Settings()}
     study = description(**same)
     check_same(study, description(**same), "out")
     with pytest.raises(InputError, match=message):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tuner.errors import InputError
+from tuner.errors import InputError, option
 from tuner.estimation.service import memory_key
 from tuner.placement.packing import Packing, budget_bytes
 from tuner.spec.settings import Settings
@@ -107,7 +107,7 @@ def card_sizes(gpu: str | Sequence[float]) -> list[int]:
     """
     listed: Sequence[Any] | None = gpu.split(",") if isinstance(gpu, str) else gpu
     if not isinstance(listed, Sequence) or not listed or listed == [""]:
-        raise InputError(f"--gpu {gpu!r}: expected sizes in GB with commas between them, such as 8,16,24")
+        raise InputError(f"{option('gpu', gpu)}: expected sizes in GB with commas between them, such as 8,16,24")
     return [_size(each) for each in listed]
 
 
@@ -118,11 +118,11 @@ def _size(given: Any) -> int:
         size = math.nan
     text = given.strip() if isinstance(given, str) else given
     if math.isnan(size):
-        raise InputError(f"--gpu {text!r}: must be a number of GB, such as 8,16,24")
+        raise InputError(f"{option('gpu', text)}: must be a number of GB, such as 8,16,24")
     if not 0 < size < math.inf:
-        raise InputError(f"--gpu {text}: must be a finite number of GB above 0")
+        raise InputError(f"{option('gpu', text)}: must be a finite number of GB above 0")
     if size > MOST_GB:
-        raise InputError(f"--gpu {text}: must be at most {MOST_GB:,} GB")
+        raise InputError(f"{option('gpu', text)}: must be at most {MOST_GB:,} GB")
     return int(size * GB)
 
 

@@ -228,10 +228,10 @@ def _finished_rows(folder: str, names: Sequence[str]) -> list[Attempt]:
     ]
     for name in names:
         if name not in its:
-            raise InputError(f"--like {folder}: its workload is {study.workload!r}, not {name!r}")
+            raise InputError(f"{option('like', str(folder))}: its workload is {study.workload!r}, not {name!r}")
         if not any(row.workload == name for row in finished):
             which = f"{name} trials" if len(its) > 1 else "trials"
-            raise InputError(f"--like {folder}: none of its {which} is completed yet")
+            raise InputError(f"{option('like', str(folder))}: none of its {which} is completed yet")
     return finished
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tuner.errors import InputError
+from tuner.errors import InputError, option
 from tuner.estimation.service import memory_key
 from tuner.records.attempts import Attempt
 from tuner.records.epochs import EpochLine
@@ -178,7 +178,7 @@ def first_suggestions(
         fit += bool(fitting([request], whole, tasks, settings)[0])
     if not live.trials:
         why = live.fault or "it suggests nothing"
-        raise InputError(f"--search {settings.search}: none of its suggestions can be used: {why}")
+        raise InputError(f"{option('search', settings.search)}: none of its suggestions can be used: {why}")
     return found
 
 
@@ -233,7 +233,9 @@ def to_configuration(workload: Workload, values: Mapping[str, Any], name: str) -
 
 def _refuse_prerequisites(workload: Workload, found: Configuration) -> None:
     for key, wanted in prerequisites(workload, found.values).items():
-        raise InputError(f"{wanted.name} must be trained first: do that, and give the path by --set {key}=PATH")
+        raise InputError(
+            f"{wanted.name} must be trained first: do that, and give the path by {option('overrides', f'{key}=PATH')}"
+        )
 
 
 def _selection(workload: Workload, listed: Sequence[Configuration]) -> Selection:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.errors import InputError
+from tuner.errors import InputError, option
 from tuner.placement.retry import Accumulated, Retry, RetryPolicy, next_attempt
 from tuner.records.attempts import Attempt
 from tuner.records.study_record import StudyRecord
@@ -162,13 +162,19 @@ def check_same(study: StudyRecord, described: StudyRecord, folder: str) -> None:
     }
     for key, (own, asked) in compared.items():
         if own != asked:
-            raise InputError(f"--resume {folder}: its {key} is {own!r}, not {asked!r}; start a new study for that")
+            raise InputError(
+                f"{option('resume', str(folder))}: its {key} is {own!r}, not {asked!r}; start a new study for that"
+            )
     _check_seeds(study, described, folder)
     if study.fingerprint != described.fingerprint:
-        raise InputError(f"--resume {folder}: the data are others than its own; give it those by --data")
+        raise InputError(
+            f"{option('resume', str(folder))}: the data are others than its own; give it those by {option('data')}"
+        )
     if study.configurations != described.configurations and not _more_samples(study, described):
         differ = _differing(study.configurations, described.configurations)
-        raise InputError(f"--resume {folder}: its configurations are others{differ}; start a new study for these")
+        raise InputError(
+            f"{option('resume', str(folder))}: its configurations are others{differ}; start a new study for these"
+        )
 
 
 def _more_samples(study: StudyRecord, described: StudyRecord) -> bool:
@@ -195,10 +201,11 @@ def _check_seeds(study: StudyRecord, described: StudyRecord, folder: str) -> Non
     """Refuses fewer seeds, and so many more that trials would be called by other numbers."""
     has, asked, configurations = study.seeds, described.seeds, len(described.configurations)
     if asked < has:
-        raise InputError(f"--resume {folder}: it has {has} seeds; give --seeds {has} or more")
+        raise InputError(f"{option('resume', str(folder))}: it has {has} seeds; give {option('seeds', has)} or more")
     if asked > has and len(str(asked * configurations)) > max(3, len(str(has * configurations))):
         raise InputError(
-            f"--resume {folder}: --seeds {asked} makes {asked * configurations} trials, which takes longer trial ids "
+            f"{option('resume', str(folder))}: {option('seeds', asked)} makes {asked * configurations} trials, which "
+            "takes longer trial ids "
             "than it has; start a new study for that"
         )
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from tuner.errors import TunerError
+from tuner.errors import TunerError, option
 from tuner.records.attempts import written
 from tuner.reporting.console import print_text
 from tuner.study.retraining.past_trial import PastTrial
@@ -57,7 +57,7 @@ def judge(
     why = "; ".join(_reasons(past, device)) or "no reason is known"
     text = f"not the study's figures: {both} ({why})"
     if exact:
-        raise Differs(f"--exact: {text}")
+        raise Differs(f"{option('exact')}: {text}")
     print_text(console, text)
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.errors import ExecutionError
+from tuner.errors import ExecutionError, option
 from tuner.machine.caps import is_out_of_memory
 from tuner.machine.interrupts import Immediate
 from tuner.reporting.training import TrainingProgress
@@ -102,4 +102,4 @@ def _cuda_index(device: Device) -> int:
     for index, uuid in enumerate(uuids):
         if device.uuid.endswith(uuid):
             return index
-    raise ExecutionError(f"{device.label}: torch does not see this GPU: use --device cpu")
+    raise ExecutionError(f"{device.label}: torch does not see this GPU: use {option('device', 'cpu')}")

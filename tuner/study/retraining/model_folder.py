@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.errors import ExecutionError, InputError
+from tuner.errors import ExecutionError, InputError, option
 from tuner.records.journal import replace_file
 from tuner.records.training_record import TrainingRecord
 from tuner.study.retraining.figures import versions, written_figures
@@ -35,11 +35,13 @@ def make_folder(output: str | None, workload: str) -> Path:
             return path
         except FileExistsError as error:
             if output is not None:
-                raise InputError(f"--output {path}: it is no folder") from error
+                raise InputError(f"{option('output', str(path))}: it is no folder") from error
             number += 1
             path = base.with_name(f"{base.name}-{number}")
         except OSError as error:
-            raise InputError(f"--output {path}: cannot be written: {error.strerror}; give another folder") from error
+            raise InputError(
+                f"{option('output', str(path))}: cannot be written: {error.strerror}; give another folder"
+            ) from error
 
 
 def about_it(

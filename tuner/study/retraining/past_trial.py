@@ -101,7 +101,9 @@ class PastTrial:
         except InputError as error:
             if source is not None:
                 raise
-            raise InputError(f"--from {self.folder}: its data: {error}; say by --data where they are now") from error
+            raise InputError(
+                f"{option('study', str(self.folder))}: its data: {error}; say by {option('data')} where they are now"
+            ) from error
         check(choice.workload, choice.configurations, data)
         return data
 
@@ -141,16 +143,18 @@ def find_trial(folder: Path, wanted: str, workload: WorkloadLike | None, seed: i
     if study.options is None:
         what = "options that were not kept" if study.command == CALL else "data that are not at hand here"
         raise InputError(
-            f"--from {folder}: it was started by {study.command}, with {what}: "
+            f"{option('study', str(folder))}: it was started by {study.command}, with {what}: "
             f"tuner.load_best({str(folder)!r}) gives its best model"
         )
     needed = {"seed": study.seed, "plan": study.plan.threads, "fingerprint": study.fingerprint}
     if missing := [key for key, value in needed.items() if value is None]:
-        raise InputError(f"--from {folder}: its {STUDY} has no {missing[0]!r}: it is of another version of tuner")
+        raise InputError(
+            f"{option('study', str(folder))}: its {STUDY} has no {missing[0]!r}: it is of another version of tuner"
+        )
     names = study.workloads
     name, given = _named_workload(study, workload)
     if name is not None and name not in names:
-        raise InputError(f"--workload {name}: the study in {folder} is of {', '.join(names)}")
+        raise InputError(f"{option('workload', name)}: the study in {folder} is of {', '.join(names)}")
     lines, notes = read_attempts(folder / ATTEMPTS, names, some=True)
     attempts = [row for row in lines if name in (None, row.workload)]
     rows = sorted({row.trial_id: row for row in attempts}.values(), key=lambda row: row.trial_id)
@@ -179,7 +183,7 @@ def _named_workload(study: StudyRecord, wanted: WorkloadLike | None) -> tuple[st
 def _metric(folder: Path, study: StudyRecord, name: str, given: Workload | None) -> str:
     if given is None and study.classes.get(name, "") is None:
         raise InputError(
-            f"--from {folder}: its workload {name} {WAS_OBJECT}: give it again, from Python: "
+            f"{option('study', str(folder))}: its workload {name} {WAS_OBJECT}: give it again, from Python: "
             f"tuner.train({str(folder)!r}, workload=…)"
         )
     return (given or find_workload(name, study.classes)).metric
@@ -192,8 +196,11 @@ def _best(
     completed = [row for row in rows if row.status == "completed" and values[row.trial_id] < math.inf]
     if not completed:
         ids = f"{rows[0].trial_id} ({rows[0].status})"
-        raise InputError(f"--from {folder}: none of its trials is completed; name one by --trial, such as {ids}")
-    _one_workload("--trial best", completed)
+        raise InputError(
+            f"{option('study', str(folder))}: none of its trials is completed; name one by {option('trial')}, such "
+            f"as {ids}"
+        )
+    _one_workload(f"{option('trial')} best", completed)
     best = best_by_mean(completed, metrics[completed[0].workload])
     assert best is not None
     row, which = _of_seeds([each for each in completed if each.name == best.name], seed, values)
@@ -212,14 +219,14 @@ def _named(
         known = list(dict.fromkeys([*(row.trial_id for row in rows), *(row.name for row in rows)]))
         close = difflib.get_close_matches(wanted, known, cutoff=0.5)
         hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
-        raise InputError(f"--trial {wanted}: no trial in {folder} has ended that is called so; {hint}")
-    _one_workload(f"--trial {wanted}", found)
+        raise InputError(f"{option('trial', wanted)}: no trial in {folder} has ended that is called so; {hint}")
+    _one_workload(option("trial", wanted), found)
     completed = [row for row in found if row.status == "completed" and values[row.trial_id] < math.inf]
     if len(found) > 1 and seed is None and not completed:
         seeds = ", ".join(str(row.seed) for row in found)
         raise InputError(
-            f"--trial {wanted}: it was trained with seeds {seeds}, and no trial of it is completed; "
-            "choose one by --seed"
+            f"{option('trial', wanted)}: it was trained with seeds {seeds}, and no trial of it is completed; "
+            f"choose one by {option('seed')}"
         )
     row, which = _of_seeds(found, seed, values)
     return row, f"configuration {row.name}; {which}" if len(found) > 1 else ""
@@ -236,4 +243,4 @@ def _of_seeds(rows: Sequence[Attempt], seed: int | None, values: Values) -> tupl
 def _one_workload(asked: str, rows: Sequence[Attempt]) -> None:
     names = list(dict.fromkeys(row.workload for row in rows))
     if len(names) > 1:
-        raise InputError(f"{asked}: there is one of {' and one of '.join(names)}; choose by --workload")
+        raise InputError(f"{asked}: there is one of {' and one of '.join(names)}; choose by {option('workload')}")

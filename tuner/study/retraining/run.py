@@ -107,18 +107,22 @@ def check_room(trial: Trial, device: Device, estimate: MemoryEstimate) -> None:
     if estimate.total_bytes > device.free_bytes:
         raise InputError(
             f"{trial.name}: takes {estimate.total_bytes / GB:.2f} GB, but {device.label} has "
-            f"{device.free_bytes / GB:.2f} GB free: end what else runs there, or use another --device"
+            f"{device.free_bytes / GB:.2f} GB free: end what else runs there, or use another {option('device')}"
         )
 
 
 def _check_exact(past: PastTrial, changes: list[str]) -> None:
     row = past.row
     if row.status != "completed":
-        raise InputError(f"--exact: {row.trial_id} is {row.status}: it has no figures that could come out again")
+        raise InputError(
+            f"{option('exact')}: {row.trial_id} is {row.status}: it has no figures that could come out again"
+        )
     if not str(row.device).endswith("cpu"):
         raise InputError(
-            f"--exact: {row.trial_id} ran on {row.device}, and on GPUs the last digits differ from run to "
+            f"{option('exact')}: {row.trial_id} ran on {row.device}, and on GPUs the last digits differ from run to "
             "run, as sums are made in any order: leave it out"
         )
     if changes:
-        raise InputError(f"--exact and {changes[0]}: the study's trial had another value: leave one of them out")
+        raise InputError(
+            f"{option('exact')} and {changes[0]}: the study's trial had another value: leave one of them out"
+        )
