@@ -83,7 +83,7 @@ def test_of_several_workloads_only_the_object_is_given_again() -> None:
 
 def test_a_trial_of_an_object_is_trained_again_with_the_object_or_its_class() -> None:
     tuner.run(Sized(), config=LISTED, output="out", threads=1, **HERE)
-    with pytest.raises(InputError, match=rf"--from out: {OF_AN_OBJECT}: .*tuner.train\('out', workload=…\)"):
+    with pytest.raises(InputError, match=rf"study='out': {OF_AN_OBJECT}: .*tuner.train\('out', workload=…\)"):
         tuner.train("out")
     with pytest.raises(InputError, match=rf"{OF_AN_OBJECT}: .*tuner.load_best\('out', workload=…\)"):
         tuner.load_best("out")

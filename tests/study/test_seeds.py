@@ -109,11 +109,11 @@ def test_a_study_goes_on_with_more_seeds_and_keeps_those_that_it_has(tmp_path: P
     assert (about["seeds"], about["settings"]["seeds"], len(about["configurations"])) == (3, 3, 2)
     best = min(result.rows, key=lambda row: row["val_loss"])
     assert torch.load(folder / "best.pt", weights_only=True)["seed"] == best["seed"], "also a new one's weights"
-    with pytest.raises(InputError, match="it has 3 seeds; give --seeds 3 or more"):
+    with pytest.raises(InputError, match="it has 3 seeds; give seeds=3 or more"):
         resumed(folder, *AB, seeds=2)
     with pytest.raises(InputError, match="its split_seed is 0, not 5"):
         resumed(folder, *AB, seeds=3, split_seed=5)
-    with pytest.raises(InputError, match="--seeds 600 makes 1200 trials, which takes longer trial ids"):
+    with pytest.raises(InputError, match="seeds=600 makes 1200 trials, which takes longer trial ids"):
         resumed(folder, *AB, seeds=600)
 
 

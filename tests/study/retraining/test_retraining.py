@@ -196,7 +196,7 @@ def test_a_workload_that_cannot_join_its_data_says_so(small: Path, monkeypatch: 
 
 def test_a_figure_that_is_another_is_an_error_with_both_values(small: Path, tmp_path: Path) -> None:
     changed_journal(small, lambda row: row.update(val_rmse=0.5))
-    with pytest.raises(Differs, match=r"^--exact: not the study's figures: val_rmse 0\.5 there and \d\.\d+ here \("):
+    with pytest.raises(Differs, match=r"^exact: not the study's figures: val_rmse 0\.5 there and \d\.\d+ here \("):
         tuner.train(small, exact=True, output="again")
     assert (tmp_path / "again" / "best.pt").exists(), "what was trained is not lost"
     assert Differs.exit_code == 1
@@ -215,7 +215,7 @@ def test_what_may_have_made_the_figures_others_is_said(small: Path, capsys: pyte
 
 def test_data_that_have_moved_are_given(small: Path, folder: Path, tmp_path: Path) -> None:
     folder.rename(tmp_path / "elsewhere")
-    with pytest.raises(InputError, match=r"its data: no folder .*; say by --data where they are now"):
+    with pytest.raises(InputError, match=r"its data: no folder .*; say by data where they are now"):
         tuner.train(small)
     assert tuner.train(small, exact=True, data="elsewhere").differences == {}, "also under another name"
 
@@ -234,10 +234,10 @@ def test_data_that_have_changed_are_told(small: Path, folder: Path, capsys: pyte
     [
         ({"study": None}, "study: give the folder of a study"),
         ({"study": "nowhere"}, "study='nowhere': there is no such folder"),
-        ({"trial": "t009"}, "--trial t009: no trial in .* has ended that is called so; did you mean t00"),
+        ({"trial": "t009"}, "trial='t009': no trial in .* has ended that is called so; did you mean t00"),
         ({"trial": "smal"}, "did you mean small"),
         ({"trial": "zebra"}, "there are t001, t002, small, wide"),
-        ({"workload": "gt-ssl"}, "--workload gt-ssl: the study in .* is of graphsage"),
+        ({"workload": "gt-ssl"}, "workload='gt-ssl': the study in .* is of graphsage"),
         ({"epochs": 0}, "epochs=0: must be at least 1"),
         ({"epochs": 10**6}, "epochs=1000000: must be at most 100000"),
         ({"threads": 0}, "threads=0: must be at least 1"),
@@ -285,7 +285,7 @@ def test_of_a_configuration_with_several_seeds_the_best_trial_is_taken(
 ) -> None:
     with_seeds(small, one=[None, 0.9, 0.8], none=[None, None])
     assert find_trial(small, "one", None, 1).row.trial_id == "t1"
-    with pytest.raises(InputError, match=r"--trial none: .* seeds 0, 1, and no trial of it is completed; choose one"):
+    with pytest.raises(InputError, match=r"trial='none': .* seeds 0, 1, and no trial of it is completed; choose one"):
         find_trial(small, "none", None, None)
     with (small / "attempts.jsonl").open("a") as file:
         file.write('{"trial_id": "t00')
@@ -318,23 +318,23 @@ def test_a_study_of_several_seeds_is_repeated_with_each_of_them(template: Path) 
 
 
 def test_of_several_workloads_one_is_chosen(mixed: Path) -> None:
-    with pytest.raises(InputError, match="--trial best: there is one of gt-ssl and one of graphsage; choose by"):
+    with pytest.raises(InputError, match="trial best: there is one of gt-ssl and one of graphsage; choose by"):
         tuner.train(mixed)
     assert tuner.train(mixed, workload="graphsage", exact=True).differences == {}
 
 
 def test_a_study_without_a_completed_trial_has_no_best(small: Path) -> None:
     changed_journal(small, lambda row: row.update(status="failed"))
-    with pytest.raises(InputError, match=r"none of its trials is completed; name one by --trial, such as t001"):
+    with pytest.raises(InputError, match=r"none of its trials is completed; name one by trial, such as t001"):
         tuner.train(small)
-    with pytest.raises(InputError, match="--exact: t001 is failed"):
+    with pytest.raises(InputError, match="exact: t001 is failed"):
         tuner.train(small, trial="t001", exact=True)
     assert tuner.train(small, trial="t001", epochs=1).differences is None
 
 
 def test_a_trial_that_ran_on_a_gpu_cannot_be_had_exactly(small: Path) -> None:
     changed_journal(small, lambda row: row.update(device="cuda:0"))
-    with pytest.raises(InputError, match=r"--exact: t00. ran on cuda:0, and on GPUs the last digits differ"):
+    with pytest.raises(InputError, match=r"exact: t00. ran on cuda:0, and on GPUs the last digits differ"):
         tuner.train(small, exact=True)
 
 
