@@ -184,6 +184,7 @@ def attempts_of(table: pd.DataFrame) -> list[Attempt]:
 
 
 def _of_table(line: Mapping[str, object], number: int) -> Attempt:
+    """A row with the columns that a table has: what it lacks is filled in, and texts of the user's are left out."""
     whole = {"seed": 0, "attempts": 1, "epochs": 0}
     blank = {**whole, "trial_id": f"row{number}", "workload": "-", "duration_s": 0, "estimated_memory_gb": 0}
     given = {key: value for key, value in line.items() if value is not None and key != STUDY}
