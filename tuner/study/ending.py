@@ -33,7 +33,8 @@ def learn_from(result: StudyResult, settings: Settings, console: Console) -> Non
     service = estimation_service(settings)
     peaks: dict[tuple[str, str], list[tuple[MemoryEstimate, int]]] = {}
     for row in result.trials:
-        as_estimated = row.status == "completed" and ACCUMULATION not in row.config
+        known = row.trial_id in result.estimates  # a changed line of the journal may be of no trial
+        as_estimated = known and row.status == "completed" and ACCUMULATION not in row.config
         if as_estimated and row.peak_memory_gb and row.device in devices:
             found = peaks.setdefault((row.workload, devices[row.device].name), [])
             found.append((result.estimates[row.trial_id], int(row.peak_memory_gb * GB)))

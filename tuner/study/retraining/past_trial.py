@@ -9,7 +9,7 @@ from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.errors import InputError, option
+from tuner.errors import InputError, ParameterError, option
 from tuner.records.attempts import Attempt
 from tuner.records.files import ATTEMPTS, STUDY
 from tuner.records.journal import read_attempts
@@ -159,7 +159,8 @@ def find_trial(folder: Path, wanted: str, workload: WorkloadLike | None, seed: i
     attempts = [row for row in lines if name in (None, row.workload)]
     rows = sorted({row.trial_id: row for row in attempts}.values(), key=lambda row: row.trial_id)
     if not rows:
-        raise InputError(f"--from {folder}: no trial has ended there yet; go on by tune --resume {folder}")
+        again = f"continue it with {option('resume', str(folder))}"
+        raise ParameterError("study", str(folder), "no trial has ended there yet", again)
     metrics = {each: _metric(folder, study, each, given) for each in dict.fromkeys(row.workload for row in rows)}
     values = {row.trial_id: row.number(metrics[row.workload]) for row in rows}
     if wanted == BEST_TRIAL:
