@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import AfterValidator, BeforeValidator, ValidationInfo
 
 from tuner.errors import InputError, ParameterError, option
 from tuner.estimation.registry import Method, check_method, methods
@@ -62,9 +62,9 @@ def parse_seconds(given: str | float, parameter: str) -> float:
     return seconds
 
 
-def _time_limit(given: object) -> object:
+def _time(given: object, about: ValidationInfo) -> object:
     if isinstance(given, (str, int, float)):
-        parse_seconds(given, "time_limit")
+        parse_seconds(given, str(about.field_name))
     return given
 
 
@@ -76,7 +76,7 @@ def _plain(data: object) -> object:
 
 
 Data = Annotated[str | Mapping[str, str], BeforeValidator(_plain)]
-Time = Annotated[str | float | None, BeforeValidator(_time_limit)]
+Time = Annotated[str | float | None, BeforeValidator(_time)]
 
 
 def _method(given: str) -> str:
