@@ -497,6 +497,7 @@ def run(
     backoff_max: float = 300.0,
     on_oom: OnOom = 'grow',
     max_failures: int = 0,
+    trial_timeout: str | float | None = None,
     checkpoint_seconds: float = 60.0,
     time_limit: str | float | None = None,
     caps: bool = True,
@@ -558,6 +559,8 @@ def run(
         on_oom: What to do when a trial runs out of memory: grow gives it more, up to a whole device; accumulate then
             halves the micro-batch; fail does not retry.
         max_failures: The maximum number of retries of a trial that raised another error.
+        trial_timeout: End a trial that has reported nothing for this long since its last report, and try it once more:
+            seconds, or a text such as "90s" or "10m". Each epoch is a report. By default no trial is ended for that.
         checkpoint_seconds: The time between two checkpoints of a running trial, in seconds.
         time_limit: End the study after this time with what it has: seconds, or a text such as "90s", "30m" or "1h30m".
         caps: End a trial that takes more than its share, before it takes memory from the others.
@@ -646,6 +649,7 @@ def tune_hyperparameters_parallel(
     backoff_max: float = 300.0,
     on_oom: OnOom = 'grow',
     max_failures: int = 0,
+    trial_timeout: str | float | None = None,
     checkpoint_seconds: float = 60.0,
     time_limit: str | float | None = None,
     caps: bool = True,
@@ -690,6 +694,8 @@ def tune_hyperparameters_parallel(
         on_oom: What to do when a trial runs out of memory: grow gives it more, up to a whole device; accumulate then
             halves the micro-batch; fail does not retry.
         max_failures: The maximum number of retries of a trial that raised another error.
+        trial_timeout: End a trial that has reported nothing for this long since its last report, and try it once more:
+            seconds, or a text such as "90s" or "10m". Each epoch is a report. By default no trial is ended for that.
         checkpoint_seconds: The time between two checkpoints of a running trial, in seconds.
         time_limit: End the study after this time with what it has: seconds, or a text such as "90s", "30m" or "1h30m".
         caps: End a trial that takes more than its share, before it takes memory from the others.

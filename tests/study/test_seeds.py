@@ -159,6 +159,13 @@ def test_other_times_are_refused(text: str | float) -> None:
         Settings(time_limit=text).check()
 
 
+def test_a_trials_timeout_is_read_like_a_limit_of_time() -> None:
+    assert Settings(trial_timeout="10m").trial_timeout_seconds == 600
+    assert Settings().trial_timeout_seconds is None
+    with pytest.raises(InputError, match="trial_timeout='soon': must be a time above 0"):
+        Settings(trial_timeout="soon")
+
+
 class Sleeper(InProcessExecutor):
     """Time passes when the second trial reports an epoch: as much as the test says."""
 

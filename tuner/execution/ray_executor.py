@@ -48,6 +48,7 @@ class RayExecutor:
         address: str | None = None,
         caps: bool = True,
         checkpoint_seconds: float = 60.0,
+        trial_timeout_seconds: float | None = None,
     ) -> None:
         """Starts nothing yet.
 
@@ -56,7 +57,9 @@ class RayExecutor:
             address: the cluster to join; None for the Ray to which this process is connected, or a new local one.
             caps: see ``TrialOptions``.
             checkpoint_seconds: see ``TrialOptions``.
+            trial_timeout_seconds: a trial that reports nothing for this long is ended; None for no limit.
         """
+        self.trial_timeout_seconds = trial_timeout_seconds
         self._allocator = allocator_environment(expandable_segments)
         self._address = address
         self._options = TrialOptions(caps=caps, checkpoint_seconds=checkpoint_seconds)
@@ -204,7 +207,7 @@ class RayExecutor:
             return
         run.taken = True
         if isinstance(event, EpochReport):
-            run.report = event
+            run.report, run.reported = event, time.monotonic()
             self._emit(event)
         elif isinstance(event, Outcome):
             del self._running[stream]
@@ -235,6 +238,10 @@ class RayExecutor:
                 del self._running[stream]
                 run.pool.end(run.worker)
                 self._emit(run.lost("failed", "worker", f"its worker did not start within {START_SECONDS} s"))
+            elif run.stalled(self.trial_timeout_seconds):
+                del self._running[stream]
+                run.pool.end(run.worker)
+                self._emit(run.lost("failed", "worker", f"stalled: no report for {self.trial_timeout_seconds:g} s"))
 
     def _lose_node(self, node: str, reason: str) -> None:
         """Reports once that a node's trials and devices are lost."""

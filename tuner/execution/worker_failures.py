@@ -28,6 +28,13 @@ class RunningTrial:
     started: float  # by the monotonic clock
     taken: bool = False  # whether the worker has begun with it
     report: EpochReport | None = None
+    reported: float = 0.0  # when it last reported, by the monotonic clock
+
+    def stalled(self, timeout_seconds: float | None) -> bool:
+        """Whether it has reported nothing for this long since its last report."""
+        if timeout_seconds is None or self.report is None:
+            return False
+        return time.monotonic() - self.reported > timeout_seconds
 
     def lost(
         self, status: Status, lost: Lost, error: str, *, text: str = "", peak_bytes: int | None = None

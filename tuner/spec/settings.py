@@ -271,6 +271,12 @@ class Retries(Options):
     max_failures: int = field(
         0, "The maximum number of retries of a trial that raised another error.", Terminal("N"), ge=0
     )
+    trial_timeout: Time = field(
+        None,
+        "End a trial that has reported nothing for this long since its last report, and try it once more: seconds, or "
+        'a text such as "90s" or "10m". Each epoch is a report.',
+        Terminal("90s|10m", unset="no trial is ended for that"),
+    )
     checkpoint_seconds: float = field(
         60.0, "The time between two checkpoints of a running trial, in seconds.", Terminal("SECONDS"), ge=0
     )
@@ -392,6 +398,11 @@ class Settings(SelectionOptions, SearchOptions, StudyOptions, Records):
         """The limit as texts call it: what the user wrote, with a unit."""
         text = f"{self.time_limit:g}" if isinstance(self.time_limit, float) else str(self.time_limit).strip()
         return text if text[-1:] in ("s", "m", "h") else f"{text} s"
+
+    @property
+    def trial_timeout_seconds(self) -> float | None:
+        """After how long without a report a trial is ended; None for never."""
+        return None if self.trial_timeout is None else parse_seconds(self.trial_timeout, "trial_timeout")
 
     @property
     def search_name(self) -> str | None:

@@ -155,4 +155,5 @@ def ray_executor(settings: Settings) -> Executor:
         address=settings.address,
         caps=settings.caps,
         checkpoint_seconds=settings.checkpoint_seconds,
+        trial_timeout_seconds=settings.trial_timeout_seconds,
     )
