@@ -559,7 +559,7 @@ def run(
         on_oom: What to do when a trial runs out of memory: grow gives it more, up to a whole device; accumulate then
             halves the micro-batch; fail does not retry.
         max_failures: The maximum number of retries of a trial that raised another error.
-        trial_timeout: End a trial that has reported nothing for this long since its last report, and try it once more:
+        trial_timeout: End a trial that reports nothing for this long after its last report, and try it once more:
             seconds, or a text such as "90s" or "10m". Each epoch is a report. By default no trial is ended for that.
         checkpoint_seconds: The time between two checkpoints of a running trial, in seconds.
         time_limit: End the study after this time with what it has: seconds, or a text such as "90s", "30m" or "1h30m".
@@ -694,7 +694,7 @@ def tune_hyperparameters_parallel(
         on_oom: What to do when a trial runs out of memory: grow gives it more, up to a whole device; accumulate then
             halves the micro-batch; fail does not retry.
         max_failures: The maximum number of retries of a trial that raised another error.
-        trial_timeout: End a trial that has reported nothing for this long since its last report, and try it once more:
+        trial_timeout: End a trial that reports nothing for this long after its last report, and try it once more:
             seconds, or a text such as "90s" or "10m". Each epoch is a report. By default no trial is ended for that.
         checkpoint_seconds: The time between two checkpoints of a running trial, in seconds.
         time_limit: End the study after this time with what it has: seconds, or a text such as "90s", "30m" or "1h30m".

@@ -273,7 +273,7 @@ class Retries(Options):
     )
     trial_timeout: Time = field(
         None,
-        "End a trial that has reported nothing for this long since its last report, and try it once more: seconds, or "
+        "End a trial that reports nothing for this long after its last report, and try it once more: seconds, or "
         'a text such as "90s" or "10m". Each epoch is a report.',
         Terminal("90s|10m", unset="no trial is ended for that"),
     )
