@@ -48,21 +48,13 @@ class Sample:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The fitted correction.
+    """The fitted correction."""
 
-    Attributes:
-        context_bytes: what a process takes beside its tensors.
-        slope: what activations, workspace and fragmentation are multiplied by.
-        headroom_bytes: a quantile of the errors that remain: what a need has on top of its estimate.
-        largest_bytes: the largest sample without its context, by this fit; beyond it nothing is known.
-        samples: how many it was fitted to.
-    """
-
-    context_bytes: int
-    slope: float
-    headroom_bytes: int
-    largest_bytes: int
-    samples: int
+    context_bytes: int  # what a process takes beside its tensors
+    slope: float  # what activations, workspace and fragmentation are multiplied by
+    headroom_bytes: int  # a quantile of the errors that remain: what a need has on top of its estimate
+    largest_bytes: int  # the largest sample without its context, by this fit; beyond it nothing is known
+    samples: int  # how many it was fitted to
 
 
 def fit(samples: Sequence[Sample]) -> Calibration:

@@ -27,17 +27,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What ``training.rehearsal.rehearse`` took, in bytes.
+    """What ``training.rehearsal.rehearse`` took, in bytes."""
 
-    Attributes:
-        peak_bytes: what the process took from its device: reserved peak and context, or resident peak.
-        context_bytes: what of it was there before the first tensor: CUDA context, or interpreter and libraries.
-        allocated_bytes: peak of the tensors' bytes.
-    """
-
-    peak_bytes: int
-    context_bytes: int
-    allocated_bytes: int
+    peak_bytes: int  # what the process took from its device: reserved peak and context, or resident peak
+    context_bytes: int  # what of it was there before the first tensor: CUDA context, or interpreter and libraries
+    allocated_bytes: int  # peak of the tensors' bytes
     parameter_bytes: int
     gradient_bytes: int
     optimizer_bytes: int

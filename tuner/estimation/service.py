@@ -36,19 +36,15 @@ class Estimated(NamedTuple):
 class EstimationService:
     """Estimates what configurations need, and corrects that by what earlier trials on the device took.
 
-    Attributes:
-        method: an estimator's name, or "auto". Where it cannot be used, the next in the registry's order is, and the
-            estimate's ``note`` says so.
-        calibration: correct by what earlier trials took.
-        expandable_segments: estimate for PyTorch's CUDA allocator with this option.
-
     Raises:
         ParameterError: there is no such method.
     """
 
+    # an estimator's name, or "auto". Where it cannot be used, the next in the registry's order is, and the estimate's
+    # ``note`` says so.
     method: Method = AUTO
-    calibration: bool = True
-    expandable_segments: bool = False
+    calibration: bool = True  # correct by what earlier trials took
+    expandable_segments: bool = False  # estimate for PyTorch's CUDA allocator with this option
 
     def __post_init__(self) -> None:
         check_method(self.method)

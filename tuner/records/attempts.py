@@ -45,25 +45,15 @@ Line = dict[str, Value]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """How an attempt ended; seconds, GB of 2**30 bytes, and None where nothing is known.
-
-    Attributes:
-        attempts: which of its trial's it was, from 1; 0 for a trial that never started.
-        metrics: the final ones, by name.
-        limit_gb: the memory that it was given. It is not rounded, so that a resumed study gives a retry what it would
-            have been given before.
-        lost: "worker" or "node" where that died under it.
-        started_at: when it was placed, in unix seconds.
-        study: whose it is, where several studies are shown together.
-    """
+    """How an attempt ended; seconds, GB of 2**30 bytes, and None where nothing is known."""
 
     trial_id: TrialId
     workload: Name
     name: Name
     seed: Whole
     status: Status
-    attempts: Whole
-    metrics: Mapping[str, Metric]
+    attempts: Whole  # which of its trial's it was, from 1; 0 for a trial that never started
+    metrics: Mapping[str, Metric]  # the final ones, by name
     epochs: Whole
     duration_s: Amount
     device: Shown | None = None
@@ -71,12 +61,14 @@ class Attempt:
     estimated_memory_gb: Amount
     peak_memory_gb: Amount | None = None
     error: Shown = ""
+    # the memory that it was given. It is not rounded, so that a resumed study gives a retry what it would have been
+    # given before.
     limit_gb: Amount | None = None
-    lost: Lost = ""
-    started_at: Amount | None = None
+    lost: Lost = ""  # "worker" or "node" where that died under it
+    started_at: Amount | None = None  # when it was placed, in unix seconds
     ended_at: Amount | None = None
     config: Mapping[str, CheckedValue] = field(default_factory=dict)
-    study: str = ""
+    study: str = ""  # whose it is, where several studies are shown together
 
     @classmethod
     def of(cls, outcome: Outcome, estimate: MemoryEstimate, times: Times | None = None) -> Self:

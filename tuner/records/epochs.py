@@ -26,21 +26,14 @@ FLUSH_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochLine:
-    """What a trial said after an epoch.
-
-    Attributes:
-        attempt: of the trial, from 1.
-        epoch: counts from 1; 0 as training begins.
-        at: when, in unix seconds.
-        metrics: by name; None where one was no finite number.
-        memory_gb: the most that its process had taken from its device by then, where that is known.
-    """
+    """What a trial said after an epoch."""
 
     trial_id: TrialId
-    attempt: Whole
-    epoch: Whole
-    at: Amount
-    metrics: Mapping[str, Metric]
+    attempt: Whole  # of the trial, from 1
+    epoch: Whole  # counts from 1; 0 as training begins
+    at: Amount  # when, in unix seconds
+    metrics: Mapping[str, Metric]  # by name; None where one was no finite number
+    # the most that its process had taken from its device by then, where that is known
     memory_gb: Amount | None = None
 
 

@@ -33,19 +33,13 @@ COLUMNS = (*BEFORE_METRICS, *AFTER_METRICS)
 
 @dataclass(frozen=True)
 class RecordedStudy:
-    """What was read of a study.
+    """What was read of a study."""
 
-    Attributes:
-        path: its folder, or the file of a table alone.
-        name: the folder's; of a table the file's, or what its column ``study`` says.
-        rows: one for each configuration that has ended once: its latest attempt, without what is missing.
-        record: what ``study.json`` says.
-    """
-
-    path: Path
-    name: str
+    path: Path  # its folder, or the file of a table alone
+    name: str  # the folder's; of a table the file's, or what its column ``study`` says
+    # one for each configuration that has ended once: its latest attempt, without what is missing
     rows: Sequence[Attempt]
-    record: StudyRecord = UNKNOWN
+    record: StudyRecord = UNKNOWN  # what ``study.json`` says
 
 
 def read_studies(paths: str | Path | Iterable[str | Path]) -> tuple[list[RecordedStudy], list[str]]:

@@ -51,17 +51,11 @@ _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True)
 class Condition:
-    """What must hold for a row to be shown.
+    """What must hold for a row to be shown."""
 
-    Attributes:
-        column: its own name.
-        operator: one of those in the module's text.
-        value: what the column is compared with, as it was typed, without quotes.
-    """
-
-    column: str
-    operator: str
-    value: str
+    column: str  # its own name
+    operator: str  # one of those in the module's text
+    value: str  # what the column is compared with, as it was typed, without quotes
 
     def holds(self, row: Attempt) -> bool:
         """Whether a row is one of those that are asked for."""
@@ -79,15 +73,10 @@ class Condition:
 
 @dataclass(frozen=True)
 class Order:
-    """A column to sort by.
+    """A column to sort by."""
 
-    Attributes:
-        column: its own name.
-        descending: largest first; what is missing comes last either way.
-    """
-
-    column: str
-    descending: bool = False
+    column: str  # its own name
+    descending: bool = False  # largest first; what is missing comes last either way
 
 
 def to_value(text: str) -> int | float | str:

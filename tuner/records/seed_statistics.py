@@ -32,17 +32,11 @@ Z_975 = 1.959964  # of the normal distribution
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean of figures, and how well it is known.
+    """A mean of figures, and how well it is known."""
 
-    Attributes:
-        mean: theirs.
-        half_width: of the mean's 95 % interval; None of a single figure.
-        count: how many there are.
-    """
-
-    mean: float
-    half_width: float | None
-    count: int
+    mean: float  # theirs
+    half_width: float | None  # of the mean's 95 % interval; None of a single figure
+    count: int  # how many there are
 
     @property
     def deviation(self) -> float:
@@ -57,24 +51,17 @@ class Interval:
 
 @dataclass(frozen=True)
 class Average:
-    """A configuration over its seeds.
+    """A configuration over its seeds."""
 
-    Attributes:
-        name: the configuration's.
-        seeds: how many of its trials there are a row of.
-        values: the metric by seed, of the completed trials.
-        interval: the metric's mean; None where no trial is completed.
-        difference: to the best configuration, over the seeds that both have; None of the best, of one without a
-            completed trial, and where nothing is compared.
-        verdict: "best"; "=" where it cannot be told from the best; else "worse", "not judged" where they have fewer
-            than two seeds in common, or rarely "better": on the seeds that both have. "" where there is one seed.
-    """
-
-    name: str
-    seeds: int
-    values: Mapping[int, float]
-    interval: Interval | None
+    name: str  # the configuration's
+    seeds: int  # how many of its trials there are a row of
+    values: Mapping[int, float]  # the metric by seed, of the completed trials
+    interval: Interval | None  # the metric's mean; None where no trial is completed
+    # to the best configuration, over the seeds that both have; None of the best, of one without a completed trial,
+    # and where nothing is compared
     difference: Interval | None = None
+    # "best"; "=" where it cannot be told from the best; else "worse", "not judged" where they have fewer than two
+    # seeds in common, or rarely "better": on the seeds that both have. "" where there is one seed.
     verdict: Verdict = ""
 
 

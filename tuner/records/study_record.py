@@ -73,38 +73,28 @@ class PlanRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyRecord:
-    """What ``study.json`` says of a study, in its order.
+    """What ``study.json`` says of a study, in its order."""
 
-    Attributes:
-        workload: a name; a list of them where there are several.
-        seed: the first of the seeds.
-        fingerprint: of the data, and of how they are split; a list where there are several workloads.
-        configurations: each with its name, and with its workload where there are several.
-        auto_batch: the batch size that was chosen for each trial that left it open, by trial id.
-        classes: where workloads are found that are not built in: ``module:Class`` by name, None for no module.
-        metrics: what a workload's trials are compared by, by workload.
-        data: the data sets in a few words.
-        settings: all options as the study used them.
-        command: what the user called.
-        options: those that make the study again; None if only the same call does.
-    """
-
-    workload: Names
-    seed: Whole | None = None
+    workload: Names  # a name; a list of them where there are several
+    seed: Whole | None = None  # the first of the seeds
     seeds: Count = 1
     split_seed: Whole | None = None
+    # of the data, and of how they are split; a list where there are several workloads
     fingerprint: Texts | None = None
+    # each with its name, and with its workload where there are several
     configurations: Sequence[Named] = field(default_factory=list)
+    # the batch size that was chosen for each trial that left it open, by trial id
     auto_batch: Mapping[TrialId, Whole] = field(default_factory=dict)
+    # where workloads are found that are not built in: ``module:Class`` by name, None for no module
     classes: Mapping[str, str | None] = field(default_factory=dict)
-    metrics: Mapping[str, Name] = field(default_factory=dict)
-    data: Text | None = None
-    settings: Mapping[str, object] = field(default_factory=dict)
+    metrics: Mapping[str, Name] = field(default_factory=dict)  # what a workload's trials are compared by, by workload
+    data: Text | None = None  # the data sets in a few words
+    settings: Mapping[str, object] = field(default_factory=dict)  # all options as the study used them
     plan: PlanRecord = PlanRecord()
     versions: Mapping[str, str] = field(default_factory=dict)
     started: Text = ""
-    command: Text = "a Python program"
-    options: Mapping[str, object] | None = None
+    command: Text = "a Python program"  # what the user called
+    options: Mapping[str, object] | None = None  # those that make the study again; None if only the same call does
 
     @property
     def workloads(self) -> list[str]:

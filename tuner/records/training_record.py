@@ -17,36 +17,24 @@ from tuner.records.files import TRAIN
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRecord:
-    """What ``train.json`` says, in its order.
+    """What ``train.json`` says, in its order."""
 
-    Attributes:
-        command: what the user called.
-        study: the folder of the study.
-        trial: which of its trials it is.
-        classes: as in ``StudyRecord``.
-        epochs: training ended after this one.
-        all_data: whether nothing was held out.
-        data: where the data were.
-        metrics: what came of it.
-        study_metrics: what came of the study's trial.
-    """
-
-    command: Text
+    command: Text  # what the user called
     status: Text
-    study: Text
-    trial: TrialId
+    study: Text  # the folder of the study
+    trial: TrialId  # which of its trials it is
     workload: Name
-    classes: Mapping[str, str | None]
+    classes: Mapping[str, str | None]  # as in ``StudyRecord``
     name: Name
     seed: Whole
     config: Mapping[str, CheckedValue]
-    epochs: Whole
-    all_data: bool
-    data: Text
+    epochs: Whole  # training ended after this one
+    all_data: bool  # whether nothing was held out
+    data: Text  # where the data were
     device: Text
     threads: Whole
-    metrics: Mapping[str, Metric]
-    study_metrics: Mapping[str, Metric]
+    metrics: Mapping[str, Metric]  # what came of it
+    study_metrics: Mapping[str, Metric]  # what came of the study's trial
     versions: Mapping[str, str]
     started: Text
     duration_s: Amount

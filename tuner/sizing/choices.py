@@ -16,51 +16,32 @@ PAIRS = ("n_negatives", "n_positives")
 
 @dataclass(frozen=True)
 class Goal:
-    """What is asked for.
+    """What is asked for."""
 
-    Attributes:
-        limit_bytes: what a step may take of its device.
-        safety_margin: the share of the device's memory that this is.
-        effective_batch: the samples of an optimizer step that are wanted, over all devices.
-        devices: how many share each optimizer step.
-    """
-
-    limit_bytes: int
-    safety_margin: float = 0.85
-    effective_batch: int = 256
-    devices: int = 1
+    limit_bytes: int  # what a step may take of its device
+    safety_margin: float = 0.85  # the share of the device's memory that this is
+    effective_batch: int = 256  # the samples of an optimizer step that are wanted, over all devices
+    devices: int = 1  # how many share each optimizer step
     min_batch_size: int = 1
     max_batch_size: int | None = None
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """What a stage or a configuration, of this name, is to be trained with.
-
-    Attributes:
-        batch_size: samples that a device takes at a time.
-        accumulation: batches for each optimizer step.
-        devices: how many take them side by side.
-        need_bytes: what a batch is predicted to take of its device.
-        stopped_by: "memory", or what else kept the batch from being larger.
-        method: where the prediction comes from.
-        beyond_bytes: what one sample more would take; None where it is not memory that stops.
-        variables: the numbers of pairs, or whatever else a stage sets, by name.
-        lowered: those of them that had to be lowered.
-        measured_bytes: what a real step took; None where none was run.
-    """
+    """What a stage or a configuration, of this name, is to be trained with."""
 
     name: str
-    batch_size: int
-    accumulation: int
-    devices: int
-    need_bytes: int
-    stopped_by: str
-    method: str
-    beyond_bytes: int | None = None
+    batch_size: int  # samples that a device takes at a time
+    accumulation: int  # batches for each optimizer step
+    devices: int  # how many take them side by side
+    need_bytes: int  # what a batch is predicted to take of its device
+    stopped_by: str  # "memory", or what else kept the batch from being larger
+    method: str  # where the prediction comes from
+    beyond_bytes: int | None = None  # what one sample more would take; None where it is not memory that stops
+    # the numbers of pairs, or whatever else a stage sets, by name
     variables: Mapping[str, Number] = field(default_factory=dict)
-    lowered: tuple[str, ...] = ()
-    measured_bytes: int | None = None
+    lowered: tuple[str, ...] = ()  # those of them that had to be lowered
+    measured_bytes: int | None = None  # what a real step took; None where none was run
 
     @property
     def step_size(self) -> int:

@@ -18,15 +18,10 @@ DeviceKind: TypeAlias = Literal["cpu", "cuda"]
 
 @dataclass(frozen=True)
 class Trace:
-    """Every allocation and release of a step, in order.
+    """Every allocation and release of a step, in order."""
 
-    Attributes:
-        events: as ``tuner.estimation.allocator.replay`` takes them; ids are unique.
-        categories: what each id is for.
-    """
-
-    events: tuple[Event, ...]
-    categories: Mapping[int, Category]
+    events: tuple[Event, ...]  # as ``tuner.estimation.allocator.replay`` takes them; ids are unique
+    categories: Mapping[int, Category]  # what each id is for
 
     def peak_bytes(self) -> int:
         """The most bytes that are allocated at once, without any rounding: the CPU's measure."""

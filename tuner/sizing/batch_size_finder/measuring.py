@@ -21,15 +21,10 @@ SAME_LINE = 0.02  # two neighbouring slopes that differ by no more than this sha
 
 @dataclass(frozen=True)
 class Line:
-    """A footprint as a line through the two largest batches that were run.
+    """A footprint as a line through the two largest batches that were run."""
 
-    Attributes:
-        peaks: bytes by batch size, from small to large; the first may be a batch of 0, the model alone.
-        at_most: the largest batch that memory lets run; None where it did not run out.
-    """
-
-    peaks: dict[int, int]
-    at_most: int | None = None
+    peaks: dict[int, int]  # bytes by batch size, from small to large; the first may be a batch of 0, the model alone
+    at_most: int | None = None  # the largest batch that memory lets run; None where it did not run out
 
     def at(self, size: int) -> int:
         """The bytes of a batch of this size: never less than what was measured of a smaller one."""

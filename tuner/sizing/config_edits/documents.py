@@ -39,27 +39,17 @@ WIDE = 2**20  # so that no line is folded
 
 @dataclass(frozen=True)
 class Place:
-    """A value in a document.
+    """A value in a document."""
 
-    Attributes:
-        key: its dotted path.
-        kind: "a value", or what it is instead, such as "a mapping".
-        text: the value's text, quotes included; of an alias, that of what it stands for.
-        content: all that stays as it is where this value is not changed.
-        origin: the same for a value and all aliases of it.
-        put: gives it another text. Aliases of a value follow it; an alias gets a value of its own.
-        alias: how an alias is written, such as "*batch"; else empty.
-        literal: whether the path is written out, not just brought along by an alias or a merge key.
-    """
-
-    key: str
-    kind: str
-    text: str
-    content: object
-    origin: int
+    key: str  # its dotted path
+    kind: str  # "a value", or what it is instead, such as "a mapping"
+    text: str  # the value's text, quotes included; of an alias, that of what it stands for
+    content: object  # all that stays as it is where this value is not changed
+    origin: int  # the same for a value and all aliases of it
+    # gives it another text. Aliases of a value follow it; an alias gets a value of its own.
     put: Callable[[str], None]
-    alias: str = ""
-    literal: bool = True
+    alias: str = ""  # how an alias is written, such as "*batch"; else empty
+    literal: bool = True  # whether the path is written out, not just brought along by an alias or a merge key
 
 
 def new_text(old: str, value: int | float) -> str:

@@ -24,23 +24,15 @@ SAY_WHERE = f"say where it is with {option('key', 'NAME=DOTTED.PATH')}"
 
 @dataclass(frozen=True)
 class NewValues:
-    """What is to be written.
+    """What is to be written."""
 
-    Attributes:
-        batch: what the batch is called.
-        common: values for any file that holds them, by name: batch and accumulation.
-        stages: the values of each stage's variables.
-        needed: names without which the batch does not fit, by stage.
-        without_stages: whether the one name that stands for the stages is no stage's, so that all is for any file.
-        configuration: of several configurations, the one that these are of.
-    """
-
-    batch: str
-    common: Mapping[str, Number]
-    stages: Mapping[str, Mapping[str, Number]]
-    needed: Mapping[str, tuple[str, ...]]
+    batch: str  # what the batch is called
+    common: Mapping[str, Number]  # values for any file that holds them, by name: batch and accumulation
+    stages: Mapping[str, Mapping[str, Number]]  # the values of each stage's variables
+    needed: Mapping[str, tuple[str, ...]]  # names without which the batch does not fit, by stage
+    # whether the one name that stands for the stages is no stage's, so that all is for any file
     without_stages: bool = False
-    configuration: str = ""
+    configuration: str = ""  # of several configurations, the one that these are of
 
     def names(self) -> dict[str, None]:
         """What all of the values are called, in order."""
@@ -57,20 +49,14 @@ class EditPlan:
 
 @dataclass(frozen=True)
 class _FilePlan:
-    """What becomes of a file.
-
-    Attributes:
-        edit: what is to be changed in it; None where it is left alone.
-        written: what it holds, by stage and name; of what is the same for all stages, the stage is "".
-        strays: variables that it holds, of which its name tells no stage.
-        fault: why it cannot be read.
-    """
+    """What becomes of a file."""
 
     file: ConfigFile
-    edit: FileEdit | None = None
+    edit: FileEdit | None = None  # what is to be changed in it; None where it is left alone
+    # what it holds, by stage and name; of what is the same for all stages, the stage is ""
     written: frozenset[tuple[str, str]] = frozenset()
-    strays: tuple[str, ...] = ()
-    fault: str = ""
+    strays: tuple[str, ...] = ()  # variables that it holds, of which its name tells no stage
+    fault: str = ""  # why it cannot be read
     notes: tuple[str, ...] = ()
 
 

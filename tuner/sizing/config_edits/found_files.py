@@ -15,16 +15,11 @@ from tuner.sizing.config_edits.file_edit import BACKUP
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """A file that may be changed.
-
-    Attributes:
-        named: whether the user named it itself; what cannot be changed in it is an error then.
-        folders: the folders named that it is in.
-    """
+    """A file that may be changed."""
 
     path: Path
-    named: bool = True
-    folders: tuple[Path, ...] = ()
+    named: bool = True  # whether the user named it itself; what cannot be changed in it is an error then
+    folders: tuple[Path, ...] = ()  # the folders named that it is in
 
 
 def find_config_files(paths: Sequence[str]) -> list[ConfigFile]:

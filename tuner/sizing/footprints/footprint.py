@@ -42,28 +42,21 @@ class Term:
 
 @dataclass(frozen=True)
 class Footprint:
-    """What a model takes, as a function of its variables.
-
-    Attributes:
-        variables: values where neither a stage nor the caller says otherwise.
-        batch: which variable is the batch, in samples.
-        max_batch_size: the most samples to consider; None for no bound.
-        stages: variables of the stages of a curriculum, by "01" or "02-05".
-        keys: what configuration files call a variable or "accumulation": a dotted path, or a bare name.
-        batch_is_step: whether configuration files say the samples of an optimizer step where they say the batch, as
-            ours do, and not of one of its batches; the footprint is of one of these.
-        source: the file that it comes from, for messages.
-    """
+    """What a model takes, as a function of its variables."""
 
     name: str
     terms: tuple[Term, ...]
-    variables: Values
-    batch: str
-    max_batch_size: int | None = None
+    variables: Values  # values where neither a stage nor the caller says otherwise
+    batch: str  # which variable is the batch, in samples
+    max_batch_size: int | None = None  # the most samples to consider; None for no bound
+    # variables of the stages of a curriculum, by "01" or "02-05"
     stages: Mapping[str, Values] = field(default_factory=dict)
+    # what configuration files call a variable or "accumulation": a dotted path, or a bare name
     keys: Mapping[str, str] = field(default_factory=dict)
+    # whether configuration files say the samples of an optimizer step where they say the batch, as ours do, and not
+    # of one of its batches; the footprint is of one of these
     batch_is_step: bool = False
-    source: str = "footprint"
+    source: str = "footprint"  # the file that it comes from, for messages
 
     def parts(self, values: Values) -> dict[str, int]:
         """Bytes by part; values of variables that are left out are taken from ``self.variables``.

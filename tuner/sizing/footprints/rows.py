@@ -24,22 +24,14 @@ CONFIG = "config/"  # begins the hyperparameters' columns in a study's results.c
 
 @dataclass(frozen=True)
 class Measured:
-    """Columns of numbers, one of each for every row.
+    """Columns of numbers, one of each for every row."""
 
-    Attributes:
-        memory_gb: what was measured, in GB of 2**30 bytes.
-        variables: the columns whose values differ, by name.
-        constants: the value of those that do not.
-        left_out: what was not used, and why, a line each.
-        source: the file's name, for messages.
-        batch_is_step: whether the rows say the samples of an optimizer step; here are those of one of its batches.
-    """
-
-    memory_gb: list[float]
-    variables: dict[str, list[float]]
-    constants: dict[str, float]
-    left_out: list[str]
-    source: str
+    memory_gb: list[float]  # what was measured, in GB of 2**30 bytes
+    variables: dict[str, list[float]]  # the columns whose values differ, by name
+    constants: dict[str, float]  # the value of those that do not
+    left_out: list[str]  # what was not used, and why, a line each
+    source: str  # the file's name, for messages
+    # whether the rows say the samples of an optimizer step; here are those of one of its batches
     batch_is_step: bool = False
 
 

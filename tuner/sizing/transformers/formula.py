@@ -38,32 +38,20 @@ class Variant(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """The sizes of a model and of its batch.
+    """The sizes of a model and of its batch."""
 
-    Attributes:
-        model_positions: places that the model has an embedding for.
-        model_embd: the width.
-        model_layer: blocks.
-        model_head: attention heads, between which the width is divided.
-        batch_size: sequences in a micro-batch.
-        mixed_precision: whether it is to be trained under autocast; the formula's ``precision`` decides, not this.
-        checkpointing: whether each block is computed again in backward instead of being kept.
-        attention: torch's kernel "sdpa", or "explicit", which keeps the matrix of scores.
-        vocabulary: tokens that there are.
-        tied: whether the head's weight is the token embedding's.
-    """
-
-    model_positions: int
-    model_embd: int
-    model_layer: int
-    model_head: int
-    batch_size: int
+    model_positions: int  # places that the model has an embedding for
+    model_embd: int  # the width
+    model_layer: int  # blocks
+    model_head: int  # attention heads, between which the width is divided
+    batch_size: int  # sequences in a micro-batch
     seq_len: int
+    # whether it is to be trained under autocast; the formula's ``precision`` decides, not this
     mixed_precision: bool = False
-    checkpointing: bool = False
-    attention: Attention = "sdpa"
-    vocabulary: int = GPT2_VOCABULARY
-    tied: bool = True
+    checkpointing: bool = False  # whether each block is computed again in backward instead of being kept
+    attention: Attention = "sdpa"  # torch's kernel "sdpa", or "explicit", which keeps the matrix of scores
+    vocabulary: int = GPT2_VOCABULARY  # tokens that there are
+    tied: bool = True  # whether the head's weight is the token embedding's
 
     def __post_init__(self) -> None:
         """Refuses sizes of which there is no model."""
