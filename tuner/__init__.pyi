@@ -25,8 +25,8 @@ from tuner.spec.commands import Paths as Paths
 from tuner.spec.commands import Rows as Rows
 from tuner.spec.commands import Step as Step
 from tuner.spec.commands import Table as Table
-from tuner.spec.settings import Search as Search
-from tuner.spec.settings import Space as Space
+from tuner.spec.groups import Search as Search
+from tuner.spec.groups import Space as Space
 from tuner.study.result import StudyResult as StudyResult
 from tuner.trial import MemoryEstimate as MemoryEstimate
 from tuner.workloads.lookup import WorkloadLike as WorkloadLike

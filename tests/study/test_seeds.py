@@ -19,7 +19,8 @@ from tuner.execution.in_process import InProcessExecutor
 from tuner.machine.interrupts import Interrupt, TimeLimitReached
 from tuner.placement.packing import Packer, Plan, make_plan
 from tuner.search.configurations import configurations
-from tuner.spec.settings import Settings, parse_seconds
+from tuner.spec.groups import parse_seconds
+from tuner.spec.settings import Settings
 from tuner.study.planning import to_trials
 from tuner.trial import GB, Device, MemoryEstimate, Request, Trial
 from tuner.workloads.task import Selection

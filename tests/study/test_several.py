@@ -195,7 +195,10 @@ def test_a_file_of_both_runs_and_is_gone_on_with_by_its_folder_alone(
         ("toy", "completed")
     ]
     (again,) = [line for line in capfd.readouterr().out.splitlines() if line.startswith("best: toy/a, val_loss ")]
-    assert f"--workload toy --config {options['config']} --set lr=0.2 --data t --only a --device cpu --model-memory-gb" in again
+    assert (
+        f"--workload toy --config {options['config']} --set lr=0.2 --data t --only a --device cpu --model-memory-gb"
+        in again
+    )
     (tmp_path / "own.yaml").unlink()
     assert tuner.run(resume=out).rows == first.rows
     assert "nothing is left to do" in capfd.readouterr().out

@@ -32,7 +32,7 @@ class CLASS(Workload):
     }
 
     def load_data(self, source, seed):
-        """The splits, as numpy arrays. `source` is the text of --data, `seed` drives the validation split alone."""
+        """The splits, as numpy arrays. `source` is the option `data`, `seed` drives the validation split alone."""
         x = np.random.default_rng(0).normal(size=(5000, 16)).astype(np.float32)
         y = (np.sin(2 * x[:, 0]) + x[:, 1] * x[:, 2] > 0).astype(np.int64)
         order = np.random.default_rng(seed).permutation(4000)

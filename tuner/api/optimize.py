@@ -19,8 +19,8 @@ from tuner.sizing.profile import profiled
 from tuner.sizing.target import Target, detected_target, given_target
 from tuner.sizing.workload_sizing import Predictor, batch_bound, batch_key, limited_by, reachable, size_configuration
 from tuner.spec.commands import OptimizeOptions
+from tuner.spec.groups import SelectionOptions
 from tuner.spec.options import public
-from tuner.spec.settings import SelectionOptions
 from tuner.study.selection import choose
 from tuner.trial import GB, Config, Device, title
 from tuner.workloads.task import describe, load_tasks

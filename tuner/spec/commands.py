@@ -11,8 +11,7 @@ from pydantic import BeforeValidator
 from tuner.errors import option
 from tuner.machine.devices import DeviceChoice
 from tuner.sizing.transformers.formula import Attention
-from tuner.spec.options import Options, PathText, Terminal, field, required
-from tuner.spec.settings import (
+from tuner.spec.groups import (
     DeviceOptions,
     Estimation,
     PackingOptions,
@@ -22,6 +21,7 @@ from tuner.spec.settings import (
     StudyOptions,
     Training,
 )
+from tuner.spec.options import Options, PathText, Terminal, field, required
 from tuner.trial import MOST_GB
 
 if TYPE_CHECKING:

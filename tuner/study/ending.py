@@ -17,7 +17,7 @@ from tuner.reporting.result_tables import estimate_accuracy, has_seeds, print_av
 from tuner.spec.settings import Settings
 from tuner.study.advice import Figures, advise
 from tuner.study.planning import estimation_service
-from tuner.study.repeat import how_to_repeat, program
+from tuner.study.repeat import command, how_to_repeat, program
 from tuner.study.result import StudyResult
 from tuner.study.resumed_options import needs_objects
 from tuner.study.stages import Placed
@@ -130,5 +130,5 @@ def how_to_continue(folder: Path, study: StudyRecord) -> str:
         study: what its ``study.json`` says.
     """
     if study.options and not needs_objects(study):
-        return f"go on with: {program()} --resume {shlex.quote(str(folder))}"
+        return f"go on with: {command(Settings(resume=str(folder)))}"
     return f"go on with: the same call, with resume={str(folder)!r} in place of output"

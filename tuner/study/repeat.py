@@ -11,6 +11,7 @@ from types import NoneType
 
 from tuner.records.attempts import Attempt
 from tuner.records.study_record import StudyRecord
+from tuner.spec.commands import TrainOptions
 from tuner.spec.settings import Settings
 from tuner.spec.spelling import arguments, in_terminal
 from tuner.study.selection import source_of
@@ -40,7 +41,7 @@ def how_to_repeat(study: StudyRecord, row: Attempt, folder: Path, workload: Work
         return load_best_call(folder)
     settings = from_stored(study.options)
     if settings.search not in (None, "grid") or settings.space or not isinstance(settings.config, (str, NoneType)):
-        return f"{program()} train --from {shlex.quote(str(folder))} --trial {row.trial_id}"
+        return f"{program()} train {shlex.join(arguments(TrainOptions(study=str(folder), trial=row.trial_id)))}"
     return command(of_trial(settings_of_workload(settings, row, study), row, study.plan.threads))
 
 

@@ -18,7 +18,8 @@ from tuner.records.study_record import StudyRecord
 from tuner.search.configurations import configurations, mode_file, name_of, read_space, source_name
 from tuner.search.searchers import to_searcher
 from tuner.search.spaces import Space, draw, grid, parse_space
-from tuner.spec.settings import SEARCHES, UP_FRONT, Settings
+from tuner.spec.groups import SEARCHES, UP_FRONT
+from tuner.spec.settings import Settings
 from tuner.study.live_search import LiveSearch, to_configuration
 from tuner.study.selection import choose, label_of, parse_override
 from tuner.study.stored_options import to_stored

@@ -8,7 +8,8 @@ from types import NoneType
 
 from tuner.errors import ParameterError, option
 from tuner.records.study_record import UNKNOWN, StudyRecord, read_study
-from tuner.spec.settings import UP_FRONT, Settings
+from tuner.spec.groups import UP_FRONT
+from tuner.spec.settings import Settings
 from tuner.study.live_search import LiveSearch
 from tuner.study.repeat import command
 from tuner.study.resumed_options import resumed

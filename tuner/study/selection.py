@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tuner.errors import InputError, ParameterError, option
 from tuner.search.configurations import Configs, Schema, configurations, mode_file, read_configs, select, source_name
 from tuner.search.plain_values import plain_configs
-from tuner.spec.settings import DEFAULT_DATA, DEFAULT_MODE, SelectionOptions
+from tuner.spec.groups import DEFAULT_DATA, DEFAULT_MODE, SelectionOptions
 from tuner.trial import Configuration
 from tuner.workloads.base import Workload
 from tuner.workloads.built_in import BUILT_IN, DEFAULT_WORKLOAD, is_built_in

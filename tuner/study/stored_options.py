@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tuner.search.plain_values import plain_configs, plain_space
-from tuner.spec.settings import SEARCHES, SelectionOptions, Settings
+from tuner.spec.groups import SEARCHES, SelectionOptions
+from tuner.spec.settings import Settings
 from tuner.workloads.lookup import texts_of
 
 CALL = "tuner.run()"  # for ``study.json``: what no command can say

@@ -15,7 +15,7 @@ from tuner.records.files import ATTEMPTS, STUDY
 from tuner.records.journal import read_attempts
 from tuner.records.seed_statistics import best_by_mean
 from tuner.records.study_record import StudyRecord, read_study
-from tuner.spec.settings import DEFAULT_DATA
+from tuner.spec.groups import DEFAULT_DATA
 from tuner.study.resume import fingerprint
 from tuner.study.selection import chosen_before, source_of
 from tuner.study.stored_options import CALL

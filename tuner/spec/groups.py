@@ -1,0 +1,351 @@
+"""Every option of a study, in groups, of which ``settings.py`` and ``commands.py`` put commands together."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from pydantic import AfterValidator, BeforeValidator, ValidationInfo
+
+from tuner.errors import InputError, ParameterError, option
+from tuner.estimation.registry import Method, check_method, methods
+from tuner.machine.devices import DeviceChoice
+from tuner.placement.packing import Packing
+from tuner.placement.retry import OnOom
+from tuner.search.schedulers import SchedulerName
+from tuner.spec.options import Options, PathText, Terminal, Texts, field
+from tuner.trial import MOST_GB
+
+if TYPE_CHECKING:
+    from tuner.search.configurations import Configs
+    from tuner.workloads.lookup import WorkloadsLike
+
+    Search = object
+    Space = Mapping[str, object]
+else:  # looked over where they are used, which imports torch
+    Configs = WorkloadsLike = Search = Space = object
+
+DEFAULT_MODE = "quick"
+DEFAULT_DATA = ""  # each workload's own default
+UP_FRONT = ("grid", "random")  # searches whose configurations are known before the study begins
+SEARCHES = (*UP_FRONT, "optuna")
+
+_NUMBER = r"(\d+\.?\d*|\.\d+)"
+_TIME = re.compile(rf"(?:{_NUMBER}\s*h)?\s*(?:{_NUMBER}\s*m)?\s*(?:{_NUMBER}\s*s)?")  # such as 1h30m
+
+
+def parse_seconds(given: str | float, parameter: str) -> float:
+    """A time in seconds: from a number of them, or a text such as "90s", "30m", "1.5h", "1h30m" or "90".
+
+    Args:
+        given: what the user gave.
+        parameter: by which it was given, for messages.
+
+    Raises:
+        ParameterError: it is no such text, or not above 0.
+    """
+    seconds = 0.0
+    if isinstance(given, str) and re.fullmatch(_NUMBER, given.strip()):
+        seconds = float(given)
+    elif isinstance(given, str) and (found := _TIME.fullmatch(given.strip())):
+        seconds = sum(float(number or 0) * each for number, each in zip(found.groups(), (3600, 60, 1), strict=True))
+    elif isinstance(given, (int, float)) and not isinstance(given, bool):
+        seconds = float(given)
+    if not 0 < seconds < math.inf:
+        rule = "must be a time above 0: seconds, or numbers with h, m and s, such as 90s or 1h30m"
+        raise ParameterError(parameter, given, rule)
+    return seconds
+
+
+def _time(given: object, about: ValidationInfo) -> object:
+    if isinstance(given, (str, int, float)):
+        parse_seconds(given, str(about.field_name))
+    return given
+
+
+def _plain(data: object) -> object:
+    """Paths as texts, in a mapping, too."""
+    if isinstance(data, Mapping):
+        return {name: _plain(each) for name, each in data.items()}
+    return os.fspath(data) if isinstance(data, os.PathLike) else data
+
+
+Data = Annotated[str | Mapping[str, str], BeforeValidator(_plain)]
+Time = Annotated[str | float | None, BeforeValidator(_time)]
+
+
+def _method(given: str) -> str:
+    check_method(given)
+    return given
+
+
+EstimationMethod = Annotated[Method, AfterValidator(_method)]
+
+
+class SelectionOptions(Options):
+    """What to train, on which data."""
+
+    title: ClassVar[str] = "Configurations and data"
+    positional: ClassVar[tuple[str, ...]] = ("workload",)
+
+    workload: WorkloadsLike = field(
+        (),
+        "What to train: graphsage, gt-ssl or kd-gat, or a class of your own as MODULE:CLASS. Several train side by "
+        "side.",
+        Terminal(
+            "NAME|MODULE:CLASS",
+            unset=f"the workload that {option('config')} names, or graphsage",
+            in_python="A class or an object of your own can be given as it is.",
+        ),
+    )
+    mode: str = field(
+        DEFAULT_MODE,
+        "A named list of configurations: quick, architecture, learning, regularization or full; for gt-ssl also "
+        "pretrain, 8gb, 12gb, 16gb or 24gb.",
+        Terminal("NAME"),
+    )
+    config: Configs | None = field(
+        None,
+        "A file with a list, grid or space of your own (YAML, TOML or JSON), in place of a mode.",
+        Terminal("FILE", in_python="What such a file holds, or a list of configurations, can be given as it is."),
+    )
+    overrides: Texts = field(
+        (), "The value of a hyperparameter in every configuration, as KEY=VALUE.", Terminal("KEY=VALUE", "--set")
+    )
+    data: Data = field(
+        DEFAULT_DATA,
+        "Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own. "
+        "For all workloads, or for each its own.",
+        Terminal("[WORKLOAD=]NAME|DIR", unset="synthetic"),
+    )
+    skip_bad: bool = field(False, "Leave out data files that cannot be used, instead of refusing them all.")
+    only: str | None = field(None, "Take only the configuration of this name.", Terminal("NAME"))
+    limit: int | None = field(None, "Take only the first N configurations of each workload.", Terminal("N"))
+
+    def check_selection(self) -> None:
+        """Refuses a mode that has no effect, also where the mode that was given is the default.
+
+        Raises:
+            InputError: a file is given as well, or all workloads are the user's own, which have no modes.
+        """
+        several = not isinstance(self.workload, str) and isinstance(self.workload, Sequence)
+        names: Sequence[object] = self.workload if several else [self.workload]  # type: ignore[assignment]
+        own = [each for each in names if isinstance(each, str) and ":" in each]
+        if "mode" in self.model_fields_set and own and len(own) == len(names):
+            rule = f"workload {' and '.join(own)} has no modes"
+            raise ParameterError("mode", self.mode, rule, f"give it a list by {option('config')}")
+        if self.config is not None and "mode" in self.model_fields_set:
+            raise InputError(f"{option('config')} and {option('mode')} were both given: leave one of them out")
+
+
+class Seed(Options):
+    """The first seed."""
+
+    title: ClassVar[str] = "Training"
+
+    seed: int = field(0, "The seed of the validation split, weights, batches and dropout.", Terminal("N"), ge=0)
+
+
+class Training(Seed):
+    """How long, and how often."""
+
+    title: ClassVar[str] = "Training"
+
+    epochs: int | None = field(
+        None, "Train every configuration for N epochs.", Terminal("N", unset="each configuration's own number"), ge=1
+    )
+    seeds: int = field(
+        1,
+        f"Train every configuration with N seeds, starting with {option('seed')}. The data stay split by that one.",
+        Terminal("N"),
+        ge=1,
+    )
+    split_seed: int | None = field(
+        None, "The seed of the validation split alone.", Terminal("N", unset=f"{option('seed')}"), ge=0
+    )
+
+
+class DeviceOptions(Options):
+    """Where to train."""
+
+    title: ClassVar[str] = "Execution"
+
+    device: DeviceChoice = field("auto", "Where to train: cuda, cpu, or auto for GPUs where there are any.")
+    expandable_segments: bool = field(
+        False, "Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation."
+    )
+
+
+class Estimation(DeviceOptions):
+    """How memory is estimated."""
+
+    title: ClassVar[str] = "Memory"
+
+    memory_estimation: EstimationMethod = field(
+        "auto",
+        "How to estimate memory: static is a formula, traced follows a training step on tensors without content, "
+        "measured runs one, and auto is traced where a step can be followed.",
+        Terminal(choices=methods()),
+    )
+    calibration: bool = field(
+        True, "Correct estimates by what earlier trials on this device needed, and learn from new ones."
+    )
+
+
+class Memory(Estimation):
+    """What each trial is given."""
+
+    title: ClassVar[str] = "Memory"
+
+    auto_memory: bool = field(False, "Estimate what each configuration needs, and give each trial that.")
+    model_memory_gb: float = field(
+        1.5,
+        f"The memory of each trial without {option('auto_memory')}, in GB of 2**30 bytes.",
+        Terminal("GB"),
+        gt=0,
+        le=MOST_GB,
+    )
+    gpu_memory_buffer_gb: float = field(
+        2.0,
+        "The memory to leave free on each device, a GPU or the machine's RAM, in GB.",
+        Terminal("GB"),
+        ge=0,
+        le=MOST_GB,
+    )
+    device_memory_gb: float | None = field(
+        None,
+        "Use each device as if it had no more memory than this, in GB.",
+        Terminal("GB", unset="all of its memory"),
+        gt=0,
+        le=MOST_GB,
+    )
+
+
+class PackingOptions(Memory):
+    """How trials share devices."""
+
+    title: ClassVar[str] = "Packing"
+
+    packing: Packing | None = field(
+        None,
+        "Give each trial what it needs (per-trial), or what the largest one needs (uniform).",
+        Terminal(unset=f"per-trial with {option('auto_memory')}, else uniform", choices=("per-trial", "uniform")),
+    )
+    max_workers: int | None = field(
+        None, "The maximum number of trials at once.", Terminal("N", unset="as many as fit"), ge=1
+    )
+    threads: int | None = field(
+        None, "The number of CPU threads of each trial.", Terminal("N", unset="cores / workers"), ge=1
+    )
+
+
+class Retries(Options):
+    """What follows a trial that fails."""
+
+    title: ClassVar[str] = "Retries and checkpoints"
+
+    max_attempts: int = field(
+        4, "The maximum number of attempts for a trial that runs out of memory.", Terminal("N"), ge=1
+    )
+    retry_growth: float = field(
+        1.5, "The factor by which a trial's memory grows after it ran out of memory.", Terminal("FACTOR"), gt=1
+    )
+    backoff: float = field(
+        5.0,
+        "The wait before a first retry while other trials run, in seconds; it doubles with each further retry.",
+        Terminal("SECONDS"),
+        ge=0,
+    )
+    backoff_max: float = field(300.0, "The longest wait before a retry, in seconds.", Terminal("SECONDS"), ge=0)
+    on_oom: OnOom = field(
+        "grow",
+        "What to do when a trial runs out of memory: grow gives it more, up to a whole device; accumulate then "
+        "halves "
+        "the micro-batch; fail does not retry.",
+    )
+    max_failures: int = field(
+        0, "The maximum number of retries of a trial that raised another error.", Terminal("N"), ge=0
+    )
+    trial_timeout: Time = field(
+        None,
+        "End a trial that reports nothing for this long after its last report, and try it once more: seconds, or "
+        'a text such as "90s" or "10m". Each epoch is a report.',
+        Terminal("90s|10m", unset="no trial is ended for that"),
+    )
+    checkpoint_seconds: float = field(
+        60.0, "The time between two checkpoints of a running trial, in seconds.", Terminal("SECONDS"), ge=0
+    )
+
+
+class StudyOptions(Training, PackingOptions, Retries):
+    """What every study has, whoever chooses its configurations."""
+
+    title: ClassVar[str] = "Execution"
+
+    time_limit: Time = field(
+        None,
+        'End the study after this time with what it has: seconds, or a text such as "90s", "30m" or "1h30m".',
+        Terminal("90s|30m|1h30m"),
+    )
+    caps: bool = field(True, "End a trial that takes more than its share, before it takes memory from the others.")
+    address: str | None = field(
+        None, "Join this Ray cluster: auto or HOST:PORT.", Terminal("auto|HOST:PORT", unset="a local Ray is started")
+    )
+
+
+class Records(Options):
+    """Where results go."""
+
+    title: ClassVar[str] = "Results"
+
+    output: PathText | None = field(
+        None, "The study's folder, new or empty.", Terminal("DIR", unset="a new one under results/")
+    )
+    resume: PathText | None = field(
+        None,
+        "Continue the study in this folder. Its options are kept, except those that are given now.",
+        Terminal("DIR"),
+    )
+    report: bool = field(True, "Write report.html, a page of plots and tables, at the end.")
+    tensorboard: bool = field(False, "Write event files for TensorBoard, with HParams, into the study's folder.")
+    mlflow: str | None = field(
+        None,
+        "Also send results to this MLflow server, or to a store such as sqlite:///FILE; needs tuner[mlflow].",
+        Terminal("URI"),
+    )
+    wandb: str | None = field(
+        None,
+        "Also send results to this project of Weights & Biases; needs tuner[wandb].",
+        Terminal("[ENTITY/]PROJECT"),
+    )
+
+
+class SearchOptions(Options):
+    """What to try next."""
+
+    title: ClassVar[str] = "Search"
+
+    search: Search | None = field(
+        None,
+        f"How to search the space of {option('config')}, or of a mode that is a grid: grid, random or optuna.",
+        Terminal(
+            unset="the configurations that are listed are tried",
+            choices=SEARCHES,
+            in_python="One of Optuna's samplers or a searcher of ray.tune.search can be given as it is.",
+        ),
+    )
+    space: Space | None = field(
+        None,
+        'The space, in place of a file\'s "space:": from hyperparameter to a value, to a mapping such as '
+        '{"loguniform": [1e-4, 0.1]}, or to a domain of ray.tune.',
+        Terminal(hidden=True),
+    )
+    num_samples: int | None = field(
+        None, "The number of configurations that a search tries; a grid is tried as a whole.", Terminal("N"), ge=1
+    )
+    scheduler: SchedulerName = field(
+        "fifo", "End trials early: asha keeps the best quarter, median those above the median, fifo all."
+    )
