@@ -79,7 +79,7 @@ def rows_of(folder: Path, options: Mapping[str, Any], common: Mapping[str, Any])
 def found(rows: list[Line], folder: Path) -> Found:
     """What a study chose, and what that took."""
     best = min((row for row in rows if row["status"] == "completed"), key=lambda row: row["val_rmse"])
-    epochs = sum(line["epoch"] > 0 for line in read_epochs(folder / EPOCHS))
+    epochs = sum(line.epoch > 0 for line in read_epochs(folder / EPOCHS))
     return Found(best["val_rmse"], best["test_rmse"], epochs, len(rows), best["name"])
 
 
