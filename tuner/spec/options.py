@@ -112,7 +112,7 @@ class Options(BaseModel):
     """
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True, allow_inf_nan=False
+        frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True, allow_inf_nan=False, defer_build=True
     )
     title: ClassVar[str] = "Options"
     positional: ClassVar[tuple[str, ...]] = ()
