@@ -30,7 +30,8 @@ import torch
 
 from tuner.datasets.synthetic import synthetic_ratings
 from tuner.execution.in_process import InProcessExecutor
-from tuner.records import journal, study_folder
+from tuner.machine import atomic_files
+from tuner.records import study_folder
 from tuner.search.configurations import configurations
 from tuner.spec.settings import Settings
 from tuner.study.stages import Selected
@@ -109,7 +110,7 @@ def in_child(work: Callable[[], None]) -> int:
 
 def kill_at(number: int, stage: Stage) -> None:
     """Has this process killed at its ``number``-th write into the study's folder, counted from 1."""
-    write, move, seen = journal.write_through, journal.move, iter(range(1, sys.maxsize))
+    write, move, seen = atomic_files.write_through, atomic_files.move, iter(range(1, sys.maxsize))
 
     def die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -136,7 +137,7 @@ def kill_at(number: int, stage: Stage) -> None:
         if here:
             die()
 
-    journal.write_through, journal.move = writing, moving
+    atomic_files.write_through, atomic_files.move = writing, moving
 
 
 def count_writes(folder: Path) -> int:
@@ -145,9 +146,9 @@ def count_writes(folder: Path) -> int:
 
     def counting() -> None:
         calls = []
-        write, move = journal.write_through, journal.move
-        journal.write_through = lambda file, content: (calls.append(1), write(file, content))[1]
-        journal.move = lambda source, target: (calls.append(1), move(source, target))[1]
+        write, move = atomic_files.write_through, atomic_files.move
+        atomic_files.write_through = lambda file, content: (calls.append(1), write(file, content))[1]
+        atomic_files.move = lambda source, target: (calls.append(1), move(source, target))[1]
         study(folder)
         counter.write_text(str(len(calls)))
 

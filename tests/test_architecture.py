@@ -26,10 +26,10 @@ ALLOWED: dict[str, set[str]] = {
     "training": {"machine", "workloads"},
     "estimation": {"datasets", "machine", "training", "workloads"},
     "execution": {"machine", "placement", "training", "workloads"},
-    "records": {"workloads"},
+    "records": {"machine", "workloads"},
     "health": {"execution", "machine"},
     "sizing": {"estimation", "machine", "records", "search", "training", "workloads"},
-    "reporting": {"placement", "records"},
+    "reporting": {"machine", "placement", "records"},
     "spec": {"estimation", "machine", "placement", "records", "search", "sizing", "workloads"},
     "integrations": {"estimation", "execution", "machine", "placement", "records", "spec", "training"},
     "study": {

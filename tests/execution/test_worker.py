@@ -158,7 +158,7 @@ def test_a_trial_that_was_interrupted_goes_on_where_it_was(tmp_path: Path) -> No
 
 def test_a_checkpoint_that_cannot_be_read_or_written_is_told_and_no_more(tmp_path: Path) -> None:
     (tmp_path / "t001.pt").write_bytes(b"damaged")
-    (tmp_path / "t001.partial").symlink_to("/dev/full")
+    (tmp_path / "t001.pt.partial").symlink_to("/dev/full")
     outcome = run(Toy(), TrialOptions(caps=False, checkpoints=tmp_path, checkpoint_seconds=0), epochs=1)[-2]
     assert outcome.status == "completed"
     unread, unwritten = outcome.error.split("; ")

@@ -12,9 +12,10 @@ import pytest
 
 from tests.support.attempts import attempt
 from tuner.errors import InputError
-from tuner.records import journal
+from tuner.machine import atomic_files
+from tuner.machine.atomic_files import replace_file
 from tuner.records.attempts import Attempt
-from tuner.records.journal import Journal, read_attempts, replace_file
+from tuner.records.journal import Journal, read_attempts
 
 # Holds the journal's lock, with a child of its own, until it is killed.
 HOLDER = """
@@ -62,7 +63,7 @@ def fail_after(monkeypatch: pytest.MonkeyPatch, written: int) -> None:
         os.write(file.fileno(), content[:written])  # type: ignore[attr-defined]
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(journal, "write_through", full)
+    monkeypatch.setattr(atomic_files, "write_through", full)
 
 
 def test_a_line_is_there_for_any_reader_the_moment_it_is_appended(attempts: Journal, path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tuner.errors import ExecutionError, InputError
-from tuner.records import journal
+from tuner.machine import atomic_files
 from tuner.records.attempts import Attempt
 from tuner.records.journal import read_attempts
 from tuner.records.study_folder import StudyFolder, check_empty
@@ -54,12 +54,12 @@ class Killed(BaseException):
 
 
 def kill_at(monkeypatch: pytest.MonkeyPatch, function: str) -> None:
-    """The process ends as it is about to call this function of the journal's module."""
+    """The process ends as it is about to call this function of ``atomic_files``."""
 
     def killed(*_: object) -> None:
         raise Killed
 
-    monkeypatch.setattr(journal, function, killed)
+    monkeypatch.setattr(atomic_files, function, killed)
 
 
 def never() -> bytes:
@@ -136,7 +136,7 @@ def test_a_disk_that_fails_is_one_clear_error(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(journal, "write_through", full)
+        patch.setattr(atomic_files, "write_through", full)
         with pytest.raises(ExecutionError, match="can no longer be written: No space left"):
             study.record(outcome(gpu_16gb, 1, val_loss=0.5), ESTIMATE, lambda: b"")
     assert names(study.path) == {"attempts.jsonl", "study.json"}

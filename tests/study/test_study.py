@@ -292,7 +292,7 @@ def test_a_row_says_that_an_ending_study_could_not_write_its_trials_checkpoint(t
         def open(self, tasks: Tasks, plan: Plan, checkpoints: Path | None) -> None:
             super().open(tasks, plan, checkpoints)
             assert checkpoints
-            (checkpoints / "t002.partial").symlink_to("/dev/full")
+            (checkpoints / "t002.pt.partial").symlink_to("/dev/full")
 
     with pytest.raises(KeyboardInterrupt):
         study(tmp_path / "out", {"name": "a"}, {"name": "b"}, executor=Full, max_workers=1)

@@ -19,6 +19,7 @@ from itertools import combinations
 from pathlib import Path
 
 from tuner.errors import InputError
+from tuner.machine.atomic_files import replacing
 from tuner.trial import MB, MemoryEstimate
 
 FILE = "calibration.json"
@@ -188,9 +189,8 @@ def _distinct(samples: Sequence[Sample]) -> list[Sample]:
 
 def _write(path: Path, content: Mapping[str, Sequence[Sample]]) -> None:
     listed = {key: [[s.exact_bytes, s.activation_bytes, s.peak_bytes] for s in kept] for key, kept in content.items()}
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(listed, indent=1))
-    partial.replace(path)
+    with replacing(path) as partial:
+        partial.write_text(json.dumps(listed, indent=1))
 
 
 def _path(folder: Path | None) -> Path:

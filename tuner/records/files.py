@@ -20,7 +20,6 @@ PRUNE = ".prune"  # ends the name of a file among the checkpoints that asks a ru
 EPOCHS = "epochs.jsonl"
 TRACEBACKS = "tracebacks.log"
 TRAIN = "train.json"  # in the place of study.json, in the folder of a model that was trained again
-PARTIAL = ".partial"  # ends the name of a file that is being written
 
 
 def best_name(workload: str) -> str:

@@ -5,19 +5,17 @@ Everything that tuner writes into a study's folder passes through ``write_throug
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import io
 import json
 import os
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.errors import InputError
+from tuner.machine import atomic_files
 from tuner.records.attempts import BEFORE_METRICS, Attempt, parse_attempt
-from tuner.records.files import PARTIAL
 
 NUMBERED = 8  # so many damaged lines are named by their numbers
 
@@ -40,7 +38,7 @@ class Journal:
         self._path = path
         self._file = _open_locked(path)
         try:
-            sync_folder(path.parent)
+            atomic_files.sync_folder(path.parent)
             content = self._file.readall()
             self.rows, self._damaged = _parse(content, path)
         except BaseException:
@@ -59,13 +57,13 @@ class Journal:
         if not self._damaged:
             return []
         aside = self._path.with_name(f"{self._path.name}.corrupt")
-        append_file(aside, b"".join(line.content.rstrip(b"\n") + b"\n" for line in self._damaged))
+        atomic_files.append_file(aside, b"".join(line.content.rstrip(b"\n") + b"\n" for line in self._damaged))
         for line in reversed(self._damaged):
             if line.start + len(line.content) == self._end:
                 self._cut(line.start)
             else:  # written over in place: a new file under the same name would not be the one that is locked
                 self._file.seek(line.start)
-                write_through(self._file, b" " * (len(line.content) - 1))
+                atomic_files.write_through(self._file, b" " * (len(line.content) - 1))
         notes = [f"{self._path}: line {line.number} is not whole; moved to {aside.name}" for line in self._damaged]
         self._damaged = []
         return notes
@@ -79,7 +77,7 @@ class Journal:
         line = (json.dumps(row.to_line()) + "\n").encode()
         self._file.seek(self._end)
         try:
-            write_through(self._file, line)
+            atomic_files.write_through(self._file, line)
         except OSError:
             self._cut(self._end)
             raise
@@ -129,68 +127,6 @@ def read_attempts(
             "which sets them aside"
         )
     return rows, [f"{path}: {_not_whole(damaged)}; left out"] if damaged else []
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Writes a file as a whole: readers see the old content or the new one, never a part.
-
-    Raises:
-        OSError: it cannot be written; the old content is still there, and nothing else.
-    """
-    partial = path.with_name(path.name + PARTIAL)
-    write_file(partial, content)
-    try:
-        move(partial, path)
-    except OSError:
-        _discard(partial)
-        raise
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Writes a file that nobody looks for before it is whole; if it cannot be written it is not left behind.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    try:
-        with path.open("wb", buffering=0) as file:
-            write_through(file, content)
-        sync_folder(path.parent)
-    except OSError:
-        _discard(path)
-        raise
-
-
-def append_file(path: Path, content: bytes) -> None:
-    """Adds to the end of a file.
-
-    Raises:
-        OSError: it cannot be written; a part may have been.
-    """
-    with path.open("ab", buffering=0) as file:
-        write_through(file, content)
-
-
-def write_through(file: io.FileIO, content: bytes) -> None:
-    """Writes all of the content where the file stands, and waits until the disk has it.
-
-    Raises:
-        OSError: it cannot be written; a part may have been.
-    """
-    left = memoryview(content)
-    while left:
-        left = left[file.write(left) :]
-    os.fsync(file.fileno())
-
-
-def move(source: Path, target: Path) -> None:
-    """Gives a whole file its lasting name, in the same folder, and waits until the disk has it.
-
-    Raises:
-        OSError: it cannot be renamed.
-    """
-    source.replace(target)
-    sync_folder(target.parent)
 
 
 @dataclass(frozen=True)
@@ -249,20 +185,3 @@ def _open_locked(path: Path) -> io.FileIO:
         file.close()
         raise
     return file
-
-
-def sync_folder(path: Path) -> None:
-    """Waits until the disk has the names in a folder."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # some file systems have no such thing for folders
-            raise
-    finally:
-        os.close(descriptor)
-
-
-def _discard(path: Path) -> None:
-    with suppress(OSError):  # another error is on its way
-        path.unlink(missing_ok=True)

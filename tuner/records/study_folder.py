@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Self
 
 from tuner.errors import ExecutionError, InputError, ParameterError, option
-from tuner.records import journal
+from tuner.machine import atomic_files
+from tuner.machine.atomic_files import PARTIAL
 from tuner.records.attempts import NOT_KEPT, Attempt, Times, to_csv
-from tuner.records.files import ATTEMPTS, BEST, CHECKPOINTS, PARTIAL, PRUNE, RESULTS, STUDY, TRACEBACKS, best_name
+from tuner.records.files import ATTEMPTS, BEST, CHECKPOINTS, PRUNE, RESULTS, STUDY, TRACEBACKS, best_name
 from tuner.records.journal import Journal
 from tuner.records.study_record import StudyRecord, read_study
 from tuner.trial import MemoryEstimate, Outcome, Status
@@ -109,7 +110,7 @@ class StudyFolder:
         for workload in self._metrics:
             for staged in self.path.glob(f"{self._best_path(workload).name}.*"):
                 if staged in best:
-                    journal.move(staged, best[staged])
+                    atomic_files.move(staged, best[staged])
                 else:
                     staged.unlink()
         for row in self._rows.values():
@@ -143,7 +144,7 @@ class StudyFolder:
             finally:  # the line counts for more than the text behind it
                 self._append(row, staged)
             if staged:
-                journal.move(staged, self._best_path(row.workload))
+                atomic_files.move(staged, self._best_path(row.workload))
                 self._best[row.workload] = self._value(row)
             self._drop_checkpoint(row)
             if time.monotonic() >= self._csv_due:
@@ -157,7 +158,7 @@ class StudyFolder:
             ExecutionError: it cannot be written.
         """
         with self._writing():
-            journal.replace_file(self.path / STUDY, study.to_json())
+            atomic_files.replace_file(self.path / STUDY, study.to_json())
 
     def attempts(self) -> list[Attempt]:
         """Every line of the journal in order, also those of earlier runs."""
@@ -200,7 +201,7 @@ class StudyFolder:
             return row, None
         staged = self._staged(row)
         try:
-            journal.write_file(staged, weights())
+            atomic_files.write_file(staged, weights())
         except Exception as error:  # whatever it is, the result itself is not lost for it
             return replace(row, error=f"{NOT_KEPT}: {' '.join(str(error).split())[:200]}"), None
         return row, staged
@@ -219,7 +220,7 @@ class StudyFolder:
     def _log(self, outcome: Outcome) -> None:
         if outcome.traceback:
             text = f"== {outcome.trial.trial_id} {outcome.trial.name}\n{outcome.traceback}\n"
-            journal.append_file(self.path / TRACEBACKS, text.encode(errors="replace"))
+            atomic_files.append_file(self.path / TRACEBACKS, text.encode(errors="replace"))
 
     def _append(self, row: Attempt, staged: Path | None) -> None:
         try:
@@ -247,7 +248,7 @@ class StudyFolder:
 
     def _write_csv(self) -> None:
         began = time.monotonic()
-        journal.replace_file(self.path / RESULTS, to_csv(self.rows()).encode(errors="replace"))
+        atomic_files.replace_file(self.path / RESULTS, to_csv(self.rows()).encode(errors="replace"))
         ended = time.monotonic()
         self._csv_due = ended + max(CSV_SECONDS, CSV_PATIENCE * (ended - began))
 

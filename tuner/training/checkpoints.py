@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tuner.errors import TunerError
+from tuner.machine.atomic_files import replacing
 from tuner.machine.caps import is_out_of_memory
 from tuner.trial import ACCUMULATION, CHECKPOINTING, OFFLOADING, Trial
 
@@ -117,14 +118,8 @@ class Checkpoint:
 
 
 def _write(path: Path, content: Mapping[str, object]) -> None:
-    partial = path.with_suffix(".partial")
-    try:
-        with partial.open("wb") as file:
-            torch.save(content, file)
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    with replacing(path) as partial, partial.open("wb") as file:
+        torch.save(content, file)
 
 
 def _reason(error: BaseException | None) -> str:

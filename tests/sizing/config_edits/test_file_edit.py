@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from tuner.errors import ExecutionError, InputError
-from tuner.records import journal
+from tuner.machine import atomic_files
 from tuner.sizing.config_edits.file_edit import ValueChange, apply_edits, edit_file, held
 
 # Files as people have them: each value that is to change stands between « and ».
@@ -337,14 +337,14 @@ def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
             raise OSError(28, "No space left on device", "here")
         file.write(content)
 
-    monkeypatch.setattr(journal, "write_through", full)
+    monkeypatch.setattr(atomic_files, "write_through", full)
     with pytest.raises(ExecutionError, match="here: cannot be written: No space left on device; nothing is changed"):
         apply_edits([edit_file(path, {"n": 2}) for path in paths])
     assert [path.read_text() for path in paths] == ["n: 1\n"] * 2
     assert not list(tmp_path.glob(".*"))
 
 
-STEPS = ((journal, "write_through"), (os, "link"), (journal, "sync_folder"), (journal, "move"))
+STEPS = ((atomic_files, "write_through"), (os, "link"), (atomic_files, "sync_folder"), (atomic_files, "move"))
 
 
 def die_at(number: int, stage: str) -> None:

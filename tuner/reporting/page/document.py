@@ -7,13 +7,12 @@ import errno
 import hashlib
 import json
 from collections.abc import Sequence
-from contextlib import suppress
 from html import escape
 from importlib import resources
 from pathlib import Path
 from string import Template
 
-from tuner.records.files import PARTIAL
+from tuner.machine.atomic_files import replacing
 from tuner.reporting.figures.style import COLOURS, DARK, FONT
 from tuner.reporting.page.parts import json_block
 from tuner.reporting.page.sections import main_html
@@ -29,14 +28,8 @@ def write_page(study: StudyView, file: Path) -> None:
         OSError: it cannot be written; what was there is still there, and nothing else, also after Ctrl-C.
     """
     check_replaceable(file)
-    partial = file.with_name(file.name + PARTIAL)
-    try:
+    with replacing(file) as partial:
         partial.write_text(page_html(study), encoding="utf-8", errors="replace")
-        partial.replace(file)
-    except BaseException:
-        with suppress(OSError):  # another error is on its way
-            partial.unlink(missing_ok=True)
-        raise
 
 
 def check_replaceable(file: Path) -> None:

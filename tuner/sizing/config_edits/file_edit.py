@@ -14,8 +14,8 @@ from itertools import count
 from pathlib import Path
 
 from tuner.errors import ExecutionError, InputError, option
-from tuner.records import journal
-from tuner.records.files import PARTIAL
+from tuner.machine import atomic_files
+from tuner.machine.atomic_files import PARTIAL
 from tuner.sizing.config_edits.documents import (
     A_VALUE,
     FORMATS,
@@ -122,7 +122,7 @@ def apply_edits(edits: Sequence[FileEdit]) -> list[Path]:
             staged[target] = _stage(target, each.after)
         backups = [_back_up(target, each.before) for target, each in changing.items()]
         for target in changing:
-            journal.move(staged[target], target)
+            atomic_files.move(staged[target], target)
             del staged[target]
     except OSError as error:
         for partial in staged.values():
@@ -152,7 +152,7 @@ def _stage(target: Path, text: str) -> Path:
     try:
         with open(descriptor, "wb", buffering=0) as file:
             os.fchmod(descriptor, target.stat().st_mode & 0o7777)
-            journal.write_through(file, text.encode())
+            atomic_files.write_through(file, text.encode())
     except BaseException:
         path.unlink(missing_ok=True)
         raise
@@ -172,7 +172,7 @@ def _back_up(target: Path, text: str) -> Path:
                 continue
     finally:
         partial.unlink()
-    journal.sync_folder(target.parent)
+    atomic_files.sync_folder(target.parent)
     return backup
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tuner.errors import InputError, option
-from tuner.records.journal import replace_file
+from tuner.machine.atomic_files import replace_file
 from tuner.search.configurations import CONFIG_FOLDERS
 from tuner.sizing.choices import Number
 from tuner.trial import ACCUMULATION, GB

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.errors import ExecutionError, InputError, option
-from tuner.records.journal import replace_file
+from tuner.machine.atomic_files import replace_file
 from tuner.records.training_record import TrainingRecord
 from tuner.study.retraining.figures import versions, written_figures
 from tuner.study.retraining.run import Run
