@@ -2,7 +2,7 @@
 
     Configuration ──► Trial ──► MemoryEstimate ──► Placement ──► EpochReport … Outcome
 
-Memory is in bytes, and every name carries its unit. A GB at the edge (options, CSV, printed text) is 2**30 bytes.
+Memory is in bytes, and every name ends with its unit. A GB in options, CSV files and printed text is 2**30 bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal
 
 MB = 2**20
 GB = 2**30
-MOST_GB = 1_000_000  # the upper bound of every option in GB: no device has as much
+MOST_GB = 1_000_000  # the upper bound of every option in GB
 
 ConfigValue = int | float | str
 Config = Mapping[str, ConfigValue]  # the values of hyperparameters, by key
@@ -22,9 +22,9 @@ Phase = Literal["", "start", "first step", "training", "evaluation"]
 Lost = Literal["", "worker", "node"]
 SUCCESSFUL: tuple[Status, ...] = ("completed", "pruned")
 
-AUTO = "auto"  # a batch size that is to be chosen: as large as the trial's share of a device allows
+AUTO = "auto"  # a batch size that tuner chooses: the largest for which a trial fits into its memory share
 UNNAMED = "default"  # the name of a configuration that sets nothing
-# Keys of a configuration. All are optional: a configuration has them only where they differ from the default.
+# Optional keys of a configuration, which has them only if they differ from the default.
 ACCUMULATION = "accumulation"  # micro-batches in an optimizer step
 CHECKPOINTING = "gradient_checkpointing"  # 1 recomputes activations in backward instead of keeping them
 MAX_BATCH = "max_batch_size"  # the largest batch that ``AUTO`` may become
@@ -33,17 +33,17 @@ OFFLOADING = "offload_teacher_to_cpu"  # 1 keeps modules that are never trained 
 
 @dataclass(frozen=True)
 class Device:
-    """A piece of memory that trials share: one GPU, or one machine's RAM."""
+    """Memory that trials share: one GPU, or one machine's RAM."""
 
     node_id: str  # Ray's id of its node; empty on the machine that tuner runs on
     kind: Literal["cuda", "cpu"]  # "cpu" for a machine's RAM
     index: int  # the GPU's ordinal on its own machine; 0 for RAM
     name: str
-    total_bytes: int  # its memory, or the part that the process's cgroup may use
-    free_bytes: int  # memory that no process held when the device was looked at
+    total_bytes: int  # its memory, within the limit of the process's cgroup
+    free_bytes: int  # the memory that no process held when the device was detected
     cores: int  # CPU cores that its trials share; 0 if unknown
     uuid: str = ""  # the GPU's UUID, by which a process is pinned to it; empty for RAM
-    host: str = ""  # the node's name for people; empty on the machine that tuner runs on
+    host: str = ""  # the node's displayed name; empty on the machine that tuner runs on
 
     @property
     def label(self) -> str:
@@ -54,7 +54,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Configuration:
-    """One named point of a search space: every hyperparameter of its workload has a value."""
+    """A named point of a search space, with a value for every hyperparameter of its workload."""
 
     name: str
     values: Config
@@ -62,7 +62,7 @@ class Configuration:
 
 @dataclass(frozen=True)
 class Trial:
-    """One configuration that is trained with one seed; a retry is the same trial with a higher ``attempt``."""
+    """A configuration that is trained with one seed. A retry is the same trial with a higher ``attempt``."""
 
     trial_id: str
     workload: str
@@ -73,7 +73,7 @@ class Trial:
 
     @property
     def epochs(self) -> int:
-        """The number of epochs that its configuration asks for."""
+        """The number of epochs in its configuration."""
         return int(self.config["epochs"])
 
     @property
@@ -83,17 +83,17 @@ class Trial:
 
 
 def is_auto(config: Config) -> bool:
-    """Whether a configuration's batch size is still to be chosen."""
+    """Whether a configuration's batch size is ``AUTO``."""
     return AUTO in config.values()
 
 
 def with_batch(config: Config, batch_size: int) -> dict[str, ConfigValue]:
-    """The configuration with this batch size in the place of ``AUTO``."""
+    """The configuration with this batch size instead of ``AUTO``."""
     return {key: batch_size if value == AUTO else value for key, value in config.items()}
 
 
 def title(workload: str, name: str, *, several: bool, seed: int | None = None) -> str:
-    """The name of a configuration in texts: with its workload if there are several, and with a seed if given."""
+    """The displayed name of a configuration, with its workload if there are several, and with any seed."""
     full_name = f"{workload}/{name}" if several else name
     return full_name if seed is None else f"{full_name} (seed {seed})"
 
@@ -107,35 +107,35 @@ class MemoryEstimate:
     parameter_bytes: int = 0  # the model's parameters
     gradient_bytes: int = 0  # one gradient for each trained parameter
     optimizer_bytes: int = 0  # the optimizer's state, such as Adam's two moments
-    activation_bytes: int = 0  # what forward keeps for backward, and the temporaries at the peak
-    logits_bytes: int = 0  # a transformer's scores of every token in the vocabulary, with the loss's copies of them
+    activation_bytes: int = 0  # the tensors that forward keeps for backward, and the temporaries at the peak
+    logits_bytes: int = 0  # a transformer's scores of every token in the vocabulary, and the loss's copies of them
     data_bytes: int = 0  # buffers and the largest batch: features, graph, targets
     workspace_bytes: int = 0  # scratch memory of libraries, such as cuBLAS
-    fragmentation_bytes: int = 0  # what the caching allocator reserves beyond the allocated bytes at the peak
+    fragmentation_bytes: int = 0  # the bytes that the caching allocator reserves beyond the allocated peak
     heap_bytes: int = 0  # an allowance for freed CPU tensors that the C library's heap keeps
-    context_bytes: int = 0  # what a process takes before its first tensor: CUDA context, or interpreter and libraries
-    margin: float = 0.0  # the share that is added to the reserved bytes for safety
-    headroom_bytes: int = 0  # what calibration adds for errors that do not grow with size
-    note: str = ""  # why the estimator is not the one that was asked for; empty if it is
+    context_bytes: int = 0  # a process's memory before its first tensor: CUDA context, or interpreter and libraries
+    margin: float = 0.0  # the fraction of the reserved bytes that is added for safety
+    headroom_bytes: int = 0  # calibration's allowance for errors that do not grow with size
+    note: str = ""  # why another estimator than the requested one was used; empty if it was not
 
     @classmethod
     def given(cls, gb: float) -> MemoryEstimate:
-        """A footprint that the user gave; it counts as it is, without a margin."""
+        """The user's own footprint, to which no margin is added."""
         return cls("given", context_bytes=int(gb * GB))
 
     @property
     def is_given(self) -> bool:
-        """Whether the user gave it, so that it says nothing of what a trial takes."""
+        """Whether it is the user's own footprint and not an estimate."""
         return self.method == "given"
 
     @property
     def total_bytes(self) -> int:
-        """The sum of all parts: what the trial's process takes from its device."""
+        """The sum of all parts: the memory of the trial's process on its device."""
         return sum(self.parts().values())
 
     @property
     def reserved_bytes(self) -> int:
-        """All parts except the context: what the allocator takes."""
+        """All parts except the context: the memory that the allocator reserves."""
         return self.total_bytes - self.context_bytes
 
     def parts(self) -> dict[str, int]:
@@ -161,7 +161,7 @@ class MemoryEstimate:
 
 @dataclass(frozen=True)
 class History:
-    """The number of a trial's attempts that have ended in each of the ways that allow a retry."""
+    """The number of a trial's ended attempts, for each way of ending that allows a retry."""
 
     out_of_memory: int = 0
     lost_workers: int = 0
@@ -170,7 +170,7 @@ class History:
 
 @dataclass(frozen=True)
 class Request:
-    """A trial that waits for a place; ``need_bytes`` will be reserved for it, its context included."""
+    """A trial in the queue. ``need_bytes`` will be reserved for it, including its context."""
 
     trial: Trial
     estimate: MemoryEstimate
@@ -180,13 +180,13 @@ class Request:
 
 @dataclass(frozen=True)
 class Placement:
-    """A trial on its device, with the share of the device that is reserved for it."""
+    """A trial on its device, with its memory share."""
 
     trial: Trial
     estimate: MemoryEstimate
     device: Device
-    fraction: float  # its share (0 to 1] of the memory that trials divide on the device; mirrors ``limit_bytes``
-    limit_bytes: int  # the memory that is reserved for it. The trial's cap is this less the worker's context.
+    fraction: float  # ``limit_bytes`` as a fraction in (0, 1] of the device's budget
+    limit_bytes: int  # the reserved memory; the trial's cap is this less the worker's context
     threads: int
 
 
@@ -195,8 +195,7 @@ class EpochReport:
     """The report of a running trial after an epoch."""
 
     trial_id: str
-    # Counts from 1. The report at the beginning of training has the epochs that are done already, mostly 0.
-    epoch: int
+    epoch: int  # counts from 1; at the beginning of training the number of epochs already done, mostly 0
     epochs: int
     metrics: Mapping[str, float] = field(default_factory=dict)
     memory_bytes: int | None = None  # the peak of its process so far; None if unknown
@@ -204,7 +203,7 @@ class EpochReport:
 
 @dataclass(frozen=True)
 class DeviceLost:
-    """A device is gone, together with its node: nothing can be placed on it any more."""
+    """A device is lost with its node, so that nothing more can be placed on it."""
 
     device: Device
     reason: str
@@ -212,11 +211,11 @@ class DeviceLost:
 
 @dataclass(frozen=True)
 class AttemptResult:
-    """The part of an attempt's ``Outcome`` that decisions are based on; a line of the journal gives it, too."""
+    """The part of an attempt's ``Outcome`` that decides about retries. It can be read from the journal, too."""
 
     status: Status
     lost: Lost = ""
-    limit_bytes: int = 0  # the memory that was reserved for the attempt; 0 if it had no place
+    limit_bytes: int = 0  # the memory that was reserved for the attempt; 0 if it was never placed
     peak_bytes: int | None = None  # the peak of its process; None if unknown
 
 
@@ -227,20 +226,19 @@ class Outcome:
     trial: Trial
     status: Status
     placement: Placement | None = None  # where it ran; None if it was never placed
-    # The final metrics by name; empty unless training got that far.
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)  # the final metrics by name, if training got that far
     epochs: int = 0
     seconds: float = 0.0  # wall time from the placement to the end
     peak_bytes: int | None = None  # the peak of its process on its device; None if it could not be measured
-    error: str = ""  # why it is not completed, in one line
-    traceback: str = ""  # the full text behind ``error``, for the study's folder
-    phase: Phase = ""  # in which it failed
-    lost: Lost = ""  # what died during the attempt through no exception of the trial: its worker or the whole node
-    reusable: bool = True  # whether its worker is clean, so that another trial may run in it
+    error: str = ""  # why the attempt was not completed, in one line
+    traceback: str = ""  # the full traceback of ``error``, for the study's folder
+    phase: Phase = ""  # the phase in which the attempt failed
+    lost: Lost = ""  # whether its worker or the whole node died without an exception of the trial
+    reusable: bool = True  # whether another trial may run in its worker
 
     @property
     def result(self) -> AttemptResult:
-        """The part that decisions are based on."""
+        """The part that decides about retries."""
         limit = self.placement.limit_bytes if self.placement else 0
         return AttemptResult(self.status, self.lost, limit, self.peak_bytes)
 
@@ -250,12 +248,12 @@ class Hyperparameter:
     """A number that a workload accepts under one key of a configuration.
 
     Attributes:
-        default: the value where a configuration has none; only values of its type are accepted.
-        low: the smallest value that is accepted.
-        high: the largest.
-        doc: one phrase for people.
-        optional: a configuration has it only where it differs from the default.
-        auto: ``AUTO`` is accepted, too.
+        default: the value if a configuration has none. Only values of its type are accepted.
+        low: the smallest accepted value.
+        high: the largest accepted value.
+        doc: a short description.
+        optional: whether configurations have the key only if the value differs from the default.
+        auto: whether ``AUTO`` is accepted, too.
     """
 
     default: int | float
@@ -267,13 +265,13 @@ class Hyperparameter:
 
     @property
     def is_switch(self) -> bool:
-        """Whether it is on or off, so that ``true`` and ``false`` are accepted, too."""
+        """Whether it is 0 or 1, so that ``true`` and ``false`` are accepted, too."""
         return isinstance(self.default, int) and (self.low, self.high) == (0, 1)
 
 
 @dataclass(frozen=True)
 class TextHyperparameter:
-    """The same for text, which must be one of ``choices`` if there are any."""
+    """A text that a workload accepts under one key of a configuration; one of ``choices`` if there are any."""
 
     default: str
     doc: str = ""
@@ -288,10 +286,8 @@ AnyHyperparameter = Hyperparameter | TextHyperparameter
 LOOP_OPTIONS: Mapping[str, Hyperparameter] = {
     ACCUMULATION: Hyperparameter(1, 1, 1_000_000, "micro-batches of a batch", optional=True),
     "amp": Hyperparameter(0, 0, 1, "1 trains in bfloat16 where autocast does", optional=True),
-    "clear_cache_every_n": Hyperparameter(
-        0, 0, 1_000_000_000, "steps after which a GPU's cached memory is given back; 0 for never", optional=True
-    ),
-    CHECKPOINTING: Hyperparameter(0, 0, 1, "1 recomputes activations in backward, to keep fewer", optional=True),
-    MAX_BATCH: Hyperparameter(0, 0, 1_000_000_000, "the largest size of an auto batch; 0 for any", optional=True),
-    OFFLOADING: Hyperparameter(0, 0, 1, "1 keeps a GPU free of modules that are never trained", optional=True),
+    "clear_cache_every_n": Hyperparameter(0, 0, 1_000_000_000, "steps between clearing a GPU's cache", optional=True),
+    CHECKPOINTING: Hyperparameter(0, 0, 1, "1 recomputes activations in backward to save memory", optional=True),
+    MAX_BATCH: Hyperparameter(0, 0, 1_000_000_000, "the largest auto batch size; 0 for no limit", optional=True),
+    OFFLOADING: Hyperparameter(0, 0, 1, "1 keeps modules that are never trained off the GPU", optional=True),
 }

@@ -200,7 +200,7 @@ def test_a_trial_interrupted_after_any_epoch_ends_as_if_it_had_not_been(
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        ({"lr": 0.5}, ("checkpoint t001.pt not used: it is of another training",)),
+        ({"lr": 0.5}, ("checkpoint t001.pt not used: it belongs to another training",)),
         ({ACCUMULATION: 2}, ()),
     ],
 )

@@ -1,1 +1,1 @@
-"""What memory a machine has, what a process took of it, and what it may take."""
+"""The memory of a machine: how much there is, how much a process took, and how much it may take."""

@@ -1,7 +1,7 @@
-"""Caps the memory that a process may take of its device, so that a trial fails alone and not its neighbours.
+"""Caps the memory that a trial may take, so that a trial that takes too much does not harm its neighbours.
 
-CUDA: the caching allocator's share of its device. CPU, on Linux: the soft limit on the process's private writable
-memory (``RLIMIT_DATA``), which every thread of it shares.
+On CUDA the cap is the caching allocator's fraction of the device. On a CPU under Linux it is the soft limit of the
+process's private writable memory (``RLIMIT_DATA``).
 """
 
 from __future__ import annotations
@@ -15,44 +15,40 @@ from pathlib import Path
 from tuner.trial import MB, Device
 
 STATUS = Path("/proc/self/status")
-# A larger block is mapped by itself, and goes back to the system when it is freed. glibc's own threshold
-# grows to 32 MiB as a process runs. One thread, this machine, GraphSAGE on the synthetic data set, against glibc's
-# own settings: with 16 MiB an epoch of 128x3 takes 0.97 times as long (512x2 0.98), and the peak is 67 MiB instead of
-# 101 (512x2 244 instead of 368). With 4 MiB the peak of 512x2 is 196 MiB, but its epochs take 1.3 times as long, as
-# every tensor's pages are new.
+# Larger blocks are mapped separately and go back to the system when they are freed. glibc's default threshold grows
+# to 32 MiB. GraphSAGE on the synthetic data set, one thread, compared with glibc's defaults: 16 MiB lowers the peak
+# of 128x3 from 101 to 67 MiB (512x2: from 368 to 244) and takes 0.97 times the time of an epoch. 4 MiB lowers the
+# peak of 512x2 to 196 MiB, but its epochs take 1.3 times as long because every tensor gets new pages.
 MMAP_THRESHOLD_BYTES = 16 * MB
 TUNABLES = {
-    # For all threads: another arena is 64 MiB of address space that no trial has asked for.
+    # One arena for all threads: each further arena takes 64 MiB of address space.
     "glibc.malloc.arena_max": 1,
     "glibc.malloc.mmap_threshold": MMAP_THRESHOLD_BYTES,
-    # Free memory at the heap's end that is kept: with less, 128x3 spends a tenth of its time in getting it back.
+    # The free memory that the heap keeps at its end. With less, 128x3 spends a tenth of its time on getting it back.
     "glibc.malloc.trim_threshold": 32 * MB,
-    # Small freed blocks in the threads' caches lie all over the heap and keep it from shrinking: with them 50 to
-    # 116 MiB of it stayed after a trial, without them 1 to 61.
+    # The thread caches' small blocks keep the heap from shrinking: 50 to 116 MiB of it stayed after a trial with the
+    # caches, 1 to 61 without them.
     "glibc.malloc.tcache_count": 0,
 }
-# torch raises these as RuntimeError, or in newer releases as children of it that are not OutOfMemoryError.
+# torch raises these as RuntimeError, or in newer releases as subclasses of it that are not OutOfMemoryError.
 OUT_OF_MEMORY = (
     "DefaultCPUAllocator",
     "std::bad_alloc",
     "CUDA out of memory",
     "CUDA error: out of memory",
-    "could not create a primitive",  # oneDNN under a cap: it compiles its kernels as they are needed
+    "could not create a primitive",  # oneDNN, which compiles its kernels when they are needed
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
 )
 
 
 def caps_available(device: Device) -> bool:
-    """Whether this machine can cap a trial on such a device: in RAM only Linux can."""
+    """Whether this machine can cap a trial on this device. Only Linux can cap RAM."""
     return device.kind == "cuda" or STATUS.exists()
 
 
 def worker_environment(device: Device) -> dict[str, str]:
-    """Environment variables that keep a CPU worker's heap as small as its tensors.
-
-    The user's own ``GLIBC_TUNABLES`` come last and win. Other C libraries do not read them.
-    """
+    """Environment variables that keep a CPU worker's heap small under glibc. The user's ``GLIBC_TUNABLES`` win."""
     if device.kind == "cuda":
         return {}
     ours = [f"{name}={value}" for name, value in TUNABLES.items()]
@@ -61,7 +57,7 @@ def worker_environment(device: Device) -> dict[str, str]:
 
 @contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Sets environment variables in this block."""
+    """Sets environment variables in the block."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -76,12 +72,9 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def capped(device: Device, cap_bytes: int, base_bytes: int) -> Iterator[None]:
-    """In this block the process can take no more of its device than its base and the cap.
+    """Limits the process to ``base_bytes + cap_bytes`` of its device in the block, if ``caps_available``.
 
-    Args:
-        device: the process's own; there is no cap if ``caps_available`` is false.
-        cap_bytes: for tensors, and on the CPU for all other memory that the block allocates; above 0.
-        base_bytes: private writable address space from before the block; ignored on CUDA.
+    ``base_bytes`` is the private writable address space before the block; CUDA ignores it.
     """
     if device.kind == "cuda":
         with _capped_cuda(cap_bytes):
@@ -94,7 +87,7 @@ def capped(device: Device, cap_bytes: int, base_bytes: int) -> Iterator[None]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out: by an exception's type or its text, as torch has no type for some, or by its causes."""
+    """Whether memory ran out, by the type or text of an exception or of its causes. Not every case has a type."""
     import torch
 
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):

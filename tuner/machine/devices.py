@@ -1,6 +1,6 @@
-"""The devices of this machine: GPUs as NVML sees them, or RAM within the process's cgroup.
+"""The devices of this machine: its GPUs as NVML reports them, or its RAM within the process's cgroup.
 
-NVML answers in milliseconds, without importing torch and without a CUDA context, and sees what other processes hold.
+NVML needs neither torch nor a CUDA context, and it sees the memory that other processes hold.
 """
 
 from __future__ import annotations
@@ -15,17 +15,16 @@ from tuner.errors import InputError, ParameterError
 from tuner.trial import Device
 
 DeviceChoice = Literal["auto", "cpu", "cuda"]
-# All releases of torch from 2.0 to 2.13 read this name.
+# torch 2.0 to 2.13 reads this name.
 ALLOCATOR_VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
 CGROUP = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
 
 
 def detect_devices(choice: DeviceChoice = "auto") -> tuple[Device, ...]:
-    """The devices for trials: the visible GPUs for "cuda", this machine's RAM for "cpu", GPUs if any for "auto".
+    """The devices for trials: the visible GPUs for "cuda", RAM for "cpu". "auto" chooses GPUs if there are any.
 
-    Raises:
-        InputError: GPUs were asked for, and there are none.
+    Raises ``InputError`` if the choice is "cuda" and there is no GPU.
     """
     if choice not in ("auto", "cpu", "cuda"):
         raise InputError(f"unknown device {choice!r}: choose auto, cpu or cuda")
@@ -42,29 +41,28 @@ def detect_devices(choice: DeviceChoice = "auto") -> tuple[Device, ...]:
 
 
 def torch_has_cuda() -> bool:
-    """Whether the installed torch can be a CUDA build, by its version and without importing it."""
+    """Whether the installed torch can be a CUDA build. Only its version is read; torch is not imported."""
     return not metadata.version("torch").endswith("+cpu")
 
 
 def pin(device: Device) -> None:
-    """Makes a GPU the only one that this process sees, as ``cuda:0``. Call it before torch asks CUDA."""
+    """Makes a GPU the only one that this process sees, as ``cuda:0``. Call it before torch initializes CUDA."""
     if device.kind == "cuda":
         os.environ["CUDA_VISIBLE_DEVICES"] = device.uuid
 
 
 def allocator_environment(expandable_segments: bool) -> dict[str, str]:
-    """Environment variables that set this option of the CUDA allocator beside those of the user."""
+    """Environment variables that add ``expandable_segments`` to the user's options of the CUDA allocator."""
     if not expandable_segments:
         return {}
-    given = os.environ.get(ALLOCATOR_VARIABLE, "")
-    return {ALLOCATOR_VARIABLE: ",".join(filter(None, [given, "expandable_segments:True"]))}
+    users = os.environ.get(ALLOCATOR_VARIABLE, "")
+    return {ALLOCATOR_VARIABLE: ",".join(filter(None, [users, "expandable_segments:True"]))}
 
 
 def cuda_devices() -> tuple[Device, ...]:
-    """The GPUs that ``CUDA_VISIBLE_DEVICES`` leaves visible; empty without an NVIDIA driver.
+    """The GPUs that are visible under ``CUDA_VISIBLE_DEVICES``; empty without an NVIDIA driver.
 
-    Raises:
-        InputError: the variable names a MIG instance.
+    Raises ``InputError`` if the variable names a MIG instance.
     """
     import pynvml
 
@@ -83,7 +81,7 @@ def cuda_devices() -> tuple[Device, ...]:
 
 
 def ram_device() -> Device:
-    """This machine's RAM, limited to what the process's cgroup may use."""
+    """This machine's RAM, within the limit of the process's cgroup."""
     import psutil
 
     memory = psutil.virtual_memory()
@@ -95,11 +93,10 @@ def ram_device() -> Device:
 
 
 def cgroup_memory(root: Path = CGROUP, membership: Path = MEMBERSHIP) -> tuple[int | None, int]:
-    """The tightest memory limit above this process (None without one) and the bytes that are used under it.
+    """The lowest memory limit of this process's cgroups (None without one), and the bytes used under it.
 
-    Reads cgroup v2 (``memory.max``) and v1 (``memory/memory.limit_in_bytes``) from the process's own group up to the
-    root, as a batch system or a container runtime may limit any of them. Page cache that the kernel can drop does not
-    count as used.
+    Reads cgroup v2 (``memory.max``) and v1 (``memory/memory.limit_in_bytes``) from the process's group up to the
+    root, since each of them may have a limit. Page cache that the kernel can drop is not counted.
     """
     tightest: tuple[int | None, int] = (None, 0)
     for version, limit_name, used_name, cache_key in (
@@ -126,7 +123,7 @@ def _group_folders(root: Path, controller: str, membership: Path) -> list[Path]:
 
 
 def available_cores(root: Path = CGROUP, membership: Path = MEMBERSHIP) -> int:
-    """CPU cores that this process may use: its affinity mask, within its cgroup's CPU quota; at least 1."""
+    """The CPU cores that this process may use by its affinity mask and its cgroups' CPU quota; at least 1."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for folder in _group_folders(root, "", membership):
         quota, _, period = _read(folder / "cpu.max").partition(" ")
@@ -139,14 +136,14 @@ def available_cores(root: Path = CGROUP, membership: Path = MEMBERSHIP) -> int:
 
 
 def _processor() -> str:
-    """The processor's model if Linux reports it, else its architecture."""
+    """The processor's model if Linux reports it; otherwise its architecture."""
     lines = _read(Path("/proc/cpuinfo")).splitlines()
     model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
     return model or platform.processor() or platform.machine()
 
 
 def _visible(uuids: list[str], variable: str | None) -> list[int]:
-    """Ordinals of the GPUs that ``CUDA_VISIBLE_DEVICES`` names; as in CUDA, the first unknown one ends the list."""
+    """The ordinals of the GPUs in ``CUDA_VISIBLE_DEVICES``. As in CUDA, the first unknown name ends the list."""
     if variable is None:
         return list(range(len(uuids)))
     if "MIG-" in variable:
@@ -169,7 +166,7 @@ def _cuda_device(index: int, handle: object, uuid: str, cores: int) -> Device:
 
 
 def nvml_text(value: str | bytes) -> str:
-    """A text of NVML, which older versions give as bytes."""
+    """A text from NVML, which older versions return as bytes."""
     return value.decode() if isinstance(value, bytes) else value
 
 

@@ -1,4 +1,4 @@
-"""Signals such as Ctrl-C end a study between two events, never in the middle of writing one."""
+"""Lets signals such as Ctrl-C end a study between two events, never while one is being written."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 
-# Ctrl-C; a batch system's time limit; a terminal that is closed.
+# Ctrl-C, a batch system's time limit, and a closed terminal.
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-IMPORT_SECONDS = 0.05  # between two looks whether a module that was being imported as a signal came is complete
-INSISTED = 3  # signals that end a study at once, wherever it hangs
+IMPORT_SECONDS = 0.05  # how often to check whether an import has finished that a signal found under way
+INSISTED = 3  # the number of signals that end a study at once
 
 
 class TimeLimitReached(Exception):
-    """The time limit of the user is over."""
+    """The user's time limit is over."""
 
 
 class Interrupt:
-    """Remembers ``signals``, the number of times that an end was requested, and the user's time limit."""
+    """Counts the signals that requested an end, and knows the user's time limit."""
 
     def __init__(self, time_limit_seconds: float | None = None) -> None:
-        self.signals = 0
+        self.signals = 0  # the number of requests
         self._deadline = math.inf if time_limit_seconds is None else time.monotonic() + time_limit_seconds
 
     @property
@@ -35,18 +35,16 @@ class Interrupt:
         return self.signals > 0
 
     def check(self) -> None:
-        """Called between events, where nothing is half done.
+        """Raises KeyboardInterrupt if an end was requested, and TimeLimitReached if the time is over.
 
-        Raises:
-            KeyboardInterrupt: an end was requested.
-            TimeLimitReached: the time is over.
+        It is called between events.
         """
         self.check_signals()
         if time.monotonic() >= self._deadline:
             raise TimeLimitReached
 
     def check_signals(self) -> None:
-        """Raises KeyboardInterrupt if an end was requested, whatever the time."""
+        """Raises KeyboardInterrupt if an end was requested. The time limit is ignored."""
         if self.requested:
             raise KeyboardInterrupt
 
@@ -55,28 +53,27 @@ class Interrupt:
         return max(0.0, min(most, self._deadline - time.monotonic()))
 
     def remember(self, number: int = signal.SIGINT, frame: FrameType | None = None) -> None:
-        """Handles a signal: counts it; raises KeyboardInterrupt if the user insists."""
+        """Handles a signal: counts it, and raises KeyboardInterrupt if the user insists."""
         self.signals += 1
         if self.signals >= INSISTED:
             raise KeyboardInterrupt
 
 
 class Immediate(Interrupt):
-    """Ends a block that can be interrupted at any moment without waiting.
+    """Ends a block at once. An import that is under way is completed first.
 
-    An import is completed first: many modules, torch among them, cannot be imported again in the same process, which
-    may be a notebook's.
+    Many modules, such as torch, cannot be imported again in the same process, which may be a notebook's.
     """
 
     def __init__(self, time_limit_seconds: float | None = None) -> None:
         super().__init__(time_limit_seconds)
         self._armed = False
-        self._imports = 0  # under way around the block
+        self._imports = 0  # imports that are under way around the block
         self._reminded = False
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """In this block a signal raises KeyboardInterrupt at once; an earlier one does so at its start."""
+        """A signal raises KeyboardInterrupt at once in the block. An earlier signal does so at its start."""
         self.check_signals()
         self._imports = _imports(sys._getframe())
         self._armed = True
@@ -86,7 +83,7 @@ class Immediate(Interrupt):
             self._armed = False
 
     def remember(self, number: int = signal.SIGINT, frame: FrameType | None = None) -> None:
-        """Handles a signal."""
+        """Handles a signal: ends the block, or waits for an import to end."""
         if self._reminded:
             self._reminded = False
         else:
@@ -98,7 +95,7 @@ class Immediate(Interrupt):
             timer.daemon = True
             timer.start()
             return
-        self._armed = False  # a second signal must not interrupt what the first one began
+        self._armed = False  # a second signal must not interrupt the work of the first one
         raise KeyboardInterrupt
 
     def _remind(self, number: int) -> None:
@@ -112,7 +109,7 @@ class Immediate(Interrupt):
 
 
 def _imports(frame: FrameType | None) -> int:
-    """The number of frames, from this one on, of Python's import of modules."""
+    """The number of frames of Python's import system on the stack."""
     number = 0
     while frame:
         number += frame.f_code.co_filename.startswith("<frozen importlib._bootstrap")
@@ -122,9 +119,9 @@ def _imports(frame: FrameType | None) -> int:
 
 @contextmanager
 def orderly(interrupt: Interrupt) -> Iterator[None]:
-    """In this block signals only request an end from ``interrupt``; this has no effect outside the main thread.
+    """Signals in the block only request an end from ``interrupt``. Outside the main thread nothing changes.
 
-    A signal that was ignored before, as under ``nohup``, stays ignored.
+    A signal that was ignored before, for example under ``nohup``, stays ignored.
     """
     if not _in_main_thread():
         yield
@@ -139,9 +136,9 @@ def orderly(interrupt: Interrupt) -> Iterator[None]:
 
 
 def take_back() -> None:
-    """Installs Python's signal handlers again after a library in C has installed its own.
+    """Installs Python's signal handlers again after a C library has replaced them.
 
-    Ray's handler of SIGTERM calls the one before it, and ends the process three seconds later.
+    Ray's handler of SIGTERM calls the previous one and ends the process three seconds later.
     """
     if _in_main_thread():
         for number in SIGNALS:
@@ -151,5 +148,5 @@ def take_back() -> None:
 
 
 def _in_main_thread() -> bool:
-    """Whether this is the main thread: Python allows signal handlers nowhere else."""
+    """Whether this is the main thread, the only one in which Python allows signal handlers."""
     return threading.current_thread() is threading.main_thread()

@@ -1,7 +1,7 @@
-"""Measures how much memory of its device a process has taken, on GPU and CPU.
+"""Measures the peak memory of a process on its device.
 
-GPU: the caching allocator's reserved peak plus the CUDA context. CPU: the resident peak above what the worker
-held before the trial, plus the worker's own base (interpreter and libraries), which is the CPU's context.
+On a GPU it is the caching allocator's reserved peak plus the CUDA context. On a CPU it is the growth of resident
+memory during the trial, plus the worker's base (interpreter and libraries), which counts as the CPU's context.
 """
 
 from __future__ import annotations
@@ -18,21 +18,16 @@ from tuner.trial import Device
 
 STATUS = Path("/proc/self/status")
 CLEAR_REFS = Path("/proc/self/clear_refs")
-RESET_PEAK = "5"  # proc(5): writing 5 sets VmHWM back to the current resident size
+RESET_PEAK = "5"  # proc(5): writing 5 resets VmHWM to the current resident size
 
 
 class PeakMeter:
-    """Measures one trial after another in a warm worker; made once, before the worker's first trial.
-
-    Attributes:
-        context_bytes: resident bytes after the worker's imports, or its CUDA context.
-        base_bytes: the private writable address space of a CPU worker at ``start``, less what earlier trials have
-            left in it: the trial's cap comes on top. 0 on CUDA and on systems without /proc.
-    """
+    """Measures one trial after another in a worker. It is made before the worker's first trial."""
 
     def __init__(self, device: Device, warm_up: Callable[[], None]) -> None:
-        """Measures the worker's base after ``warm_up``, a first step, so that what is loaded late belongs to it."""
+        """Measures the worker's base after ``warm_up``, a first step, so that libraries loaded late belong to it."""
         self._cuda = device.kind == "cuda"
+        # ``context_bytes``: the CUDA context, or the resident bytes after the worker's imports.
         if self._cuda:
             self.context_bytes = _make_cuda_context(device, warm_up)
         else:
@@ -40,6 +35,8 @@ class PeakMeter:
             _return_free_heap()
             self.context_bytes = _status_bytes("VmRSS") or 0
         self._held_bytes = self._holds_bytes()
+        # A CPU worker's private writable address space at ``start``, less what earlier trials left in it. The trial's
+        # cap is added to it. It is 0 on CUDA and without /proc.
         self.base_bytes = 0
         self._before_bytes = 0
         self._stale_peak_bytes: int | None = None
@@ -52,7 +49,7 @@ class PeakMeter:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         elif STATUS.exists():
-            # The address space as it is now: threads that Ray starts late take 8 MiB of it each, but no memory.
+            # Measured now: each thread that Ray starts late takes 8 MiB of address space, but no memory.
             self.base_bytes = (_status_bytes("VmData") or 0) - self.left_bytes()
             self._before_bytes = _status_bytes("VmRSS") or 0
             try:
@@ -62,9 +59,9 @@ class PeakMeter:
                 self._stale_peak_bytes = _status_bytes("VmHWM")
 
     def left_bytes(self) -> int:
-        """The bytes that trials have left behind: what the worker holds beyond its base after freeing what it can.
+        """The bytes that the worker holds beyond its base after freeing what it can: earlier trials left them.
 
-        On the CPU that is its own resident memory and the free heap that it can fill without asking for more.
+        On the CPU these are its own resident memory and the free part of its heap.
         """
         if self._cuda:
             import torch
@@ -75,7 +72,7 @@ class PeakMeter:
         return max(0, self._holds_bytes() - self._held_bytes)
 
     def peak_bytes(self) -> int | None:
-        """The peak since ``start``; None if the system does not report it (no /proc, or an old peak)."""
+        """The peak since ``start``; None without /proc or if only an older peak is known."""
         if self._cuda:
             import torch
 
@@ -83,7 +80,7 @@ class PeakMeter:
         peak = _status_bytes("VmHWM")
         if peak is None or peak == self._stale_peak_bytes:
             return None
-        # What earlier trials have left resident is part of the worker's base by now.
+        # The memory that earlier trials left resident is now part of the worker's base.
         return max(0, peak - self._before_bytes) + max(self.context_bytes, self._before_bytes)
 
     def _holds_bytes(self) -> int:
@@ -95,19 +92,19 @@ class PeakMeter:
 
 
 def resident_bytes() -> dict[str, int]:
-    """This process's ``resident`` bytes now and at its ``peak``, as far as the system reports them."""
-    found = {"resident": _status_bytes("VmRSS"), "peak": _status_bytes("VmHWM")}
-    return {name: size for name, size in found.items() if size is not None}
+    """This process's ``resident`` bytes now and at its ``peak``, where the system reports them."""
+    sizes = {"resident": _status_bytes("VmRSS"), "peak": _status_bytes("VmHWM")}
+    return {name: size for name, size in sizes.items() if size is not None}
 
 
 def _return_free_heap() -> None:
-    """Makes glibc return freed memory to the system: a heap that it keeps would hide the next trial's first bytes."""
+    """Makes glibc return freed memory to the system; a kept heap would hide the next trial's first bytes."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):  # not in musl or on macOS
         libc.malloc_trim(0)
 
 
-# What mallinfo(3) returns, in its order.
+# The fields of mallinfo(3), in its order.
 MALLINFO = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
 
 
@@ -124,17 +121,17 @@ def _free_heap_bytes() -> int:
     libc = ctypes.CDLL(None)
     for name, structure in (("mallinfo2", _Mallinfo2), ("mallinfo", _Mallinfo)):
         if hasattr(libc, name):
-            ask = libc[name]
-            ask.restype = structure
-            return int(ask().fordblks)
+            mallinfo = libc[name]
+            mallinfo.restype = structure
+            return int(mallinfo().fordblks)
     return 0
 
 
 def _status_bytes(field: str) -> int | None:
     """A field of /proc/self/status in bytes; None without /proc.
 
-    ``VmRSS`` is resident now, ``VmHWM`` was at the peak, ``RssAnon`` is the process's own; ``VmData`` is private and
-    writable, resident or not.
+    ``VmRSS`` is resident memory, ``VmHWM`` its peak, ``RssAnon`` its anonymous part. ``VmData`` is private writable
+    address space.
     """
     try:
         lines = STATUS.read_text().splitlines()
@@ -144,10 +141,10 @@ def _status_bytes(field: str) -> int | None:
 
 
 def _make_cuda_context(device: Device, warm_up: Callable[[], None]) -> int:
-    """Makes this process's CUDA context and returns its bytes, according to NVML's list of processes.
+    """Makes this process's CUDA context and returns its bytes by NVML's list of processes.
 
-    In a container that list has the host's process numbers. Then the growth of the device's used memory counts, and a
-    lock keeps this machine's other workers from making theirs at the same time.
+    In a container that list has the host's process ids. Then the growth of the device's used memory counts, and a
+    lock keeps other workers of this machine from making their contexts at the same time.
     """
     import pynvml
     import torch

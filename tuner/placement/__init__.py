@@ -1,1 +1,1 @@
-"""Which trial gets which share of which device, and what follows an attempt: pure decisions."""
+"""Pure decisions: where a trial runs, its memory share, and whether it is retried."""

@@ -1,8 +1,7 @@
-"""Which trial gets which share of which device: pure decisions, the same in a study and in a plan.
+"""Assigns memory shares of devices to trials. A study and a plan use the same pure decisions.
 
-All safety is added here and nowhere else. A device's budget leaves the buffer alone and is never more than what is
-free. A trial's need is its context, and its tensors with the estimate's margin. The accounts are in bytes; the
-fraction only mirrors them for Ray.
+All safety margins are added here. A device's budget excludes the buffer and never exceeds its free memory. A trial's
+need is its context plus its tensors with the estimate's margin. All accounts are in bytes; the fraction is for Ray.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from tuner.trial import GB, Device, MemoryEstimate, Placement, Request
 
 Bound = Literal["memory", "CPU cores", "max_workers", "number of trials"]
 Packing = Literal["uniform", "per-trial"]
-# Peaks correct the needs of waiting trials; with per-trial packing that may make room for so many times the workers.
+# The maximum factor by which per-trial packing may add workers when measured peaks lower the needs of waiting trials.
 SLOTS_PER_FIT = 2
 
 
@@ -37,9 +36,9 @@ class Plan:
     footprint_bytes: int
     fits: tuple[int, ...]  # how many of the largest footprint fit on each device: ⌊budget / footprint⌋
     expected: tuple[int, ...]  # the maximum number of trials at once on each device, if the estimated needs are right
-    slots: tuple[int, ...]  # the same, however small the needs turn out to be
+    slots: tuple[int, ...]  # the same if the needs turn out to be smaller
     threads: int
-    bound: Bound  # what keeps the number of workers from being larger
+    bound: Bound  # what limits the number of workers
 
     @property
     def workers(self) -> int:
@@ -48,23 +47,23 @@ class Plan:
 
     @property
     def guaranteed(self) -> int:
-        """The number of trials at once whichever they are: the largest footprints that fit, within the slots."""
+        """The number of trials that always run at once: the largest footprints that fit within ``expected``."""
         return sum(min(fit, most) for fit, most in zip(self.fits, self.expected, strict=True))
 
     @property
     def largest_budget(self) -> int:
-        """The most that a trial can be given: the largest budget of a device that is used."""
+        """The largest possible memory share of a trial: the largest budget of a device with slots."""
         return max(budget for budget, slots in zip(self.budgets, self.slots, strict=True) if slots)
 
 
 def need_bytes(estimate: MemoryEstimate) -> int:
-    """The bytes to reserve: context + headroom + reserved · (1 + margin). The only place where these are added."""
+    """The bytes to reserve for a trial: context + headroom + reserved · (1 + margin)."""
     fixed = estimate.context_bytes + estimate.headroom_bytes
     return fixed + math.ceil(estimate.reserved_bytes * (1 + estimate.margin))
 
 
 def low_bytes(estimate: MemoryEstimate) -> int:
-    """The lower end of an estimate's interval: as far below its total as its need is above."""
+    """The lower end of an estimate's interval, as far below its total as its need is above."""
     return 2 * estimate.total_bytes - need_bytes(estimate)
 
 
@@ -82,18 +81,10 @@ def make_plan(
     max_workers: int | None = None,
     threads: int | None = None,
 ) -> Plan:
-    """Plans a study: how many trials each device runs at once, at least and at most, and what bounds that.
+    """Plans the number of trials that each device runs at once, and what limits it.
 
-    Args:
-        devices: where trials can run.
-        needs: the bytes that each trial needs, in any order.
-        packing: see ``Plan``.
-        buffer_bytes: the memory to leave alone on each device.
-        max_workers: the user's upper bound.
-        threads: CPU threads for each trial; by default the workers divide the cores.
-
-    Raises:
-        InputError: no device can hold the largest trial.
+    ``needs`` are the bytes of each trial in any order; ``buffer_bytes`` are left unused on each device. By default
+    the workers share the cores as ``threads``. Raises ``InputError`` if no device can hold the largest trial.
     """
     footprint = max(1, *needs)
     budgets = tuple(budget_bytes(device, buffer_bytes) for device in devices)
@@ -101,7 +92,7 @@ def make_plan(
     if not any(fits):
         raise InputError(_does_not_fit(devices, budgets, footprint, buffer_bytes))
     by_memory = fits if packing == "uniform" else _most_that_fit(budgets, needs)
-    limits: list[tuple[int, Bound]] = [  # the first of equal ones is reported
+    limits: list[tuple[int, Bound]] = [  # the first of equal limits is reported
         (len(needs), "number of trials"),
         (max_workers or len(needs), "max_workers"),
         (sum(by_memory), "memory"),
@@ -126,11 +117,11 @@ def make_plan(
 
 
 class Packer:
-    """The accounts of a plan's devices, and the queue of trials. It decides which trial starts where, largest first.
+    """Keeps the memory accounts of a plan's devices and the queue of trials, and decides which trial starts where.
 
-    The largest trial that fits on the emptiest device goes there, again and again. So trials spread over the devices,
-    are packed no more densely than necessary, and small ones fill what large ones leave. Trials of a lower seed go
-    first, so that a study that ends early has results of every configuration.
+    It repeatedly places the largest trial that fits on the emptiest device. So trials spread over the devices, and
+    small ones fill the gaps. Trials with a lower seed go first, so that a study that ends early has results of every
+    configuration.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -139,10 +130,10 @@ class Packer:
         self._slots = list(plan.slots)
         self._index = {device: index for index, device in enumerate(plan.devices)}
         self._lost: set[int] = set()
-        self._emptiest = [(-free, index) for index, free in enumerate(self._free)]  # a heap; may have stale entries
+        self._emptiest = [(-free, index) for index, free in enumerate(self._free)]  # a heap, with stale entries
         heapq.heapify(self._emptiest)
         self._order = count()
-        self._waiting: dict[int, list[tuple[int, int, Request]]] = {}  # by seed: by need, then the latest first
+        self._waiting: dict[int, list[tuple[int, int, Request]]] = {}  # for each seed: by need, then the latest first
 
     @property
     def waiting(self) -> int:
@@ -151,25 +142,25 @@ class Packer:
 
     @property
     def largest_bytes(self) -> int:
-        """The most that a trial can be given: the largest budget of a device that is left; 0 if none is."""
+        """The largest possible memory share of a trial: the largest budget of a remaining device; 0 without any."""
         budgets = enumerate(self._plan.budgets)
         return max((b for i, b in budgets if self._plan.slots[i] and i not in self._lost), default=0)
 
     @property
     def room_bytes(self) -> int:
-        """The free bytes of the emptiest device with a slot left; 0 if there is none."""
+        """The free bytes of the emptiest device with a free slot; 0 if there is none."""
         index = self._emptiest_device()
         return 0 if index is None else self._free[index]
 
     def enqueue(self, requests: Iterable[Request]) -> None:
-        """Adds trials to the queue; one that needs more than any device has will get a whole device."""
+        """Adds trials to the queue. A trial that needs more than any device has will get a whole device."""
         largest = self.largest_bytes
         for request in requests:
             same_seed = self._waiting.setdefault(request.trial.seed, [])
             insort(same_seed, (min(self._need(request), largest), -next(self._order), request))
 
     def revise(self, correct: Callable[[Request], Request]) -> None:
-        """Replaces every trial in the queue by ``correct`` of it, as its need is known better now."""
+        """Replaces every request in the queue by ``correct(request)``, which has a better known need."""
         waiting = [entry for same_seed in self._waiting.values() for entry in same_seed]
         requests = [request for _, _, request in sorted(waiting, key=lambda entry: -entry[1])]
         self._waiting = {}
@@ -196,16 +187,16 @@ class Packer:
         return placed
 
     def release(self, placement: Placement) -> None:
-        """Frees the place of a trial that has ended."""
+        """Frees the memory share of a trial that has ended."""
         self._change(self._index[placement.device], placement.limit_bytes, 1)
 
     def remove(self, device: Device) -> None:
-        """Removes a device: nothing is placed on it any more."""
+        """Removes a device, so that nothing more is placed on it."""
         self._lost.add(self._index[device])
         self.revise(lambda request: request)
 
     def _take(self, room_bytes: int) -> tuple[int, Request] | None:
-        """The largest trial that fits, of the lowest seed with one that does, and its need; None if none fits."""
+        """Takes the largest trial that fits, of the lowest seed with one, and its need; None if none fits."""
         for seed in sorted(self._waiting):
             same_seed = self._waiting[seed]
             position = bisect_right(same_seed, room_bytes, key=lambda entry: entry[0]) - 1
@@ -217,7 +208,7 @@ class Packer:
         return None
 
     def _need(self, request: Request) -> int:
-        """The bytes that a trial gets; with uniform packing the same for all that did not run out of memory."""
+        """The memory share of a trial. With uniform packing it is the same for all that never ran out of memory."""
         return max(request.need_bytes, self._plan.footprint_bytes if self._plan.packing == "uniform" else 0)
 
     def _fraction(self, index: int, need: int) -> float:
@@ -226,7 +217,7 @@ class Packer:
         return need / self._plan.budgets[index]
 
     def _emptiest_device(self) -> int | None:
-        """The device with the most free memory among those with a slot left."""
+        """The device with the most free memory among those with a free slot."""
         while self._emptiest:
             free, index = self._emptiest[0]
             if -free == self._free[index] and self._slots[index] > 0 and index not in self._lost:
@@ -242,7 +233,7 @@ class Packer:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A study as it would run: placements with the seconds of their start and end, in the order of the starts."""
+    """A simulated study: its placements with their start and end in seconds, in the order of their starts."""
 
     placements: tuple[tuple[Placement, float, float], ...]
     seconds: float
@@ -250,13 +241,13 @@ class Schedule:
     @cached_property
     def by_device(self) -> dict[Device, list[tuple[Placement, float, float]]]:
         """The placements of each device."""
-        found: dict[Device, list[tuple[Placement, float, float]]] = defaultdict(list)
+        placements: dict[Device, list[tuple[Placement, float, float]]] = defaultdict(list)
         for entry in self.placements:
-            found[entry[0].device].append(entry)
-        return found
+            placements[entry[0].device].append(entry)
+        return placements
 
     def trials_on(self, device: Device) -> int:
-        """The number of trials that the device runs in all."""
+        """The total number of trials that the device runs."""
         return len(self.by_device[device])
 
     def most_at_once(self, device: Device) -> int:
@@ -266,13 +257,13 @@ class Schedule:
         return max(accumulate(step for _, step in sorted(changes)), default=0)
 
     def busy(self, device: Device, budget_bytes: int) -> float:
-        """The share of the device's memory and of the study's time that trials take: 0 to 1."""
+        """The share of the device's memory · time that trials take, from 0 to 1."""
         taken = sum(placement.limit_bytes * (end - start) for placement, start, end in self.by_device[device])
         return taken / (budget_bytes * self.seconds) if budget_bytes else 0.0
 
 
 def simulate(requests: Sequence[Request], plan: Plan, seconds: Callable[[Request], float]) -> Schedule:
-    """Simulates a study with the decisions of a real one; each trial takes ``seconds(request)``, above 0."""
+    """Simulates a study with the decisions of a real one. Each trial takes ``seconds(request)``, above 0."""
     packer = Packer(plan)
     packer.enqueue(requests)
     duration = {request.trial.trial_id: seconds(request) for request in requests}
@@ -292,19 +283,19 @@ def simulate(requests: Sequence[Request], plan: Plan, seconds: Callable[[Request
 
 
 def shortest_possible(requests: Sequence[Request], plan: Plan, seconds: Callable[[Request], float]) -> float:
-    """A lower bound of any schedule: memory · time of all trials over all memory, or the longest trial."""
+    """A lower bound of any schedule's seconds: memory · time of all trials over all memory, or the longest trial."""
     area = sum(request.need_bytes * seconds(request) for request in requests)
     return max(area / sum(plan.budgets), max(seconds(request) for request in requests))
 
 
 def limited(device: Device, total_bytes: int) -> Device:
-    """The device as if it had no more memory than this."""
+    """The device with its memory limited to ``total_bytes``."""
     total = min(device.total_bytes, total_bytes)
     return replace(device, total_bytes=total, free_bytes=min(device.free_bytes, total))
 
 
 def _within_cores(trials: Sequence[int], devices: Sequence[Device]) -> list[int]:
-    """The trials of each device, but no more than it has cores, if these are known."""
+    """The trials of each device, limited to its cores if these are known."""
     return [min(most, device.cores or most) for most, device in zip(trials, devices, strict=True)]
 
 
@@ -317,9 +308,10 @@ def _most_that_fit(budgets: Sequence[int], needs: Sequence[int]) -> tuple[int, .
 def _spread(
     workers: int, capacity: Sequence[int], budgets: Sequence[int], at_least: Sequence[int] | None = None
 ) -> tuple[int, ...]:
-    """Distributes workers over devices, each to the device with the lowest use of its capacity; the largest first.
+    """Gives each worker to the device with the lowest used share of its capacity; larger devices go first.
 
-    So the device that alone can hold the largest trials always has a worker. ``at_least`` is what each has already.
+    So a device that alone can hold the largest trials always has a worker. ``at_least`` are the workers that each
+    device already has.
     """
     slots = list(at_least or [0] * len(capacity))
     used = [(slots[i] / most, -budgets[i], i) for i, most in enumerate(capacity) if slots[i] < most]
@@ -333,7 +325,7 @@ def _spread(
 
 
 def _threads(devices: Sequence[Device], slots: Sequence[int]) -> int:
-    """CPU threads for each trial: the smallest number of cores per trial of any device."""
+    """The CPU threads of each trial: the smallest number of cores per trial of any device."""
     return max(1, min(device.cores // used for device, used in zip(devices, slots, strict=True) if used))
 
 

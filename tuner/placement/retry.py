@@ -1,4 +1,4 @@
-"""What follows an attempt that failed: another one after a while, with more memory if it ran out, or none. Pure."""
+"""Decides whether a failed attempt is retried, after which delay and with how much memory."""
 
 from __future__ import annotations
 
@@ -10,28 +10,26 @@ from typing import Literal
 from tuner.trial import AttemptResult, Config, History, Request, Trial
 
 OnOom = Literal["grow", "accumulate", "fail"]
-# From a trial to its configuration with half the micro-batch and twice the accumulation; None if that is impossible.
+# Returns a trial's configuration with half the micro-batch and twice the accumulation; None if that is impossible.
 Accumulated = Callable[[Trial], Config | None]
-LOST_WORKERS = 1  # how often a trial is tried again after its worker died for an unknown reason
+LOST_WORKERS = 1  # the maximum number of retries after the worker died for an unknown reason
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """When a trial is tried again, and with how much memory."""
+    """When a trial is retried, and with how much memory."""
 
     max_attempts: int = 4  # the maximum number of attempts for a trial that runs out of memory
-    growth: float = 1.5  # the factor by which a trial's share grows after it ran out of memory
-    # The delay of the first retry while other trials run; it doubles with each further one.
-    backoff_seconds: float = 5.0
-    backoff_max_seconds: float = 300.0  # the longest delay
-    # "grow" up to the whole device; "accumulate" then halves the micro-batch; "fail" does not retry
-    on_oom: OnOom = "grow"
-    max_failures: int = 0  # how often a trial that raised another exception is tried again
+    growth: float = 1.5  # the factor by which a trial's memory share grows after it ran out of memory
+    backoff_seconds: float = 5.0  # the delay of the first retry while other trials run; it doubles each time
+    backoff_max_seconds: float = 300.0  # the maximum delay
+    on_oom: OnOom = "grow"  # "grow" up to the whole device, "accumulate" then halves the micro-batch, "fail": none
+    max_failures: int = 0  # the maximum number of retries after other exceptions
 
 
 @dataclass(frozen=True)
 class Retry:
-    """Another attempt: what to run, and how long to wait for it while other trials run."""
+    """The next attempt of a trial, and its delay while other trials run."""
 
     request: Request
     delay_seconds: float
@@ -46,15 +44,9 @@ def next_attempt(
     accumulated: Accumulated,
     random: Callable[[], float],
 ) -> Retry | None:
-    """The attempt that follows, or None if the trial has ended for good.
+    """The next attempt after ``request`` ended with ``result``; None if there is none.
 
-    Args:
-        request: the attempt that has ended.
-        result: how it ended.
-        policy: the rules of the study.
-        whole_bytes: the most that a trial can be given: a whole device.
-        accumulated: see ``Accumulated``.
-        random: uniform in [0, 1), for the jitter.
+    ``whole_bytes`` is the largest possible memory share, a whole device. ``random`` is uniform in [0, 1).
     """
     history = request.history
     if result.status == "interrupted" or result.lost == "node":
@@ -71,10 +63,10 @@ def next_attempt(
 
 
 def backoff(retries: int, policy: RetryPolicy, random: Callable[[], float]) -> float:
-    """Seconds before a retry: doubled each time up to a bound, minus a random part of up to one half.
+    """The delay of a retry in seconds: it doubles each time up to a bound, less a random part of up to one half.
 
-    So trials that ran out of memory together do not come back together ("equal jitter": M. Brooker,
-    Exponential Backoff and Jitter, AWS Architecture Blog, 2015).
+    So trials that ran out of memory together are not retried together ("equal jitter": M. Brooker, Exponential
+    Backoff and Jitter, AWS Architecture Blog, 2015).
     """
     most: float = min(policy.backoff_max_seconds, policy.backoff_seconds * 2 ** (retries - 1))
     return most * (1 + random()) / 2
@@ -88,7 +80,7 @@ def _with_more_memory(
     accumulated: Accumulated,
     random: Callable[[], float],
 ) -> Retry | None:
-    """``growth`` times the larger of share and peak; a smaller micro-batch if it had the whole device."""
+    """A retry with ``growth`` times the larger of share and peak, or with a smaller micro-batch on a whole device."""
     history = replace(request.history, out_of_memory=request.history.out_of_memory + 1)
     if policy.on_oom == "fail" or history.out_of_memory >= policy.max_attempts:
         return None

@@ -1,1 +1,1 @@
-"""The one training loop, and what serves it: optimizers, checkpoints, offloading, recomputation."""
+"""The training loop with its optimizer, checkpoints, offloading and recomputation."""

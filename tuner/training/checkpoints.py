@@ -1,6 +1,6 @@
-"""Where a trial has got to, in a file: written now and then, and looked for when the trial is run again.
+"""A trial's checkpoint file. It is written at intervals and read when the trial is resumed.
 
-It holds all that the rest of a training depends on, so that one that was interrupted ends as if it had not been.
+It holds everything that the remaining training depends on, so that a resumed training gives the same result.
 """
 
 from __future__ import annotations
@@ -20,58 +20,58 @@ from tuner.trial import ACCUMULATION, CHECKPOINTING, OFFLOADING, Trial
 
 
 class Stopped(TunerError):
-    """The study ends, and the trial has kept what it had reached, as far as that could be written."""
+    """The study ends. The trial has written its checkpoint, if that was possible."""
 
 
 @dataclass
 class TrainingState:
-    """How far a training has come."""
+    """The progress of a training."""
 
-    epoch: int = 0  # how many are finished
-    first_loss: float | None = None  # of the very first step
-    best: dict[str, float] = field(default_factory=dict)  # metrics of the epoch that is best so far
-    weights: dict[str, Tensor] = field(default_factory=dict)  # the model's state after it, on the CPU
+    epoch: int = 0  # the number of finished epochs
+    first_loss: float | None = None  # the loss of the first step
+    best: dict[str, float] = field(default_factory=dict)  # the metrics of the best epoch so far
+    weights: dict[str, Tensor] = field(default_factory=dict)  # the model's state after the best epoch, on the CPU
 
 
 class Checkpoint:
-    """One trial's file in a folder. Whatever is wrong with it, the trial goes on, and ``faults`` say what was."""
+    """One trial's file in a folder. A fault of the file never stops the trial; ``faults`` lists the faults."""
 
     def __init__(
         self, folder: Path, trial: Trial, every_seconds: float, stop_asked: Callable[[], bool] = lambda: False
     ) -> None:
-        """Reads and writes nothing yet; nothing is kept if the folder does not exist.
+        """Nothing is written if the folder does not exist.
 
-        A file is written if the last one, or the beginning, is ``every_seconds`` ago. ``stop_asked`` tells before
-        every epoch whether the study ends.
+        ``every_seconds`` is the interval between two files. ``stop_asked`` is called before every epoch and returns
+        whether the study ends.
         """
         self._folder = folder
         self._path = folder / f"{trial.trial_id}.pt"
         self._every_seconds = every_seconds
         self._stop_asked = stop_asked
         self._last = time.monotonic()
-        self._kept = 0  # the epoch that the file has
+        self._kept = 0  # the epoch in the file
         self._faults: dict[str, str] = {}
-        # How many micro-batches a batch is taken in, and what is kept where, is no part of what is trained.
+        # These options change only the memory of a training, not its result.
         without = (ACCUMULATION, CHECKPOINTING, OFFLOADING)
         config = {key: value for key, value in trial.config.items() if key not in without}
         self._of = {"workload": trial.workload, "config": config, "seed": trial.seed}
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """What could not be read or written, a line each; the latest of a kind."""
+        """The latest fault in reading and the latest in writing, one line each."""
         return tuple(self._faults.values())
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingState | None:
-        """Puts the model, the optimizer and torch's random numbers where the file, if there is one, left them.
+        """Restores the model, the optimizer and torch's random state from the file, if there is one.
 
-        Returns how far that was; None if it cannot be used: then they may be half changed.
+        Returns the progress; None if the file cannot be used. Then model and optimizer may be partly restored.
         """
         if not self._path.exists():
             return TrainingState()
         try:
             content = torch.load(self._path, map_location="cpu", weights_only=True)
             if any(content[key] != value for key, value in self._of.items()):
-                self._faults["read"] = f"checkpoint {self._path.name} not used: it is of another training"
+                self._faults["read"] = f"checkpoint {self._path.name} not used: it belongs to another training"
                 return None
             model.load_state_dict(content["model"])
             optimizer.load_state_dict(content["optimizer"])
@@ -86,19 +86,19 @@ class Checkpoint:
         return progress
 
     def stop_if_asked(self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: TrainingState) -> None:
-        """Between two epochs: keeps what has been reached and raises ``Stopped``, if the study ends."""
+        """Writes the file and raises ``Stopped`` if the study ends. It is called between two epochs."""
         if self._stop_asked():
             if progress.epoch > self._kept:
                 self._save(model, optimizer, progress)
             raise Stopped(f"stopped after epoch {progress.epoch}")
 
     def save_if_due(self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: TrainingState) -> None:
-        """Writes the file if it is time for it."""
+        """Writes the file if the interval has passed."""
         if time.monotonic() - self._last >= self._every_seconds:
             self._save(model, optimizer, progress)
 
     def _save(self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: TrainingState) -> None:
-        """Writes the file under another name first, so that it is whole or the one before."""
+        """Writes the file under another name first, so that a complete file always exists."""
         if not self._folder.is_dir():
             return
         content = {
@@ -112,7 +112,7 @@ class Checkpoint:
             _write(self._path, content)
             self._kept = progress.epoch
             self._faults.pop("write", None)
-        except (OSError, RuntimeError) as error:  # torch's, raised from the other
+        except (OSError, RuntimeError) as error:  # torch raises RuntimeError from OSError
             self._faults["write"] = f"checkpoint not written: {_reason(error)}"
         self._last = time.monotonic()
 
@@ -123,7 +123,7 @@ def _write(path: Path, content: Mapping[str, object]) -> None:
 
 
 def _reason(error: BaseException | None) -> str:
-    """What the system said, if it is in what the error came from; else the error's own first line."""
+    """The system's message, if an OSError is among the causes; otherwise the error's first line."""
     origin = error
     while origin is not None:
         if isinstance(origin, OSError) and origin.strerror:

@@ -1,4 +1,4 @@
-"""The one training loop: every workload's trials run in it."""
+"""The training loop of all workloads."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tuner.workloads.protocols import Curriculum, optional
 
 
 class Diverged(TunerError):
-    """The training loss is no longer a finite number, or has exploded."""
+    """The training loss is not finite or has exploded."""
 
 
 class Pruned(TunerError):
-    """The trial was asked to end before its last epoch; ``metrics`` are of its best epoch, without the test's."""
+    """The trial was pruned before its last epoch. ``metrics`` are those of its best epoch, without the test split."""
 
     def __init__(self, metrics: Mapping[str, float]) -> None:
         super().__init__("pruned")
@@ -35,10 +35,9 @@ class Pruned(TunerError):
 
 @dataclass(frozen=True)
 class Fit:
-    """What training leaves behind."""
+    """The result of a training."""
 
-    # ``val_…`` and ``test_…`` of the best epoch, its number ``best_epoch``, and its ``train_loss``.
-    metrics: dict[str, float]
+    metrics: dict[str, float]  # ``val_…``, ``test_…`` and ``train_loss`` of epoch ``best_epoch``
     weights: dict[str, Tensor]  # the model's state after the best epoch, on the CPU
 
 
@@ -54,29 +53,25 @@ def fit(
     last_epoch: int | None = None,
     prune_asked: Callable[[], bool] = lambda: False,
 ) -> Generator[EpochReport | Fit, None, None]:
-    """Trains one configuration; yields a report as training begins and after every epoch, and at last a ``Fit``.
+    """Trains a trial; yields a report at the beginning and after every epoch, and at the end a ``Fit``.
 
-    The learning rate falls linearly from epoch to epoch, towards 0 after the last.
+    The learning rate falls linearly from epoch to epoch and would be 0 after the last one. The epoch that is best on
+    the validation split is kept. The test split is evaluated once, with that epoch's weights, and decides nothing.
 
-    The epoch that is best on the validation split is the one that is kept; the test split is looked at once, with
-    that epoch's weights, and decides nothing.
+    Raises ``Pruned``, ``Stopped`` if the study ends, and ``Diverged`` if an epoch's mean loss is not finite or over
+    ``divergence_factor`` times the first step's loss. Other exceptions are the workload's or torch's; ``phase_of``
+    returns the phase in which they were raised.
 
     Args:
-        workload: what to train.
-        trial: its configuration, and the seed of weights, batches and dropout.
-        data: what ``load_data`` returned.
+        workload: the workload to train.
+        trial: its configuration and the seed of weights, batches and dropout.
+        data: the data from ``load_data``.
         device: a torch device, such as "cpu" or "cuda:0".
-        checkpoint: where to continue from, if there is something, and to keep what has been reached.
-        progress: kept up to date for whoever interrupts training; not beside a checkpoint.
-        held_out: False if nothing is: nothing is evaluated then, and the last epoch is kept.
-        last_epoch: stop after it, with the learning rates of all epochs; None trains them all.
-        prune_asked: whether training is to end now; asked after every step.
-
-    Raises:
-        Pruned: it was.
-        Diverged: an epoch's mean loss is not finite, or ``divergence_factor`` times that of the first step.
-        Stopped: the checkpoint was told that the study ends.
-        Exception: what the workload or torch raises; ``phase_of`` tells what was being done.
+        checkpoint: the file to resume from and to write.
+        progress: is updated, so that a caller that interrupts training has it; only without a checkpoint.
+        held_out: False without validation and test samples. Then nothing is evaluated, and the last epoch is kept.
+        last_epoch: the epoch after which to stop, with the learning rates of all epochs; None trains all epochs.
+        prune_asked: returns whether to prune the trial; called after every step.
     """
     epochs = trial.epochs
     last = epochs if last_epoch is None else last_epoch
@@ -103,7 +98,7 @@ def fit(
             enter("evaluation")
             metrics = {"train_loss": loss, **(evaluate(workload, model, data, "validation") if held_out else {})}
             if not held_out or metrics[workload.metric] < progress.best.get(workload.metric, math.inf):
-                weights = snapshot(model)  # first, so that metrics and weights are of one epoch at any moment
+                weights = snapshot(model)  # first, so that metrics and weights always belong to the same epoch
                 progress.best, progress.weights = {**metrics, "best_epoch": epoch}, weights
             progress.epoch = epoch
             if checkpoint:
@@ -119,14 +114,14 @@ def fit(
 
 
 def phase_of(error: BaseException) -> Phase:
-    """What ``fit`` was doing when it raised this; empty if it was not ``fit`` that did."""
+    """The phase in which ``fit`` raised this error; empty if ``fit`` did not raise it."""
     phase: Phase = getattr(error, "tuner_phase", "")
     return phase
 
 
 @contextmanager
 def _phases() -> Iterator[Callable[[Phase], None]]:
-    """A block that says what it is doing, from "start" on; an exception carries the last word out of it."""
+    """Yields a function that enters a phase, from "start" on. An exception of the block gets the last phase."""
     entered: list[Phase] = ["start"]
     try:
         yield entered.append
@@ -143,12 +138,12 @@ def _begin(
     checkpoint: Checkpoint | None,
     progress: TrainingState | None = None,
 ) -> tuple[nn.Module, torch.optim.Optimizer, TrainingState]:
-    """The model and its optimizer, new, or as a checkpoint that can be used has them."""
+    """The model, its optimizer and their progress, restored from the checkpoint if it can be used."""
     torch.manual_seed(trial.seed)
     model = place(workload, trial.config, data, device)
     optimizer = build_optimizer(model, trial.config)
     progress = checkpoint.restore(model, optimizer) if checkpoint else progress or TrainingState()
-    if progress is None:  # they may be half restored
+    if progress is None:  # the model and the optimizer may be partly restored
         del model, optimizer
         return _begin(workload, trial, data, device, None)
     return model, optimizer, progress
@@ -162,7 +157,7 @@ def _check(loss: float, first: float, epoch: int, divergence_factor: float) -> N
 
 
 def _never_finite(workload: Workload, model: nn.Module) -> str:
-    """Why no epoch was the best, though the training loss was finite after each."""
+    """Explains that no epoch was the best although every training loss was finite."""
     metric = workload.metric
     if all(bool(value.isfinite().all()) for value in model.parameters()):
         return f"{metric} was never a finite number, but the training loss and the weights were: look at evaluate"
@@ -185,9 +180,9 @@ def train_epoch(
     enter: Callable[[Phase], None],
     steps: Iterator[int],
 ) -> tuple[float, float]:
-    """One pass over the training batches; the mean loss of its steps and the first loss, read from the device once.
+    """Trains one epoch; returns the mean loss of its steps and the first loss.
 
-    ``enter`` is told "training" after each step; ``steps`` counts the trial's steps from 1.
+    ``enter`` is called with "training" after each step; ``steps`` counts the trial's steps from 1.
     """
     model.train()
     losses = []
@@ -197,7 +192,7 @@ def train_epoch(
         enter("training")
         if (every := int(config.get("clear_cache_every_n", 0))) and next(steps) % every == 0 and device != "cpu":
             torch.cuda.empty_cache()
-    if not losses:  # training_steps is the workload's own
+    if not losses:  # possible if the workload has its own training_steps
         contract.refuse_none(workload)
     stacked = torch.stack(losses)
     mean, first = torch.stack([stacked.mean(), stacked[0]]).tolist()

@@ -1,4 +1,4 @@
-"""Modules that are never trained, such as a teacher, wait in the host's memory while a GPU does without them."""
+"""Keeps modules that are never trained, such as a teacher, in the host's memory between their uses on a GPU."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 
 def offload(module: nn.Module, device: str) -> None:
-    """From now on the module is on the device only while its ``forward`` runs, as copies that are dropped after it.
+    """Moves the module to the CPU. Each call copies it to the device and drops the copies afterwards.
 
-    It is moved to the CPU. Nothing is copied back, as its values do not change; so its buffers must not either: keep
-    it in evaluation mode, and call it, not its ``forward``.
+    Nothing is copied back, so neither parameters nor buffers may change: keep the module in evaluation mode. Call the
+    module itself, not its ``forward``.
     """
     module.to("cpu")
     kept = values(module)
@@ -28,11 +28,11 @@ def offload(module: nn.Module, device: str) -> None:
     module.register_forward_pre_hook(bring)
     module.register_forward_hook(drop, always_call=True)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.empty_cache()  # what it took of the GPU until now
+        torch.cuda.empty_cache()  # frees the memory that the module had on the GPU
 
 
 def values(module: nn.Module) -> list[tuple[dict[str, Tensor | None], str, Tensor]]:
-    """Every parameter and buffer of a module and those inside it: what holds it, its name there, itself."""
+    """Every parameter and buffer of a module and its submodules: (dict that holds it, its name there, tensor)."""
     held = [
         cast(dict[str, Tensor | None], owner)
         for each in module.modules()

@@ -1,4 +1,4 @@
-"""Adam without torch.compile's machinery, which every other worker would load for nothing."""
+"""Adam without the import of torch.compile's machinery."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch.optim import Optimizer
 
 
 class Adam(torch.optim.Adam):
-    """``torch.optim.Adam``, to the bit, in a process that is 72 of 302 MB smaller and ready a second sooner.
+    """``torch.optim.Adam`` with the same results, but a process of 230 instead of 302 MB that starts a second sooner.
 
-    torch marks these methods as not to be compiled, and each mark imports ``torch._dynamo`` at the first call. They
-    are taken without it here, so a step of this class belongs in no function that is compiled. A release of torch in
-    which they are not marked, or that marks more of them, makes this class larger or slower, and no less right.
+    torch wraps these methods so that they are not compiled, and the wrapper imports ``torch._dynamo`` at the first
+    call. This class has them without the wrapper, so do not compile a function that calls ``step``. If a release of
+    torch wraps other methods, the results stay right, but the import may come back.
     """
 
     add_param_group = inspect.unwrap(Optimizer.add_param_group)

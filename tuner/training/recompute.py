@@ -1,7 +1,7 @@
-"""Gradient checkpointing: what backward needs of a module is computed again instead of kept (Chen et al. 2016).
+"""Gradient checkpointing: activations are recomputed in backward instead of kept (Chen et al. 2016).
 
-torch's own function imports torch.compile's machinery at its first call, 76 MB and a second: a worker that is to have
-such trials makes that call before them, see ``rehearsal.warm_up``.
+torch's function imports torch.compile's machinery at its first call, which takes 76 MB and a second. A worker with
+such trials makes that call before them, in ``rehearsal.warm_up``.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from torch.utils.checkpoint import checkpoint
 
 @contextmanager
 def recomputing(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """What these modules compute in this block keeps their inputs only; backward, later, runs them once more.
+    """In the block, forward keeps only the inputs of these modules. Backward runs them again.
 
-    The modules are as before after it. They must be deterministic but for torch's random numbers, which are drawn the
-    same again, and change no buffers in training, as ``nn.BatchNorm1d`` does, since they would be changed twice.
+    The modules must be deterministic except for torch's random numbers, which are drawn again with the same values.
+    They must not change buffers in training, as ``nn.BatchNorm1d`` does: the change would happen twice.
     """
     with ExitStack() as restore:
         for module in dict.fromkeys(modules):
@@ -30,7 +30,7 @@ def recomputing(modules: Iterable[nn.Module]) -> Iterator[None]:
 
 
 def _set_forward(module: nn.Module, forward: Callable[..., object] | None) -> None:
-    """Gives the module a ``forward`` of its own, or with None that of its class."""
+    """Sets the module's ``forward``; None restores the one of its class."""
     if forward is None:
         del module.forward
     else:

@@ -1,4 +1,4 @@
-"""What training takes of memory, in short: for estimates, for measurements, and before a worker's first trial."""
+"""A short training with the memory of a whole one: for estimates, measurements and a worker's warm-up."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tuner.workloads.micro_batches import micro_batch, sample_count
 from tuner.workloads.protocols import DataDescription, VaryingBatches, finish_of, optional
 from tuner.workloads.task import TrainingTask
 
-# Enough for the intra-op threads to start: a layer so wide, and so many samples.
+# The width of a layer and the number of samples that are enough for the intra-op threads to start.
 WARM_UP_SIZE = 512
 
 
@@ -33,11 +33,11 @@ def rehearse(
     config: Config = MappingProxyType({}),
     keep: Callable[[nn.Module], dict[str, Tensor]] | None = None,
 ) -> None:
-    """What ``fit`` does to memory, in short: two epochs of one step each, and the test at the end.
+    """Takes as much memory as ``fit``, in two epochs of one step each and the final test.
 
-    The second step has the optimizer's state and the kept weights that the first one leaves. Estimates and
-    measurements are made of this. Batches are on the device, from ``representative_batches``; of more than two
-    micro-batches the second is like all further ones. ``keep`` stands in for ``snapshot``.
+    The second step has the optimizer's state and the kept weights of the first one. Batches come from
+    ``representative_batches`` and are on the device. At most two micro-batches of a step are run, since all further
+    ones are like the second. ``keep`` replaces ``snapshot``.
     """
     weights: dict[str, Tensor] = {}
     if shorten := optional(workload, DataDescription.rehearsal):
@@ -54,10 +54,10 @@ def rehearse(
 
 
 def representative_batches(workload: Workload, config: Config, data: object) -> Iterator[Batch]:
-    """Batches, or micro-batches, to judge memory by, on and on: the largest where a workload's batches vary.
+    """An endless iterator of batches, or micro-batches, with the peak memory of a training.
 
-    Where they do not, those of an epoch but for a smaller last one: a step with the optimizer's state and a whole
-    batch takes the most, and an epoch of a batch and a rest would show one without that state.
+    These are the largest batches if a workload's batches vary in size. Otherwise they are an epoch's batches without
+    a smaller last one: the peak is a step with the optimizer's state and a whole batch.
     """
     config = micro_batch(workload, config)
     while True:
@@ -68,7 +68,7 @@ def representative_batches(workload: Workload, config: Config, data: object) -> 
 
 
 def _whole(workload: Workload, config: Config, data: object) -> Iterator[Batch]:
-    """The batches of an epoch that are as large as the first; none is held here, as that would be measured too."""
+    """An epoch's batches that are as large as the first. No reference to them is kept, as that would be measured."""
     sizes: list[int] = []
 
     def is_whole(batch: Batch) -> bool:
@@ -79,7 +79,7 @@ def _whole(workload: Workload, config: Config, data: object) -> Iterator[Batch]:
 
 
 def _largest(workload: Workload, config: Config, data: object) -> Batch:
-    """By default the largest of an epoch, which later epochs may exceed."""
+    """The workload's ``largest_batch``; by default the largest batch of an epoch, which later epochs may exceed."""
     own = optional(workload, VaryingBatches.largest_batch)
     if own is None:
         return max(contract.epoch(workload, config, data), key=lambda batch: sum(part.nbytes for part in batch))
@@ -88,13 +88,11 @@ def _largest(workload: Workload, config: Config, data: object) -> Batch:
 
 
 def warm_up(device: str, threads: int | None = None, tasks: Iterable[TrainingTask] = ()) -> None:
-    """Takes a few steps, so that what is loaded or started late belongs to a process's base and not to a trial.
+    """Takes a few steps, so that libraries and threads that start late belong to the process's base, not to a trial.
 
-    Without a workload's own steps its imports would come under a trial's cap, where they must not fail half-way, and
-    lie at the end of the heap that the trial leaves, which could not shrink any more. So the smallest configuration
-    of each task is rehearsed too; whatever that raises, its trials will raise.
-
-    ``threads`` are those of CPU operations from now on; their stacks count as the process's memory.
+    The smallest configuration of each task is rehearsed, too. Otherwise its imports would run under a trial's cap,
+    where they must not fail half-way, and would keep the heap from shrinking after the trial. Exceptions are ignored
+    here, since the trials will raise them again. ``threads`` sets the threads of CPU operations.
     """
     if threads is not None:
         torch.set_num_threads(threads)
@@ -109,7 +107,7 @@ def warm_up(device: str, threads: int | None = None, tasks: Iterable[TrainingTas
 
 def _rehearse_smallest(task: TrainingTask, device: str) -> None:
     workload, data = task.workload, task.data
-    # Whole numbers are mostly sizes. But the smallest batch would make an epoch of a hundred thousand.
+    # Integers are mostly sizes. The batch size keeps its default: the smallest could give 100,000 batches an epoch.
     config = {
         name: kind.low
         if isinstance(kind, Hyperparameter) and isinstance(kind.default, int) and name != workload.memory_scales_with

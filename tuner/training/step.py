@@ -1,4 +1,4 @@
-"""A model on its device: how it is made ready, takes a training step and is evaluated."""
+"""A model on its device: its preparation, a training step and its evaluation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tuner.workloads.protocols import Checkpointing, Teachers, frozen, optional
 
 
 def place(workload: Workload, config: Config, data: object, device: str, *, rehearsal: bool = False) -> nn.Module:
-    """A new model on its device, ready for its first step; ``rehearsal`` if only its memory matters."""
+    """A new model on its device, ready for its first step. With ``rehearsal`` only its memory matters."""
     model = contract.built(workload, config, data).to(device)
     if uses(config, OFFLOADING) and device != "cpu":
         for module in frozen(workload, model):
@@ -31,7 +31,7 @@ def place(workload: Workload, config: Config, data: object, device: str, *, rehe
 
 
 def prepare(workload: Workload, model: nn.Module, config: Config, data: object, *, rehearsal: bool = False) -> None:
-    """``prepare`` of a workload that has it, in evaluation mode and without gradients."""
+    """Calls the workload's ``prepare``, if it has one, in evaluation mode and without gradients."""
     model.eval()
     if own := optional(workload, Teachers.prepare):
         with torch.no_grad(), calling(workload, "prepare"):
@@ -39,7 +39,7 @@ def prepare(workload: Workload, model: nn.Module, config: Config, data: object, 
 
 
 def build_optimizer(model: nn.Module, config: Config) -> torch.optim.Optimizer:
-    """Adam with the configuration's ``lr`` and ``weight_decay``, in its single-kernel form."""
+    """Fused Adam with the configuration's ``lr`` and ``weight_decay``."""
     return Adam(model.parameters(), lr=float(config["lr"]), weight_decay=float(config["weight_decay"]), fused=True)
 
 
@@ -56,14 +56,11 @@ def train_step(
     config: Config = MappingProxyType({}),
     device: str | None = None,
 ) -> Tensor:
-    """Forward, backward and an optimizer step on one batch, or on one that comes in several micro-batches.
+    """Forward, backward and an optimizer step on one batch or its micro-batches; returns the loss, a scalar.
 
-    Gradients and losses of micro-batches count by their samples. With ``amp`` in the configuration the loss is
-    computed in bfloat16 where autocast does; weights, gradients and the optimizer stay as they are. Batches are moved
-    to the device, if one is given.
-
-    Returns:
-        The loss, a scalar on the device.
+    Gradients and losses of micro-batches are weighted by their numbers of samples. With ``amp`` in the configuration
+    the loss is computed in bfloat16 where autocast supports it; weights, gradients and optimizer keep their types.
+    Batches are moved to ``device`` unless it is None.
     """
     optimizer.zero_grad(set_to_none=True)
     checkpointed = optional(workload, Checkpointing.checkpointed) if uses(config, CHECKPOINTING) else None
@@ -80,7 +77,7 @@ def train_step(
         loss = loss if share == 1 else loss * share
         with calling(workload, "the backward pass of loss"):
             loss.backward()  # type: ignore[no-untyped-call]
-        # Only the number is kept: mse_loss keeps a buffer of the batch's size behind its scalar.
+        # A copy, since the scalar of mse_loss may share a buffer of the batch's size.
         total = loss.detach().clone() if total is None else total + loss.detach()
         del loss
     optimizer.step()
@@ -89,7 +86,7 @@ def train_step(
 
 
 def _shares(workload: Workload, batches: Sequence[Batch]) -> list[float]:
-    """The share that each has of all their samples."""
+    """Each micro-batch's share of all their samples."""
     if len(batches) == 1:
         return [1.0]
     counts = [sample_count(workload, batch) for batch in batches]
@@ -97,19 +94,19 @@ def _shares(workload: Workload, batches: Sequence[Batch]) -> list[float]:
 
 
 def evaluate(workload: Workload, model: nn.Module, data: object, split: Split) -> dict[str, float]:
-    """The workload's metrics on a split, in evaluation mode, without gradients; names get ``val_`` or ``test_``."""
+    """The workload's metrics on a split, with the prefix ``val_`` or ``test_``. No gradients are computed."""
     prefix = {"validation": "val_", "test": "test_"}[split]
     model.eval()
     with torch.inference_mode():
-        found = contract.evaluated(workload, model, data, split)
-    return {prefix + name: value for name, value in found.items()}
+        metrics = contract.evaluated(workload, model, data, split)
+    return {prefix + name: value for name, value in metrics.items()}
 
 
 def uses(config: Config, option: str) -> bool:
-    """Whether a configuration has this option of the loop switched on."""
+    """Whether a configuration switches on this option of the training loop."""
     return bool(config.get(option, 0))
 
 
 def to_device(batch: Batch, device: str) -> Batch:
-    """The batch's tensors on the device; on the CPU they are passed on as they are."""
+    """The batch's tensors on the device."""
     return batch if device == "cpu" else tuple(part.to(device, non_blocking=True) for part in batch)
