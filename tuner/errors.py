@@ -13,9 +13,10 @@ terminal, ``max_workers=2`` in Python. ``str`` of an error is Python's spelling.
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 Spelling = Callable[[str, object], str]  # from a parameter and its value, or ``NOT_GIVEN``, to what a user writes
 NOT_GIVEN = object()
@@ -50,6 +51,17 @@ def spelled(text: str, spelling: Spelling = in_python) -> str:
     return _NAMED.sub(replaced, text)
 
 
+def one_line(error: object, most: int | None = None) -> str:
+    """A text, such as another library's error, in one line of at most this many characters."""
+    return " ".join(str(error).split())[:most]
+
+
+def did_you_mean(word: str, known: Iterable[str], otherwise: str = "", *, most: int = 1, cutoff: float = 0.6) -> str:
+    """A question that names what is spelled like ``word``; where nothing is, the other hint."""
+    close = difflib.get_close_matches(word, list(known), most, cutoff)
+    return f"did you mean {' or '.join(close)}?" if close else otherwise
+
+
 class TunerError(Exception):
     """Base of every error that tuner raises on purpose; its text is one line for the user."""
 
@@ -79,14 +91,7 @@ class InputError(TunerError, ValueError):
 
 
 class ParameterError(InputError):
-    """A parameter has a value that breaks a rule.
-
-    Attributes:
-        parameter: its name, as the public functions have it.
-        value: what was given.
-        rule: what it breaks, in a few words.
-        remedy: what to do; empty where the rule says it.
-    """
+    """A parameter has a value that breaks a rule; the remedy is empty where the rule says what to do."""
 
     def __init__(self, parameter: str, value: object, rule: str, remedy: str = "") -> None:
         super().__init__(": ".join(filter(None, [option(parameter, value), rule, remedy])))
@@ -105,4 +110,4 @@ class WorkloadError(InputError):
 
 
 class ExecutionError(TunerError, RuntimeError):
-    """The run itself cannot go on, through no fault of a trial."""
+    """The run itself cannot continue, through no fault of a trial."""

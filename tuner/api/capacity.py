@@ -26,77 +26,47 @@ Fits = Callable[[Config], bool]
 
 @dataclass(frozen=True)
 class Change:
-    """What would make a configuration fit.
+    """What would make a configuration fit."""
 
-    Attributes:
-        values: what to set in it.
-        need_bytes: what it is predicted to take then.
-    """
-
-    values: Mapping[str, Any]
-    need_bytes: int
+    values: Mapping[str, Any]  # what to set in it
+    need_bytes: int  # what it is predicted to take then
 
 
 @dataclass(frozen=True)
 class Misfit:
-    """A configuration that does not fit on a card.
+    """A configuration that does not fit on a card."""
 
-    Attributes:
-        name: what texts call it.
-        need_bytes: what it takes.
-        card_bytes: the smallest card that would hold it as it is, buffer included.
-        change: the cheapest change with which it fits; None where there is none, or none was sought.
-        sought: whether a change was looked for.
-    """
-
-    name: str
-    need_bytes: int
-    card_bytes: int
-    change: Change | None
-    sought: bool
+    name: str  # what texts call it
+    need_bytes: int  # what it takes
+    card_bytes: int  # the smallest card that would hold it as it is, buffer included
+    change: Change | None  # the cheapest change with which it fits; None where there is none, or none was sought
+    sought: bool  # whether a change was looked for
 
 
 @dataclass(frozen=True)
 class Card:
-    """What a study would be on one card.
+    """What a study would be on one card."""
 
-    Attributes:
-        total_bytes: all of its memory.
-        budget_bytes: what trials divide between them: total - buffer.
-        workers: trials at once: of the largest footprint with uniform packing, however many trials there are; else
-            as many of the study's as fit together.
-        workers_at_least: the same, whichever trials they are.
-        footprint_bytes: the largest need among the configurations that fit; 0 where none does.
-        fitting: how many of them fit.
-        misfits: the others, the largest first.
-    """
-
-    total_bytes: int
-    budget_bytes: int
+    total_bytes: int  # all of its memory
+    budget_bytes: int  # what trials divide between them: total - buffer
+    # Trials at once: of the largest footprint with uniform packing, however many trials there are; else as many of
+    # the study's as fit together.
     workers: int
-    workers_at_least: int
-    footprint_bytes: int
-    fitting: int
-    misfits: tuple[Misfit, ...]
+    workers_at_least: int  # the same, whichever trials they are
+    footprint_bytes: int  # the largest need among the configurations that fit; 0 where none does
+    fitting: int  # how many of them fit
+    misfits: tuple[Misfit, ...]  # the others, the largest first
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """What a study would be on several cards.
+    """What a study would be on several cards."""
 
-    Attributes:
-        cards: in the order in which they were asked for.
-        requests: the study's trials, with what each needs.
-        data: the data sets in a few words, a line for each.
-        packing: "uniform" or "per-trial".
-        buffer_bytes: what is left alone on each card.
-    """
-
-    cards: tuple[Card, ...]
-    requests: Sequence[Request]
-    data: str
-    packing: Packing
-    buffer_bytes: int
+    cards: tuple[Card, ...]  # in the order in which they were asked for
+    requests: Sequence[Request]  # the study's trials, with what each needs
+    data: str  # the data sets in a few words, a line for each
+    packing: Packing  # "uniform" or "per-trial"
+    buffer_bytes: int  # what is left alone on each card
 
 
 def card_sizes(gpu: str | Sequence[float]) -> list[int]:
@@ -128,12 +98,6 @@ def _size(given: Any) -> int:
 
 def capacity(tasks: Tasks, trials: Sequence[Trial], sizes: Sequence[int], settings: Settings) -> Capacity:
     """What a study would be on cards of these sizes; estimates do not depend on the card, and are made once.
-
-    Args:
-        tasks: what the trials train.
-        trials: the study's.
-        sizes: of the cards, in bytes.
-        settings: how to estimate and to pack.
 
     Raises:
         InputError: a footprint cannot be estimated.
@@ -236,12 +200,6 @@ def cheapest_change(workload: Workload, config: Config, fits: Fits, allowed: Fit
 
     Micro-batches come first, which leave the results as they are; then mixed precision, gradient checkpointing, and
     these with micro-batches; a smaller batch, which is another training, comes last.
-
-    Args:
-        workload: what it trains.
-        config: a complete configuration that does not fit.
-        fits: whether a configuration does; one in smaller batches or micro-batches must not need more.
-        allowed: whether a study would take a configuration.
     """
     switches = [key for key in SWITCHES if not config.get(key) and allowed({**config, key: 1})]
     singles: list[Config] = [{**config, key: 1} for key in switches]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from tuner.api.report import metrics_used
-from tuner.errors import InputError, ParameterError, option
+from tuner.errors import InputError, ParameterError, one_line, option
 from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, JOURNAL_ONLY, Attempt
 from tuner.records.epochs import EpochLine, histories, read_epochs
 from tuner.records.files import ATTEMPTS, EPOCHS
@@ -35,19 +35,12 @@ SQLITE = "sqlite:///"
 
 @dataclass(frozen=True)
 class Exported:
-    """A study that was made in an Optuna database.
+    """A study that was made in an Optuna database."""
 
-    Attributes:
-        study_name: by which ``optuna.load_study`` has it.
-        storage: the database's URL.
-        trials: how many there are of each state, such as "complete".
-        notes: what could not be read of the study, a line each.
-    """
-
-    study_name: str
-    storage: str
-    trials: Mapping[str, int]
-    notes: Sequence[str] = ()
+    study_name: str  # by which ``optuna.load_study`` has it
+    storage: str  # the database's URL
+    trials: Mapping[str, int]  # how many there are of each state, such as "complete"
+    notes: Sequence[str] = ()  # what could not be read of the study, a line each
 
     def text(self) -> str:
         """One line for a terminal, after those of the notes."""
@@ -127,11 +120,7 @@ def _shown(url: str) -> str:
 
 @contextmanager
 def _storage(url: str) -> Iterator[Any]:
-    """Optuna's storage, while which Optuna itself says nothing.
-
-    Raises:
-        InputError: the database cannot be opened or written.
-    """
+    """Optuna's storage, while which Optuna itself says nothing."""
     import optuna
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -146,7 +135,7 @@ def _storage(url: str) -> Iterator[Any]:
     except (SQLAlchemyError, optuna.exceptions.OptunaError, ImportError, ValueError, RuntimeError) as error:
         if isinstance(error, InputError):
             raise
-        said = " ".join(str(getattr(error, "orig", None) or error).split())[:200]
+        said = one_line(getattr(error, "orig", None) or error, 200)
         raise InputError(
             f"{option('optuna', _shown(url))}: cannot be used: {said}; give another, such as sqlite:///new.db"
         ) from error

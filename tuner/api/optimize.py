@@ -31,25 +31,15 @@ OF_MODELS = (*SelectionOptions.names(), "profile", "memory_estimation", "expanda
 
 @dataclass(frozen=True)
 class Optimization:
-    """What ``optimize`` found.
+    """What ``optimize`` found."""
 
-    Attributes:
-        device: what was sized for.
-        goal: what was asked for, with the limit in bytes.
-        source: the footprint's formula, or the workloads' data in a few words.
-        chosen: one for each of the footprint's stages or the workload's configurations.
-        notes: why, in short sentences, in which parameters are not spelled yet.
-        edits: what is to be changed in the files given.
-        backups: the files as they were, where they were changed.
-    """
-
-    device: Device
-    goal: Goal
-    source: str
-    chosen: tuple[Chosen, ...]
-    notes: tuple[str, ...]
-    edits: tuple[FileEdit, ...] = ()
-    backups: tuple[Path, ...] = ()
+    device: Device  # what was sized for
+    goal: Goal  # what was asked for, with the limit in bytes
+    source: str  # the footprint's formula, or the workloads' data in a few words
+    chosen: tuple[Chosen, ...]  # one for each of the footprint's stages or the workload's configurations
+    notes: tuple[str, ...]  # why, in short sentences, in which parameters are not spelled yet
+    edits: tuple[FileEdit, ...] = ()  # what is to be changed in the files given
+    backups: tuple[Path, ...] = ()  # the files as they were, where they were changed
 
     @property
     def explanations(self) -> tuple[str, ...]:

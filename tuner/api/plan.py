@@ -33,29 +33,18 @@ Seconds = Callable[[Request], float]
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a study would be like.
+    """What a study would be like."""
 
-    Attributes:
-        plan: how its trials share the devices.
-        requests: its trials, with what each needs.
-        sized: the trials, with the batches that were found for them.
-        data: the data sets in a few words, a line for each.
-        schedule: every trial's place and time; the times are in seconds if ``measured``, else in units of their own.
-        one_by_one: how long the trials take one after another, in the same unit.
-        uniform: how long they take when each is given what the largest needs.
-        measured: whether the times follow from trials that have run.
-        first: what is trained before these trials, one after another, such as a teacher.
-    """
-
-    plan: Plan
-    requests: Sequence[Request]
-    sized: Sized
-    data: str
+    plan: Plan  # how its trials share the devices
+    requests: Sequence[Request]  # its trials, with what each needs
+    sized: Sized  # the trials, with the batches that were found for them
+    data: str  # the data sets in a few words, a line for each
+    # Every trial's place and time; the times are in seconds if ``measured``, else in units of their own.
     schedule: Schedule
-    one_by_one: float
-    uniform: float
-    measured: bool
-    first: Sequence[Request] = ()
+    one_by_one: float  # how long the trials take one after another, in the same unit
+    uniform: float  # how long they take when each is given what the largest needs
+    measured: bool  # whether the times follow from trials that have run
+    first: Sequence[Request] = ()  # what is trained before these trials, one after another, such as a teacher
 
     def title(self, trial: Trial) -> str:
         """What texts call a trial."""
@@ -109,11 +98,7 @@ def plan(options: PlanOptions) -> Forecast | Capacity:
 
 
 def _first(placed: Placed) -> Sequence[Request]:
-    """What is trained before the trials, with what each needs; all of it fits a device.
-
-    Raises:
-        InputError: it does not.
-    """
+    """What is trained before the trials, with what each needs; all of it fits a device."""
     before = [replace(selection, configurations=needed(selection)) for selection in placed.selections]
     trials = to_trials(before, placed.settings.changed(seeds=1, epochs=None))
     estimates = estimate_requests(placed.tasks, trials, placed.devices, placed.settings)
@@ -125,9 +110,6 @@ def speed(rows: Sequence[Attempt]) -> Seconds:
 
     A configuration that has run takes for an epoch what it took; another one the median of the seconds per epoch and
     byte of its workload's others, times its own. Without any, that median is 1 second per epoch and GB.
-
-    Args:
-        rows: of completed trials.
     """
     known = {(row.workload, _key(row.config)): row.duration_s / row.epochs for row in rows}
     rates: dict[str, list[float]] = {}

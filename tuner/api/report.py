@@ -92,10 +92,6 @@ def load_study_view(folder: Path) -> StudyView:
 def metrics_used(study: StudyRecord, rows: list[Attempt]) -> dict[str, str]:
     """What each workload's trials are compared by; older studies do not say it themselves.
 
-    Args:
-        study: the content of ``study.json``.
-        rows: of its journal.
-
     Raises:
         InputError: it is not known.
     """

@@ -41,27 +41,17 @@ OTHER_DATA = "these studies are of different data, or of other splits of them: t
 
 @dataclass(frozen=True)
 class Comparison:
-    """Studies side by side.
+    """Studies side by side."""
 
-    Attributes:
-        studies: by what their rows' column ``study`` says.
-        metrics: what the trials of each workload are compared by; empty where there is no validation metric.
-        rows: of all studies, each workload's best first.
-        matching: those of them that meet the conditions.
-        shown: of these, the first of each workload in the order asked for.
-        columns: all that there are, ``study`` first, then those of ``results.csv``.
-        chosen: the columns that were asked for; None for those that suit the rows.
-        unread: what could not be read, a line each.
-    """
-
-    studies: Mapping[str, RecordedStudy]
+    studies: Mapping[str, RecordedStudy]  # by what their rows' column ``study`` says
+    # What the trials of each workload are compared by; empty where there is no validation metric.
     metrics: Mapping[str, str]
-    rows: Sequence[Attempt]
-    matching: Sequence[Attempt]
-    shown: Sequence[Attempt]
-    columns: Sequence[str]
-    chosen: Sequence[str] | None
-    unread: Sequence[str]
+    rows: Sequence[Attempt]  # of all studies, each workload's best first
+    matching: Sequence[Attempt]  # those of them that meet the conditions
+    shown: Sequence[Attempt]  # of these, the first of each workload in the order asked for
+    columns: Sequence[str]  # all that there are, ``study`` first, then those of ``results.csv``
+    chosen: Sequence[str] | None  # the columns that were asked for; None for those that suit the rows
+    unread: Sequence[str]  # what could not be read, a line each
 
     @property
     def notes(self) -> list[str]:

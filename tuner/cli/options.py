@@ -46,12 +46,7 @@ class _Option(click.Option):
 
 
 def options(spec: type[Options], *, without: Sequence[str] = ()) -> Callable[[Command], Command]:
-    """Adds the options of a specification to a command.
-
-    Args:
-        spec: the command's.
-        without: fields that the command line does not have.
-    """
+    """Adds the options of a specification to a command."""
     titles = spec.titles()
     order = list(dict.fromkeys(titles.values()))
     names = [name for name in titles if name not in without and not spec.terminal(name).hidden]

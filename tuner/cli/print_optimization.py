@@ -17,12 +17,7 @@ if TYPE_CHECKING:
 
 
 def optimization_text(found: Optimization, dry_run: bool) -> str:
-    """The device, a row for each stage or configuration, why, and what was or would be changed in files.
-
-    Args:
-        found: what ``optimize`` returned.
-        dry_run: whether files were left as they are.
-    """
+    """The device, a row for each stage or configuration, why, and what was or would be changed in files."""
     from rich.console import Console
 
     console = Console(width=WIDE, highlight=False)

@@ -15,11 +15,7 @@ FIRST = 5  # so many of the trials that start together on a device are named
 
 
 def forecast_text(forecast: Forecast) -> str:
-    """The plan, what each device would do, and how long it would take.
-
-    Args:
-        forecast: from ``tuner.plan``.
-    """
+    """The plan, what each device would do, and how long it would take."""
     plan = forecast.plan
     lines = [plan_text(plan, forecast.requests, forecast.data, str(forecast.sized))]
     lines += [

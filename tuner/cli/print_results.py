@@ -24,12 +24,7 @@ DISPENSABLE = ("estimated_memory_gb", "peak_memory_gb", "epochs", "duration_s")
 
 
 def print_results(console: Console, found: Comparison) -> None:
-    """Prints what is shown; on a terminal within its width, elsewhere in lines of any length.
-
-    Args:
-        console: as ``make_console`` gives it.
-        found: what to print.
-    """
+    """Prints what is shown; on a terminal within its width, elsewhere in lines of any length."""
     width = console.width if console.is_terminal else None
     for workload, metric in found.metrics.items():
         rows = [row for row in found.shown if row.workload == workload]
@@ -62,13 +57,6 @@ def table_lines(
     """A head, a line for each row, and a line that names what was left out.
 
     Where lines would be wider than the terminal, columns are left out; lines that are too wide all the same are cut.
-
-    Args:
-        rows: what to show, at least one.
-        columns: what to show of them.
-        known: all columns that there are, by which heads are told apart.
-        width: the terminal's, in characters; None for lines of any length.
-        dispensable: the columns that may be left out, the last of them first.
     """
     cells = {
         column: [head(column, known), *(value_text(column, row.value(column)) for row in rows)] for column in columns

@@ -19,12 +19,7 @@ BEYOND = "very high: it needs a high-end GPU or several"
 
 
 def transformer_text(config: TransformerConfig, found: Sequence[tuple[str, MemoryEstimate]]) -> str:
-    """The model, what the narrower precisions save, advice for the one asked for, and how to watch a GPU's memory.
-
-    Args:
-        config: what was estimated.
-        found: name and estimate of each precision, float32 first.
-    """
+    """The model, what the narrower precisions save, advice for the one asked for, and how to watch a GPU's memory."""
     totals = {name: guess.reserved_bytes / GB for name, guess in found}
     base, *others = totals
     saved = {name: totals[base] - totals[name] for name in others}

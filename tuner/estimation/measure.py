@@ -10,7 +10,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tuner.errors import ExecutionError, WorkloadError
+from tuner.errors import ExecutionError, WorkloadError, one_line
 from tuner.estimation.new_process import run_in_new_process, unpacked
 from tuner.machine.caps import environment, is_out_of_memory, worker_environment
 from tuner.machine.devices import allocator_environment, pin
@@ -68,7 +68,7 @@ def measure(
     except WorkloadError:
         raise
     except (Exception, SystemExit) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error, 200)
         raise ExecutionError(f"the step that was measured failed: {type(error).__name__}: {reason}") from error
 
 

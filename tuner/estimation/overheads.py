@@ -7,7 +7,7 @@ from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from tuner.errors import ExecutionError
+from tuner.errors import ExecutionError, one_line
 from tuner.trial import MB, Device
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def import_bytes(cls: type[Workload]) -> int:
     try:
         return run_in_new_process(_growth, (cls.__new__(cls),))
     except Exception as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error, 200)
         raise ExecutionError(
             f"workload {cls.name}: a worker cannot have it: {type(error).__name__}: {reason}"
         ) from error

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
-from tuner.errors import ExecutionError, TunerError
+from tuner.errors import ExecutionError, TunerError, one_line
 from tuner.machine.caps import environment
 from tuner.machine.interrupts import take_back
 from tuner.trial import MB, Device
@@ -52,7 +52,7 @@ class RayConnection:
         if isinstance(self._error, TunerError):
             raise self._error
         if self._error:
-            raise ExecutionError(f"Ray did not start: {' '.join(str(self._error).split())}") from self._error
+            raise ExecutionError(f"Ray did not start: {one_line(self._error)}") from self._error
         take_back()
 
     def stop(self) -> None:

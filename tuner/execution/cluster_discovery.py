@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tuner.errors import ParameterError
+from tuner.errors import ParameterError, one_line
 from tuner.execution.cluster import RayConnection, quiet
 from tuner.execution.ray_errors import last_line
 from tuner.machine.caps import environment
@@ -93,7 +93,7 @@ def _joined(address: str) -> Iterator[bool]:
         try:
             ray.init(address=address, log_to_driver=False, logging_level="ERROR")
         except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-            raise ParameterError("address", address, "cannot join", " ".join(str(error).split())) from error
+            raise ParameterError("address", address, "cannot join", one_line(error)) from error
         yield True
         ray.shutdown()
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
+from tuner.errors import one_line
 from tuner.execution.cluster_discovery import announced_address, port_answers, ray_folder
 from tuner.health.facts import Command, Disk, Facts, Gpu, Holder, RaySessions, Torch
 from tuner.machine.devices import ALLOCATOR_VARIABLE, available_cores, cgroup_memory, nvml_text
@@ -68,7 +69,7 @@ def _torch() -> Torch:
         available = torch.cuda.is_available()
         return Torch("", torch.version.cuda, available, torch.cuda.device_count() if available else 0)
     except Exception as error:  # a broken installation raises whatever it likes
-        return Torch(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
+        return Torch(f"{type(error).__name__}: {one_line(error, 200)}")
 
 
 def _gpus() -> tuple[str, tuple[Gpu, ...]]:

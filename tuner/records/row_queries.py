@@ -18,14 +18,13 @@ A column is called by its own name, a hyperparameter also without ``config/``; w
 
 from __future__ import annotations
 
-import difflib
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tuner.errors import InputError, ParameterError, option
+from tuner.errors import InputError, ParameterError, did_you_mean, option
 from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, CONFIG, STUDY, Attempt
 from tuner.trial import ConfigValue
 
@@ -173,8 +172,7 @@ def find_column(name: str, columns: Sequence[str], where: str) -> str:
         return column
     known = [head(column, columns) for column in columns]
     names = dict.fromkeys([*known, *(column for column in columns if not column.startswith(CONFIG))])
-    close = difflib.get_close_matches(name, names, n=3)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
+    hint = did_you_mean(name, names, f"there are {', '.join(known)}", most=3)
     raise InputError(f"{where}: no column {name!r}: {hint}")
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from tuner.errors import ExecutionError, InputError, ParameterError, option
+from tuner.errors import ExecutionError, InputError, ParameterError, one_line, option
 from tuner.machine import atomic_files
 from tuner.machine.atomic_files import PARTIAL
 from tuner.records.attempts import NOT_KEPT, Attempt, Times, to_csv
@@ -203,7 +203,7 @@ class StudyFolder:
         try:
             atomic_files.write_file(staged, weights())
         except Exception as error:  # whatever it is, the result itself is not lost for it
-            return replace(row, error=f"{NOT_KEPT}: {' '.join(str(error).split())[:200]}"), None
+            return replace(row, error=f"{NOT_KEPT}: {one_line(error, 200)}"), None
         return row, staged
 
     def _staged(self, row: Attempt) -> Path:

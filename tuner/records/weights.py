@@ -6,7 +6,7 @@ import pickle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.errors import InputError
+from tuner.errors import InputError, one_line
 from tuner.records.files import BEST, STUDY, TRAIN, best_name
 from tuner.records.study_record import read_study
 from tuner.records.training_record import read_training
@@ -57,7 +57,7 @@ def load_best(folder: str | Path, workload: WorkloadLike | None = None) -> nn.Mo
     except pickle.UnpicklingError as error:  # its text tells how to load the file unsafely
         raise InputError(f"{path} cannot be loaded: it holds more than weights and plain values") from error
     except (OSError, RuntimeError, KeyError, TypeError, ValueError, EOFError) as error:
-        raise InputError(f"{path} cannot be loaded: {' '.join(str(error).split())}") from error
+        raise InputError(f"{path} cannot be loaded: {one_line(error)}") from error
     return model.eval().requires_grad_(False)
 
 

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tuner.errors import ParameterError, TunerError
+from tuner.errors import ParameterError, TunerError, one_line
 from tuner.records.files import ATTEMPTS, EPOCHS, STUDY
 from tuner.reporting.page.document import page_html
 from tuner.reporting.page.sections import main_html
@@ -146,7 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _unexpected(error: BaseException | None) -> str:
-    return f"unexpected {type(error).__name__}: {' '.join(str(error).split())}: please report it"
+    return f"unexpected {type(error).__name__}: {one_line(error)}: please report it"
 
 
 def _names_this_machine(host: str) -> bool:

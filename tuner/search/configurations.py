@@ -8,7 +8,6 @@ or the list alone. The key ``workload`` beside hyperparameters names the workloa
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import json
 import math
@@ -16,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from tuner.errors import InputError, ParameterError, option
+from tuner.errors import InputError, ParameterError, did_you_mean, one_line, option
 from tuner.trial import (
     AUTO,
     UNNAMED,
@@ -49,8 +48,7 @@ def mode_file(workload: str, mode: str) -> Path:
     """
     files = modes(workload)
     if mode not in files:
-        close = difflib.get_close_matches(mode, files, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(sorted(files))}"
+        hint = did_you_mean(mode, files, f"choose one of {', '.join(sorted(files))}")
         raise InputError(f"unknown mode {mode!r} of workload {workload}: {hint}")
     return files[mode]
 
@@ -254,8 +252,7 @@ def faults(values: Mapping[str, object], schema: Schema) -> list[str]:
     faults = []
     for key, value in values.items():
         if key not in schema:
-            close = difflib.get_close_matches(str(key), schema, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(schema)}"
+            hint = did_you_mean(str(key), schema, f"known are {', '.join(schema)}")
             faults.append(f"unknown key {key!r} ({hint})")
         elif problem := _problem(value, schema[key]):
             faults.append(f"{key} = {value!r} {problem}")
@@ -302,4 +299,4 @@ def _kind(value: object) -> str:
 
 
 def _reason(error: Exception) -> str:
-    return error.strerror if isinstance(error, OSError) and error.strerror else " ".join(str(error).split())
+    return error.strerror if isinstance(error, OSError) and error.strerror else one_line(error)

@@ -40,10 +40,6 @@ _TIME = re.compile(rf"(?:{_NUMBER}\s*h)?\s*(?:{_NUMBER}\s*m)?\s*(?:{_NUMBER}\s*s
 def parse_seconds(given: str | float, parameter: str) -> float:
     """A time in seconds: from a number of them, or a text such as "90s", "30m", "1.5h", "1h30m" or "90".
 
-    Args:
-        given: what the user gave.
-        parameter: by which it was given, for messages.
-
     Raises:
         ParameterError: it is no such text, or not above 0.
     """

@@ -51,25 +51,15 @@ Given = TypeVar("Given", bound="Options")
 
 @dataclass(frozen=True)
 class Terminal:
-    """How the command line shows an option; what it leaves out is made of the field.
+    """How the command line shows an option; what it leaves out is made of the field."""
 
-    Attributes:
-        metavar: what stands for the value in the help, such as ``GB``.
-        flag: the option's spelling, where it is not the field's name.
-        unset: what happens without the option, where the default is None or empty.
-        choices: what the value may be, where its type does not say that.
-        argument: it is an argument without a flag.
-        in_python: what Python takes besides, in a sentence.
-        hidden: it can be given in Python alone.
-    """
-
-    metavar: str = ""
-    flag: str = ""
-    unset: str = ""
-    choices: tuple[str, ...] = ()
-    argument: bool = False
-    in_python: str = ""
-    hidden: bool = False
+    metavar: str = ""  # what stands for the value in the help, such as ``GB``
+    flag: str = ""  # the option's spelling, where it is not the field's name
+    unset: str = ""  # what happens without the option, where the default is None or empty
+    choices: tuple[str, ...] = ()  # what the value may be, where its type does not say that
+    argument: bool = False  # it is an argument without a flag
+    in_python: str = ""  # what Python takes besides, in a sentence
+    hidden: bool = False  # it can be given in Python alone
 
 
 def field(
@@ -81,16 +71,7 @@ def field(
     gt: float | None = None,
     le: float | None = None,
 ) -> T:
-    """A field of ``Options``.
-
-    Args:
-        default: its value where it is not given.
-        doc: what it is, in one sentence; names other options by ``tuner.errors.option``.
-        terminal: how the command line shows it.
-        ge: the smallest value.
-        gt: every value is above this.
-        le: the largest value.
-    """
+    """A field of ``Options``."""
     extra = cast("dict[str, JsonValue]", {"terminal": terminal})
     return Field(default, description=doc, json_schema_extra=extra, ge=ge, gt=gt, le=le)
 
@@ -118,11 +99,7 @@ class Options(BaseModel):
     positional: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, **values: object) -> None:
-        """Checks every value.
-
-        Raises:
-            ParameterError: one breaks its rule.
-        """
+        """Checks every value."""
         try:
             super().__init__(**values)
         except ValidationError as error:

@@ -19,12 +19,7 @@ from typing import Any
 
 
 def stub(modules: Mapping[str, Sequence[str]], names: Sequence[str]) -> str:
-    """The text of the stub.
-
-    Args:
-        modules: the public names of each module.
-        names: all of them, in their order.
-    """
+    """The text of the stub."""
     home = {name: module for module, own in modules.items() for name in own}
     found = {name: getattr(importlib.import_module(module), name) for name, module in home.items()}
     made = {name: found[name] for name in names if hasattr(found[name], "__signature__")}

@@ -25,21 +25,13 @@ LONG_SECONDS = 600  # a study that took less needs no more machines
 
 @dataclass(frozen=True)
 class Figures:
-    """What advice is drawn from.
+    """What advice is drawn from."""
 
-    Attributes:
-        rows: the study's trials, as the journal has their last attempts.
-        attempts: all of the journal.
-        plan: how the trials shared the devices.
-        settings: the study's.
-        metrics: what a workload's trials are compared by, by workload.
-    """
-
-    rows: Sequence[Attempt]
-    attempts: Sequence[Attempt]
-    plan: Plan
-    settings: Settings
-    metrics: Mapping[str, str]
+    rows: Sequence[Attempt]  # the study's trials, as the journal has their last attempts
+    attempts: Sequence[Attempt]  # all of the journal
+    plan: Plan  # how the trials shared the devices
+    settings: Settings  # the study's
+    metrics: Mapping[str, str]  # what a workload's trials are compared by, by workload
 
     def option(self, name: str, value: object = NOT_GIVEN) -> str:
         """An option, with a value if a certain one is advised; decimals to hundredths."""

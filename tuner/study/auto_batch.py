@@ -24,23 +24,14 @@ HALVED = 8
 
 @dataclass(frozen=True)
 class Share:
-    """What each worker of a uniform plan has.
+    """What each worker of a uniform plan has."""
 
-    Attributes:
-        size_bytes: the share.
-        device: the smallest device, of which it is one; None where the user has given it.
-        budget_bytes: what that device's trials divide between them; 0 where the user has given the share.
-        workers: how many they are, on that device.
-        bound: what keeps them from being more.
-        devices: so many are used.
-    """
-
-    size_bytes: int
-    device: Device | None = None
-    budget_bytes: int = 0
-    workers: int = 1
-    bound: Bound = "number of trials"
-    devices: int = 1
+    size_bytes: int  # the share
+    device: Device | None = None  # the smallest device, of which it is one; None where the user has given it
+    budget_bytes: int = 0  # what that device's trials divide between them; 0 where the user has given the share
+    workers: int = 1  # how many they are, on that device
+    bound: Bound = "number of trials"  # what keeps them from being more
+    devices: int = 1  # so many are used
 
     def __str__(self) -> str:
         """Where it comes from, in one line."""
@@ -54,19 +45,12 @@ class Share:
 
 @dataclass(frozen=True)
 class AutoBatch:
-    """What ``auto`` came to for one trial.
+    """What ``auto`` came to for one trial."""
 
-    Attributes:
-        trial: with its batch.
-        key: the hyperparameter that it is the value of.
-        micro: the largest batch or micro-batch that fits, and what it needs.
-        bound: what keeps it from being larger: "memory", or what the bound is called.
-    """
-
-    trial: Trial
-    key: str
-    micro: LargestBatch
-    bound: str
+    trial: Trial  # with its batch
+    key: str  # the hyperparameter that it is the value of
+    micro: LargestBatch  # the largest batch or micro-batch that fits, and what it needs
+    bound: str  # what keeps it from being larger: "memory", or what the bound is called
 
     @property
     def batch_size(self) -> int:
@@ -83,19 +67,12 @@ class AutoBatch:
 
 @dataclass(frozen=True)
 class Sized:
-    """A study's trials, each with a batch that is a number.
+    """A study's trials, each with a batch that is a number."""
 
-    Attributes:
-        trials: all of them, in their order.
-        estimates: what they are expected to take.
-        share: what each worker has; None where no trial had a batch to be found.
-        batches: those that were found.
-    """
-
-    trials: list[Trial]
-    estimates: Estimates
-    share: Share | None
-    batches: list[AutoBatch]
+    trials: list[Trial]  # all of them, in their order
+    estimates: Estimates  # what they are expected to take
+    share: Share | None  # what each worker has; None where no trial had a batch to be found
+    batches: list[AutoBatch]  # those that were found
 
     def by_trial(self) -> dict[str, int]:
         """The batches that were found, by trial id."""
@@ -142,12 +119,6 @@ def refuse_auto(selections: Sequence[Selection]) -> None:
 def size_batches(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device], settings: Settings) -> Sized:
     """Finds the batches that are ``auto``, and estimates all trials.
 
-    Args:
-        tasks: what they train.
-        trials: all of the study, each workload's side by side.
-        devices: where trials may run.
-        settings: how to estimate, and how many workers there may be.
-
     Raises:
         InputError: not even a batch of one fits the share, there are more micro-batches than samples, or as
             ``estimate_requests``.
@@ -171,12 +142,6 @@ def share_of(devices: Sequence[Device], largest_bytes: int, trials: int, setting
 
     Its workers are as many as the others' largest footprint, the CPU cores, ``max_workers`` and the number of trials
     allow, the last two divided between the devices. A device on which that footprint does not fit is not used.
-
-    Args:
-        devices: where trials may run.
-        largest_bytes: the largest need among the trials whose batches are given; 0 if there are none.
-        trials: how many there are, of either kind.
-        settings: the study's.
     """
     if not settings.auto_memory:
         return Share(int(settings.model_memory_gb * GB))

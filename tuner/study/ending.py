@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.errors import TunerError
+from tuner.errors import TunerError, one_line
 from tuner.records.attempts import Attempt
 from tuner.records.files import RESULTS
 from tuner.records.study_record import StudyRecord
@@ -55,7 +55,7 @@ def write_report(console: Console, study: Placed, result: StudyResult, record: S
         page = read_study_view(folder, study.metrics, lambda row: how_to_repeat(record, row, folder))
         write_page(page, folder / REPORT)
     except Exception as error:
-        said = getattr(error, "strerror", None) or f"{type(error).__name__}: {' '.join(str(error).split())}"
+        said = getattr(error, "strerror", None) or f"{type(error).__name__}: {one_line(error)}"
         with suppress(OSError):
             again_by = f"{program()} report {shlex.quote(str(folder))} tries again"
             print_text(console, f"no {folder}/report.html: {said}; {again_by}")
@@ -64,15 +64,7 @@ def write_report(console: Console, study: Placed, result: StudyResult, record: S
 
 
 def show_end(console: Console, study: Placed, result: StudyResult, record: StudyRecord, *, early: bool) -> None:
-    """Learns from the study, writes its page, and prints what is to be known of it.
-
-    Args:
-        console: where it is printed.
-        study: with all of the journal.
-        result: what it came to.
-        record: what ``study.json`` says.
-        early: it was ended before its trials were.
-    """
+    """Learns from the study, writes its page, and prints what is to be known of it."""
     settings = study.settings
     if settings.auto_memory and settings.calibration:
         learn_from(result, settings, console)
@@ -123,12 +115,7 @@ def _print_tables(console: Console, rows: Sequence[Attempt], metric: str) -> Non
 
 
 def how_to_continue(folder: Path, study: StudyRecord) -> str:
-    """The command, or the call, that goes on with a study that was ended early.
-
-    Args:
-        folder: the study's.
-        study: what its ``study.json`` says.
-    """
+    """The command, or the call, that goes on with a study that was ended early."""
     if study.options and not needs_objects(study):
         return f"go on with: {command(Settings(resume=str(folder)))}"
     return f"go on with: the same call, with resume={str(folder)!r} in place of output"

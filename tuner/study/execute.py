@@ -36,19 +36,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a study runs in.
+    """What a study runs in."""
 
-    Attributes:
-        executor: runs trials.
-        console: shows them.
-        interrupt: ends the study early.
-        trackers: are told of them.
-    """
-
-    executor: Executor
-    console: Console
-    interrupt: Immediate
-    trackers: Trackers
+    executor: Executor  # runs trials
+    console: Console  # shows them
+    interrupt: Immediate  # ends the study early
+    trackers: Trackers  # are told of them
 
 
 def execute(

@@ -32,25 +32,15 @@ STATES: Mapping[Status, State] = {
 
 @dataclass
 class LiveSearch:
-    """Suggests a study's trials.
+    """Suggests a study's trials."""
 
-    Attributes:
-        workload: what they train.
-        searcher: what suggests values.
-        fixed: values of all of them.
-        settings: the study's.
-        trials: those suggested so far, in the order of their ids.
-        estimates: of all trials of the study so far.
-        fault: why the last suggestion could not be used; empty if it could.
-    """
-
-    workload: Workload
-    searcher: Searcher
-    fixed: Mapping[str, Any]
-    settings: Settings
-    trials: list[Trial] = field(default_factory=list)
-    estimates: Estimates = field(default_factory=Estimates)
-    fault: str = ""
+    workload: Workload  # what they train
+    searcher: Searcher  # what suggests values
+    fixed: Mapping[str, Any]  # values of all of them
+    settings: Settings  # the study's
+    trials: list[Trial] = field(default_factory=list)  # those suggested so far, in the order of their ids
+    estimates: Estimates = field(default_factory=Estimates)  # of all trials of the study so far
+    fault: str = ""  # why the last suggestion could not be used; empty if it could
     refused: dict[Any, str] = field(default_factory=dict)  # why no footprint could be estimated, by ``memory_key``
 
     @property
@@ -62,9 +52,6 @@ class LiveSearch:
         """The next suggestion that can be used; None if there is none, now or ever.
 
         Values that do not go together are told to the searcher as such, and are no trial.
-
-        Args:
-            data: the workload's.
         """
         for _ in range(MAX_REJECTED_DRAWS if self.left > 0 else 0):
             number = len(self.trials) + 1
@@ -102,11 +89,6 @@ class LiveSearch:
     def recall(self, trials: Sequence[Trial], ended: Mapping[str, Attempt], epochs: Iterable[EpochLine]) -> None:
         """Tells the searcher again what it suggested before this process began, and what came of it.
 
-        Args:
-            trials: all of them.
-            ended: by trial id the last line of those that have ended for good.
-            epochs: what they said after their epochs.
-
         Raises:
             InputError: the searcher cannot be told.
         """
@@ -131,14 +113,7 @@ class LiveSearch:
 def fitting(
     requests: Sequence[Request], whole: int, tasks: Tasks, settings: Settings
 ) -> tuple[list[Request], list[Request]]:
-    """The requests that some device can serve, and those that none can.
-
-    Args:
-        requests: of trials.
-        whole: the most that a trial can be given, in bytes.
-        tasks: what they train.
-        settings: the study's.
-    """
+    """The requests that some device can serve, and those that none can."""
     fit = [within(request, whole, tasks, settings).need_bytes <= whole for request in requests]
     return (
         [request for request, fits in zip(requests, fit, strict=True) if fits],
@@ -159,13 +134,6 @@ def first_suggestions(
     whole: int,
 ) -> list[Request]:
     """What a live search suggests before anything runs, so that there is something to plan by.
-
-    Args:
-        live: the search.
-        left: trials of a study that is gone on with.
-        tasks: what is trained.
-        devices: where trials may run.
-        whole: the most that a trial can be given, in bytes.
 
     Raises:
         InputError: there is none that can be used.
@@ -205,11 +173,7 @@ def suggested(live: LiveSearch, tasks: Tasks, devices: Sequence[Device]) -> Requ
 
 
 def _estimated(trial: Trial, live: LiveSearch, tasks: Tasks, devices: Sequence[Device]) -> Estimates:
-    """What a suggested trial will need; one that takes the same memory as an earlier one needs what that one does.
-
-    Raises:
-        InputError: its footprint cannot be estimated.
-    """
+    """What a suggested trial will need; one that takes the same memory as an earlier one needs what that one does."""
     key = memory_key(trial.config)
     for earlier in live.estimates.requests:
         if memory_key(earlier.trial.config) == key:

@@ -18,16 +18,12 @@ from tuner.workloads.task import Selection, Tasks, TrainingTask, accumulated
 
 @dataclass(frozen=True)
 class Estimates:
-    """What a study's trials are expected to take.
+    """What a study's trials are expected to take."""
 
-    Attributes:
-        requests: one for each trial, in their order, with its estimate and its need.
-        raw: each trial's estimate before calibration, by trial id.
-        known: samples of each workload's earlier trials on these devices, by which its estimates were calibrated.
-    """
-
-    requests: tuple[Request, ...] = ()
+    requests: tuple[Request, ...] = ()  # one for each trial, in their order, with its estimate and its need
+    # Each trial's estimate before calibration, by trial id.
     raw: Mapping[str, MemoryEstimate] = field(default_factory=dict)
+    # Samples of each workload's earlier trials on these devices, by which its estimates were calibrated.
     known: Mapping[str, Sequence[Sample]] = field(default_factory=dict)
 
     def with_more(self, more: Estimates) -> Estimates:
@@ -46,10 +42,6 @@ def to_trials(selections: Sequence[Selection], settings: Settings) -> list[Trial
     """A trial for each configuration and seed, numbered over the whole study: all of the first seed come first.
 
     So more seeds only add trials, and leave the numbers of the others as they are.
-
-    Args:
-        selections: what to try of each workload.
-        settings: the seeds, and another number of epochs, if one is set.
 
     Raises:
         InputError: it is more than a workload allows.
@@ -71,12 +63,6 @@ def estimate_requests(
     tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device], settings: Settings
 ) -> Estimates:
     """What each trial will need, on whichever of the devices it needs the most.
-
-    Args:
-        tasks: what they train; the data are not looked at unless memory is estimated.
-        trials: all of the study, each workload's side by side.
-        devices: where trials may run.
-        settings: how to estimate, and whether to calibrate.
 
     Raises:
         InputError: a footprint cannot be estimated, the calibration is damaged, or a trial can run on no CPU.
@@ -138,13 +124,6 @@ def plan_requests(
     A trial of which only the margin is more than any device has is given a whole one; so is one that is too large, if
     it may accumulate.
 
-    Args:
-        tasks: what they train.
-        requests: at least one.
-        devices: where they may run.
-        settings: the study's.
-        trials: how many there will be, if it is more: those that are not known yet are taken to be like these.
-
     Raises:
         InputError: a trial fits on no device; the text names it and says what can be done.
     """
@@ -190,14 +169,7 @@ def _largest(
 
 
 def within(request: Request, whole: int, tasks: Tasks, settings: Settings) -> Request:
-    """The request as a plan serves it: of no more than a whole device, where only its margin is more than that.
-
-    Args:
-        request: a trial's.
-        whole: the most that a trial can be given, in bytes.
-        tasks: what the study trains.
-        settings: whether a trial that is too large may accumulate.
-    """
+    """The request as a plan serves it: of no more than a whole device, where only its margin is more than that."""
     may_shrink = settings.on_oom == "accumulate" and accumulated(tasks, request.trial) is not None
     if whole and (request.estimate.total_bytes <= whole or may_shrink):
         return replace(request, need_bytes=min(request.need_bytes, whole))

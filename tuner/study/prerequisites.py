@@ -38,10 +38,6 @@ def train_prerequisites(selected: Selected, make_executor: Callable[[], Executor
     as the study but for ``epochs``. One that is in ``<output>-<name>`` already is resumed, or taken from there if it
     is complete. A dry run shows its plan and fills in nothing. What is left of a limit of time is the study's.
 
-    Args:
-        selected: what is to be tried.
-        make_executor: what runs the trials; Ray by default.
-
     Raises:
         InputError: something given cannot be used.
         ExecutionError: one could not be trained.

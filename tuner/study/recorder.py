@@ -28,15 +28,7 @@ class Recorder:
         trackers: Trackers | None = None,
         scheduler: str = "",
     ) -> None:
-        """Begins with every trial unfinished.
-
-        Args:
-            folder: where rows are written.
-            progress: where they are shown.
-            requests: all trials that are to run.
-            trackers: who else is told, already open.
-            scheduler: who prunes trials.
-        """
+        """Begins with every trial unfinished."""
         self._folder = folder
         self._progress = progress
         self._unfinished = {request.trial.trial_id: request for request in requests}
@@ -102,11 +94,7 @@ class Recorder:
         self._progress.stopping(trials, seconds, fault)
 
     def close(self, cause: str) -> None:
-        """Gives every trial that has not ended a row with status ``interrupted``, and closes the folder.
-
-        Args:
-            cause: why the study ended before they did, in a word or two.
-        """
+        """Gives every trial that has not ended a row with status ``interrupted``, and closes the folder."""
         try:
             for request in self._unfinished.values():
                 outcome, times = self._unfinished_outcome(request, cause), self._times(request.trial.trial_id)

@@ -28,12 +28,6 @@ def how_to_repeat(study: StudyRecord, row: Attempt, folder: Path, workload: Work
     """The command that runs a trial again; where no command can, the call that gives its study's best model.
 
     What a search suggested depends on what ran beside it, so such a trial is trained again by its record.
-
-    Args:
-        study: what ``study.json`` says.
-        row: the trial's, as in the journal.
-        folder: the study's.
-        workload: the trial's, where it is at hand.
     """
     if study.classes.get(row.workload, "") is None:
         return load_best_call(folder, _constructor(workload))
@@ -50,11 +44,6 @@ def of_trial(settings: Settings, row: Attempt, threads: int | None) -> Settings:
 
     The number of threads is part of it, since the last digits of a sum depend on that; so is the memory with which
     the trial ended well, if that was more than was asked for.
-
-    Args:
-        settings: those of its study.
-        row: the trial's, as in the journal.
-        threads: that the trial computed with; None where that is not known.
     """
     seed = row.seed
     split_seed = None if settings.data_seed == seed else settings.data_seed
@@ -68,13 +57,7 @@ def of_trial(settings: Settings, row: Attempt, threads: int | None) -> Settings:
 
 
 def settings_of_workload(settings: Settings, row: Attempt, study: StudyRecord) -> Settings:
-    """A study's settings as far as they are of one trial: of its workload, and with the batch that it was given.
-
-    Args:
-        settings: the study's.
-        row: the trial's, as in the journal.
-        study: what ``study.json`` says.
-    """
+    """A study's settings as far as they are of one trial: of its workload, and with the batch that it was given."""
     if len(study.workloads) > 1:
         settings = _of_workload(settings, row, study.classes)
     batch = study.auto_batch.get(row.trial_id)
@@ -97,12 +80,7 @@ def program() -> str:
 
 
 def load_best_call(folder: Path, workload: str = "") -> str:
-    """The call that gives the best model of a study that was started from Python.
-
-    Args:
-        folder: the study's.
-        workload: the expression that makes the workload, where it cannot be found by a name.
-    """
+    """The call that gives the best model of a study that was started from Python."""
     return f"tuner.load_best({', '.join(filter(None, [repr(str(folder)), workload]))})"
 
 

@@ -50,11 +50,7 @@ class StudyResult:
         return 0 if all(trial.status in SUCCESSFUL for trial in self.trials) else 1
 
     def __fspath__(self) -> str:
-        """Its folder: wherever the folder of a study is expected, the result does as well.
-
-        Raises:
-            InputError: it was a dry run, which has none.
-        """
+        """Its folder: wherever the folder of a study is expected, the result does as well."""
         if self.folder is None:
             raise InputError("a dry run has no folder")
         return str(self.folder)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.errors import InputError, option
+from tuner.errors import InputError, one_line, option
 from tuner.placement.retry import Accumulated, Retry, RetryPolicy, next_attempt
 from tuner.records.attempts import Attempt
 from tuner.records.study_record import StudyRecord
@@ -36,7 +36,7 @@ def fingerprint(data: Any) -> str:
         _Pickler(pickled).dump(data)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise InputError(
-            f"the data cannot go to workers, as they cannot be pickled ({' '.join(str(error).split())}): give numpy "
+            f"the data cannot go to workers, as they cannot be pickled ({one_line(error)}): give numpy "
             "arrays in tuples, lists, dicts or dataclasses"
         ) from error
     return hashlib.blake2b(pickled.getbuffer(), digest_size=16).hexdigest()
@@ -110,13 +110,7 @@ def with_batches_of(study: StudyRecord, trials: Sequence[Trial]) -> list[Trial]:
 
 
 def with_more_seeds(study: StudyRecord, trials: Sequence[Trial], seeds: int) -> StudyRecord:
-    """What ``study.json`` says from now on of a study that is gone on with, and with more seeds than before.
-
-    Args:
-        study: what it said.
-        trials: all of the study, with the batches that were found when it was begun.
-        seeds: how many there are now.
-    """
+    """What ``study.json`` says from now on of a study that is gone on with, and with more seeds than before."""
     found = _batches(study, trials)
     batches = {each.trial_id: found[key] for each in trials if (key := (each.workload, each.name)) in found}
     return replace(_with_option(study, "seeds", seeds), seeds=seeds, auto_batch=batches)
@@ -133,12 +127,7 @@ def _with_option(study: StudyRecord, name: str, value: int | None) -> StudyRecor
 
 
 def ended(attempts: Sequence[Attempt], left: Sequence[Request]) -> dict[str, Attempt]:
-    """By trial id the last line of each trial that has ended for good.
-
-    Args:
-        attempts: the journal's lines, in order.
-        left: the trials that have not.
-    """
+    """By trial id the last line of each trial that has ended for good."""
     open_ids = {request.trial.trial_id for request in left}
     return {row.trial_id: row for row in attempts if row.trial_id not in open_ids}
 
@@ -218,15 +207,7 @@ def remaining(
     whole_bytes: int,
     accumulated: Accumulated,
 ) -> list[Request]:
-    """What is left to do: each trial that has not ended for good, as its next attempt.
-
-    Args:
-        requests: all trials of the study, as they would begin.
-        attempts: the journal's lines, in order.
-        policy: of retries.
-        whole_bytes: the most that a trial can be given now.
-        accumulated: as in ``next_attempt``.
-    """
+    """What is left to do: each trial that has not ended for good, as its next attempt."""
     lines: dict[str, list[Attempt]] = {}
     for row in attempts:
         lines.setdefault(row.trial_id, []).append(row)

@@ -17,11 +17,6 @@ def resumed(study: StudyRecord, settings: Settings, *, from_python: bool) -> Set
     The number of threads stays, as results depend on it; a limit of time is only ever one run's. A folder for results
     is kept only if it was given, so that it is refused.
 
-    Args:
-        study: what ``study.json`` says.
-        settings: of this call.
-        from_python: the user called ``run``.
-
     Raises:
         InputError: only another call can continue it: a workload or a searcher must be given again, a workload is
             none of the study's, or it was started from Python with data that are not known here.

@@ -36,10 +36,6 @@ SELECTION = ("workload", "mode", "config", "only", "limit", "overrides")
 def choose_searched(settings: Settings, study: StudyRecord) -> tuple[list[Selection], str, LiveSearch | None]:
     """What to try of each workload, what the list is called, and the search that goes on with it, if it is live.
 
-    Args:
-        settings: the study's, with a search; its space is plain.
-        study: the content of ``study.json``, where a study is gone on with.
-
     Raises:
         InputError: one of these cannot be used; data are not looked at.
     """

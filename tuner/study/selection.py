@@ -38,12 +38,6 @@ def choose(
     An entry of a file without the key ``workload`` is for every workload asked for. Without a file, a workload that
     is not built in has no modes, and one configuration of its defaults.
 
-    Args:
-        options: what was asked for.
-        data_seed: drives the data's validation split.
-        workload: in the place of the options' own.
-        listing: gives the configurations of these workloads, if it is not the file or the mode that lists them.
-
     Raises:
         InputError: one of these cannot be used; data are not looked at.
     """
@@ -82,15 +76,6 @@ def chosen_before(
 ) -> list[Selection]:
     """What a study has tried of each workload, as its ``study.json`` lists it.
 
-    Args:
-        listed: its configurations, with the key ``workload`` where there are several.
-        names: its workloads.
-        data: as for ``choose``.
-        seed: drives the data's validation split.
-        skip_bad: leave out data files that cannot be used.
-        classes: where the user's own workloads are found, by name.
-        given: workloads that the user gave again, in the place of those of their names.
-
     Raises:
         InputError: this version knows a workload or a hyperparameter no more.
     """
@@ -114,9 +99,6 @@ def parse_data(texts: Sequence[str]) -> str | dict[str, str]:
     """What is meant by the texts of the option ``data``: one source for all workloads, or one for each that is named.
 
     Only the name of a built-in workload or ``module:Class`` is taken for one: folders may have ``=`` in their names.
-
-    Args:
-        texts: ``NAME|DIR``, or ``WORKLOAD=NAME|DIR`` for each of several workloads.
 
     Raises:
         InputError: there is more than one source for a workload.

@@ -32,47 +32,29 @@ from tuner.workloads.task import Selection, Tasks, accumulated, load_tasks, metr
 
 @dataclass(frozen=True)
 class Selected:
-    """What is to be tried, and who asked for it.
+    """What is to be tried, and who asked for it."""
 
-    Attributes:
-        selections: what to try of each workload, in the order in which trials are numbered.
-        settings: how.
-        label: ends the default folder's name: the mode.
-        command: what the user called.
-        options: the options of ``tune run`` that make this study, with which it is resumed; None if the call alone
-            does.
-        live: suggests trials as others end; those in ``selections`` are what it suggested before.
-        shows_end: tables, advice and how to repeat the best trial are printed.
-        returns_table: the caller returns a table that a notebook shows, so that none is printed there.
-        from_python: the user called a function, so that texts name its parameters.
-    """
-
-    selections: Sequence[Selection]
-    settings: Settings
-    label: str = ""
-    command: str = ""
+    selections: Sequence[Selection]  # what to try of each workload, in the order in which trials are numbered
+    settings: Settings  # how
+    label: str = ""  # ends the default folder's name: the mode
+    command: str = ""  # what the user called
+    # The options of ``tune run`` that make this study, with which it is resumed; None if the call alone does.
     options: Mapping[str, object] | None = None
+    # Suggests trials as others end; those in ``selections`` are what it suggested before.
     live: LiveSearch | None = None
-    shows_end: bool = False
-    returns_table: bool = False
-    from_python: bool = False
+    shows_end: bool = False  # tables, advice and how to repeat the best trial are printed
+    returns_table: bool = False  # the caller returns a table that a notebook shows, so that none is printed there
+    from_python: bool = False  # the user called a function, so that texts name its parameters
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded(Selected):
-    """The same with data.
+    """The same with data."""
 
-    Attributes:
-        tasks: the workloads with their data.
-        trials: all that are known from the start.
-        record: what ``study.json`` says of the study that is resumed.
-        attempts: the lines of its journal.
-    """
-
-    tasks: Tasks
-    trials: Sequence[Trial]
-    record: StudyRecord = UNKNOWN
-    attempts: Sequence[Attempt] = ()
+    tasks: Tasks  # the workloads with their data
+    trials: Sequence[Trial]  # all that are known from the start
+    record: StudyRecord = UNKNOWN  # what ``study.json`` says of the study that is resumed
+    attempts: Sequence[Attempt] = ()  # the lines of its journal
 
     @property
     def metrics(self) -> Mapping[str, str]:
@@ -82,30 +64,19 @@ class Loaded(Selected):
 
 @dataclass(frozen=True, kw_only=True)
 class Estimated(Loaded):
-    """The same with what each trial will need.
+    """The same with what each trial will need."""
 
-    Attributes:
-        devices: where trials may run.
-        sized: the trials, each with a batch that is a number, and their estimates.
-    """
-
-    devices: tuple[Device, ...]
-    sized: Sized
+    devices: tuple[Device, ...]  # where trials may run
+    sized: Sized  # the trials, each with a batch that is a number, and their estimates
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placed(Estimated):
-    """The same with a plan.
+    """The same with a plan."""
 
-    Attributes:
-        plan: how the trials share the devices.
-        requests: the trials that are left to run.
-        misfits: those of a search that fit no device.
-    """
-
-    plan: Plan
-    requests: Sequence[Request] = ()
-    misfits: Sequence[Request] = ()
+    plan: Plan  # how the trials share the devices
+    requests: Sequence[Request] = ()  # the trials that are left to run
+    misfits: Sequence[Request] = ()  # those of a search that fit no device
 
     @property
     def tried(self) -> Sequence[Trial]:

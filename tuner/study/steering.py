@@ -21,13 +21,7 @@ class Pruning:
     """A scheduler for each workload's trials, whose metrics are compared with each other's alone."""
 
     def __init__(self, name: str, metrics: Mapping[str, str], trials: Iterable[Trial]) -> None:
-        """Begins with nothing reported.
-
-        Args:
-            name: the scheduler's.
-            metrics: what trials are compared by, by workload.
-            trials: those that are known.
-        """
+        """Begins with nothing reported."""
         self._metrics = metrics
         self._schedulers: dict[str, Scheduler] = {
             workload: made for workload in metrics if (made := make_scheduler(name))
@@ -84,16 +78,7 @@ class Steering:
         feedback: StudyFeedback,
         pruning: Pruning,
     ) -> None:
-        """Begins with the trials that the study was planned by.
-
-        Args:
-            study: it may have a search; without one every trial is known from the start.
-            record: what ``study.json`` says.
-            folder: keeps what was suggested.
-            recorder: writes what becomes of it.
-            feedback: corrects estimates.
-            pruning: is told of each trial.
-        """
+        """Begins with the trials that the study was planned by."""
         self._study = study
         self._live = study.live
         self._record = record

@@ -29,10 +29,6 @@ from tuner.study.stages import Selected, estimate, load, place
 def run_study(selected: Selected, executor: Executor | None = None) -> StudyResult:
     """Runs every configuration and writes the results as they come.
 
-    Args:
-        selected: what to try.
-        executor: what runs the trials; Ray by default.
-
     Raises:
         InputError: something given cannot be used; nothing has been written.
         ExecutionError: Ray does not start, or the folder can no longer be written.

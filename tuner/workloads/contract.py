@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, cast
 
-from tuner.errors import TunerError, WorkloadError
+from tuner.errors import TunerError, WorkloadError, one_line
 from tuner.trial import Config
 from tuner.workloads.base import Batch, Split, Workload
 from tuner.workloads.built_in import is_built_in
@@ -59,7 +59,7 @@ def summarize(error: BaseException, function: Callable[..., object] | None = Non
 
     If no code of the user had begun, the line of ``function`` is named.
     """
-    text = " ".join(str(error).split())
+    text = one_line(error)
     where = "" if isinstance(error, SyntaxError) else _place(error, function)  # its text has file and line
     return f"{type(error).__name__}{': ' * bool(text)}{text}{where}"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import importlib
 import os
 import re
@@ -12,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 
-from tuner.errors import InputError, WorkloadError
+from tuner.errors import InputError, WorkloadError, did_you_mean
 from tuner.trial import Hyperparameter, TextHyperparameter
 from tuner.workloads.base import NAME, Workload
 from tuner.workloads.contract import summarize
@@ -121,9 +120,8 @@ def _module(name: str, what: str) -> ModuleType:
         return importlib.import_module(name)
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
-            close = difflib.get_close_matches(name, [file.stem for file in Path().glob("*.py")], n=1, cutoff=0.75)
             folder = f"go to the folder that has {name.split('.')[0]}, or install it"
-            hint = f"did you mean {close[0]}?" if close else folder
+            hint = did_you_mean(name, [file.stem for file in Path().glob("*.py")], folder, cutoff=0.75)
             raise InputError(f"{what}: there is no module {error.name!r} in {here} or installed: {hint}") from error
         raise WorkloadError(f"{what}: importing {name} failed: {summarize(error)}") from error
     except SystemExit as error:  # a script's end
@@ -152,8 +150,7 @@ def _classes(module: object, wanted: str) -> str:
     """A hint: the workloads of a module."""
     known = [name for name, each in vars(module).items() if isinstance(each, type) and issubclass(each, Workload)]
     own = [name for name in known if name != "Workload"]
-    close = difflib.get_close_matches(wanted, own, n=1)
-    return f": did you mean {close[0]}?" if close else f": it has {', '.join(own)}" if own else ""
+    return ": " + did_you_mean(wanted, own, f"it has {', '.join(own)}") if own else ""
 
 
 def _what(cls: type[Workload]) -> str:

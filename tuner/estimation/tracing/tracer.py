@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses import fake_tensor
 
-from tuner.errors import TunerError, WorkloadError
+from tuner.errors import TunerError, WorkloadError, one_line
 from tuner.estimation.tracing.corrections.in_place import sole_owners
 from tuner.estimation.tracing.dispatch_mode import TraceMode
 from tuner.estimation.tracing.function_mode import FunctionMode, patched
@@ -148,7 +148,7 @@ def _traced(device_kind: DeviceKind, cublas_workspace_bytes: int) -> Iterator[St
 
 def _reason(error: BaseException, operator: Operator | None) -> str:
     """One line: which operation, what it said, what to do."""
-    text = " ".join(str(error).split())
+    text = one_line(error)
     text = text if len(text) <= 200 else text[:197] + "..."
     where = f"operator {operator} cannot be followed" if operator is not None else "the step failed while traced"
     return f"{where} ({type(error).__name__}: {text}): use the measured or the static method"

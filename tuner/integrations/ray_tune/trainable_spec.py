@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
 
-from tuner.errors import InputError
+from tuner.errors import InputError, one_line
 from tuner.estimation.calibration import with_headroom
 from tuner.placement.packing import budget_bytes
 from tuner.placement.retry import RetryPolicy
@@ -56,7 +56,7 @@ class TrainableSpec:
         try:
             found = self.estimate(config)
         except Exception as error:
-            reason = " ".join(str(error).split())
+            reason = one_line(error)
             raise InputError(f"estimate: failed on {config}: {type(error).__name__}: {reason}") from error
         if not isinstance(found, MemoryEstimate):
             return given_estimate(found, f" for {config}")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
-from tuner.errors import InputError, ParameterError, option
+from tuner.errors import InputError, ParameterError, one_line, option
 from tuner.integrations.trackers.base import (
     EPOCH,
     Figures,
@@ -71,7 +71,7 @@ class MLflow:
             with environment({name: value for name, value in PATIENCE.items() if name not in os.environ}):
                 self._client.search_experiments(max_results=1)
         except Exception as error:
-            reason = " ".join(str(error).split()).partition(". ")[0][:300]
+            reason = one_line(error).partition(". ")[0][:300]
             raise ParameterError("mlflow", self._uri, "cannot be used", f"{reason}; give {EXAMPLES}") from error
 
     def open(self, study: TrackedStudy) -> None:

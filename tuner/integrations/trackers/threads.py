@@ -13,6 +13,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 
+from tuner.errors import one_line
 from tuner.integrations.trackers.base import Figures, TrackedStudy, TrackedTrial, Tracker, epoch_figures, line_figures
 from tuner.records.attempts import Attempt
 from tuner.records.epochs import histories, read_epochs
@@ -140,7 +141,7 @@ class _TrackerThread:
                 event(self.tracker)
             except Exception as error:
                 self._broken = True
-                text = " ".join(str(error).split()) or type(error).__name__
+                text = one_line(error) or type(error).__name__
                 self.faults.put(f"{self.tracker.name}: {text[:300]}; it gets nothing more, the study goes on")
 
 

@@ -6,7 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from tuner.errors import ParameterError
+from tuner.errors import ParameterError, one_line
 from tuner.integrations.trackers.base import Figures, TrackedStudy, TrackedTrial, row_config, row_figures, row_texts
 from tuner.records.attempts import Attempt
 from tuner.trial import SUCCESSFUL
@@ -37,7 +37,7 @@ class WandB:
         try:
             logged_in = wandb.login(prompt=False)
         except Exception as error:
-            raise ParameterError("wandb", self._project, " ".join(str(error).split())[:300]) from error
+            raise ParameterError("wandb", self._project, one_line(error, 300)) from error
         if not logged_in:
             remedy = "run wandb login, or set WANDB_API_KEY, or WANDB_MODE=offline to send later"
             raise ParameterError("wandb", self._project, "W&B knows no key here", remedy)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from tuner.errors import InputError, TunerError
+from tuner.errors import InputError, TunerError, one_line
 from tuner.estimation.measure import tensor_changes
 from tuner.estimation.overheads import HEAP_SLACK
 from tuner.machine.caps import MMAP_THRESHOLD_BYTES, is_out_of_memory
@@ -144,7 +144,7 @@ class Rehearsal:
 
 def step_failed(size: int, error: BaseException) -> InputError:
     """What to say of a step that fails for no fault of memory: most often the sample does not suit the model."""
-    reason = " ".join(str(error).split())[:200]
+    reason = one_line(error, 200)
     return InputError(f"the step failed on a batch of {size}: {type(error).__name__}: {reason}")
 
 

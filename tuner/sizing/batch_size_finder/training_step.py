@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from tuner.errors import InputError
+from tuner.errors import InputError, one_line
 from tuner.machine.caps import is_out_of_memory
 from tuner.sizing.batch_size_finder.samples import Batch, Graph, is_graph, parts_of, tensors_of
 
@@ -192,7 +192,7 @@ def _copied(step: TrainingStep, memo: dict[int, object]) -> TrainingStep:
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error, 200)
         raise InputError(f"the model cannot be copied to be run: {type(error).__name__}: {reason}") from error
     return replace(step, model=model, teacher=teacher)
 

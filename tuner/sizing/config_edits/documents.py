@@ -20,7 +20,7 @@ from ruamel.yaml.anchor import Anchor
 from ruamel.yaml.error import YAMLError, YAMLStreamError
 from tomlkit.exceptions import TOMLKitError
 
-from tuner.errors import InputError
+from tuner.errors import InputError, one_line
 from tuner.trial import AUTO
 
 FORMATS = (".yaml", ".yml", ".toml")
@@ -195,7 +195,7 @@ class YamlDocument:
         if problem == "but found another document":
             return InputError(f"{self._source}: holds several YAML documents: give a file of one")
         where = f" (line {self._line(mark.line)})" if mark else ""
-        return InputError(f"{self._source}: is not YAML: {problem or ' '.join(str(error).split())}{where}")
+        return InputError(f"{self._source}: is not YAML: {problem or one_line(error)}{where}")
 
 
 def _nodes(root: Node | None) -> Iterator[Node]:

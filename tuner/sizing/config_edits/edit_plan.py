@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuner.errors import InputError, option
+from tuner.errors import InputError, did_you_mean, option
 from tuner.sizing.choices import Chosen, Number
 from tuner.sizing.config_edits.file_edit import FileEdit, edit_file, held
 from tuner.sizing.config_edits.found_files import ConfigFile
@@ -117,8 +116,7 @@ def plan_edits(
     names = values.names()
     for name, path in given.items():
         if name not in names:
-            close = difflib.get_close_matches(name, names, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(names))}"
+            hint = did_you_mean(name, names, f"known are {', '.join(sorted(names))}")
             raise InputError(f"{option('key', f'{name}={path}')}: nothing that is chosen has this name ({hint})")
     planner = _Planner(values, {name: given.get(name, own.get(name, name)) for name in names})
     plans = [planner.plan(file, () if given else sized) for file in files]

@@ -7,7 +7,6 @@ A file says it in TOML (``configs/footprints`` has some), in GB of 2**30 bytes; 
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 import tomllib
@@ -15,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tuner.errors import InputError, option
+from tuner.errors import InputError, did_you_mean, one_line, option
 from tuner.machine.atomic_files import replace_file
 from tuner.search.configurations import CONFIG_FOLDERS
 from tuner.sizing.choices import Number
@@ -220,7 +219,7 @@ def _load(path: Path) -> dict[str, object]:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise InputError(f"{path}: is not TOML: {' '.join(str(error).split())}") from error
+        raise InputError(f"{path}: is not TOML: {one_line(error)}") from error
 
 
 @dataclass(frozen=True)
@@ -310,5 +309,4 @@ def _number(value: object, what: str) -> Number:
 
 
 def _hint(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(known))}"
+    return did_you_mean(name, known, f"known are {', '.join(sorted(known))}")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from tuner.errors import InputError, option
+from tuner.errors import InputError, did_you_mean, one_line, option
 from tuner.sizing.transformers.formula import TransformerConfig
 
 # What a file may set, by the options' names, and which type it has there.
@@ -58,7 +57,7 @@ def _read_sizes(path: str) -> dict[str, object]:
     try:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:  # tomllib's and the decoder's errors are ValueErrors
-        reason = error.strerror if isinstance(error, OSError) else f"not TOML: {' '.join(str(error).split())}"
+        reason = error.strerror if isinstance(error, OSError) else f"not TOML: {one_line(error)}"
         raise InputError(
             f"{path}: {reason}: give a TOML file with the model's sizes, or configurations by {option('config')}"
         ) from error
@@ -68,8 +67,8 @@ def _read_sizes(path: str) -> dict[str, object]:
         key = written.replace("-", "_")
         if key not in KEYS:
             # Left alone, a key that is nearly one of ours would be a silent default.
-            if close := difflib.get_close_matches(key, KEYS, n=1, cutoff=0.9):
-                raise InputError(f"{path}: unknown key {written!r}: did you mean {close[0]}?")
+            if hint := did_you_mean(key, KEYS, cutoff=0.9):
+                raise InputError(f"{path}: unknown key {written!r}: {hint}")
             continue
         if key in found:
             raise InputError(f"{path}: {key} occurs twice: leave one of them out")

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.errors import ExecutionError, option
+from tuner.errors import ExecutionError, one_line, option
 from tuner.machine.caps import is_out_of_memory
 from tuner.machine.interrupts import Immediate
 from tuner.reporting.training import TrainingProgress
@@ -49,7 +49,7 @@ def trained(
     except Exception as error:
         remove(folder)
         if is_out_of_memory(error):
-            said = " ".join(str(error).split())
+            said = one_line(error)
             raise ExecutionError(f"{run.trial.name}: out of memory in epoch {progress.epoch + 1}: {said}") from error
         raise
 

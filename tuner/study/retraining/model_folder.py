@@ -47,17 +47,7 @@ def make_folder(output: str | None, workload: str) -> Path:
 def about_it(
     command: str, run: Run, source: str, device: Device, fitted: Fit, broken: bool, began: float
 ) -> TrainingRecord:
-    """What ``train.json`` holds.
-
-    Args:
-        command: that trains it so.
-        run: what was trained.
-        source: where its data are.
-        device: that it was trained on.
-        fitted: what training has left.
-        broken: whether it was broken off.
-        began: when it began, in unix seconds.
-    """
+    """What ``train.json`` holds."""
     past, trial = run.past, run.trial
     return TrainingRecord(
         command=command,

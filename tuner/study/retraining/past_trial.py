@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.errors import InputError, ParameterError, option
+from tuner.errors import InputError, ParameterError, did_you_mean, option
 from tuner.records.attempts import Attempt
 from tuner.records.files import ATTEMPTS, STUDY
 from tuner.records.journal import read_attempts
@@ -33,25 +32,16 @@ BEST_TRIAL = "best"
 
 @dataclass(frozen=True)
 class PastTrial:
-    """The last attempt of a trial.
+    """The last attempt of a trial."""
 
-    Attributes:
-        folder: the study's.
-        study: what its ``study.json`` says.
-        row: the attempt's line in the journal.
-        chosen: which it is and why, in words, where it was chosen among several; else empty.
-        accumulations: into how many micro-batches each of the trial's attempts has divided its batches.
-        notes: what could not be read of the study, a line each.
-        given: its workload, where the user gave that.
-    """
-
-    folder: Path
-    study: StudyRecord
-    row: Attempt
-    chosen: str = ""
+    folder: Path  # the study's
+    study: StudyRecord  # what its ``study.json`` says
+    row: Attempt  # the attempt's line in the journal
+    chosen: str = ""  # which it is and why, in words, where it was chosen among several; else empty
+    # Into how many micro-batches each of the trial's attempts has divided its batches.
     accumulations: tuple[int, ...] = (1,)
-    notes: Sequence[str] = ()
-    given: Workload | None = None
+    notes: Sequence[str] = ()  # what could not be read of the study, a line each
+    given: Workload | None = None  # its workload, where the user gave that
 
     @property
     def workload(self) -> Workload:
@@ -89,9 +79,6 @@ class PastTrial:
     def load_data(self, source: str | None) -> Any:
         """The data, split as the study had them.
 
-        Args:
-            source: where they are now; None for where the study had them.
-
         Raises:
             InputError: they are not there, cannot be read, or do not serve the trial.
         """
@@ -128,13 +115,6 @@ def find_trial(folder: Path, wanted: str, workload: WorkloadLike | None, seed: i
 
     Of a configuration that was trained with several seeds it is the best completed one, unless ``seed`` is one of
     theirs.
-
-    Args:
-        folder: the study's.
-        wanted: "best" for the configuration with the smallest mean over its seeds, a trial's id, or the name of a
-            configuration.
-        workload: whose trials; None for those of all. By its name, or as it was given to the study.
-        seed: which of a configuration's trials, if it has one with this seed.
 
     Raises:
         InputError: there is no such study or trial, more than one is meant, or the study's data are not at hand.
@@ -218,8 +198,7 @@ def _named(
     found = [row for row in rows if row.trial_id == wanted] or [row for row in rows if row.name == wanted]
     if not found:
         known = list(dict.fromkeys([*(row.trial_id for row in rows), *(row.name for row in rows)]))
-        close = difflib.get_close_matches(wanted, known, cutoff=0.5)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
+        hint = did_you_mean(wanted, known, f"there are {', '.join(known)}", most=3, cutoff=0.5)
         raise InputError(f"{option('trial', wanted)}: no trial in {folder} has ended that is called so; {hint}")
     _one_workload(option("trial", wanted), found)
     completed = [row for row in found if row.status == "completed" and values[row.trial_id] < math.inf]

@@ -18,31 +18,18 @@ from tuner.workloads.task import TrainingTask
 
 @dataclass(frozen=True)
 class Run:
-    """What is trained, and how.
+    """What is trained, and how."""
 
-    Attributes:
-        past: the study's trial.
-        trial: what it becomes.
-        threads: CPU threads.
-        all_data: nothing is held out.
-        last_epoch: training ends after it.
-        changes: options by which this is another training than the study's.
-    """
-
-    past: PastTrial
-    trial: Trial
-    threads: int
-    all_data: bool
-    last_epoch: int
-    changes: tuple[str, ...]
+    past: PastTrial  # the study's trial
+    trial: Trial  # what it becomes
+    threads: int  # CPU threads
+    all_data: bool  # nothing is held out
+    last_epoch: int  # training ends after it
+    changes: tuple[str, ...]  # options by which this is another training than the study's
 
 
 def plan_run(past: PastTrial, options: TrainOptions) -> Run:
     """What is trained.
-
-    Args:
-        past: the study's trial.
-        options: what ``train`` was asked for.
 
     Raises:
         InputError: with ``exact`` something is not as it was, or the trial has no figures.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tuner.datasets.can import CanData
-from tuner.errors import InputError
+from tuner.errors import InputError, one_line
 from tuner.trial import ACCUMULATION, Config
 from tuner.workloads.kd_gat.batches import CanBatch, chunks
 from tuner.workloads.kd_gat.distillation import distilled_gat_loss, distilled_vgae_loss, gat_loss, score, vgae_loss
@@ -181,7 +181,7 @@ def load_teacher(path: str, stage: str, num_ids: int) -> tuple[Config, VGAE | GA
     try:
         model.load_state_dict(weights, assign=True)
     except RuntimeError as error:
-        line = " ".join(str(error).split())[:120]
+        line = one_line(error, 120)
         raise InputError(f"its weights do not fit its own configuration ({line}): it is damaged") from error
     return config, model.requires_grad_(False).eval()
 
