@@ -118,9 +118,9 @@ def test_half_a_line_at_the_end_of_the_journal_is_left_out_and_told(folder: Path
     with (folder / "attempts.jsonl").open("a") as file:
         file.write('{"trial_id": "t00')
     assert load_study_view(folder).rows == before
-    with pytest.warns(UserWarning, match=r"attempts\.jsonl: line 6 is not whole; left out$"):
+    with pytest.warns(UserWarning, match=r"attempts\.jsonl: line 6 is incomplete; left out$"):
         page = tuner.report(folder).read_text()
-    assert "/attempts.jsonl: line 6 is not whole; left out</p>" in page
+    assert "/attempts.jsonl: line 6 is incomplete; left out</p>" in page
 
 
 @pytest.fixture

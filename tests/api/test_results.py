@@ -97,7 +97,7 @@ def test_a_trials_latest_attempt_counts_and_half_a_line_is_left_out(tmp_path: Pa
         file.write('{"trial_id": "t3", "sta')
     found = compared(path)
     assert names(found) == ["n1", "n2"]
-    assert found.notes == [f"{path / 'attempts.jsonl'}: line 4 is not whole; left out"]
+    assert found.notes == [f"{path / 'attempts.jsonl'}: line 4 is incomplete; left out"]
 
 
 def test_rows_are_chosen_sorted_and_cut(one: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_results_csv_in_a_studys_folder_stands_for_the_folder(one: Path) -> No
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("a,b\n1,2\n", "is no table of tuner's: it has no column trial_id, workload, name"),
+        ("a,b\n1,2\n", "is not a table of tuner: it has no column trial_id, workload, name"),
         ("", "it is empty; give the results.csv of a study, or its folder$"),
         (csv_of(trial(1)).replace(",error", ",eror"), "it has no column error$"),
         (csv_of(trial(1)) + "t2,graphsage\n", "line 3: has 2 fields, but there are 13 columns"),
@@ -182,7 +182,7 @@ def test_a_results_csv_in_a_studys_folder_stands_for_the_folder(one: Path) -> No
         (csv_of(trial(1, val=0.5)).replace("0.5,", "low,", 1), "line 2: val_rmse is 'low'; expected a number"),
         (csv_of(trial(1)).replace("error\n", "error,seed\n"), "it has the column seed more than once"),
         (csv_of(trial(1)).replace("completed", ""), "line 2: has no status"),
-        ('a,"b', "is no CSV text in UTF-8: "),
+        ('a,"b', "is not CSV text in UTF-8: "),
     ],
 )
 def test_a_table_that_is_not_ours_is_refused(tmp_path: Path, content: str, message: str) -> None:
@@ -245,8 +245,8 @@ def test_of_several_studies_a_damaged_one_is_left_out_and_told(one: Path, tmp_pa
     found = compared(tmp_path)
     assert names(found) == ["n2", "n1", "n3"]
     assert found.notes == [
-        f"left out: {tmp_path}/three/attempts.jsonl: 2 lines (1, 2) are not whole, and there is no other; restore it "
-        "from a copy, or go on with the study, which sets them aside",
+        f"left out: {tmp_path}/three/attempts.jsonl: 2 lines (1, 2) are incomplete, and there is no other; restore "
+        "it from a copy, or resume the study, which moves them to another file",
         f"left out: results {tmp_path}/two: study.json is damaged (Expecting property name enclosed in double "
         "quotes: line 1 column 2 (char 1)); restore it from a copy, or start a new study",
     ]
@@ -265,9 +265,9 @@ def test_the_metric_of_a_study_is_a_column_before_a_trial_has_it(tmp_path: Path)
     [
         (
             lambda: tuner.compare(3),
-            "^3: is no path; give the folder of a study or a results.csv, or a list of these$",
+            "^3: is not a path; give the folder of a study, a results.csv or a list of them$",
         ),
-        (lambda: tuner.results([3]), "^3: is no path; give"),
+        (lambda: tuner.results([3]), "^3: is not a path; give"),
         (lambda: tuner.results("one", where=3), "^where=3: must be a text, or a list"),
         (lambda: tuner.results("one", sort=[3]), "^sort=3: must be a text"),
         (lambda: tuner.results("one", columns=3), "^columns=3: must be a text"),
@@ -289,14 +289,14 @@ def test_values_of_another_kind_are_one_line(
 
 def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="is no CSV text in UTF-8"):
+    with pytest.raises(InputError, match="is not CSV text in UTF-8"):
         compared(tmp_path / "x.csv")
 
 
 def test_places_without_a_study_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="nowhere: there is no such file or folder"):
         compared(tmp_path / "nowhere")
-    with pytest.raises(InputError, match="is no study and holds none"):
+    with pytest.raises(InputError, match="is not a study and contains none"):
         compared(tmp_path)
 
 
@@ -333,7 +333,7 @@ def test_the_frame_has_numbers_and_tells_what_could_not_be_read(tmp_path: Path) 
     )
     assert frame.error.isna().tolist() == [True, False]
     (tmp_path / "s" / "study.json").unlink()
-    with pytest.warns(UserWarning, match=r"holds no study\.json: how its trials were run is not known"):
+    with pytest.warns(UserWarning, match=r"holds no study\.json: it is unknown how its trials were run"):
         assert tuner.results([tmp_path / "s"], columns="name", top=1).to_dict("list") == {"name": ["n1"]}
 
 
@@ -414,7 +414,7 @@ def test_a_study_of_several_seeds_has_means_of_what_meets_the_conditions(tmp_pat
 @pytest.mark.parametrize("condition", ["val_rmse<abc", "lr=abc", "val_rmse != 'abc'"])
 def test_a_word_beside_a_column_of_numbers_is_refused(one: Path, condition: str) -> None:
     with pytest.raises(
-        InputError, match=f"^where={re.escape(repr(condition))}: .* holds numbers, and 'abc' is none$"
+        InputError, match=f"^where={re.escape(repr(condition))}: .* holds numbers, and 'abc' is not a number$"
     ):
         compared(one, where=["status=completed", condition])
     assert names(compared(one, where=["val_rmse~abc"])) == []

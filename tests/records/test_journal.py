@@ -51,7 +51,7 @@ def attempts(path: Path) -> Iterator[Journal]:
 
 def reopened(path: Path) -> tuple[list[Attempt], list[str]]:
     opened = Journal(path)
-    notes = opened.mend()
+    notes = opened.repair()
     opened.close()
     return opened.rows, notes
 
@@ -100,7 +100,7 @@ def test_a_kill_anywhere_in_a_line_costs_that_line_alone(path: Path, cut: int) -
     assert rows == [line(1)]
     assert path.read_text() == text(1)
     assert path.with_name("attempts.jsonl.corrupt").read_text() == half + "\n"
-    assert notes == [f"{path}: line 2 is not whole; moved to attempts.jsonl.corrupt"]
+    assert notes == [f"{path}: line 2 is incomplete; moved to attempts.jsonl.corrupt"]
     assert reopened(path) == ([line(1)], [])
 
 
@@ -118,7 +118,7 @@ def test_a_line_that_is_no_attempt_is_kept_aside_wherever_it_is(path: Path, dama
 def test_lines_go_on_after_what_was_cut_off(path: Path) -> None:
     path.write_text(text(1) + "nonsense\n" + text(2) + text(3)[:9])
     opened = Journal(path)
-    opened.mend()
+    opened.repair()
     opened.append(line(4))
     opened.close()
     assert read_attempts(path) == ([line(1), line(2), line(4)], [])
@@ -126,7 +126,7 @@ def test_lines_go_on_after_what_was_cut_off(path: Path) -> None:
 
 def test_a_reader_leaves_out_what_is_not_whole_and_changes_nothing(path: Path) -> None:
     path.write_text(text(1) + text(2)[:-5])
-    assert read_attempts(path) == ([line(1)], [f"{path}: line 2 is not whole; left out"])
+    assert read_attempts(path) == ([line(1)], [f"{path}: line 2 is incomplete; left out"])
     assert path.read_text() == text(1) + text(2)[:-5]
     assert list(path.parent.iterdir()) == [path]
 
@@ -151,7 +151,7 @@ def test_what_cannot_be_kept_aside_stays_where_it_is(path: Path, monkeypatch: py
     opened = Journal(path)
     fail_after(monkeypatch, 0)
     with pytest.raises(OSError, match="No space left"):
-        opened.mend()
+        opened.repair()
     opened.close()
     assert path.read_text() == text(1) + "half"
 
@@ -206,6 +206,6 @@ def test_what_tuner_never_writes_is_refused(path: Path, changed: dict[str, objec
 
 def test_lines_of_which_none_is_whole_are_told_and_refused_where_one_is_needed(path: Path) -> None:
     path.write_text("no\n" * 10)
-    assert read_attempts(path) == ([], [f"{path}: 10 lines (1, 2, 3, 4, 5, 6, 7, 8, …) are not whole; left out"])
-    with pytest.raises(InputError, match=r"10 lines \(.*\) are not whole, and there is no other; restore it from a"):
+    assert read_attempts(path) == ([], [f"{path}: 10 lines (1, 2, 3, 4, 5, 6, 7, 8, …) are incomplete; left out"])
+    with pytest.raises(InputError, match=r"10 lines \(.*\) are incomplete, and there is no other; restore it from a"):
         read_attempts(path, some=True)

@@ -117,7 +117,7 @@ def test_text_that_is_no_unicode_costs_no_result(study: StudyFolder, gpu_16gb: D
 
 def test_a_folder_with_a_study_is_refused_with_the_way_on(tmp_path: Path) -> None:
     (tmp_path / "study.json").write_text("{}")
-    with pytest.raises(InputError, match=rf"give a new one, or go on with its study by resume='{tmp_path}'$"):
+    with pytest.raises(InputError, match=rf"give a new one, or resume its study with resume='{tmp_path}'$"):
         check_empty(tmp_path)
 
 
@@ -272,7 +272,7 @@ def test_what_a_kill_leaves_half_done_is_finished_or_removed(study: StudyFolder,
         file.write('{"trial_id": "002", "sta')
     again = resumed(study)
     again.close()
-    assert [note.split(": ")[1] for note in again.notes] == ["line 2 is not whole; moved to attempts.jsonl.corrupt"]
+    assert [note.split(": ")[1] for note in again.notes] == ["line 2 is incomplete; moved to attempts.jsonl.corrupt"]
     assert [row.trial_id for row in again.rows()] == ["001"]
     assert names(study.checkpoints) == {"002.pt"}
     known = {"attempts.jsonl", "attempts.jsonl.corrupt", "results.csv", "study.json", "best.pt", "checkpoints"}
@@ -316,7 +316,7 @@ def test_a_folder_that_is_no_study_is_not_gone_on_with(tmp_path: Path, content: 
 
 def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for name, what in (("none", "there is no such folder"), ("file", "is no folder")):
+    for name, what in (("none", "there is no such folder"), ("file", "is not a folder")):
         with pytest.raises(InputError, match=f"^resume='{tmp_path / name}': {what}"):
             StudyFolder.resume(tmp_path / name, METRICS)
     assert names(tmp_path) == {"file"}

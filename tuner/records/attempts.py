@@ -1,4 +1,4 @@
-"""An attempt as the journal has it; of a trial the latest one is a row of the CSV."""
+"""An attempt, which is a line of the journal. A trial's latest attempt is a row of the CSV."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import TYPE_CHECKING, Literal, Self
 
-from pydantic import TypeAdapter
-
 from tuner.records.checking import Amount, CheckedValue, Metric, Name, Shown, TrialId, Whole, checked
 from tuner.trial import GB, AttemptResult, ConfigValue, Lost, MemoryEstimate, Outcome, Status
 
 if TYPE_CHECKING:
     import pandas as pd
 
-CONFIG = "config/"  # begins a hyperparameter's column
+CONFIG = "config/"  # the prefix of a hyperparameter's column
 STUDY = "study"
 BEFORE_METRICS = ("trial_id", "workload", "name", "seed", "status", "attempts")
 AFTER_METRICS = (
@@ -31,10 +29,10 @@ AFTER_METRICS = (
     "peak_memory_gb",
     "error",
 )
-# Not in the table: what going on with a study is decided by, and when an attempt was placed and ended (unix seconds).
+# Not in the table: what resuming a study needs, and when an attempt was placed and ended (unix seconds).
 JOURNAL_ONLY = ("limit_gb", "lost", "started_at", "ended_at")
 FIXED = (*BEFORE_METRICS, *AFTER_METRICS, *JOURNAL_ONLY)
-# What is text, in a table of several studies also "study"; all else are numbers, and hyperparameters may be either.
+# The columns of text; a table of several studies also has "study". Hyperparameters are numbers or text.
 TEXTS = ("trial_id", "workload", "name", "status", "device", "error", "lost", STUDY)
 NOT_KEPT = "weights not kept"
 
@@ -45,15 +43,15 @@ Line = dict[str, Value]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """How an attempt ended; seconds, GB of 2**30 bytes, and None where nothing is known."""
+    """How an attempt ended. Times are in seconds, memory in GB of 2**30 bytes; None means unknown."""
 
     trial_id: TrialId
     workload: Name
     name: Name
     seed: Whole
     status: Status
-    attempts: Whole  # which of its trial's it was, from 1; 0 for a trial that never started
-    metrics: Mapping[str, Metric]  # the final ones, by name
+    attempts: Whole  # the attempt's number, from 1; 0 for a trial that never started
+    metrics: Mapping[str, Metric]  # the final metrics, by name
     epochs: Whole
     duration_s: Amount
     device: Shown | None = None
@@ -61,24 +59,17 @@ class Attempt:
     estimated_memory_gb: Amount
     peak_memory_gb: Amount | None = None
     error: Shown = ""
-    # the memory that it was given. It is not rounded, so that a resumed study gives a retry what it would have been
-    # given before.
+    # The reserved memory. It is not rounded, so that a resumed study reserves the same for a retry as before.
     limit_gb: Amount | None = None
-    lost: Lost = ""  # "worker" or "node" where that died under it
+    lost: Lost = ""  # "worker" or "node" if that died during the attempt
     started_at: Amount | None = None  # when it was placed, in unix seconds
     ended_at: Amount | None = None
     config: Mapping[str, CheckedValue] = field(default_factory=dict)
-    study: str = ""  # whose it is, where several studies are shown together
+    study: str = ""  # the study's name where several are shown together
 
     @classmethod
     def of(cls, outcome: Outcome, estimate: MemoryEstimate, times: Times | None = None) -> Self:
-        """An attempt that has just ended.
-
-        Args:
-            outcome: how.
-            estimate: what it was expected to need.
-            times: when it was placed and when it ended, in unix seconds.
-        """
+        """An attempt that has just ended; ``times`` are when it was placed and ended, in unix seconds."""
         trial, placement = outcome.trial, outcome.placement
         started_at, ended_at = times or (None, None)
         return cls(
@@ -92,7 +83,7 @@ class Attempt:
             epochs=outcome.epochs,
             duration_s=round(outcome.seconds, 3),
             device=placement.device.label if placement else None,
-            # Rounded down: seven shares of 0.142857 fit on a device, seven of 0.1429 do not.
+            # Rounded down: seven shares of 0.142857 fit on a device, but seven of 0.1429 do not.
             gpu_fraction=math.floor(placement.fraction * 1e6) / 1e6 if placement else None,
             estimated_memory_gb=round(estimate.total_bytes / GB, 4),
             peak_memory_gb=None if outcome.peak_bytes is None else round(outcome.peak_bytes / GB, 4),
@@ -113,45 +104,41 @@ class Attempt:
 
     @property
     def weights_kept(self) -> bool:
-        """Whether its weights could be written, if they were the best."""
+        """Whether its weights, if they were the best, could be written."""
         return not self.error.startswith(NOT_KEPT)
 
     def value(self, column: str) -> Value:
-        """What a column of the table has; None where it is blank."""
+        """The value in a column of the table; None if it is blank."""
         if column.startswith(CONFIG):
             return self.config.get(column.removeprefix(CONFIG))
         if column in FIXED or column == STUDY:
-            found: Value = getattr(self, column)
-            return None if found == "" else found
+            value: Value = getattr(self, column)
+            return None if value == "" else value
         return self.metrics.get(column)
 
     def number(self, column: str) -> float:
-        """The number that a column of the table has; infinite, which is worse than any, where it has none."""
-        found = self.value(column)
-        return found if isinstance(found, (int, float)) else math.inf
+        """The number in a column of the table; infinity, which is worse than any other, if there is none."""
+        value = self.value(column)
+        return value if isinstance(value, (int, float)) else math.inf
 
     def to_line(self) -> Line:
         """The line of the journal."""
         line: Line = {}
-        for each in _fields():
-            if each == "metrics":
+        for name in _fields():
+            if name == "metrics":
                 line.update(self.metrics)
-            elif each == "config":
+            elif name == "config":
                 line.update({sys.intern(f"{CONFIG}{key}"): value for key, value in self.config.items()})
             else:
-                line[each] = getattr(self, each)
+                line[name] = getattr(self, name)
         return line
 
 
 def parse_attempt(line: Mapping[str, object], where: str) -> Attempt:
-    """A line of the journal or of a table.
-
-    Args:
-        line: by column; a hyperparameter that is None is missing.
-        where: it stands, for messages.
+    """The attempt in a line of the journal or of a table; a hyperparameter that is None is missing.
 
     Raises:
-        InputError: something is missing, or is not what tuner writes.
+        InputError: a value is missing or has a wrong type; the message begins with ``where``.
     """
     fixed = {key: value for key, value in line.items() if key in FIXED}
     others = {key: value for key, value in line.items() if key not in FIXED}
@@ -161,14 +148,14 @@ def parse_attempt(line: Mapping[str, object], where: str) -> Attempt:
         if key.startswith(CONFIG) and value is not None
     }
     metrics = {sys.intern(key): value for key, value in others.items() if not key.startswith(CONFIG)}
-    return checked(_adapter(), {**fixed, "metrics": metrics, "config": config}, where, _column)
+    return checked(Attempt, {**fixed, "metrics": metrics, "config": config}, where, _column)
 
 
 def attempts_of(table: pd.DataFrame) -> list[Attempt]:
-    """The rows of a table of trials as Python returns it; columns that were left out of it are blank.
+    """The rows of a table of trials that Python returned; its missing columns are blank.
 
     Raises:
-        InputError: a value is not what it must be.
+        InputError: a value has a wrong type.
     """
     plain = table.astype(object)
     lines = plain.where(plain.notna() & (plain != ""), None).to_dict("records")
@@ -176,11 +163,11 @@ def attempts_of(table: pd.DataFrame) -> list[Attempt]:
 
 
 def _of_table(line: Mapping[str, object], number: int) -> Attempt:
-    """A row with the columns that a table has: what it lacks is filled in, and texts of the user's are left out."""
+    """The attempt in a table's row. Missing columns get defaults; text columns that the user added are ignored."""
     whole = {"seed": 0, "attempts": 1, "epochs": 0}
     blank = {**whole, "trial_id": f"row{number}", "workload": "-", "duration_s": 0, "estimated_memory_gb": 0}
     given = {key: value for key, value in line.items() if value is not None and key != STUDY}
-    # Of a column with gaps pandas makes decimal numbers.
+    # pandas turns whole numbers into decimal ones in a column with gaps.
     given |= {key: int(value) for key in whole if isinstance(value := given.get(key), float)}
     texts = {key: value for key, value in given.items() if isinstance(value, str)}
     others = {key for key in texts if key not in FIXED and not key.startswith(CONFIG)}
@@ -189,49 +176,39 @@ def _of_table(line: Mapping[str, object], number: int) -> Attempt:
 
 
 def written(value: float) -> float | None:
-    """A metric as a row has it: to six decimals, and None where it is no finite number."""
+    """A metric as it is recorded: rounded to six decimals, or None if it is not finite."""
     return round(value, 6) if math.isfinite(value) else None
 
 
 def columns(rows: Sequence[Attempt], expected: Iterable[str] = ()) -> list[str]:
-    """The CSV's columns in their order: fixed ones, metrics, fixed ones, then the configuration's keys.
-
-    Args:
-        rows: what the table holds.
-        expected: metrics that are columns also while no row has them.
-    """
+    """The CSV's columns in order. The ``expected`` metrics are columns even if no row has them."""
     metrics = dict.fromkeys([*(key for row in rows for key in row.metrics), *expected])
     config = dict.fromkeys(f"{CONFIG}{key}" for row in rows for key in row.config)
     return [*BEFORE_METRICS, *metrics, *AFTER_METRICS, *config]
 
 
 def to_csv(rows: Sequence[Attempt]) -> str:
-    """The rows as CSV text; a value that is missing or None is left blank."""
+    """The rows as CSV text; missing values are blank."""
     return write_rows([row.to_line() for row in rows], columns(rows))
 
 
 def write_rows(rows: Sequence[Mapping[str, object]], names: Sequence[str] | None = None) -> str:
-    """Any rows as CSV text, with these columns or those of the first row."""
+    """Rows as CSV text, with the columns in ``names`` or those of the first row."""
     text = io.StringIO()
-    others: Literal["ignore", "raise"] = "ignore" if names else "raise"
-    writer = csv.DictWriter(text, names or list(rows[0]), restval="", extrasaction=others, lineterminator="\n")
+    extra: Literal["ignore", "raise"] = "ignore" if names else "raise"
+    writer = csv.DictWriter(text, names or list(rows[0]), restval="", extrasaction=extra, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
 
 
-def _column(place: Sequence[int | str]) -> str:
-    """The column that a field stands in."""
-    group, *key = map(str, place)
+def _column(path: Sequence[int | str]) -> str:
+    """The column of a field, given as the path to it."""
+    group, *key = map(str, path)
     return {"metrics": "", "config": CONFIG}.get(group, group) + "".join(key[:1])
 
 
 @cache
 def _fields() -> tuple[str, ...]:
-    """The fields that a line has, in its order."""
+    """The fields of a line, in order."""
     return tuple(each.name for each in fields(Attempt) if each.name != STUDY)
-
-
-@cache
-def _adapter() -> TypeAdapter[Attempt]:
-    return TypeAdapter(Attempt)

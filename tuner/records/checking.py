@@ -1,4 +1,4 @@
-"""The one check of what is read from a study's files, and the line that names the file and the field."""
+"""Checks what is read from a study's files; a message names the file and the field."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tuner.errors import InputError
 from tuner.trial import ConfigValue
 
 Checked = TypeVar("Checked")
-EXPECTED = {  # what pydantic says otherwise
+EXPECTED = {  # our words for pydantic's types of errors
     "dataclass_type": "expected an object",
     "dict_type": "expected an object",
     "mapping_type": "expected an object",
@@ -23,28 +23,21 @@ EXPECTED = {  # what pydantic says otherwise
     "sequence_str": "expected a list",
     "string_type": "expected a text",
 }
-LARGEST = 1e300  # the largest number that is taken
-LARGEST_AMOUNT = 1e12  # of seconds, and of GB
-_TRIAL_ID = re.compile(r"\w[\w.+-]*")  # it is part of files' names
+LARGEST = 1e300  # the largest number that is accepted
+LARGEST_AMOUNT = 1e12  # the largest number of seconds or GB that is accepted
+_ADAPTERS: dict[type, TypeAdapter[object]] = {}  # made on first use
+_TRIAL_ID = re.compile(r"\w[\w.+-]*")  # a trial's id is part of file names
 
 
 def as_text(value: object) -> str:
-    """A text.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """The value, which must be a text; else a ValueError is raised."""
     if not isinstance(value, str):
         raise ValueError("expected a text")
     return value
 
 
 def as_name(value: object) -> str:
-    """A text that is not empty.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """The value, which must be a text that is not empty; else a ValueError is raised."""
     text = as_text(value)
     if not text or "\0" in text or text != _shown(text):
         raise ValueError("expected a name")
@@ -52,7 +45,7 @@ def as_name(value: object) -> str:
 
 
 def _shown(value: object) -> str:
-    """A text that any file and terminal takes: bytes of a path that are no text are question marks."""
+    """A text that any file and terminal accepts: bytes of a path that are not valid text become question marks."""
     return as_text(value).encode(errors="replace").decode()
 
 
@@ -106,55 +99,53 @@ Metric = Annotated[float | None, PlainValidator(_metric)]
 CheckedValue = Annotated[ConfigValue, PlainValidator(_config_value)]
 
 
-def dotted(place: Sequence[int | str]) -> str:
-    """A field within others, as messages name it: ``plan.devices.0.name``."""
-    return ".".join(str(part) for part in place if part != "[key]")
+def dotted(path: Sequence[int | str]) -> str:
+    """The name of a nested field in messages: ``plan.devices.0.name``."""
+    return ".".join(str(part) for part in path if part != "[key]")
 
 
 def checked(
-    adapter: TypeAdapter[Checked],
-    values: object,
-    where: str,
-    name: Callable[[Sequence[int | str]], str] = dotted,
+    kind: type[Checked], values: object, where: str, name: Callable[[Sequence[int | str]], str] = dotted
 ) -> Checked:
-    """What the adapter makes of values that were read.
-
-    Args:
-        adapter: of what is expected.
-        values: as they were read.
-        where: they stand, for messages.
-        name: how messages name a field.
+    """A record made of values that were read; ``name`` turns the path to a field into its name in messages.
 
     Raises:
-        InputError: something is missing, or is not what it must be; the text names the first field.
+        InputError: a field is missing or wrong. The message begins with ``where`` and names the first such field.
     """
     try:
-        return adapter.validate_python(values)
+        return _validated(kind, values)
     except ValidationError as error:
         raise InputError(f"{where}: {_fault(error, name)}") from error
 
 
-def checked_json(adapter: TypeAdapter[Checked], content: bytes) -> Checked:
-    """What the adapter makes of a file.
+def checked_json(kind: type[Checked], content: bytes) -> Checked:
+    """A record made of a JSON text.
 
     Raises:
-        ValueError: it is no JSON, something is missing, or is not what it must be; the text names the first field.
+        ValueError: the text is not JSON, or a field is missing or wrong. The message names the first such field.
     """
     try:
-        return adapter.validate_python(json.loads(content))
+        return _validated(kind, json.loads(content))
     except RecursionError as error:
         raise ValueError("it is nested too deep") from error
     except ValidationError as error:
         raise ValueError(_fault(error, dotted)) from error
 
 
+def _validated(kind: type[Checked], values: object) -> Checked:
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    record = _ADAPTERS[kind].validate_python(values)
+    assert isinstance(record, kind)
+    return record
+
+
 def _fault(error: ValidationError, name: Callable[[Sequence[int | str]], str]) -> str:
-    """The first thing that is wrong: the field, its value, and what is expected."""
+    """The first error: the field, its value, and what is expected."""
     first = error.errors(include_url=False)[0]
     field = name(first["loc"])
     if first["type"] == "missing":
         return f"has no {field}"
-    said = EXPECTED.get(first["type"]) or first["msg"].removeprefix("Value error, ").replace(
-        "Input should be", "expected"
-    )
-    return f"{field} is {reprlib.repr(first['input'])}; {said}" if field else said
+    message = first["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+    expected = EXPECTED.get(first["type"], message)
+    return f"{field} is {reprlib.repr(first['input'])}; {expected}" if field else expected

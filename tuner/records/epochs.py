@@ -1,7 +1,6 @@
-"""What trials said after their epochs: a line each in ``epochs.jsonl``, for curves, and no part of the results.
+"""The reports of trials after their epochs, in ``epochs.jsonl``. They are used for learning curves only.
 
-Lines are kept back for up to a second and not waited for until the disk has them. A file that is damaged or not there
-costs curves, and nothing else.
+Lines are buffered for up to a second and not synced to the disk. Without the file, only the curves are missing.
 """
 
 from __future__ import annotations
@@ -12,11 +11,8 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import BinaryIO
-
-from pydantic import TypeAdapter
 
 from tuner.records.checking import Amount, Metric, TrialId, Whole, checked_json
 from tuner.trial import GB, EpochReport
@@ -26,33 +22,28 @@ FLUSH_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochLine:
-    """What a trial said after an epoch."""
+    """The report of a trial after an epoch."""
 
     trial_id: TrialId
-    attempt: Whole  # of the trial, from 1
-    epoch: Whole  # counts from 1; 0 as training begins
-    at: Amount  # when, in unix seconds
-    metrics: Mapping[str, Metric]  # by name; None where one was no finite number
-    # the most that its process had taken from its device by then, where that is known
-    memory_gb: Amount | None = None
+    attempt: Whole  # the number of the trial's attempt, from 1
+    epoch: Whole  # counts from 1; 0 for the beginning of training
+    at: Amount  # the time in unix seconds
+    metrics: Mapping[str, Metric]  # by name; None for a metric that was not finite
+    memory_gb: Amount | None = None  # the peak of its process on its device so far; None if unknown
 
 
 class EpochLog:
-    """Adds to ``epochs.jsonl``; nothing that goes wrong with it is raised."""
+    """Appends to ``epochs.jsonl``. It raises no error."""
 
     def __init__(self, path: Path) -> None:
-        """Begins with nothing to write; the file is made with its first line.
-
-        Args:
-            path: the file; what is there already is kept.
-        """
+        """Writes nothing yet. The lines of an existing file are kept."""
         self._path = path
         self._lines: list[str] = []
         self._flushed = time.monotonic()
-        self._mended = False
+        self._checked = False
 
     def add(self, report: EpochReport, attempt: int) -> None:
-        """Keeps what a trial said in one of its attempts."""
+        """Adds the report of a trial's attempt."""
         line = {
             "trial_id": report.trial_id,
             "attempt": attempt,
@@ -70,54 +61,49 @@ class EpochLog:
             self.flush()
 
     def flush(self) -> None:
-        """Writes the lines that are kept back; if that fails they are lost."""
+        """Writes the buffered lines; if that fails, they are lost."""
         self._flushed = time.monotonic()
         if not self._lines:
             return
         text = "\n".join(self._lines) + "\n"
         self._lines.clear()
         with suppress(OSError), self._path.open("a+b") as file:
-            if not self._mended and _ends_within_a_line(file):
+            if not self._checked and _ends_in_partial_line(file):
                 text = "\n" + text
-            self._mended = True
+            self._checked = True
             file.write(text.encode())
 
 
 def read_epochs(path: Path) -> list[EpochLine]:
-    """The lines of a study's ``epochs.jsonl`` in order, without damaged ones; none if it cannot be read."""
+    """The lines of ``epochs.jsonl`` in order, without damaged ones; empty if the file cannot be read."""
     lines = []
     with suppress(OSError):
         for text in path.read_bytes().splitlines():
             with suppress(ValueError):
-                lines.append(checked_json(_adapter(), text))
+                lines.append(checked_json(EpochLine, text))
     return lines
 
 
 def histories(lines: Iterable[EpochLine]) -> dict[str, dict[int, EpochLine]]:
-    """By trial and epoch what was said last, without epochs that a later attempt has begun before.
+    """The last line of each epoch, by trial id and epoch.
 
-    An attempt goes on where a checkpoint was kept, or begins anew, and what came after that no longer counts.
+    A new attempt resumes from a checkpoint or starts over. Lines of later epochs from before that are dropped.
     """
-    found: dict[str, dict[int, EpochLine]] = {}
+    by_trial: dict[str, dict[int, EpochLine]] = {}
     attempts: dict[str, int] = {}
     for line in lines:
-        own = found.setdefault(line.trial_id, {})
+        own = by_trial.setdefault(line.trial_id, {})
         if attempts.get(line.trial_id) != line.attempt:
             attempts[line.trial_id] = line.attempt
-            found[line.trial_id] = own = {epoch: kept for epoch, kept in own.items() if epoch <= line.epoch}
+            by_trial[line.trial_id] = own = {epoch: kept for epoch, kept in own.items() if epoch <= line.epoch}
         if line.metrics:
             own[line.epoch] = line
-    return found
+    return by_trial
 
 
-def _ends_within_a_line(file: BinaryIO) -> bool:
-    """Whether a kill has left half a line, which must not take the next one with it."""
+def _ends_in_partial_line(file: BinaryIO) -> bool:
+    """Whether a kill has left an incomplete last line, to which nothing must be appended."""
     if file.seek(0, 2) == 0:
         return False
     file.seek(-1, 2)
     return file.read(1) != b"\n"
-
-
-@cache
-def _adapter() -> TypeAdapter[EpochLine]:
-    return TypeAdapter(EpochLine)

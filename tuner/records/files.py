@@ -1,14 +1,14 @@
 """The files of a study's folder.
 
 results/<time>-<workload>-<mode>/
-    attempts.jsonl            one line an attempt, the moment it ends: the truth
-    attempts.jsonl.corrupt    what a kill left of a line, if it did
-    results.csv               one row a trial, rewritten as a whole
+    attempts.jsonl            the journal: a line for each attempt as soon as it ends; other files follow it
+    attempts.jsonl.corrupt    incomplete lines that a kill left, if any
+    results.csv               a row for each trial, rewritten as a whole
     study.json                command, versions, seed, devices, plan
-    best.pt                   the best trial's weights and configuration; of several workloads best-<workload>.pt each
-    checkpoints/              <trial_id>.pt of trials that have not ended for good, and <trial_id>.prune
-    epochs.jsonl              what trials said after their epochs; for curves, and no part of the results
-    tracebacks.log            the full text of errors, if there were any
+    best.pt                   the best trial's weights and configuration; best-<workload>.pt in a study of several
+    checkpoints/              <trial_id>.pt of unfinished trials, and <trial_id>.prune
+    epochs.jsonl              the reports of trials after their epochs, for curves only
+    tracebacks.log            the tracebacks of errors, if any
 """
 
 ATTEMPTS = "attempts.jsonl"
@@ -16,12 +16,12 @@ RESULTS = "results.csv"
 STUDY = "study.json"
 BEST = "best.pt"
 CHECKPOINTS = "checkpoints"
-PRUNE = ".prune"  # ends the name of a file among the checkpoints that asks a running trial to end
+PRUNE = ".prune"  # the suffix of a file among the checkpoints that asks a running trial to end
 EPOCHS = "epochs.jsonl"
 TRACEBACKS = "tracebacks.log"
-TRAIN = "train.json"  # in the place of study.json, in the folder of a model that was trained again
+TRAIN = "train.json"  # in the folder of a model that was trained again; takes the place of study.json
 
 
 def best_name(workload: str) -> str:
-    """The file of a workload's best weights, in a study of several."""
+    """The file of a workload's best weights in a study of several workloads."""
     return f"best-{workload}.pt"

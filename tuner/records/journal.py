@@ -1,7 +1,4 @@
-"""The journal of a study, and the writing of files so that a kill at any moment leaves whole ones.
-
-Everything that tuner writes into a study's folder passes through ``write_through`` (content) and ``move`` (names).
-"""
+"""The journal of a study: ``attempts.jsonl``."""
 
 from __future__ import annotations
 
@@ -17,23 +14,21 @@ from tuner.errors import InputError
 from tuner.machine import atomic_files
 from tuner.records.attempts import BEFORE_METRICS, Attempt, parse_attempt
 
-NUMBERED = 8  # so many damaged lines are named by their numbers
+NUMBERED = 8  # the maximum number of damaged lines that a message lists
 
 
 class Journal:
-    """One line for each attempt, on disk the moment that it is known; one process at a time may write it.
+    """A line for each attempt, synced to the disk at once. One process at a time may write it.
 
-    Attributes:
-        rows: every line, in order, those appended included.
+    ``rows`` has all lines in order.
     """
 
     def __init__(self, path: Path) -> None:
-        """Opens the journal, or begins it, and locks it until it is closed or the process ends, however it ends.
+        """Opens or creates the journal, and locks it until it is closed or the process ends.
 
         Raises:
-            InputError: a line holds what tuner never writes.
+            InputError: a line has a wrong value.
             BlockingIOError: another process has it open.
-            OSError: it cannot be read or written.
         """
         self._path = path
         self._file = _open_locked(path)
@@ -46,13 +41,10 @@ class Journal:
             raise
         self._end = len(content)
 
-    def mend(self) -> list[str]:
-        """Moves lines that are not whole to ``<name>.corrupt``, and says so, one text for each.
+    def repair(self) -> list[str]:
+        """Moves incomplete lines to ``<name>.corrupt``, and returns a note about each.
 
-        The copy comes first, so that nothing is lost if the process is killed between the two.
-
-        Raises:
-            OSError: one of the files cannot be written.
+        They are copied first, so that a kill loses nothing.
         """
         if not self._damaged:
             return []
@@ -61,19 +53,15 @@ class Journal:
         for line in reversed(self._damaged):
             if line.start + len(line.content) == self._end:
                 self._cut(line.start)
-            else:  # written over in place: a new file under the same name would not be the one that is locked
+            else:  # overwritten in place, as a new file under the same name would not be locked
                 self._file.seek(line.start)
                 atomic_files.write_through(self._file, b" " * (len(line.content) - 1))
-        notes = [f"{self._path}: line {line.number} is not whole; moved to {aside.name}" for line in self._damaged]
+        notes = [f"{self._path}: line {line.number} is incomplete; moved to {aside.name}" for line in self._damaged]
         self._damaged = []
         return notes
 
     def append(self, row: Attempt) -> None:
-        """Writes a line; it is on disk when this returns, and not there at all if it raises.
-
-        Raises:
-            OSError: the disk is full, or the file can no longer be written.
-        """
+        """Appends a line and waits until the disk has it. If an OSError is raised, nothing has been appended."""
         line = (json.dumps(row.to_line()) + "\n").encode()
         self._file.seek(self._end)
         try:
@@ -86,11 +74,11 @@ class Journal:
 
     @property
     def closed(self) -> bool:
-        """Whether it has been closed, and another process may write it."""
+        """Whether it is closed, so that another process may write it."""
         return self._file.closed
 
     def close(self) -> None:
-        """Lets other processes write it."""
+        """Unlocks it."""
         self._file.close()
 
     def _cut(self, end: int) -> None:
@@ -102,17 +90,17 @@ class Journal:
 def read_attempts(
     path: Path, workloads: Collection[str] = (), *, some: bool = False
 ) -> tuple[list[Attempt], list[str]]:
-    """The lines of a journal, which another process may be writing, and a note if any are not whole.
+    """The lines of a journal that another process may be writing, and a note if any are incomplete.
 
-    Changes nothing; a journal that is not there has no lines.
+    A missing journal has no lines.
 
     Args:
         path: the journal.
-        workloads: those of its study, where they are known.
-        some: refuse a journal that has lines, and none that is whole.
+        workloads: the study's workloads; empty if unknown.
+        some: refuse a journal that has only incomplete lines.
 
     Raises:
-        InputError: it cannot be read, or a line holds what tuner never writes, or is of another workload.
+        InputError: the journal cannot be read, or a line has a wrong value or another workload.
     """
     try:
         content = path.read_bytes()
@@ -123,15 +111,15 @@ def read_attempts(
     rows, damaged = _parse(content, path, workloads)
     if some and damaged and not rows:
         raise InputError(
-            f"{path}: {_not_whole(damaged)}, and there is no other; restore it from a copy, or go on with the study, "
-            "which sets them aside"
+            f"{path}: {_incomplete(damaged)}, and there is no other; restore it from a copy, or resume the study, "
+            "which moves them to another file"
         )
-    return rows, [f"{path}: {_not_whole(damaged)}; left out"] if damaged else []
+    return rows, [f"{path}: {_incomplete(damaged)}; left out"] if damaged else []
 
 
 @dataclass(frozen=True)
 class _Damaged:
-    """A line that is no attempt: cut off by a kill, or changed since."""
+    """A line that is not an attempt: a kill cut it off, or somebody changed it."""
 
     number: int
     start: int
@@ -147,22 +135,22 @@ def _parse(content: bytes, path: Path, workloads: Collection[str] = ()) -> tuple
             raise InputError(f"{where}: workload is {row.workload!r}; the study is of {', '.join(workloads)}")
         if row:
             rows.append(row)
-        elif line.strip():  # a blank one is where a damaged one was
+        elif line.strip():  # a blank line is where a damaged one was
             damaged.append(_Damaged(number, start, line))
         start += len(line)
     return rows, damaged
 
 
-def _not_whole(damaged: Sequence[_Damaged]) -> str:
-    """Which lines are damaged, in words."""
+def _incomplete(damaged: Sequence[_Damaged]) -> str:
+    """The numbers of the damaged lines as text."""
     if len(damaged) == 1:
-        return f"line {damaged[0].number} is not whole"
+        return f"line {damaged[0].number} is incomplete"
     more = ", …" * (len(damaged) > NUMBERED)
-    return f"{len(damaged)} lines ({', '.join(str(line.number) for line in damaged[:NUMBERED])}{more}) are not whole"
+    return f"{len(damaged)} lines ({', '.join(str(line.number) for line in damaged[:NUMBERED])}{more}) are incomplete"
 
 
 def _to_attempt(line: bytes, where: str) -> Attempt | None:
-    """The attempt of a line; None for one that is not whole, or is no attempt at all."""
+    """The attempt of a line; None if the line is incomplete or not an attempt."""
     if not line.endswith(b"\n"):
         return None
     try:
@@ -177,10 +165,10 @@ def _to_attempt(line: bytes, where: str) -> Attempt | None:
 
 
 def _open_locked(path: Path) -> io.FileIO:
-    # Not opened for appending: Linux would then write even what has a place of its own to the end.
+    # Not opened for appending: Linux would then also write to the end what belongs at another position.
     file = open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b", buffering=0)  # noqa: SIM115
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel frees it with the process, kill -9 or not
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until the process ends, even by kill -9
     except BaseException:
         file.close()
         raise

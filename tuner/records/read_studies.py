@@ -1,4 +1,4 @@
-"""Reading studies that have ended or still run: folders with a journal, and tables alone. Nothing is written."""
+"""Reads ended and running studies: folders with a journal, and CSV files. Nothing is written."""
 
 from __future__ import annotations
 
@@ -27,48 +27,46 @@ from tuner.records.study_record import UNKNOWN, StudyRecord, read_study
 from tuner.workloads.built_in import BUILT_IN
 from tuner.workloads.lookup import find_workload
 
-RESULTS_FOLDER = Path("results")  # where a study has its folder unless told otherwise
+RESULTS_FOLDER = Path("results")  # the default parent of studies' folders
 COLUMNS = (*BEFORE_METRICS, *AFTER_METRICS)
 
 
 @dataclass(frozen=True)
 class RecordedStudy:
-    """What was read of a study."""
+    """A study as it was read."""
 
-    path: Path  # its folder, or the file of a table alone
-    name: str  # the folder's; of a table the file's, or what its column ``study`` says
-    # one for each configuration that has ended once: its latest attempt, without what is missing
-    rows: Sequence[Attempt]
-    record: StudyRecord = UNKNOWN  # what ``study.json`` says
+    path: Path  # its folder, or a CSV file
+    name: str  # the folder's or the file's name, or the value in the file's column ``study``
+    rows: Sequence[Attempt]  # the latest attempt of each trial that has ended, without missing values
+    record: StudyRecord = UNKNOWN  # the content of ``study.json``
 
 
 def read_studies(paths: str | Path | Iterable[str | Path]) -> tuple[list[RecordedStudy], list[str]]:
-    """The studies in these places, each once, in their order, and what could not be read, a line each.
+    """The studies at these paths, in order and without duplicates, and notes about what could not be read.
 
-    Of several studies those that are damaged are left out, and told.
+    If there are several, damaged ones are left out with a note.
 
     Args:
-        paths: folders of studies, folders that hold some, and files like ``results.csv``; none for the study under
-            ``results/`` that was begun last. A ``results.csv`` in a study's folder stands for the folder.
+        paths: folders of studies, their parent folders, and files like ``results.csv``; none for the newest study
+            under ``results/``. A ``results.csv`` in a study's folder stands for the folder.
 
     Raises:
-        InputError: one of them is not there or holds no study, all are damaged or no tables of ours, or nothing has
-            ended yet.
+        InputError: a path is missing or holds no study, no study can be read, or no attempt has ended yet.
     """
-    given = _listed_paths(paths)
-    places = [place for path in given for place in _places(path)] or [newest_study(RESULTS_FOLDER)]
+    listed = _listed_paths(paths)
+    places = [place for path in listed for place in _places(path)] or [newest_study(RESULTS_FOLDER)]
     once = {place.resolve(): place for place in places}.values()
     studies: list[RecordedStudy] = []
-    notes = [f"{path}: read from the {ATTEMPTS} beside it" for path in given if _stands_for_folder(path)]
+    notes = [f"{path}: read from the {ATTEMPTS} beside it" for path in listed if _stands_for_folder(path)]
     damaged: list[str] = []
     for place in once:
         try:
-            found, said = _read_folder(place) if place.is_dir() else (_read_table(place), [])
+            found, warnings = _read_folder(place) if place.is_dir() else (_read_table(place), [])
         except InputError as error:
             damaged.append(str(error))
             continue
         studies += found
-        notes += said
+        notes += warnings
     if not any(study.rows for study in studies):
         if damaged:
             more = f"; {len(damaged) - 1} more cannot be read" if len(damaged) > 1 else ""
@@ -78,21 +76,17 @@ def read_studies(paths: str | Path | Iterable[str | Path]) -> tuple[list[Recorde
 
 
 def newest_study(folder: Path) -> Path:
-    """The study in a folder that was begun last.
-
-    Raises:
-        InputError: it holds none.
-    """
+    """The newest study in a folder; an InputError is raised if there is none."""
     studies = _studies_in(folder)
     if not studies:
         raise InputError(f"{folder}/ holds no study: run one, or give the folder of a study")
-    return max(studies, key=_begun)
+    return max(studies, key=_start)
 
 
 def metric_of(workload: str, rows: Sequence[Attempt], studies: Iterable[RecordedStudy] = ()) -> str:
-    """What trials of a workload are compared by; empty where that is not known.
+    """The metric by which a workload's trials are compared; empty if unknown.
 
-    Of one that is not built in its study says it; where none does, it is the first validation metric in its rows.
+    For a user's own workload it is in the study's record, else it is the first validation metric in the rows.
     """
     if workload in BUILT_IN:
         return find_workload(workload).metric
@@ -104,9 +98,9 @@ def metric_of(workload: str, rows: Sequence[Attempt], studies: Iterable[Recorded
 
 
 def labels(studies: Sequence[RecordedStudy]) -> list[str]:
-    """A short name for each study: as much of its folder's name as tells it from the others, between hyphens.
+    """A short name for each study: the hyphenated parts of its folder's name that distinguish it from the others.
 
-    Where folders have the same name, it is of their paths.
+    If folders have the same name, the parts of their paths are used.
     """
     names, joint = [study.name.split("-") for study in studies], "-"
     if not _distinct(names):
@@ -121,16 +115,14 @@ def labels(studies: Sequence[RecordedStudy]) -> list[str]:
 
 
 def data_print(study: RecordedStudy, workload: str) -> str | None:
-    """The fingerprint of a workload's data in a study, and of how they are split; None where it is not known."""
+    """The fingerprint of a workload's data and split in a study; None if unknown."""
     return study.record.fingerprints.get(workload)
 
 
 def by_data(rows: Iterable[Attempt], prints: Mapping[str, str | None]) -> list[list[Attempt]]:
-    """Rows in groups that may be compared seed by seed: of one study, or of studies known to be of the same data.
+    """Rows in groups that may be compared seed by seed: from one study, or from studies of the same data.
 
-    Args:
-        rows: which know their study.
-        prints: by study the fingerprint of its data; None, or none, where it is not known.
+    ``prints`` has the fingerprint of each study's data, None if unknown.
     """
     groups: dict[tuple[str, bool], list[Attempt]] = {}
     for row in rows:
@@ -140,7 +132,7 @@ def by_data(rows: Iterable[Attempt], prints: Mapping[str, str | None]) -> list[l
 
 
 def name_in_study(row: Attempt) -> str:
-    """What a row's configuration is called where there are several studies."""
+    """The name of a row's configuration if there are several studies."""
     return f"{row.name} of {row.study}"
 
 
@@ -149,16 +141,12 @@ def _distinct(names: Sequence[Sequence[str]]) -> bool:
 
 
 def _listed_paths(paths: Any) -> list[Path]:
-    """One path or several as a list.
-
-    Raises:
-        InputError: something is no path.
-    """
+    """One or several paths as a list."""
     one = isinstance(paths, (str, os.PathLike)) or not isinstance(paths, Iterable)
     listed = [paths] if one else list(paths)
     for each in listed:
         if not isinstance(each, (str, os.PathLike)):
-            raise InputError(f"{each!r}: is no path; give the folder of a study or a {RESULTS}, or a list of these")
+            raise InputError(f"{each!r}: is not a path; give the folder of a study, a {RESULTS} or a list of them")
     return [Path(each) for each in listed]
 
 
@@ -177,7 +165,7 @@ def _places(path: Path) -> list[Path]:
         return studies
     if (path / RESULTS).is_file():
         return [path / RESULTS]
-    raise InputError(f"{path}: is no study and holds none; give the folder of a study or a {RESULTS}")
+    raise InputError(f"{path}: is not a study and contains none; give the folder of a study or a {RESULTS}")
 
 
 def _studies_in(folder: Path) -> list[Path]:
@@ -193,14 +181,14 @@ def _is_study(path: Path) -> bool:
     return (path / STUDY_FILE).is_file() or (path / ATTEMPTS).is_file()
 
 
-def _begun(path: Path) -> tuple[int, str]:
-    """When a study was begun: its ``study.json`` is written once, and its journal after that."""
+def _start(path: Path) -> tuple[int, str]:
+    """When a study was started: ``study.json`` is written once, at the start."""
     file = path / STUDY_FILE if (path / STUDY_FILE).is_file() else path / ATTEMPTS
     return file.stat().st_mtime_ns, path.name
 
 
 def _read_folder(path: Path) -> tuple[list[RecordedStudy], list[str]]:
-    """The study of a folder, and what could not be read of it."""
+    """The study of a folder, and notes about what could not be read."""
     known = (path / STUDY_FILE).exists()
     record = read_study(path, f"results {path}") if known else UNKNOWN
     attempts, notes = read_attempts(path / ATTEMPTS, record.workloads, some=True)
@@ -209,12 +197,12 @@ def _read_folder(path: Path) -> tuple[list[RecordedStudy], list[str]]:
     if not rows:
         notes.append(f"{path}: no attempt has ended yet")
     if not known:
-        notes.append(f"{path}: holds no {STUDY_FILE}: how its trials were run is not known")
+        notes.append(f"{path}: holds no {STUDY_FILE}: it is unknown how its trials were run")
     return [RecordedStudy(path, path.resolve().name, rows, record)], notes
 
 
 def _read_table(path: Path) -> list[RecordedStudy]:
-    """The studies of a CSV file: one, or those that its column ``study`` names."""
+    """The studies of a CSV file: one, or those named in its column ``study``."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = csv.reader(file, strict=True)
@@ -226,7 +214,7 @@ def _read_table(path: Path) -> list[RecordedStudy]:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path}: is no CSV text in UTF-8: {error}") from error
+        raise InputError(f"{path}: is not CSV text in UTF-8: {error}") from error
     own = path.resolve().parent.name if path.name == RESULTS else path.stem
     by_name: dict[str, list[Attempt]] = {own: []} if not rows else {}
     for row in rows:
@@ -249,12 +237,12 @@ def _parse(line: Sequence[str], columns: Sequence[str], where: str) -> Attempt:
 def _check_columns(columns: Iterable[str], path: Path) -> None:
     missing = [column for column in COLUMNS if column not in columns]
     if missing:
-        raise InputError(f"{path}: is no table of tuner's: it has no column {', '.join(missing)}")
+        raise InputError(f"{path}: is not a table of tuner: it has no column {', '.join(missing)}")
     if repeated := [column for column, count in Counter(list(columns)).items() if count > 1]:
         raise InputError(f"{path}: it has the column {repeated[0]} more than once; leave one of them")
 
 
 def _present(row: Attempt) -> Attempt:
-    """A row without what is missing in it."""
+    """A row without missing values."""
     metrics = {name: value for name, value in row.metrics.items() if value is not None}
     return replace(row, metrics=metrics, config={key: value for key, value in row.config.items() if value != ""})

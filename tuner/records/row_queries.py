@@ -1,19 +1,18 @@
-"""Which rows of results are shown, in what order and with which columns; pure.
+"""Selects, sorts and names the rows and columns of results that are shown.
 
-A row has a value in each of the CSV's columns, and in the column ``study``; None is what is missing.
+A row has a value in each of the CSV's columns and in the column ``study``. None means missing.
 
     condition = column operator value
     operator  = "=" | "==" | "!=" | "<" | "<=" | ">" | ">=" | "~"
 
-A column is called by its own name, a hyperparameter also without ``config/``; where both are columns, such as
-``epochs``, the plain name wins. A value stands with or without quotes.
+A hyperparameter's name may omit ``config/``. If there is also a fixed column of that name, such as ``epochs``, the
+fixed column is meant. A value may have quotes.
 
-- A number is compared with a value that reads as a number, and text with the value as it was typed. A number and a
-  value that is none are unequal, and neither is less than the other; where a column holds numbers alone, such a value
-  is refused. Texts are ordered by their characters.
-- ``~`` holds where the text, or the number as it is printed, contains the value, in capitals or not.
-- What is missing is unequal to any value, and no other operator holds for it. The value "" stands for what is
-  missing: ``error!=""`` are the rows that have an error.
+- A number is compared with a value that is a number, and a text with the value as it was typed. A number and a text
+  are unequal, and neither is less than the other. If a column has only numbers, a text is refused as a value.
+- ``~`` holds if the text, or the number as it is printed, contains the value. Case is ignored.
+- A missing value is unequal to every value, and no other operator holds for it. The value "" means missing:
+  ``error!=""`` selects the rows that have an error.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from tuner.errors import InputError, ParameterError, did_you_mean, option
 from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, CONFIG, STUDY, Attempt
 from tuner.trial import ConfigValue
 
-# What the table calls columns whose own names are long; conditions and options take these names, too.
+# Short names of columns in the table; conditions and options accept them, too.
 SHORT = {"duration_s": "seconds", "estimated_memory_gb": "estimated_gb", "peak_memory_gb": "peak_gb"}
 EXAMPLE = 'such as "hidden_dim>=64" or "error~memory"'
 
 _CONDITION = re.compile(
     r"\s*([^=!<>~]+?)\s*(==|!=|<=|>=|=|<|>|~)\s*(\"[^\"]*\"|'[^']*'|[^=!<>~\"'\s].*?)\s*", re.DOTALL
 )
-_WHOLE = re.compile(r"[+-]?\d{1,18}")  # longer ones are as good as decimal
+_WHOLE = re.compile(r"[+-]?\d{1,18}")  # longer numbers are read as decimal
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
@@ -50,87 +49,69 @@ _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True)
 class Condition:
-    """What must hold for a row to be shown."""
+    """A condition that shown rows must meet."""
 
-    column: str  # its own name
-    operator: str  # one of those in the module's text
-    value: str  # what the column is compared with, as it was typed, without quotes
+    column: str  # its full name
+    operator: str  # see the module's docstring
+    value: str  # as it was typed, without quotes
 
     def holds(self, row: Attempt) -> bool:
-        """Whether a row is one of those that are asked for."""
-        found = row.value(self.column)
-        if found is None or not self.value:
-            same = found is None and not self.value
+        """Whether a row meets the condition."""
+        actual = row.value(self.column)
+        if actual is None or not self.value:
+            same = actual is None and not self.value
             return {"=": same, "==": same, "!=": not same}.get(self.operator, False)
         if self.operator == "~":
-            return self.value.casefold() in str(found).casefold()
-        value = self.value if isinstance(found, str) else to_value(self.value)
-        if isinstance(found, str) != isinstance(value, str):
+            return self.value.casefold() in str(actual).casefold()
+        value = self.value if isinstance(actual, str) else to_value(self.value)
+        if isinstance(actual, str) != isinstance(value, str):
             return self.operator == "!="
-        return _COMPARE[self.operator](found, value)
+        return _COMPARE[self.operator](actual, value)
 
 
 @dataclass(frozen=True)
 class Order:
     """A column to sort by."""
 
-    column: str  # its own name
-    descending: bool = False  # largest first; what is missing comes last either way
+    column: str  # its full name
+    descending: bool = False  # largest first; missing values come last in any case
 
 
 def to_value(text: str) -> int | float | str:
-    """What a text says: a whole number, a decimal number, or else itself.
-
-    A number has digits, at most one point and perhaps an exponent: "nan", "inf" and "1_000" are texts.
-    """
+    """A text as a whole or decimal number, or itself if it is neither; "nan", "inf" and "1_000" are texts."""
     if _WHOLE.fullmatch(text):
         return int(text)
     return float(text) if _DECIMAL.fullmatch(text) else text
 
 
 def parse_condition(text: str, columns: Sequence[str]) -> Condition:
-    """A condition as the user typed it.
-
-    Args:
-        text: such as ``hidden_dim>=64``; nothing of it is executed.
-        columns: those that there are.
+    """A condition such as ``hidden_dim>=64``; nothing in it is executed.
 
     Raises:
-        InputError: it is no comparison, or of a column that is not there.
+        InputError: the text is not a comparison, or there is no such column.
     """
-    found = _CONDITION.fullmatch(text)
-    if not found:
+    match = _CONDITION.fullmatch(text)
+    if not match:
         rule = f"expected a column, one of = != < <= > >= ~ and a value, {EXAMPLE}"
         raise ParameterError("where", text, rule)
-    column, sign, value = found.groups()
+    column, sign, value = match.groups()
     quoted = value[0] in "\"'"
     return Condition(find_column(column, columns, option("where", text)), sign, value[1:-1] if quoted else value)
 
 
 def check_number(condition: Condition, rows: Sequence[Attempt], text: str) -> None:
-    """Refuses to compare a column of numbers with a word, which no row could meet.
-
-    Args:
-        condition: of one column.
-        rows: all there are.
-        text: the condition as it was typed, for messages.
-
-    Raises:
-        InputError: every value of the column is a number, and the condition's is none.
-    """
+    """Refuses to compare a column of numbers with a text; ``text`` is the whole condition as it was typed."""
     if condition.operator == "~" or not condition.value or not isinstance(to_value(condition.value), str):
         return
     values = [value for row in rows if (value := row.value(condition.column)) is not None]
     if values and not any(isinstance(value, str) for value in values):
-        raise ParameterError("where", text, f"{condition.column} holds numbers, and {condition.value!r} is none")
+        raise ParameterError(
+            "where", text, f"{condition.column} holds numbers, and {condition.value!r} is not a number"
+        )
 
 
 def parse_order(text: str, columns: Sequence[str]) -> Order:
-    """A column to sort by: ``COLUMN``, ``-COLUMN``, ``COLUMN:asc`` or ``COLUMN:desc``.
-
-    Raises:
-        InputError: there is no such column.
-    """
+    """A column to sort by: ``COLUMN``, ``-COLUMN``, ``COLUMN:asc`` or ``COLUMN:desc``."""
     name, _, direction = text.partition(":")
     if direction not in ("", "asc", "desc"):
         raise ParameterError("sort", text, "expected COLUMN, -COLUMN, COLUMN:asc or COLUMN:desc")
@@ -139,36 +120,25 @@ def parse_order(text: str, columns: Sequence[str]) -> Order:
 
 
 def parse_columns(names: str | Sequence[str], columns: Sequence[str]) -> list[str]:
-    """The columns that are asked for, by their own names, each once.
-
-    Args:
-        names: a list, or a text with commas between them.
-        columns: those that there are.
+    """The full names of columns, given as a list or as a text with commas; each appears once.
 
     Raises:
-        InputError: one of them is not there or empty, or none is asked for.
+        InputError: there is no name, an empty one, or no such column.
     """
     listed = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
     if not listed or not all(listed):
-        given = ",".join(listed)
-        raise ParameterError(
-            "columns", given, "expected names with commas between them, such as name,status,val_rmse"
-        )
+        rule = "expected names with commas between them, such as name,status,val_rmse"
+        raise ParameterError("columns", ",".join(listed), rule)
     return list(dict.fromkeys(find_column(name, columns, option("columns")) for name in listed))
 
 
 def find_column(name: str, columns: Sequence[str], where: str) -> str:
-    """The column that a name means: one of that name, a hyperparameter, or one that has a shorter name in the table.
-
-    Args:
-        name: what the user typed.
-        columns: those that there are.
-        where: what the name was part of, for messages.
+    """The column with this name, hyperparameter's name or short name.
 
     Raises:
-        InputError: there is none; the text says which are close.
+        InputError: there is none. The message begins with ``where`` and suggests similar names.
     """
-    if column := _meant(name, columns):
+    if column := _resolve(name, columns):
         return column
     known = [head(column, columns) for column in columns]
     names = dict.fromkeys([*known, *(column for column in columns if not column.startswith(CONFIG))])
@@ -177,18 +147,13 @@ def find_column(name: str, columns: Sequence[str], where: str) -> str:
 
 
 def head(column: str, columns: Sequence[str]) -> str:
-    """What the table calls a column: a name by which ``find_column`` finds it."""
+    """The name of a column in the table; ``find_column`` accepts it."""
     short = SHORT.get(column, column.removeprefix(CONFIG))
-    return short if _meant(short, columns) == column else column
+    return short if _resolve(short, columns) == column else column
 
 
 def best_first(rows: Sequence[Attempt], metrics: Mapping[str, str]) -> list[Attempt]:
-    """Each workload's completed rows with the smallest of its metric first, then its others.
-
-    Args:
-        rows: of the study.
-        metrics: what a workload's trials are compared by, by workload, in their order.
-    """
+    """The rows by workload in the order of ``metrics``: completed ones by their metric, then the others."""
     order = list(metrics)
 
     def rank(row: Attempt) -> tuple[int, bool, float]:
@@ -198,59 +163,44 @@ def best_first(rows: Sequence[Attempt], metrics: Mapping[str, str]) -> list[Atte
 
 
 def sort_rows(rows: Sequence[Attempt], orders: Sequence[Order]) -> list[Attempt]:
-    """The rows by the first column, those that are equal in it by the second, and so on; else in the order given.
+    """The rows sorted by the first column, then by the second, and so on; the sort is stable.
 
-    Numbers come before texts, and what is missing last.
+    Numbers come before texts, and missing values last.
     """
-    found = list(rows)
+    result = list(rows)
     for order in reversed(orders):
-        there = [(value, row) for row in found if (value := row.value(order.column)) is not None]
-        there.sort(key=lambda each: _rank(each[0]), reverse=order.descending)
-        found = [row for _, row in there] + [row for row in found if row.value(order.column) is None]
-    return found
+        present = [(value, row) for row in result if (value := row.value(order.column)) is not None]
+        present.sort(key=lambda each: _rank(each[0]), reverse=order.descending)
+        result = [row for _, row in present] + [row for row in result if row.value(order.column) is None]
+    return result
 
 
 def metric_columns(rows: Sequence[Attempt], metric: str) -> list[str]:
-    """The metric that trials are compared by and its like on the test split, where any row has them."""
+    """The metric and its counterpart on the test split, if any row has them."""
     names = (metric, metric.replace("val_", "test_"))
     return [name for name in names if any(row.value(name) is not None for row in rows)]
 
 
 def default_columns(rows: Sequence[Attempt], columns: Sequence[str], metric: str) -> list[str]:
-    """What is shown of one workload's rows where nothing else is asked for: what came out, and what was tried.
+    """The columns of one workload's rows that are shown by default: results and varying hyperparameters.
 
-    Seeds, attempts, errors and hyperparameters are among them where they tell rows apart.
-
-    Args:
-        rows: all of the workload's, also those that are not shown.
-        columns: those that there are.
-        metric: what they are compared by.
+    Seeds, attempts and errors are included if they differ between rows. ``rows`` are all rows of the workload.
     """
     study = [STUDY] if _differs(rows, STUDY) else []
-    tried = [column for column in columns if column.startswith(CONFIG) and _differs(rows, column)]
+    varied = [column for column in columns if column.startswith(CONFIG) and _differs(rows, column)]
     seed = ["seed"] if _differs(rows, "seed") else []
     attempts = ["attempts"] if any(row.attempts > 1 for row in rows) else []
     error = ["error"] if any(row.error for row in rows) else []
-    came_out = ["epochs", "duration_s", "estimated_memory_gb", "peak_memory_gb"]
-    return [
-        *study,
-        "name",
-        *seed,
-        "status",
-        *attempts,
-        *metric_columns(rows, metric),
-        *came_out,
-        *tried,
-        *error,
-    ]
+    used = ["epochs", "duration_s", "estimated_memory_gb", "peak_memory_gb"]
+    return [*study, "name", *seed, "status", *attempts, *metric_columns(rows, metric), *used, *varied, *error]
 
 
 def is_metric(column: str) -> bool:
-    """Whether a column is none of those that every study has, nor a hyperparameter."""
+    """Whether a column is a metric: neither a fixed column nor a hyperparameter."""
     return column not in (STUDY, *BEFORE_METRICS, *AFTER_METRICS) and not column.startswith(CONFIG)
 
 
-def _meant(name: str, columns: Sequence[str]) -> str | None:
+def _resolve(name: str, columns: Sequence[str]) -> str | None:
     own = next((column for column, short in SHORT.items() if short == name), name)
     return next((each for each in (name, CONFIG + name, own) if each in columns), None)
 

@@ -1,12 +1,12 @@
-"""Is it noise? Means over seeds with their intervals, and which configurations cannot be told from the best; pure.
+"""Means over seeds with confidence intervals, and which configurations differ significantly from the best.
 
-Each configuration was trained with several seeds. Its mean over them has the interval mean ± t · s / √n, s being the
-sample's standard deviation and t the 97.5 % quantile of Student's t with n - 1 degrees of freedom. Two
-configurations are compared in pairs: seed by seed, over the seeds that both have, since a seed's batches are the same
-for both. Where the interval of the mean difference includes 0, they cannot be told apart at 95 %.
+The 95 % interval of a configuration's mean over n seeds is mean ± t · s / √n: s is the sample's standard deviation,
+and t the 97.5 % quantile of Student's t with n - 1 degrees of freedom. Two configurations are compared in pairs, seed
+by seed over their common seeds, as a seed's batches are the same for both. If the interval of the mean difference
+includes 0, they cannot be told apart at 95 %.
 
-Source: NIST/SEMATECH e-Handbook of Statistical Methods, 7.2.2.1 and 7.3.1.1 (paired observations). The comparisons
-are not corrected for being many, nor for the best having been chosen by the same figures.
+Source: NIST/SEMATECH e-Handbook of Statistical Methods, 7.2.2.1 and 7.3.1.1 (paired observations). There
+is no correction for multiple comparisons, nor for choosing the best by the same values.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ Z_975 = 1.959964  # of the normal distribution
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean of figures, and how well it is known."""
+    """A mean and its 95 % interval."""
 
-    mean: float  # theirs
-    half_width: float | None  # of the mean's 95 % interval; None of a single figure
-    count: int  # how many there are
+    mean: float
+    half_width: float | None  # of the 95 % interval; None for a single value
+    count: int  # the number of values
 
     @property
     def deviation(self) -> float:
-        """The figures' standard deviation; 0 of a single one."""
+        """The standard deviation of the values; 0 for a single value."""
         return (self.half_width or 0.0) * math.sqrt(self.count) / t_quantile(max(1, self.count - 1))
 
     @property
@@ -53,26 +53,22 @@ class Interval:
 class Average:
     """A configuration over its seeds."""
 
-    name: str  # the configuration's
-    seeds: int  # how many of its trials there are a row of
+    name: str
+    seeds: int  # the number of its trials that have a row
     values: Mapping[int, float]  # the metric by seed, of the completed trials
-    interval: Interval | None  # the metric's mean; None where no trial is completed
-    # to the best configuration, over the seeds that both have; None of the best, of one without a completed trial,
-    # and where nothing is compared
+    interval: Interval | None  # the metric's mean; None if no trial is completed
+    # The difference from the best configuration over their common seeds; None if there is nothing to compare.
     difference: Interval | None = None
-    # "best"; "=" where it cannot be told from the best; else "worse", "not judged" where they have fewer than two
-    # seeds in common, or rarely "better": on the seeds that both have. "" where there is one seed.
+    # "=" means that it cannot be told from the best, "not judged" that they have fewer than two common seeds. Rarely,
+    # a configuration is "better" on the common seeds. Empty if there is only one seed.
     verdict: Verdict = ""
 
 
 def t_quantile(degrees: int) -> float:
     """The 97.5 % quantile of Student's t.
 
-    From the table; beyond it by the expansion of Abramowitz and Stegun, 26.7.5, to its second term, which is right to
-    three decimals there.
-
-    Args:
-        degrees: of freedom, at least 1.
+    For up to 30 ``degrees`` of freedom it is taken from the table. Beyond, the first two terms of the expansion in
+    Abramowitz and Stegun, 26.7.5, are right to three decimals.
     """
     if degrees <= len(T_975):
         return T_975[degrees - 1]
@@ -81,7 +77,7 @@ def t_quantile(degrees: int) -> float:
 
 
 def interval_of(values: Sequence[float]) -> Interval:
-    """The mean of figures, at least one, with its 95 % interval."""
+    """The mean of one or more values with its 95 % interval."""
     count = len(values)
     mean = statistics.fmean(values)
     if count < 2:
@@ -90,13 +86,9 @@ def interval_of(values: Sequence[float]) -> Interval:
 
 
 def averages(rows: Sequence[Attempt], metric: str) -> list[Average]:
-    """One workload's configurations over their seeds, the smallest mean first; those without any come last.
+    """One workload's configurations over their seeds, the smallest mean first and those without a mean last.
 
-    The best is chosen among those with at least two completed seeds, if there is one.
-
-    Args:
-        rows: their trials.
-        metric: what they are compared by; smaller is better.
+    A smaller metric is better. The best configuration has at least two completed seeds, if any has.
     """
     by_name: dict[str, list[Attempt]] = {}
     for row in rows:
@@ -110,24 +102,16 @@ def averages(rows: Sequence[Attempt], metric: str) -> list[Average]:
 
 
 def best_by_mean(rows: Sequence[Attempt], metric: str) -> Average | None:
-    """One workload's configuration with the smallest mean over its seeds; None where no trial is completed.
-
-    It is one of those with at least two completed seeds, if there are any.
-    """
+    """One workload's best configuration, chosen as in ``averages``; None if no trial is completed."""
     found = averages(rows, metric)
     best = next((each for each in found if each.verdict == "best"), found[0] if found else None)
     return best if best and best.values else None
 
 
 def seeds_needed(difference: Interval, most: int = 30) -> int | None:
-    """How many seeds would tell two configurations apart, if mean and deviation of their difference stay as they are.
+    """The number of seeds that would tell two configurations apart if their difference keeps its mean and deviation.
 
-    Args:
-        difference: of the two, over the seeds that there are.
-        most: at most so many.
-
-    Returns:
-        The smallest n with t(n - 1) · s / √n < |mean difference|; None where that is more than ``most``.
+    That is the smallest n with t(n - 1) · s / √n < |mean difference|; None if it is larger than ``most``.
     """
     for count in range(max(2, difference.count), most + 1):
         if t_quantile(count - 1) * difference.deviation / math.sqrt(count) < abs(difference.mean):
@@ -153,30 +137,26 @@ def _judged(each: Average, best: Average) -> Average:
     return replace(each, difference=difference, verdict="worse" if difference.mean > 0 else "better")
 
 
-def summary(found: Sequence[Average]) -> str:
-    """What the intervals say, in a sentence; empty where there is nothing to compare.
-
-    Args:
-        found: a workload's, from ``averages``.
-    """
-    best = next((each for each in found if each.verdict == "best"), None)
-    others = [each for each in found if each.verdict not in ("best", "")]
+def summary(averaged: Sequence[Average]) -> str:
+    """The result of the comparisons as text; empty if nothing was compared."""
+    best = next((each for each in averaged if each.verdict == "best"), None)
+    others = [each for each in averaged if each.verdict not in ("best", "")]
     if best is None or not others:
         return ""
-    said = []
+    lines = []
     if judged := [each for each in others if each.verdict != "not judged"]:
         same = [each.name for each in judged if each.verdict == "="]
         noun = f"other configuration{'s' * (len(judged) != 1)}"
         which = f"{len(same)} of {len(judged)} {noun} cannot be told from the best, {best.name},"
         if not same:
             which = f"the best, {best.name}, is told from {f'all {len(judged)}' if len(judged) > 1 else 'the'} {noun}"
-        said.append(
+        lines.append(
             f"{which} at 95 % (paired over {_counts(judged)} seeds; not corrected for many comparisons)"
             + (f": {', '.join(same)}" if same else "")
         )
     if skipped := [each.name for each in others if each.verdict == "not judged"]:
-        said.append(f"not judged, with fewer than two completed seeds in common: {', '.join(skipped)}")
-    return "\n".join(said)
+        lines.append(f"not judged, with fewer than two completed seeds in common: {', '.join(skipped)}")
+    return "\n".join(lines)
 
 
 def _counts(judged: Sequence[Average]) -> str:

@@ -20,35 +20,30 @@ from tuner.records.journal import Journal
 from tuner.records.study_record import StudyRecord, read_study
 from tuner.trial import MemoryEstimate, Outcome, Status
 
-ENDED: tuple[Status, ...] = ("completed", "pruned", "diverged")  # such a trial never runs again
-# The journal has every line at once. The table is rewritten when so many seconds have passed, and so many times as
-# long as the last time took: it takes longer with every trial.
+ENDED: tuple[Status, ...] = ("completed", "pruned", "diverged")  # trials that never run again
+# The table is rewritten after CSV_SECONDS, or after CSV_PATIENCE times the duration of the last rewrite if that is
+# longer. The duration grows with the number of trials. The journal is always up to date.
 CSV_SECONDS = 1.0
 CSV_PATIENCE = 10
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class StudyFolder:
-    """Writes a study's folder, alone; everything in it can be read at any moment, also after a kill.
-
-    Attributes:
-        path: the folder.
-        notes: what was found damaged when the study was gone on with, a line each.
-    """
+    """The only writer of a study's folder. The files can be read at any moment, also after a kill."""
 
     path: Path
-    notes: list[str]
+    notes: list[str]  # about damage that was found when the study was resumed
 
     def __init__(self, path: Path, metrics: Mapping[str, str], *, new: bool = False) -> None:
-        """Makes the folder, and keeps other runs out of it until it is closed or the process ends.
+        """Makes the folder with its parents and locks it until it is closed or the process ends.
 
         Args:
-            path: the folder; its parents are made too.
-            metrics: the metric that decides which trial of a workload is best, by workload; smaller is better.
-            new: raise FileExistsError if it exists.
+            path: the folder.
+            metrics: the metric of each workload's trials; smaller is better.
+            new: raise FileExistsError if the folder exists.
 
         Raises:
-            InputError: the folder exists and holds files, another run is writing there, or it cannot be written.
+            InputError: the folder has files, another run is writing there, or it cannot be written.
         """
         try:
             path.mkdir(parents=True, exist_ok=not new)
@@ -60,23 +55,17 @@ class StudyFolder:
             raise _refusal("output", path, error) from error
         self._begin(path, metrics, attempts)
         try:
-            check_empty(path)  # again: another run may have come and gone before the lock was ours
+            check_empty(path)  # again: another run may have written before we had the lock
         except BaseException:
             attempts.close()
             raise
 
     @classmethod
     def resume(cls, path: Path, metrics: Mapping[str, str]) -> Self:
-        """Opens the folder of a study that was broken off, and keeps other runs out of it.
-
-        What a kill left half done is finished or removed, and the table is written again from the journal.
-
-        Args:
-            path: the folder.
-            metrics: as for a new one.
+        """Opens and locks the folder of an interrupted study, and repairs what a kill left.
 
         Raises:
-            InputError: it holds no study, another run is writing there, or it cannot be written.
+            InputError: the folder has no study, another run is writing there, or it cannot be written.
         """
         read_study(path, option("resume", str(path)))
         folder = cls.__new__(cls)
@@ -101,11 +90,11 @@ class StudyFolder:
         self._csv_due = 0.0
 
     def _tidy(self) -> None:
-        """Brings everything else to where the journal is."""
-        self.notes = self._journal.mend()
+        """Makes all other files agree with the journal."""
+        self.notes = self._journal.repair()
         best = {self._staged(row): self._best_path(row.workload) for row in self._best_rows()}
-        for left in (f"*{PARTIAL}", f"{CHECKPOINTS}/*{PARTIAL}", f"{CHECKPOINTS}/*{PRUNE}"):
-            for path in self.path.glob(left):
+        for pattern in (f"*{PARTIAL}", f"{CHECKPOINTS}/*{PARTIAL}", f"{CHECKPOINTS}/*{PRUNE}"):
+            for path in self.path.glob(pattern):
                 path.unlink()
         for workload in self._metrics:
             for staged in self.path.glob(f"{self._best_path(workload).name}.*"):
@@ -124,14 +113,10 @@ class StudyFolder:
         weights: Callable[[], bytes],
         times: Times | None = None,
     ) -> Attempt:
-        """Keeps how an attempt ended: its line, the weights if it is the best so far, then the table.
+        """Records an ended attempt: its weights if it is the best so far, its line in the journal, and the table.
 
-        The weights are on disk before the line, so that a finished trial never lacks them, and get their name after
-        it, so that they are never those of a trial without a line. If they cannot be had or written, the trial is
-        recorded all the same, and its row says so.
-
-        Returns:
-            The line.
+        The weights are written before the line, so that a finished trial never lacks them. They are renamed after it,
+        so that the best weights always have a line. If they cannot be fetched or written, the line says so.
 
         Raises:
             ExecutionError: the disk is full, or the folder can no longer be written.
@@ -141,7 +126,7 @@ class StudyFolder:
             row, staged = self._stage(row, weights)
             try:
                 self._log(outcome)
-            finally:  # the line counts for more than the text behind it
+            finally:  # the line is more important than the traceback
                 self._append(row, staged)
             if staged:
                 atomic_files.move(staged, self._best_path(row.workload))
@@ -152,57 +137,41 @@ class StudyFolder:
         return row
 
     def describe(self, study: StudyRecord) -> None:
-        """Writes ``study.json``.
-
-        Raises:
-            ExecutionError: it cannot be written.
-        """
+        """Writes ``study.json``."""
         with self._writing():
             atomic_files.replace_file(self.path / STUDY, study.to_json())
 
     def attempts(self) -> list[Attempt]:
-        """Every line of the journal in order, also those of earlier runs."""
+        """All lines of the journal in order, with those of earlier runs."""
         return list(self._journal.rows)
 
     def rows(self) -> list[Attempt]:
-        """The latest attempt of each configuration that has ended once, in the order of the configurations."""
+        """The latest attempt of each trial that has ended, in the order of trials."""
         return [self._rows[trial_id] for trial_id in sorted(self._rows)]
 
     @property
     def checkpoints(self) -> Path:
-        """Where trials keep checkpoints, as ``<trial_id>.pt``; made when it is first asked for.
-
-        Raises:
-            ExecutionError: it cannot be made.
-        """
+        """The folder of trials' checkpoints, ``<trial_id>.pt``; made on first use."""
         path = self.path / CHECKPOINTS
         with self._writing():
             path.mkdir(exist_ok=True)
         return path
 
     def close(self) -> None:
-        """Writes the table a last time and lets other runs into the folder; once is enough.
-
-        Raises:
-            ExecutionError: the disk is full, or the folder can no longer be written.
-        """
+        """Writes the table and unlocks the folder. A second call does nothing."""
         if self._journal.closed:
             return
         with self._writing(), closing(self._journal):
             self._write_csv()
 
     def _stage(self, row: Attempt, weights: Callable[[], bytes]) -> tuple[Attempt, Path | None]:
-        """Writes the weights beside the best ones if these are better.
-
-        Returns:
-            The line, which says so if that cannot be done, and the weights' file if there is one.
-        """
+        """Writes the weights if they are the best so far, and returns their file. If that fails, the line says so."""
         if row.status != "completed" or self._value(row) >= self._best.get(row.workload, math.inf):
             return row, None
         staged = self._staged(row)
         try:
             atomic_files.write_file(staged, weights())
-        except Exception as error:  # whatever it is, the result itself is not lost for it
+        except Exception as error:  # the result is recorded in any case
             return replace(row, error=f"{NOT_KEPT}: {one_line(error, 200)}"), None
         return row, staged
 
@@ -214,7 +183,7 @@ class StudyFolder:
         return self.path / (best_name(workload) if len(self._metrics) > 1 else BEST)
 
     def _value(self, row: Attempt) -> float:
-        """What trials of the row's workload are compared by; infinite where it is not known."""
+        """The row's value of its workload's metric; infinity if it has none."""
         return row.number(self._metrics[row.workload])
 
     def _log(self, outcome: Outcome) -> None:
@@ -233,7 +202,7 @@ class StudyFolder:
         self._rows[row.trial_id] = row
 
     def _best_rows(self) -> list[Attempt]:
-        """The first of each workload's best trials whose weights were kept."""
+        """Each workload's best trial, of those whose weights were kept; the first if several are equal."""
         best: dict[str, Attempt] = {}
         for row in self._journal.rows:
             other = best.get(row.workload)
@@ -261,21 +230,17 @@ class StudyFolder:
 
 
 def check_empty(path: Path) -> None:
-    """Refuses a folder with anything in it but what a kill leaves of a study that had hardly begun."""
-    again = f", or go on with its study by {option('resume', str(path))}" if (path / STUDY).is_file() else ""
-    for found in path.iterdir():
-        if found.name == f"{STUDY}{PARTIAL}" or (found.name == ATTEMPTS and found.stat().st_size == 0):
+    """Refuses a folder with files, except those of a study that was killed at its start."""
+    again = f", or resume its study with {option('resume', str(path))}" if (path / STUDY).is_file() else ""
+    for file in path.iterdir():
+        if file.name == f"{STUDY}{PARTIAL}" or (file.name == ATTEMPTS and file.stat().st_size == 0):
             continue
         raise ParameterError("output", str(path), f"the folder is not empty; give a new one{again}")
 
 
 def check_unused(path: Path) -> None:
-    """Refuses the folder of a study to which another run is writing, or to which nothing can be written.
-
-    Raises:
-        InputError: it is such a folder.
-    """
-    if (path / ATTEMPTS).exists():  # without one nobody writes there, and none is to be made
+    """Refuses the folder of a study if another run is writing there, or if it cannot be written."""
+    if (path / ATTEMPTS).exists():  # else nobody writes there, and ``Journal`` would make one
         try:
             Journal(path / ATTEMPTS).close()
         except OSError as error:

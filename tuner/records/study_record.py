@@ -1,15 +1,14 @@
-"""``study.json``: what a study is made of, and by what it was begun."""
+"""``study.json``: the description of a study."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, PlainValidator, TypeAdapter
+from pydantic import AfterValidator, PlainValidator
 
 from tuner.errors import InputError
 from tuner.records.checking import CheckedValue, Name, Text, TrialId, Whole, as_name, as_text, checked_json
@@ -47,7 +46,7 @@ def _device(device: Device) -> Device:
     return device
 
 
-# A text of one workload, a list where there are several.
+# A text for one workload, a list for several.
 Names = Annotated[str | list[str], PlainValidator(_names)]
 Texts = Annotated[str | list[str], PlainValidator(_texts)]
 Named = Annotated[Mapping[str, CheckedValue], AfterValidator(_named)]
@@ -56,7 +55,7 @@ Count = Annotated[Whole, AfterValidator(_count)]
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRecord:
-    """How the trials shared the devices when the study was begun."""
+    """The plan of a study: how its trials share the devices."""
 
     devices: Sequence[Annotated[Device, AfterValidator(_device)]] = field(default_factory=list)
     buffer_bytes: int = 0
@@ -73,28 +72,26 @@ class PlanRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyRecord:
-    """What ``study.json`` says of a study, in its order."""
+    """The content of ``study.json``, in order."""
 
-    workload: Names  # a name; a list of them where there are several
-    seed: Whole | None = None  # the first of the seeds
+    workload: Names  # a list if there are several
+    seed: Whole | None = None  # the first seed
     seeds: Count = 1
     split_seed: Whole | None = None
-    # of the data, and of how they are split; a list where there are several workloads
-    fingerprint: Texts | None = None
-    # each with its name, and with its workload where there are several
+    fingerprint: Texts | None = None  # of the data and their split; a list if there are several workloads
+    # With names, and with workloads if there are several.
     configurations: Sequence[Named] = field(default_factory=list)
-    # the batch size that was chosen for each trial that left it open, by trial id
-    auto_batch: Mapping[TrialId, Whole] = field(default_factory=dict)
-    # where workloads are found that are not built in: ``module:Class`` by name, None for no module
+    auto_batch: Mapping[TrialId, Whole] = field(default_factory=dict)  # chosen batch sizes by trial id
+    # The user's own workloads: ``module:Class`` by name, None for an object without a module.
     classes: Mapping[str, str | None] = field(default_factory=dict)
-    metrics: Mapping[str, Name] = field(default_factory=dict)  # what a workload's trials are compared by, by workload
-    data: Text | None = None  # the data sets in a few words
-    settings: Mapping[str, object] = field(default_factory=dict)  # all options as the study used them
+    metrics: Mapping[str, Name] = field(default_factory=dict)  # the metric of each workload's trials
+    data: Text | None = None  # a short description of the data sets
+    settings: Mapping[str, object] = field(default_factory=dict)  # the values of all options
     plan: PlanRecord = PlanRecord()
     versions: Mapping[str, str] = field(default_factory=dict)
     started: Text = ""
-    command: Text = "a Python program"  # what the user called
-    options: Mapping[str, object] | None = None  # those that make the study again; None if only the same call does
+    command: Text = "a Python program"  # the user's command
+    options: Mapping[str, object] | None = None  # those that repeat the study; None if only the same call does
 
     @property
     def workloads(self) -> list[str]:
@@ -103,18 +100,18 @@ class StudyRecord:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """The fingerprint of each workload's data, where it is known."""
+        """The known fingerprints of data, by workload."""
         known = [self.fingerprint] if isinstance(self.fingerprint, str) else self.fingerprint or []
         return dict(zip(self.workloads, known, strict=False))
 
     @property
     def data_seed(self) -> int:
-        """The seed by which the data are split."""
+        """The seed of the data's split."""
         return self.split_seed if self.split_seed is not None else self.seed or 0
 
     @property
     def known(self) -> bool:
-        """Whether there is a ``study.json`` at all."""
+        """Whether there is a ``study.json``."""
         return self.workload != []
 
     def to_json(self) -> bytes:
@@ -122,34 +119,25 @@ class StudyRecord:
         return (json.dumps(asdict(self), indent=2) + "\n").encode()
 
 
-UNKNOWN = StudyRecord(workload=[])  # a new study, and one whose ``study.json`` is not there
+UNKNOWN = StudyRecord(workload=[])  # a new study, or one without ``study.json``
 
 
 def read_study(folder: Path, where: str = "") -> StudyRecord:
-    """What ``study.json`` says of a study.
-
-    Args:
-        folder: the study's.
-        where: how the user named it, for messages.
+    """The content of a folder's ``study.json``; messages begin with ``where``, by default the folder.
 
     Raises:
-        InputError: the folder is not there, it is not a study's, or something in the file is not what it must be.
+        InputError: the folder or the file does not exist, or the file is damaged.
     """
     where = where or str(folder)
     try:
         content = (folder / STUDY).read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
-        missing = f"holds no {STUDY}" if folder.is_dir() else "is no folder"
+        missing = f"holds no {STUDY}" if folder.is_dir() else "is not a folder"
         what = missing if folder.exists() else "there is no such folder"
         raise InputError(f"{where}: {what}; give the folder of a study") from error
     except OSError as error:
         raise InputError(f"{where}: {STUDY} cannot be read: {error.strerror}") from error
     try:
-        return checked_json(_adapter(), content)
+        return checked_json(StudyRecord, content)
     except ValueError as error:
         raise InputError(f"{where}: {STUDY} is damaged ({error}); {RESTORE}") from error
-
-
-@cache
-def _adapter() -> TypeAdapter[StudyRecord]:
-    return TypeAdapter(StudyRecord)

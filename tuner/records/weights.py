@@ -1,4 +1,4 @@
-"""The best model of a study, from the weights that it kept."""
+"""Loads the best model of a study."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 
 def load_best(folder: str | Path, workload: WorkloadLike | None = None) -> nn.Module:
-    """The best model of a study, ready to evaluate; on the CPU, in evaluation mode.
+    """The best model of a study, on the CPU and in evaluation mode.
 
     Args:
-        folder: the study's folder, or a file of weights that it has kept.
-        workload: whose best model, where the study has those of several workloads, by its name; or your own, as
-            "module:Class", an object or its class, where the study cannot say where that is.
+        folder: the study's folder, or one of its files of weights.
+        workload: the workload's name if the study has several. If the study does not know where your own workload is
+            defined: "module:Class", an object or its class.
 
     Raises:
-        InputError: the folder holds no best weights of this workload, those of several and none was named, or weights
-            that are not tuner's.
+        InputError: the folder has no best weights of this workload, it has several workloads and none was named, or
+            the weights are not from tuner.
     """
     import torch
 
@@ -53,8 +53,8 @@ def load_best(folder: str | Path, workload: WorkloadLike | None = None) -> nn.Mo
     except InputError:  # it is a ValueError, too
         raise
     except FileNotFoundError as error:
-        raise InputError(f"{path} is not there: give the folder of a study with a completed trial") from error
-    except pickle.UnpicklingError as error:  # its text tells how to load the file unsafely
+        raise InputError(f"{path} does not exist: give the folder of a study with a completed trial") from error
+    except pickle.UnpicklingError as error:  # its text suggests loading the file unsafely
         raise InputError(f"{path} cannot be loaded: it holds more than weights and plain values") from error
     except (OSError, RuntimeError, KeyError, TypeError, ValueError, EOFError) as error:
         raise InputError(f"{path} cannot be loaded: {one_line(error)}") from error
@@ -62,14 +62,14 @@ def load_best(folder: str | Path, workload: WorkloadLike | None = None) -> nn.Mo
 
 
 def _classes(folder: Path) -> Classes:
-    """Where the user's own workloads are found, by what was written beside the weights."""
+    """Where the user's own workloads are defined, according to the record beside the weights."""
     if (folder / STUDY).exists():
         return read_study(folder).classes
     return read_training(folder).classes if (folder / TRAIN).exists() else {}
 
 
 def _best_file(folder: Path, workload: str | None) -> Path:
-    """The file that was given; else the weights of the only workload, or of one of several."""
+    """The file itself if it is one; else the file of this workload, or of the only one, in the folder."""
     if folder.is_file():
         return folder
     several = {path.stem.partition("-")[2]: path for path in folder.glob(best_name("*"))}
@@ -78,6 +78,6 @@ def _best_file(folder: Path, workload: str | None) -> Path:
     if workload is None and len(several) == 1:
         return next(iter(several.values()))
     if workload not in several:
-        asked = f"no best weights of {workload!r}" if workload else "the best weights of several workloads"
-        raise InputError(f"{folder} holds {asked}: choose workload {' or '.join(map(repr, sorted(several)))}")
+        content = f"no best weights of {workload!r}" if workload else "the best weights of several workloads"
+        raise InputError(f"{folder} holds {content}: choose workload {' or '.join(map(repr, sorted(several)))}")
     return several[workload]

@@ -292,13 +292,13 @@ def test_of_a_configuration_with_several_seeds_the_best_trial_is_taken(
     tuner.train(small, trial="one", epochs=1, output="again")
     printed = capsys.readouterr().out
     assert "chosen     configuration one; seed 2, the best of 3\n" in printed
-    assert f"note: {small}/attempts.jsonl: line 6 is not whole; left out\n" in printed
+    assert f"note: {small}/attempts.jsonl: line 6 is incomplete; left out\n" in printed
     assert best(Path("again"))["seed"] == 2
 
 
 def test_a_journal_without_a_whole_line_is_refused(small: Path) -> None:
     (small / "attempts.jsonl").write_text("no\n")
-    with pytest.raises(InputError, match=r"attempts\.jsonl: line 1 is not whole, and there is no other; restore"):
+    with pytest.raises(InputError, match=r"attempts\.jsonl: line 1 is incomplete, and there is no other; restore"):
         tuner.train(small)
 
 
