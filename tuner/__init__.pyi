@@ -207,7 +207,7 @@ def estimate(
 
     Raises:
         InputError: something given cannot be used.
-        Untraceable: ``step`` cannot be followed; the text names the operation.
+        Untraceable: ``step`` cannot be traced; the text names the operation.
     """
 
 def export(

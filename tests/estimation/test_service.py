@@ -29,7 +29,7 @@ def _pytest_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Branching(Toy):
-    """A step that depends on its own values: it cannot be followed without computing."""
+    """A step that depends on its own values: it cannot be traced without computing."""
 
     name: ClassVar[str] = "branching"
 

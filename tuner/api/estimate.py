@@ -46,7 +46,7 @@ def estimate(options: EstimateOptions) -> list[tuple[str, MemoryEstimate]]:
 
     Raises:
         InputError: something given cannot be used.
-        Untraceable: ``step`` cannot be followed; the text names the operation.
+        Untraceable: ``step`` cannot be traced; the text names the operation.
     """
     model, device = options.model, options.device
     if not isinstance(model, (str, Path, NoneType)):

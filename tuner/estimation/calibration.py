@@ -1,10 +1,10 @@
-"""What trials turned out to need, kept per workload, device and torch version, to correct later estimates.
+"""Calibration: measured peaks of earlier trials correct later estimates, per workload, device and torch version.
 
-Weights, gradients, optimizer state and data are counted exactly, so only two numbers are fitted:
+Weights, gradients, optimizer state and data are counted exactly, so only the context and the slope are fitted:
 
-    peak = context + exact parts + slope · (activations, workspace, fragmentation)
+    peak = context + exact parts + slope · (activations + workspace + fragmentation)
 
-and the errors that remain give the headroom. The file is small and plain: ``calibration.json`` in the user's cache.
+The headroom follows from the residuals. The samples are kept in ``calibration.json`` in the user's cache.
 """
 
 from __future__ import annotations
@@ -26,21 +26,19 @@ FILE = "calibration.json"
 KEPT_SAMPLES = 100
 QUANTILE = 0.95
 CALIBRATED_MARGIN = 0.02
-# Without a calibration; also with fewer samples than this, and for what is larger than all of them.
-UNCALIBRATED_MARGIN = 0.10
+UNCALIBRATED_MARGIN = 0.10  # also for a fit to too few samples, and for an estimate larger than all samples
 FEW_SAMPLES = 5
-# What a CPU trial's need has on top of its reserved bytes, so that it does not meet its cap, and what it has above
-# the context at least: 10 to 20 MiB are libraries' and not its tensors', and the worker's earlier trials left gaps.
+# The minimum headroom of a CPU trial, and its minimum need above the context. Libraries take 10 to 20 MiB beside
+# the tensors, and the worker's earlier trials leave gaps in the heap.
 HEADROOM_BYTES = 32 * MB
 LEAST_BYTES = 64 * MB
-SLOPES = (0.5, 3.0)  # on the CPU the heap keeps what is freed, so a process may take twice its tensors
-# Theil-Sen takes the slopes between all pairs: only pairs that are far enough apart say something.
-LEAST_SPREAD = 0.05
+SLOPES = (0.5, 3.0)  # the CPU's heap keeps freed memory, so a process may take twice the bytes of its tensors
+LEAST_SPREAD = 0.05  # the fit uses only pairs whose activations differ by this share of the median peak
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One finished step or trial: what was predicted in two parts, and what its process took. In bytes."""
+    """One finished step or trial: both parts of its estimate, and its measured peak, in bytes."""
 
     exact_bytes: int
     activation_bytes: int
@@ -52,20 +50,17 @@ class Calibration:
     """The fitted correction."""
 
     context_bytes: int  # what a process takes beside its tensors
-    slope: float  # what activations, workspace and fragmentation are multiplied by
-    headroom_bytes: int  # a quantile of the errors that remain: what a need has on top of its estimate
-    largest_bytes: int  # the largest sample without its context, by this fit; beyond it nothing is known
-    samples: int  # how many it was fitted to
+    slope: float  # the factor of activations, workspace and fragmentation
+    headroom_bytes: int  # added to an estimate: a quantile of the residuals
+    largest_bytes: int  # the largest fitted value without the context; nothing is known beyond it
+    samples: int  # their number
 
 
 def fit(samples: Sequence[Sample]) -> Calibration:
-    """Fits context and slope by Theil-Sen (the median of the slopes between pairs), which outliers hardly move.
+    """Fits context and slope to at least one sample by Theil-Sen: the median of the slopes between pairs.
 
-    Where the samples' activations are too alike to show a slope, it is 1. The headroom is the conformal 95 % quantile
-    of the errors in bytes: most of them do not grow with the footprint.
-
-    Args:
-        samples: at least one.
+    Theil-Sen is robust to outliers. The slope is 1 if the samples' activations are too similar. The headroom is the
+    conformal 95 % quantile of the residuals in bytes, as most of them do not grow with the footprint.
     """
     rests = [sample.peak_bytes - sample.exact_bytes for sample in samples]
     activations = [sample.activation_bytes for sample in samples]
@@ -83,12 +78,11 @@ def fit(samples: Sequence[Sample]) -> Calibration:
 
 
 def apply(estimate: MemoryEstimate, calibration: Calibration) -> MemoryEstimate:
-    """The estimate with the calibration's context, slope and headroom, and a margin that fits what is known.
+    """The estimate with the calibration's context, slope and headroom.
 
-    The margin is 2 %, or the 10 % of no calibration where there are fewer than five samples or the estimate is more
-    than a tenth larger than all of them. The allowance for the heap is dropped, as the slope knows better. An
-    estimate with a headroom keeps at least what ``with_headroom`` gives: with the same configuration the gaps in the
-    heap were seen to differ by half of that allowance.
+    The margin is 2 %. It is the uncalibrated 10 % if there are fewer than five samples, or if the estimate is over
+    10 % larger than all of them. The slope includes the heap's gaps, so their allowance is dropped. An estimate with
+    a headroom keeps at least the minimum, plus half of that allowance: runs of one configuration differ by that much.
     """
     scaled = {
         name: round(calibration.slope * getattr(estimate, name))
@@ -110,11 +104,9 @@ def apply(estimate: MemoryEstimate, calibration: Calibration) -> MemoryEstimate:
 
 
 def with_headroom(estimate: MemoryEstimate, gaps_bytes: int = 0) -> MemoryEstimate:
-    """The estimate of a CPU trial with a headroom of at least ``HEADROOM_BYTES``, and ``LEAST_BYTES`` in all.
+    """A CPU trial's estimate with at least the minimum headroom. A larger headroom is kept.
 
-    Args:
-        estimate: any; a headroom that it has stays if it is larger.
-        gaps_bytes: what gaps in the heap differ by from run to run, if the estimate has no allowance for them.
+    ``gaps_bytes`` is what the heap's gaps vary by between runs, if the estimate has no allowance for them.
     """
     reserved = math.ceil(estimate.reserved_bytes * (1 + estimate.margin))
     least = max(HEADROOM_BYTES + gaps_bytes, LEAST_BYTES - reserved)
@@ -122,14 +114,14 @@ def with_headroom(estimate: MemoryEstimate, gaps_bytes: int = 0) -> MemoryEstima
 
 
 def to_sample(estimate: MemoryEstimate, peak_bytes: int) -> Sample:
-    """A sample from an estimate that is not calibrated and the peak that was measured."""
+    """A sample from an uncalibrated estimate and the measured peak."""
     exact = estimate.parameter_bytes + estimate.gradient_bytes + estimate.optimizer_bytes + estimate.data_bytes
     rest = estimate.activation_bytes + estimate.workspace_bytes + estimate.fragmentation_bytes
     return Sample(exact, rest, peak_bytes)
 
 
 def key(workload: str, device: str, expandable_segments: bool = False) -> str:
-    """What samples are kept under: workload, device, torch version and the allocator's option."""
+    """The key of a list of samples: workload, device, torch version and the allocator's option."""
     from importlib import metadata
 
     option = " | expandable segments" if expandable_segments else ""
@@ -137,38 +129,26 @@ def key(workload: str, device: str, expandable_segments: bool = False) -> str:
 
 
 def load(name: str, folder: Path | None = None) -> Calibration | None:
-    """The calibration under a key; None if there is none.
-
-    Raises:
-        InputError: the file is damaged.
-    """
+    """The calibration of a key, or None. A damaged file raises ``InputError``."""
     samples = load_samples(name, folder)
     return fit(samples) if samples else None
 
 
 def load_samples(name: str, folder: Path | None = None) -> list[Sample]:
-    """What is kept under a key, the latest last; empty if there is nothing.
-
-    Raises:
-        InputError: the file is damaged.
-    """
+    """The samples of a key, the latest last. A damaged file raises ``InputError``."""
     return _read(_path(folder)).get(name, [])
 
 
 def record(name: str, samples: Sequence[Sample], folder: Path | None = None) -> Path:
-    """Adds samples under a key; returns the file.
+    """Adds samples to a key, and returns the file. A file that is damaged or not writable raises ``InputError``.
 
-    Of one footprint only the largest peak is kept, so that many alike do not push out the others, and of all
-    footprints the latest hundred.
-
-    Raises:
-        InputError: the file is damaged or cannot be written.
+    The latest hundred footprints are kept, each with its largest peak. So repeated ones do not push out the others.
     """
     path = _path(folder)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # two studies may end at one moment
+            fcntl.flock(lock, fcntl.LOCK_EX)  # two studies may end at the same time
             content = _read(path)
             content[name] = _distinct([*content.get(name, []), *samples])[-KEPT_SAMPLES:]
             _write(path, content)
@@ -178,13 +158,13 @@ def record(name: str, samples: Sequence[Sample], folder: Path | None = None) -> 
 
 
 def _distinct(samples: Sequence[Sample]) -> list[Sample]:
-    """One sample for each footprint, with its largest peak, in the order in which they were last seen."""
-    found: dict[tuple[int, int], Sample] = {}
+    """One sample per footprint, with its largest peak, by when the footprint was last seen."""
+    largest: dict[tuple[int, int], Sample] = {}
     for sample in samples:
         footprint = sample.exact_bytes, sample.activation_bytes
-        known = found.pop(footprint, sample)
-        found[footprint] = max(sample, known, key=lambda each: each.peak_bytes)
-    return list(found.values())
+        known = largest.pop(footprint, sample)
+        largest[footprint] = max(sample, known, key=lambda each: each.peak_bytes)
+    return list(largest.values())
 
 
 def _write(path: Path, content: Mapping[str, Sequence[Sample]]) -> None:
@@ -212,6 +192,6 @@ def _read(path: Path) -> dict[str, list[Sample]]:
 
 
 def _quantile(errors: Sequence[float]) -> float:
-    """The conformal quantile: of n errors the ⌈(n + 1) · 0.95⌉-th smallest, or the largest if there are too few."""
+    """The conformal quantile: the ⌈(n + 1) · 0.95⌉-th smallest of n errors, or the largest if n is too small."""
     rank = min(len(errors), math.ceil((len(errors) + 1) * QUANTILE))
     return sorted(errors)[rank - 1]

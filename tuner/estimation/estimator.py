@@ -1,4 +1,4 @@
-"""What an estimator is: one way to know what training a configuration will take."""
+"""The interface of an estimator."""
 
 from __future__ import annotations
 
@@ -11,36 +11,26 @@ if TYPE_CHECKING:
 
 
 class Estimator(ABC):
-    """One way to estimate; a file of ``tuner.estimation.estimators`` defines each.
+    """Estimates the memory that training a configuration takes.
 
-    The registry imports these files for ``tune --help``, so they import torch and the like inside ``estimate``.
-
-    Attributes:
-        name: what ``memory_estimation`` and an estimate's ``method`` call it.
-        order: its place among those that are tried one after another, where no other was asked for or that fails.
-        can_be_calibrated: whether its error is one that the peaks of finished trials correct: the same parts are
-            exact, and the others off by the same factor, whatever the configuration.
-        takes_real_step: whether a workload's method that fails here fails in training, too.
+    ``tune --help`` imports the estimators, so they import torch and other large packages within ``estimate``.
     """
 
-    name: ClassVar[str]
-    order: ClassVar[int]
+    name: ClassVar[str]  # the value of ``memory_estimation``, and of an estimate's ``method``
+    order: ClassVar[int]  # estimators are tried in this order
+    # Measured peaks correct its error: for every configuration the same parts are exact, and the same factor fits
+    # the others.
     can_be_calibrated: ClassVar[bool] = False
-    takes_real_step: ClassVar[bool] = False
+    takes_real_step: ClassVar[bool] = False  # a workload's method that fails here fails in training, too
 
     @abstractmethod
     def estimate(
         self, workload: Workload, config: Config, data: object, device: Device, *, expandable_segments: bool
     ) -> MemoryEstimate:
-        """What training a complete configuration takes of the device, without calibration.
+        """The uncalibrated estimate of a complete configuration.
 
-        Args:
-            workload: what is trained.
-            config: a complete configuration.
-            data: what ``workload.load_data`` returned.
-            device: where; a GPU need not be there, unless a real step is taken.
-            expandable_segments: whether PyTorch's CUDA allocator has this option.
+        The GPU need not be present, unless ``takes_real_step``. ``data`` is the result of ``workload.load_data``.
 
         Raises:
-            TunerError: it cannot be used for this configuration; the text says why.
+            TunerError: the estimator cannot be used for this configuration; the text says why.
         """

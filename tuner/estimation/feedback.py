@@ -1,4 +1,4 @@
-"""What the trials that have run tell of those that wait: their estimates are corrected, down as well as up."""
+"""Feedback during a study: peaks of finished trials correct the estimates of waiting ones, down as well as up."""
 
 from __future__ import annotations
 
@@ -11,43 +11,36 @@ from tuner.estimation.calibration import Calibration, Sample
 from tuner.estimation.registry import can_be_calibrated
 from tuner.trial import ACCUMULATION, AttemptResult, MemoryEstimate, Request, Trial
 
-# A fit takes time that grows with the square of the samples: with many, it waits until they are a tenth more.
-REFIT = 1.1
+REFIT = 1.1  # refit only after this growth in samples, as a fit's time is quadratic in their number
 Need = Callable[[MemoryEstimate], int]
 
 
 class Feedback:
-    """Learns from the peaks of one workload's trials, beside what is known of earlier ones.
+    """Learns from the peaks of one workload's trials and from samples of earlier studies.
 
-    Estimates that can be calibrated are fitted to the peaks, as between studies; a trial that ran out of memory
-    counts there as one that takes what it had been given, until it is known better. A fit may take such a trial for
-    an outlier, and estimates of other kinds are not fitted at all, so a trial is also given no less than one that ran
-    out with an estimate that was no larger: a tenth more than that had, or what it took in the end. What the user
-    gave as the footprint of all says nothing of that kind.
+    Estimates that can be calibrated are fitted to the peaks, as between studies. A trial that ran out of memory has
+    its memory limit as its peak, until a retry completes. The fit may treat it as an outlier, and does not cover all
+    estimators. So there is also a floor: a trial gets no less than an out-of-memory trial whose estimate is not
+    larger. The floor is 110 % of that trial's limit; once it completes, 102 % of its peak. Footprints that the user
+    sets are not corrected.
     """
 
     def __init__(self, raw: Mapping[str, MemoryEstimate], known: Sequence[Sample], need: Need) -> None:
-        """Begins with what is known before the study.
-
-        Args:
-            raw: each trial's estimate before any calibration, by trial id.
-            known: samples of earlier studies.
-            need: from an estimate to what is set aside for it, in bytes.
-        """
+        """Takes uncalibrated estimates by trial id, earlier samples, and the bytes to reserve for an estimate."""
         self._raw = dict(raw)
         self._known = list(known)
         self._need = need
         self._samples: dict[str, Sample] = {}
         self._calibration: Calibration | None = None
         self._fitted = 0
-        self._least: dict[str, tuple[int, int]] = {}  # by trial that ran out: its estimate, and what to give at least
+        self._least: dict[str, tuple[int, int]] = {}  # id of an out-of-memory trial -> its estimate, and the floor
 
     def add(self, trial: Trial, raw: MemoryEstimate) -> None:
-        """A search has suggested another trial, of which this is the estimate before any calibration."""
+        """Adds a trial that a search suggested, with its uncalibrated estimate."""
         self._raw[trial.trial_id] = raw
 
     def learn(self, trial: Trial, result: AttemptResult) -> bool:
-        """Takes note of how an attempt ended; returns whether that changes what ``correct`` says."""
+        """Adds an attempt's result; returns whether it changes what ``correct`` returns."""
         estimate = self._raw[trial.trial_id]
         ran_out = result.status == "out_of_memory" and result.limit_bytes > 0
         if ACCUMULATION in trial.config or estimate.is_given:
@@ -60,7 +53,7 @@ class Feedback:
             self._least[trial.trial_id] = estimate.total_bytes, enough
         peak = result.limit_bytes if ran_out else result.peak_bytes
         if can_be_calibrated(estimate) and peak and (ran_out or result.status == "completed"):
-            known_better = trial.trial_id in self._samples  # it had run out before
+            known_better = trial.trial_id in self._samples  # it ran out of memory before
             self._samples[trial.trial_id] = calibration.to_sample(estimate, peak)
             if ran_out or known_better or len(self._samples) >= REFIT * self._fitted:
                 self._fit()
@@ -68,7 +61,7 @@ class Feedback:
         return ran_out
 
     def correct(self, request: Request) -> Request:
-        """The request as its estimate is known now; one that was raised after it ran out is left as it is."""
+        """The request with the corrected estimate. A retry after running out of memory stays as it is."""
         raw = self._raw[request.trial.trial_id]
         if request.history.out_of_memory or raw.is_given:
             return request
@@ -85,20 +78,20 @@ class Feedback:
 
 
 class StudyFeedback:
-    """The feedback of each workload of a study: what one's trials took says nothing of another's."""
+    """Separate feedback for each workload of a study."""
 
     def __init__(self, raw: Mapping[str, MemoryEstimate], known: Mapping[str, Sequence[Sample]], need: Need) -> None:
-        """Begins with what is known before the study, by workload; every workload of it has an entry in ``known``."""
+        """Like ``Feedback``. ``known`` has an entry for every workload."""
         self._of = {workload: Feedback(raw, samples, need) for workload, samples in known.items()}
 
     def add(self, trial: Trial, raw: MemoryEstimate) -> None:
-        """A search has suggested another trial, of which this is the estimate before any calibration."""
+        """Adds a trial that a search suggested, with its uncalibrated estimate."""
         self._of[trial.workload].add(trial, raw)
 
     def learn(self, trial: Trial, result: AttemptResult) -> bool:
-        """Takes note of how an attempt ended; returns whether that changes what ``correct`` says."""
+        """Adds an attempt's result; returns whether it changes what ``correct`` returns."""
         return self._of[trial.workload].learn(trial, result)
 
     def correct(self, request: Request) -> Request:
-        """The request as its estimate is known now, by the trials of its own workload."""
+        """The request with the corrected estimate."""
         return self._of[request.trial.workload].correct(request)

@@ -1,4 +1,4 @@
-"""One real training step on the device itself, in a process of its own, and what it took."""
+"""Measures real training steps on the device, in a new process."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What ``training.rehearsal.rehearse`` took, in bytes."""
+    """The memory of ``training.rehearsal.rehearse``, in bytes."""
 
-    peak_bytes: int  # what the process took from its device: reserved peak and context, or resident peak
-    context_bytes: int  # what of it was there before the first tensor: CUDA context, or interpreter and libraries
-    allocated_bytes: int  # peak of the tensors' bytes
+    peak_bytes: int  # of the process: peak reserved memory and context on a GPU, peak resident memory on the CPU
+    context_bytes: int  # taken before the first tensor: the CUDA context, or interpreter and libraries
+    allocated_bytes: int  # the tensors' peak
     parameter_bytes: int
     gradient_bytes: int
     optimizer_bytes: int
 
     def to_estimate(self) -> MemoryEstimate:
-        """The same as an estimate; what the parts do not explain counts as activations and fragmentation."""
+        """The estimate. What is left of the allocated bytes is activations, and of the peak fragmentation."""
         exact = self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
         activation = max(0, self.allocated_bytes - exact)
         return MemoryEstimate(
@@ -57,19 +57,19 @@ def measure(
     """Runs two training steps and the evaluations in a new process, so that nothing else is counted.
 
     Raises:
-        ExecutionError: the process died or the step failed; the text has the reason.
-        WorkloadError: the step failed in a method of the user's.
+        ExecutionError: the process died or the step failed.
+        WorkloadError: a method of the user's workload failed.
     """
     try:
-        with environment(worker_environment(device)):  # its heap's settings are read as a process begins
+        with environment(worker_environment(device)):  # a process reads its heap's settings as it starts
             return run_in_new_process(_run_packed, (workload, config, data), device, expandable_segments)
     except BrokenProcessPool as error:
-        raise ExecutionError("the process that measured a step could not start, or died (out of memory?)") from error
+        raise ExecutionError("the process that measures a step could not start, or died (out of memory?)") from error
     except WorkloadError:
         raise
     except (Exception, SystemExit) as error:
         reason = one_line(error, 200)
-        raise ExecutionError(f"the step that was measured failed: {type(error).__name__}: {reason}") from error
+        raise ExecutionError(f"the measured step failed: {type(error).__name__}: {reason}") from error
 
 
 def _run_packed(content: bytes, device: Device, expandable_segments: bool) -> Measurement:
@@ -108,7 +108,7 @@ def _run(workload: Workload, config: Config, data: object, device: Device, expan
     model, optimizer = rehearse()
     peak = meter.peak_bytes()
     if peak is None:
-        raise RuntimeError(f"this system ({sys.platform}) does not tell a process's peak memory")
+        raise RuntimeError(f"this system ({sys.platform}) does not report a process's peak memory")
     allocated = torch.cuda.max_memory_allocated() if target != "cpu" else _tensor_peak_bytes(rehearse)
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     state = [value for entry in optimizer.state.values() for value in entry.values() if torch.is_tensor(value)]
@@ -128,10 +128,10 @@ def _tensor_peak_bytes(run: Callable[[], object]) -> int:
 
 
 def tensor_changes(run: Callable[[], object]) -> list[int]:
-    """Bytes of every CPU tensor allocated (above 0) and released while ``run`` runs, by the profiler's record."""
+    """The bytes of each allocation (positive) and release (negative) of a CPU tensor, by torch's profiler."""
     import torch
 
-    quiet = {"KINETO_LOG_LEVEL": os.environ.get("KINETO_LOG_LEVEL", "99")}  # its lines would go to the terminal
+    quiet = {"KINETO_LOG_LEVEL": os.environ.get("KINETO_LOG_LEVEL", "99")}  # it would log to the terminal
     with environment(quiet), torch.profiler.profile(profile_memory=True) as profile:
         run()
     events: Any = profile.profiler

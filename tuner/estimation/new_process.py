@@ -1,4 +1,4 @@
-"""A workload in a process of its own, so that nothing else counts; also one of a script or a notebook."""
+"""Runs a workload in a new process, also one that is defined in a script or a notebook."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ R = TypeVar("R")
 def run_in_new_process(
     function: Callable[Concatenate[bytes, P], R], content: tuple[object, ...], *args: P.args, **kwargs: P.kwargs
 ) -> R:
-    """Calls a function of a module of ours in a new process, and returns its result.
+    """Calls a function of one of our modules in a new process, and returns its result.
 
-    It is given the content, which is a workload and what goes with it, as bytes for ``unpacked``, and what follows.
+    Its first argument is the packed ``content``, whose first item is a workload; ``unpacked`` restores it.
     """
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         with _without_main():
             running = pool.submit(function, _packed(content), *args, **kwargs)
         try:
             return running.result()
-        except KeyboardInterrupt:  # the process may be stuck, and leaving the block waits for it
+        except KeyboardInterrupt:  # the process may hang, and the end of the block waits for it
             for process in pool._processes.values():
                 process.terminate()
             raise
 
 
 def unpacked(content: bytes) -> Any:
-    """What was packed; of bytes that this program has made, and that came through a pipe."""
+    """The packed content. The bytes are this program's own and came through a pipe."""
     return pickle.loads(content)  # noqa: S301
 
 
 def _packed(content: tuple[object, ...]) -> bytes:
-    """The content as bytes, with the code of a workload's class that cannot be imported there."""
+    """The content as bytes. A class that the new process cannot import is packed with its code."""
     cls = type(content[0])
     if cls.__module__ != "__main__" and "<locals>" not in cls.__qualname__:
         return pickle.dumps(content, protocol=5)
@@ -51,7 +51,7 @@ def _packed(content: tuple[object, ...]) -> bytes:
 
 @contextmanager
 def _without_main() -> Iterator[None]:
-    """A process that is spawned in this block does not run the user's script once more, whatever that does."""
+    """Processes spawned in this block do not run the user's script again."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:

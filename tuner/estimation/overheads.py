@@ -1,4 +1,4 @@
-"""What a process and its libraries take beside the tensors, as far as it is known before anything has run."""
+"""The memory that a process takes beside its tensors, as far as it is known in advance."""
 
 from __future__ import annotations
 
@@ -13,18 +13,16 @@ from tuner.trial import MB, Device
 if TYPE_CHECKING:
     from tuner.workloads.base import Workload
 
-# Until a calibration says better. CUDA: 200 to 723 MiB were seen, by driver, GPU and lazy loading. CPU: trials with
-# a few MB of tensors peaked at 340 to 370 MB, 265 of which a Ray worker has before its first.
+# Used without a calibration. CUDA contexts took 200 to 723 MiB, depending on driver, GPU and lazy loading. CPU trials
+# with a few MB of tensors peaked at 340 to 370 MB; a Ray worker has 265 MB of that before its first trial.
 CONTEXT_BYTES = {"cuda": 500 * MB, "cpu": 350 * MB}
-RAY_BYTES = 90 * MB  # of a worker's on the CPU are Ray's: a process that measures a step has them not
-# torch.utils.checkpoint imports torch.compile's machinery at its first call, see ``tuner.training.recompute``.
-CHECKPOINTING_BYTES = 76 * MB
-# A worker's heap holds its smaller tensors (``tuner.machine.caps``), with gaps between them; larger ones leave none.
-# By the smallest caps under which GraphSAGE 32x2 to 256x4, 512x2 with batches of 80,000 and an MLP still ran, the
-# gaps are 14 to 43 % of these tensors. Until a calibration knows it better.
+RAY_BYTES = 90 * MB  # Ray's part of a CPU worker, which a process that measures a step does not have
+CHECKPOINTING_BYTES = 76 * MB  # torch.utils.checkpoint imports torch.compile, see ``tuner.training.recompute``
+# The gaps between smaller tensors in a worker's heap (``tuner.machine.caps``), as a share of these tensors. They were
+# 14 to 43 % at the smallest caps under which GraphSAGE 32x2 to 256x4, 512x2 with batches of 80,000 and an MLP ran.
 HEAP_SLACK = 0.5
-# cuBLAS takes a workspace for each handle and stream at its first product. Bytes of one, by torch's defaults: 32 MiB
-# on Hopper, 8.125 MiB before.
+# The workspace that cuBLAS takes per handle and stream at the first product, by torch's defaults: 32 MiB on Hopper,
+# 8.125 MiB before.
 CUBLAS_WORKSPACE_BYTES = 8_519_680
 CUBLAS_HOPPER_WORKSPACE_BYTES = 32 * MB
 HOPPER = ("H100", "H200", "H800", "H20", "GH200")
@@ -32,7 +30,7 @@ IN_EVERY_WORKER = {*sys.stdlib_module_names, "numpy", "torch", "tuner"}
 
 
 def cublas_workspace_bytes(device: Device) -> int:
-    """Bytes of one of cuBLAS' workspaces on this device; 0 on the CPU."""
+    """The bytes of one cuBLAS workspace on this device; 0 on the CPU."""
     if device.kind == "cpu":
         return 0
     hopper = any(name in device.name for name in HOPPER)
@@ -41,12 +39,10 @@ def cublas_workspace_bytes(device: Device) -> int:
 
 @cache
 def import_bytes(cls: type[Workload]) -> int:
-    """What a process takes for this class beside torch: what its module imports, measured in a process of its own.
+    """The bytes that importing this class takes beside torch, measured in a new process.
 
-    That takes seconds, so a module that names nothing but numpy, torch and Python's own is not measured.
-
-    Raises:
-        ExecutionError: it cannot be imported there.
+    This takes seconds, so a module that uses only numpy, torch and the standard library is not measured. A class that
+    cannot be imported raises ``ExecutionError``.
     """
     from tuner.estimation.new_process import run_in_new_process
 
@@ -59,18 +55,18 @@ def import_bytes(cls: type[Workload]) -> int:
     except Exception as error:
         reason = one_line(error, 200)
         raise ExecutionError(
-            f"workload {cls.name}: a worker cannot have it: {type(error).__name__}: {reason}"
+            f"workload {cls.name}: a worker cannot import it: {type(error).__name__}: {reason}"
         ) from error
 
 
 def _module(value: object) -> str:
-    """The module that a global comes from; a plain value is taken for Python's own."""
+    """The module that defines a global; plain values count as builtins."""
     name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
     return str(name or "builtins")
 
 
 def _growth(content: bytes) -> int:
-    """Bytes by which this process grows as it unpacks something, once it has what every worker has."""
+    """The bytes by which this process grows as it unpacks the content, after the imports of every worker."""
     import psutil
     import torch  # noqa: F401
 

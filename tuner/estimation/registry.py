@@ -1,4 +1,4 @@
-"""Every estimator that there is: whoever adds a file to ``tuner.estimation.estimators`` need do nothing else."""
+"""The registry of estimators. A new file in ``tuner.estimation.estimators`` is found without further changes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AUTO: Method = "auto"
 @cache
 def estimators() -> Mapping[str, Estimator]:
     """All estimators by name, in the order in which they are tried."""
-    modules = [import_module(f"{package.__name__}.{found.name}") for found in iter_modules(package.__path__)]
+    modules = [import_module(f"{package.__name__}.{each.name}") for each in iter_modules(package.__path__)]
     classes = [
         value
         for module in modules
@@ -32,21 +32,17 @@ def estimators() -> Mapping[str, Estimator]:
 
 
 def methods() -> tuple[Method, ...]:
-    """What ``memory_estimation`` may be."""
+    """The values of ``memory_estimation``."""
     return (AUTO, *estimators())
 
 
 def check_method(method: Method) -> None:
-    """Refuses what is no method.
-
-    Raises:
-        ParameterError: it is none.
-    """
+    """Raises ``ParameterError`` if there is no such method."""
     if method not in methods():
         raise ParameterError("memory_estimation", method, f"choose one of {', '.join(methods())}")
 
 
 def can_be_calibrated(estimate: MemoryEstimate) -> bool:
-    """Whether peaks of finished trials correct such an estimate; one that is calibrated already is not such."""
+    """Whether measured peaks correct this estimate. A calibrated estimate is not corrected again."""
     estimator = estimators().get(estimate.method)
     return estimator is not None and estimator.can_be_calibrated

@@ -1,4 +1,4 @@
-"""The one place that estimates and calibrates what configurations need."""
+"""The service that estimates the memory of configurations and calibrates the estimates."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ if TYPE_CHECKING:
     from tuner.trial import Config
     from tuner.workloads.base import Workload
 
-# The training loop reads these, and no allocation depends on them.
-WITHOUT_MEMORY = ("lr", "epochs", MAX_BATCH)
+WITHOUT_MEMORY = ("lr", "epochs", MAX_BATCH)  # parameters that no allocation depends on
 
 
 def memory_key(config: Config) -> tuple[tuple[str, object], ...]:
-    """What of a configuration decides its memory; configurations with the same key share an estimate."""
+    """The parameters that decide a configuration's memory. Configurations with the same key share an estimate."""
     return tuple((name, value) for name, value in config.items() if name not in WITHOUT_MEMORY)
 
 
 class Estimated(NamedTuple):
-    """An estimate as it was made, and corrected by what earlier trials took, if any are known."""
+    """An estimate before and after calibration."""
 
     raw: MemoryEstimate
     calibrated: MemoryEstimate
@@ -34,17 +33,11 @@ class Estimated(NamedTuple):
 
 @dataclass(frozen=True)
 class EstimationService:
-    """Estimates what configurations need, and corrects that by what earlier trials on the device took.
+    """Estimates the memory of configurations, and calibrates by peaks of earlier trials on the device."""
 
-    Raises:
-        ParameterError: there is no such method.
-    """
-
-    # an estimator's name, or "auto". Where it cannot be used, the next in the registry's order is, and the estimate's
-    # ``note`` says so.
-    method: Method = AUTO
-    calibration: bool = True  # correct by what earlier trials took
-    expandable_segments: bool = False  # estimate for PyTorch's CUDA allocator with this option
+    method: Method = AUTO  # if it does not work, the registry's next does, and the estimate's ``note`` says so
+    calibration: bool = True
+    expandable_segments: bool = False  # the option of PyTorch's CUDA allocator
 
     def __post_init__(self) -> None:
         check_method(self.method)
@@ -52,10 +45,10 @@ class EstimationService:
     def estimate_all(
         self, workload: Workload, configurations: Sequence[Configuration], data: object, device: Device
     ) -> list[Estimated]:
-        """An estimate of each complete configuration; those that take the same memory share one.
+        """The estimates of complete configurations.
 
         Raises:
-            InputError: no method can be used for one of them, or the calibration file is damaged.
+            InputError: no method works for a configuration, or the calibration file is damaged.
         """
         found: dict[tuple[tuple[str, object], ...], MemoryEstimate] = {}
         for configuration in configurations:
@@ -71,66 +64,50 @@ class EstimationService:
         return list(map(Estimated, raw, self.calibrated(raw, workload.name, device.name)))
 
     def estimate(self, workload: Workload, config: Config, data: object, device: Device) -> MemoryEstimate:
-        """The corrected estimate of one complete configuration.
-
-        Raises:
-            InputError: as ``estimate_all``.
-        """
+        """The calibrated estimate of one complete configuration. Errors are as in ``estimate_all``."""
         return self.calibrated([self.raw(workload, config, data, device)], workload.name, device.name)[0]
 
     def raw(self, workload: Workload, config: Config, data: object, device: Device) -> MemoryEstimate:
-        """The estimate of one complete configuration as it is made, by the method asked for or the next best.
+        """The uncalibrated estimate of one complete configuration, by the chosen method or the next that works.
 
         Raises:
-            InputError: no method can be used for it; the text says why none.
-            WorkloadError: the workload is why.
+            InputError: no method works; the text gives each one's reason.
+            WorkloadError: the workload itself fails.
         """
         known = estimators()
-        asked = [] if self.method == AUTO else [known[self.method]]
+        chosen = [] if self.method == AUTO else [known[self.method]]
         causes: list[TunerError] = []
         reasons: list[str] = []
         fault: TunerError | None = None
-        for estimator in dict.fromkeys([*asked, *known.values()]):
+        for estimator in dict.fromkeys([*chosen, *known.values()]):
             try:
-                found = estimator.estimate(
+                estimate = estimator.estimate(
                     workload, config, data, device, expandable_segments=self.expandable_segments
                 )
             except TunerError as error:
                 reasons.append(f"not {estimator.name}: {error.text}")
                 causes.append(error)
                 if estimator.takes_real_step and isinstance(error, WorkloadError):
-                    fault = error  # a step that was traced may have failed because it was traced
+                    fault = error  # a traced step may fail only because it is traced
             else:
-                found = replace(found, note=spelled("; ".join(reasons)))
-                return calibration.with_headroom(found) if device.kind == "cpu" else found
+                estimate = replace(estimate, note=spelled("; ".join(reasons)))
+                return calibration.with_headroom(estimate) if device.kind == "cpu" else estimate
         if fault is not None:
             raise fault
         why = "; ".join(reasons)
         raise InputError(f"the footprint cannot be estimated: {why}: give {option('model_memory_gb')}") from causes[0]
 
     def calibrated(self, estimates: Sequence[MemoryEstimate], workload: str, device: str) -> list[MemoryEstimate]:
-        """The estimates, corrected by what trials of this workload took on this device, where that can be done.
-
-        Raises:
-            InputError: the calibration file is damaged.
-        """
+        """The estimates, calibrated where possible. A damaged calibration file raises ``InputError``."""
         known = calibration.load(self._key(workload, device)) if self.calibration else None
         return [calibration.apply(each, known) if known and can_be_calibrated(each) else each for each in estimates]
 
     def samples(self, workload: str, device: str) -> list[Sample]:
-        """What estimates of this workload on this device are corrected by; empty without calibration.
-
-        Raises:
-            InputError: the calibration file is damaged.
-        """
+        """The calibration's samples; empty without calibration. A damaged file raises ``InputError``."""
         return calibration.load_samples(self._key(workload, device)) if self.calibration else []
 
     def learn(self, workload: str, device: str, peaks: Iterable[tuple[MemoryEstimate, int]]) -> None:
-        """Keeps the bytes that trials took beside their raw estimates, where they correct such.
-
-        Raises:
-            InputError: the calibration file is damaged or cannot be written.
-        """
+        """Records uncalibrated estimates with their measured peaks in bytes; errors are ``calibration.record``'s."""
         samples = [calibration.to_sample(raw, peak) for raw, peak in peaks if can_be_calibrated(raw)]
         if samples:
             calibration.record(self._key(workload, device), samples)

@@ -1,1 +1,1 @@
-"""PyTorch's CUDA caching allocator, simulated: which bytes a sequence of tensors reserves, without a device."""
+"""A simulation of PyTorch's CUDA caching allocator, without a device."""

@@ -1,11 +1,11 @@
 """The allocator of one device and stream.
 
-It follows ``c10/cuda/CUDACachingAllocator.cpp`` of torch 2.6 and the constants of 2.13, at the default settings and
-on one stream; the names in brackets are the functions there. ``torch.cuda.memory_reserved`` is what the device loses,
-and it depends on the order of allocations and releases as much as on their sizes.
+It follows ``c10/cuda/CUDACachingAllocator.cpp`` of torch 2.6 and the constants of 2.13 at the default settings. Names
+in brackets are functions there. The reserved bytes depend on the order of allocations and releases, too.
 
-Left out, being off by default or of no meaning on one stream: ``max_split_size_mb``, ``roundup_power2_divisions``,
-``garbage_collection_threshold``, ``large_segment_size_mb``, private pools (CUDA graphs), ``record_stream``.
+Not simulated, as they are off by default or need several streams: ``max_split_size_mb``,
+``roundup_power2_divisions``, ``garbage_collection_threshold``, ``large_segment_size_mb``, private pools (CUDA graphs)
+and ``record_stream``.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tuner.estimation.allocator.pools import (
     segment_size,
 )
 
-NULL = 0  # the address of a tensor without bytes, for which nothing is allocated
+NULL = 0  # the address of an empty tensor, for which nothing is allocated
 
 
 class SimulatedOutOfMemoryError(Exception):
-    """The capacity cannot hold a request, even after every cached segment has been released. All sizes in bytes."""
+    """A request exceeds the capacity even after every cached segment has been released. All sizes are in bytes."""
 
     def __init__(self, requested_bytes: int, allocated_bytes: int, reserved_bytes: int, capacity_bytes: int):
         super().__init__(
@@ -40,7 +40,7 @@ class SimulatedOutOfMemoryError(Exception):
 
 @dataclass(frozen=True)
 class Block:
-    """A piece of a segment: in use by one tensor, or free."""
+    """A part of a segment, which one tensor uses or which is free."""
 
     address: int
     size_bytes: int
@@ -49,7 +49,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Segment:
-    """Contiguous reserved memory (of an expandable segment: a contiguous mapped part) and the blocks that tile it."""
+    """Contiguous reserved memory (for an expandable segment: contiguous mapped pages), divided into blocks."""
 
     address: int
     size_bytes: int
@@ -59,26 +59,18 @@ class Segment:
 class CachingAllocator:
     """The allocator of one device and stream, as in torch 2.6 to 2.13 at its default settings.
 
-    Args:
-        expandable_segments: the option of that name of ``PYTORCH_CUDA_ALLOC_CONF``.
-        capacity_bytes: what ``torch.cuda.set_per_process_memory_fraction`` allows; None: no limit. The check is
-            PyTorch's own, reserved + ``segment_size`` of the request, made before memory is asked of the driver;
-            with expandable segments, whose pages may be larger than that, reserved bytes can end up to one page
-            of 20 MiB above it.
-
-    Attributes:
-        allocated_bytes: bytes of the blocks in use, rounding included: ``torch.cuda.memory_allocated``.
-        reserved_bytes: bytes of all segments or mapped pages: ``torch.cuda.memory_reserved``.
-        peak_allocated_bytes: the most that were ever allocated.
-        peak_reserved_bytes: the most that were ever reserved.
+    ``expandable_segments`` is the option of ``PYTORCH_CUDA_ALLOC_CONF``. ``capacity_bytes`` is the limit of
+    ``torch.cuda.set_per_process_memory_fraction``. As in PyTorch, reserved bytes + ``segment_size`` of the request
+    must not exceed it; expandable segments, whose pages may be larger, can exceed it by up to one page of 20 MiB.
     """
 
     def __init__(self, *, expandable_segments: bool = False, capacity_bytes: int | None = None):
         self._capacity = capacity_bytes
         self._live: dict[int, int] = {}
-        self.allocated_bytes = self.reserved_bytes = 0
+        self.allocated_bytes = 0  # of blocks in use, with rounding: ``torch.cuda.memory_allocated``
+        self.reserved_bytes = 0  # of all segments or mapped pages: ``torch.cuda.memory_reserved``
         self.peak_allocated_bytes = self.peak_reserved_bytes = 0
-        # Each pool has a range of addresses of its own: blocks of two pools are never compared.
+        # Each pool has its own range of addresses, so blocks of two pools are never compared.
         small, large = ADDRESS_SPACE, 2 * ADDRESS_SPACE
         self._small, self._large = (
             (ExpandablePool(small, SMALL_BUFFER), ExpandablePool(large, LARGE_BUFFER))
@@ -87,13 +79,9 @@ class CachingAllocator:
         )
 
     def allocate(self, size_bytes: int) -> int:
-        """Give a tensor of ``size_bytes`` a block, and return the block's address (``malloc``).
+        """Allocates a block and returns its address, or ``NULL`` for 0 bytes (``malloc``).
 
-        A tensor of 0 bytes takes none and has the address ``NULL``.
-
-        Raises:
-            SimulatedOutOfMemoryError: the capacity is exceeded and no cached segment is left to release.
-            ValueError: the size is negative.
+        Raises ``SimulatedOutOfMemoryError`` if the capacity is exceeded and no cached segment can be released.
         """
         if size_bytes <= 0:
             if size_bytes < 0:
@@ -124,30 +112,26 @@ class CachingAllocator:
         return self._capacity is None or self.reserved_bytes + segment_size(size) <= self._capacity
 
     def free(self, address: int) -> None:
-        """Put a block back among the free ones; its bytes stay reserved (``free``).
-
-        Raises:
-            ValueError: no block in use has this address.
-        """
+        """Releases the block at an address; its bytes stay reserved (``free``)."""
         if address == NULL:
             return
         size = self._live.pop(address, None)
         if size is None:
             raise ValueError(f"address = {address}: no block in use")
         self.allocated_bytes -= size
-        # Blocks of the small pool are always split to size, those of the large pool are never this small.
+        # Blocks of the small pool are always split to size; those of the large pool are never this small.
         (self._small if size <= SMALL_SIZE else self._large).add_merged(address, size)
 
     def empty_cache(self) -> None:
-        """Give back every segment, or page of an expandable one, that is wholly free (``release_cached_blocks``)."""
+        """Releases every free segment, or free page of an expandable segment (``release_cached_blocks``)."""
         self.reserved_bytes -= self._large.release() + self._small.release()
 
     def segments(self) -> list[Segment]:
-        """What is reserved, by address, down to the blocks: ``torch.cuda.memory_snapshot`` in short."""
+        """The segments and their blocks by address, like ``torch.cuda.memory_snapshot``."""
         blocks = [Block(address, size, True) for address, size in self._live.items()]
         for pool in (self._small, self._large):
             blocks += [Block(address, size, False) for address, size in pool.size_at.items()]
-        runs: list[list[Block]] = []  # blocks without a gap between them: segments never touch
+        runs: list[list[Block]] = []  # blocks without gaps are one segment, as segments never touch
         for block in sorted(blocks, key=lambda block: block.address):
             if runs and runs[-1][-1].address + runs[-1][-1].size_bytes == block.address:
                 runs[-1].append(block)

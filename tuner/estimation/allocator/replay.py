@@ -1,4 +1,4 @@
-"""Allocations and releases run through the simulated allocator."""
+"""Replays allocations and releases in the simulated allocator."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from typing import TypeAlias, TypedDict
 
 from tuner.estimation.allocator.caching_allocator import CachingAllocator
 
-RELEASE = -1  # in the place of an event's size: the tensor is released
+RELEASE = -1  # instead of an event's size
 
 Event: TypeAlias = tuple[int, int]
-"""(tensor id, size in bytes) for an allocation, (tensor id, ``RELEASE``) for its end."""
+"""(tensor id, size in bytes) for an allocation, (tensor id, ``RELEASE``) for a release."""
 
 
 class SnapshotEvent(TypedDict):
-    """What is read of an entry of ``torch.cuda.memory._snapshot()["device_traces"][device]``; sizes are requests'."""
+    """The used fields of an entry of ``torch.cuda.memory._snapshot()["device_traces"][device]``.
+
+    Sizes are as requested, before rounding.
+    """
 
     action: str
     addr: int
@@ -25,17 +28,16 @@ class SnapshotEvent(TypedDict):
 
 @dataclass(frozen=True)
 class AllocatorPeaks:
-    """The largest values during a replay, in bytes, as ``torch.cuda.max_memory_allocated`` and ``…_reserved``."""
+    """The peaks of a replay in bytes, as ``torch.cuda.max_memory_allocated`` and ``max_memory_reserved``."""
 
     peak_allocated_bytes: int
     peak_reserved_bytes: int
 
     @property
     def fragmentation_bytes(self) -> int:
-        """What is reserved on top of the peak of allocated bytes: peak reserved - peak allocated.
+        """Peak reserved - peak allocated bytes, which may occur at different times.
 
-        The two peaks need not fall on one moment; this is the difference that makes the parts of an estimate add
-        up to what the device loses. Bytes lost by rounding to 512 are not in it: they count as allocated.
+        With it the parts of an estimate add up to the reserved bytes. Rounding to 512 bytes counts as allocated.
         """
         return self.peak_reserved_bytes - self.peak_allocated_bytes
 
@@ -43,17 +45,13 @@ class AllocatorPeaks:
 def replay(
     events: Iterable[Event], *, expandable_segments: bool = False, capacity_bytes: int | None = None
 ) -> AllocatorPeaks:
-    """Run allocations and releases through a fresh ``CachingAllocator``: the peaks they lead to, in bytes.
+    """Replays events in order in a new ``CachingAllocator``, and returns the peaks.
 
-    Args:
-        events: (tensor id, size in bytes) for an allocation, (tensor id, ``RELEASE``) for a release, in the order
-            in which they happened. An id may be used again after its release.
-        expandable_segments: see ``CachingAllocator``.
-        capacity_bytes: see ``CachingAllocator``.
+    An id may be reused after its release.
 
     Raises:
         SimulatedOutOfMemoryError: an allocation does not fit.
-        ValueError: a release of a tensor that is not there, or a second allocation of one that is.
+        ValueError: a tensor is released without an allocation, or allocated twice.
     """
     allocator = CachingAllocator(expandable_segments=expandable_segments, capacity_bytes=capacity_bytes)
     allocate, free = allocator.allocate, allocator.free
@@ -71,20 +69,12 @@ def replay(
 
 
 def events_from_trace(trace: Iterable[SnapshotEvent], *, stream: int | None = None) -> list[Event]:
-    """The events of a real run, for ``replay``, from one device's trace.
+    """The events of a real run for ``replay``, from one list of ``torch.cuda.memory._snapshot()["device_traces"]``.
 
-    That is one list of ``torch.cuda.memory._snapshot()["device_traces"]``, recorded by ``_record_memory_history``
-    from before the process's first CUDA tensor: a release of a block that was there before is dropped, and so is
-    that block's share of the segments. A block is released at its ``free_completed``, when others can have it. What
-    the allocator did on its own account (``segment_…``, ``oom``) and ``snapshot`` marks are not events: the replay
-    finds them by itself, but not an ``empty_cache`` that the program called.
-
-    Args:
-        trace: its entries.
-        stream: keep the blocks of this stream only; None: there must be no more than one.
-
-    Raises:
-        ValueError: blocks of several streams, none of which was asked for.
+    ``_record_memory_history`` must have started before the process's first CUDA tensor, as blocks from before are
+    ignored. A block is released at its ``free_completed``, when it can be reused. The allocator's own actions
+    (``segment_…``, ``oom``) are skipped: the replay repeats them, but not the program's ``empty_cache``. Only blocks
+    of ``stream`` count; with None, a trace of several streams raises ``ValueError``.
     """
     events: list[Event] = []
     live: dict[int, int] = {}
@@ -93,7 +83,7 @@ def events_from_trace(trace: Iterable[SnapshotEvent], *, stream: int | None = No
         action, address = entry["action"], entry["addr"]
         if action == "alloc" and stream in (None, entry["stream"]):
             streams.add(entry["stream"])
-            live[address] = len(events)  # an address comes back, a place in the list does not
+            live[address] = len(events)  # unique, unlike the address
             events.append((live[address], entry["size"]))
         elif action == "free_completed" and address in live:
             events.append((live.pop(address), RELEASE))

@@ -1,1 +1,1 @@
-"""The ways to estimate: one file each, which ``tuner.estimation.registry`` finds."""
+"""The estimators, a file each, which ``tuner.estimation.registry`` finds."""

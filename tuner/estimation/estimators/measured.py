@@ -1,4 +1,4 @@
-"""By running a step."""
+"""The estimator that runs real steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class MeasuredEstimator(Estimator):
-    """The first steps and an evaluation, run on the device itself in a process of their own."""
+    """Measures the first steps and the evaluations on the device, in a new process."""
 
     name = "measured"
     order = 2
@@ -23,10 +23,10 @@ class MeasuredEstimator(Estimator):
     def estimate(
         self, workload: Workload, config: Config, data: object, device: Device, *, expandable_segments: bool
     ) -> MemoryEstimate:
-        """See ``Estimator.estimate``; the device must be there."""
+        """See ``Estimator.estimate``; the device must be present."""
         from tuner.estimation.calibration import UNCALIBRATED_MARGIN
         from tuner.estimation.measure import measure
 
-        found = measure(workload, config, data, device, expandable_segments).to_estimate()
-        context = found.context_bytes + (RAY_BYTES if device.kind == "cpu" else 0)
-        return replace(found, context_bytes=context, margin=UNCALIBRATED_MARGIN)
+        measured = measure(workload, config, data, device, expandable_segments).to_estimate()
+        context = measured.context_bytes + (RAY_BYTES if device.kind == "cpu" else 0)
+        return replace(measured, context_bytes=context, margin=UNCALIBRATED_MARGIN)

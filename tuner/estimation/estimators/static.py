@@ -1,4 +1,4 @@
-"""By a closed formula."""
+"""The estimator that uses closed formulas."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tuner.trial import Config, Device, MemoryEstimate
     from tuner.workloads.base import Workload
 
-# By workload, each of its own kind of data.
+# By workload; each formula takes that workload's data.
 FORMULAS: Mapping[str, Callable[[Config, Any], MemoryEstimate]] = {
     "graphsage": estimate_graphsage,
     "gt-ssl": estimate_gt_ssl,
@@ -24,7 +24,7 @@ FORMULAS: Mapping[str, Callable[[Config, Any], MemoryEstimate]] = {
 
 
 class StaticEstimator(Estimator):
-    """The closed formula of a workload of ours: milliseconds, and far on the safe side."""
+    """Uses a built-in workload's closed formula, which takes milliseconds and overestimates."""
 
     name = "static"
     order = 3
@@ -32,18 +32,14 @@ class StaticEstimator(Estimator):
     def estimate(
         self, workload: Workload, config: Config, data: object, device: Device, *, expandable_segments: bool
     ) -> MemoryEstimate:
-        """See ``Estimator.estimate``; one formula serves all devices."""
+        """See ``Estimator.estimate``; the formula is the same for all devices."""
         from tuner.workloads.micro_batches import micro_batch  # not above: ``tune --help`` lists the estimators
 
         return estimate_static(workload.name, micro_batch(workload, config), data)
 
 
 def estimate_static(workload: str, config: Config, data: object) -> MemoryEstimate:
-    """The closed formula's estimate for one configuration of a built-in workload.
-
-    Raises:
-        InputError: there is no formula for this workload.
-    """
+    """The formula's estimate. A workload without a formula raises ``InputError``."""
     if workload not in FORMULAS:
         known = ", ".join(FORMULAS)
         raise InputError(f"no memory formula for workload {workload!r} (known: {known})")

@@ -1,4 +1,4 @@
-"""By following a step on tensors without content."""
+"""The estimator that traces a step on fake tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class TracedEstimator(Estimator):
-    """The first steps and an evaluation, followed on fake tensors, through a simulator of the allocator on CUDA."""
+    """Traces the first steps and the evaluations on fake tensors; for CUDA, the trace is replayed in an allocator."""
 
     name = "traced"
     order = 1
@@ -24,13 +24,13 @@ class TracedEstimator(Estimator):
     def estimate(
         self, workload: Workload, config: Config, data: object, device: Device, *, expandable_segments: bool
     ) -> MemoryEstimate:
-        """See ``Estimator.estimate``; the GPU need not be there."""
+        """See ``Estimator.estimate``; the GPU need not be present."""
         from tuner.estimation.tracing.tracer import trace_workload
 
         workspace = cublas_workspace_bytes(device)
         trace = trace_workload(workload, config, data, device_kind=device.kind, cublas_workspace_bytes=workspace)
-        found = trace.to_estimate(device.kind, expandable_segments)
+        estimate = trace.to_estimate(device.kind, expandable_segments)
         if device.kind == "cuda":
-            return found
+            return estimate
         imports = import_bytes(type(workload)) + (CHECKPOINTING_BYTES if config.get(CHECKPOINTING) else 0)
-        return replace(found, context_bytes=found.context_bytes + imports)
+        return replace(estimate, context_bytes=estimate.context_bytes + imports)

@@ -1,1 +1,1 @@
-"""Closed formulas for what our own workloads take: no torch, milliseconds, and on the safe side."""
+"""Closed formulas for the built-in workloads, which need no torch and overestimate."""

@@ -1,23 +1,19 @@
-"""What all closed formulas have in common: 4-byte numbers, and Adam's two moments."""
+"""The common part of all closed formulas: 4-byte numbers, and Adam's two moments."""
 
 from __future__ import annotations
 
 from tuner.trial import GB, MemoryEstimate
 
 FLOAT_BYTES = 4
-PROCESS_GB = 0.85  # what a process takes beside its tensors, by the GraphSAGE tuning guide's table
+PROCESS_GB = 0.85  # a process without its tensors, by the GraphSAGE tuning guide's table
 
 
 def footprint(
     trained_bytes: int, activation_bytes: int, data_bytes: int = 0, *, frozen_bytes: int = 0
 ) -> MemoryEstimate:
-    """The estimate of a training by Adam.
+    """The estimate of training with Adam: every trained parameter has a gradient and two moments.
 
-    Args:
-        trained_bytes: the trained parameters: each has a gradient and two moments.
-        activation_bytes: what the largest step, or an evaluation, keeps and works with.
-        data_bytes: batches, and whatever else lies beside the model.
-        frozen_bytes: parameters that are not trained.
+    Activations are those of the largest step or evaluation. Data are batches and everything else beside the model.
     """
     return MemoryEstimate(
         method="static",

@@ -46,11 +46,10 @@ def estimate_model_memory(
 
 
 def estimate_graphsage(config: Config, data: RatingData) -> MemoryEstimate:
-    """The parts of ``estimate_model_memory`` for one configuration.
+    """The estimate of one configuration, with the total of ``estimate_model_memory``.
 
-    Parameters, gradients and Adam's two moments are counted; the activations are what is left of the formula's
-    total, which stands for the edge-wise messages of a plain ``SAGEConv``, plus the decoder's share of batches
-    that are larger than the guide's (eight ``hidden_dim``-wide rows for each rating).
+    Parameters, gradients and Adam's two moments are counted. The rest of the total is activations: the edge-wise
+    messages of a plain ``SAGEConv``. The decoder adds eight rows of ``hidden_dim`` numbers per rating of a batch.
     """
     hidden, layers = int(config["hidden_dim"]), int(config["num_layers"])
     total = estimate_model_memory(hidden, layers, data.num_users, data.num_items) * GB

@@ -1,4 +1,4 @@
-"""The closed formula for GT-SSL: the paths of a batch, each with its rows of numbers in every layer."""
+"""The closed formula for GT-SSL: the rows of numbers that each path of a batch has in every layer."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ if TYPE_CHECKING:
 
 
 def estimate_gt_ssl(config: Config, data: TreeData) -> MemoryEstimate:
-    """A closed formula for one configuration of the GT-SSL workload: what its largest batch keeps for backward.
+    """The estimate of one configuration, by the numbers that its largest batch keeps for the backward pass.
 
-    A path keeps 16 rows of H numbers in each layer: the message's input of 7, its hidden layers' 4 and 2, and the
-    three geometry networks' hidden layers; the backward pass of one layer takes 11 more. A node's chain of ancestors
-    counts as a path, and a pair that is not in order keeps 5 rows. See docs/gt_ssl.md.
-
-    An evaluation keeps nothing but its paths' geometry.
+    A path keeps 16 rows of H numbers per layer: the message's input of 7, its hidden layers of 4 and 2, and those of
+    the three geometry networks. The backward pass of a layer takes 11 more. A node's chain of ancestors counts as a
+    path. A pair that is not in order keeps 5 rows. An evaluation keeps only its paths' geometry. See docs/gt_ssl.md.
     """
     hidden, layers = int(config["hidden_channels"]), int(config["num_interactions"])
     distance, angle, turn = (int(config[f"num_{name}_centers"]) for name in ("rbf", "angle", "dihedral"))
@@ -36,6 +34,6 @@ def estimate_gt_ssl(config: Config, data: TreeData) -> MemoryEstimate:
 
 
 def _most_paths(data: TreeData, trees: int, limit: int | None = None) -> int:
-    """Paths and chains of the so many largest trees together: of a tree's nodes each has at most two chains."""
+    """The paths and chains of the largest trees. A node has at most two chains."""
     paths, nodes = (sorted(int(b - a) for a, b in pairwise(each)) for each in (data.first_path, data.first))
     return min(limit or sum(paths), sum(paths[-trees:])) + 2 * sum(nodes[-trees:])

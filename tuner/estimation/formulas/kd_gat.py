@@ -1,4 +1,4 @@
-"""The closed formula for KD-GAT: two models at once, their layers one by one, in numbers of 4 bytes; no torch."""
+"""The closed formula for KD-GAT: the layers of student and teacher, in 4-byte numbers."""
 
 from __future__ import annotations
 
@@ -17,30 +17,27 @@ if TYPE_CHECKING:
     from tuner.datasets.can import CanData
     from tuner.trial import Config
 
-INPUT = (ID_CHANNELS, FEATURES)  # of a node: what is embedded of its ID, and what the data have
-# Numbers of an edge for each head, beside the messages: what is gathered, the scores, their softmax, and gradients.
-SCORES = 10
+INPUT = (ID_CHANNELS, FEATURES)  # a node's input channels: the embedded ID and the data's features
+SCORES = 10  # numbers per edge and head beside the messages: gathered values, scores, their softmax, gradients
 
 
 class Graphs(NamedTuple):
-    """The most that so many graphs can have together."""
+    """The largest totals of a number of graphs."""
 
     nodes: int
     edges: int
 
 
 def estimate_kd_gat(config: Config, data: CanData) -> MemoryEstimate:
-    """A closed formula for one configuration: its largest step, or what is looked at in chunks if that takes more.
+    """The estimate of one configuration.
 
-    - Of the student, and the projection onto a teacher's latent channels: parameters, gradients, Adam's two moments
-      and the kept copy of the best weights.
-    - Of a teacher and a scorer: parameters, beside everything else. Whether they wait in the host's memory or leave
-      after the preparation, a formula for the CPU and for a GPU cannot tell; it counts them always.
-    - Of kept outputs (``use_teacher_cache``): two logits of each training graph, or of each of its nodes the
-      teacher's latent channels and 10 features.
-    - Activations: the most of a step on the batch (``_trained``), the evaluation's and the scorer's chunks of 500
-      graphs (``_computed``), and a teacher's look at a share of the batch, which is of 500 graphs at most where its
-      outputs are kept.
+    - Student, and its projection onto a teacher's latent channels: parameters, gradients, Adam's two moments and the
+      copy of the best weights.
+    - Teacher and scorer: parameters. They always count, although they may be offloaded or dropped after preparation.
+    - Cached outputs (``use_teacher_cache``): two logits per training graph, or the teacher's latent channels and 10
+      features per node.
+    - Activations: the maximum of a training step (``_trained``), of the evaluation's and the scorer's chunks of 500
+      graphs (``_computed``), and of a teacher's forward pass on a part of the batch (with a cache, 500 graphs).
     """
     from tuner.workloads.kd_gat.graphs import usable
 
@@ -48,7 +45,7 @@ def estimate_kd_gat(config: Config, data: CanData) -> MemoryEstimate:
     train = usable(data, data.train, stage=str(config["stage"]), held_out=str(config["held_out"]))
     batch, prepared = _most(data, train, int(config["batch_size"])), _most(data, train, CHUNK)
     chunk = _larger(_most(data, part, CHUNK) for part in (data.validation, data.test))
-    chunk = chunk if config["stage"] == "classifier" else _larger([chunk, prepared])  # its test looks at these again
+    chunk = chunk if config["stage"] == "classifier" else _larger([chunk, prepared])  # its test uses these again
     teacher, scorer = _guests(config, ids)
     own = parameters(config, ids)
     if teacher and config["stage"] == "autoencoder":
@@ -61,17 +58,17 @@ def estimate_kd_gat(config: Config, data: CanData) -> MemoryEstimate:
     if scorer:
         peaks.append(_computed(scorer, prepared, ids))
     frozen = sum(parameters(each, ids) for each in (teacher, scorer) if each)
-    found = 2 * 11 * len(data) if config["stage"] == "autoencoder" else 0  # the largest errors of all graphs
-    held = own + rows + found + 14 * max(batch.nodes, chunk.nodes) + 5 * max(batch.edges, chunk.edges)
+    errors = 2 * 11 * len(data) if config["stage"] == "autoencoder" else 0  # the largest errors of each graph
+    held = own + rows + errors + 14 * max(batch.nodes, chunk.nodes) + 5 * max(batch.edges, chunk.edges)
     return footprint(
         FLOAT_BYTES * own, FLOAT_BYTES * max(peaks), FLOAT_BYTES * held, frozen_bytes=FLOAT_BYTES * frozen
     )
 
 
 def parameters(config: Config, ids: int) -> int:
-    """The numbers that a VGAE or a GAT learns, its norms' running means and variances among them.
+    """The number of a VGAE's or GAT's parameters, with the norms' running means and variances.
 
-    An attention layer has its matrix, two vectors of scores, a bias, and one number of each head for the edges.
+    An attention layer has a matrix, two score vectors, a bias, and one number per head for the edges.
     """
     pairs, heads = _layers(config), int(config["heads"])
     total = ID_CHANNELS * (ids if config["use_id"] else 1)
@@ -95,12 +92,12 @@ def _layers(config: Config) -> list[tuple[int, int]]:
 
 
 def _trained(config: Config, graphs: Graphs, ids: int) -> int:
-    """What a step on a batch keeps for backward, and what backward works with.
+    """The numbers that a training step keeps for the backward pass, and that the backward pass works with.
 
-    A GAT's layer keeps 3 rows: its values, dropout's mask and ReLU's result. A VGAE's keeps 5, as there is a norm
-    between. Without dropout each keeps one less. Where a layer is computed again, its input is kept, of a VGAE
-    the norm's as well; and one layer is there as a whole. Backward takes 3 rows of the widest. A VGAE has logits of
-    IDs and of neighbours, their targets, losses and gradients, too. Of this bfloat16 saves a fifth at the least.
+    A GAT's layer keeps 3 rows: its values, dropout's mask and ReLU's result. A VGAE's keeps 5 because of its norm.
+    Without dropout each keeps one less. With gradient checkpointing a layer keeps its input (a VGAE's the norm's
+    input, too), and one layer exists completely. The backward pass takes 3 rows of the widest layer. A VGAE also has
+    logits of IDs and neighbours with their targets, losses and gradients. bfloat16 saves at least a fifth.
     """
     pairs, vgae = _layers(config), config["stage"] == "autoencoder"
     widths, again = [after for _, after in pairs], config.get(CHECKPOINTING, 0)
@@ -113,7 +110,7 @@ def _trained(config: Config, graphs: Graphs, ids: int) -> int:
 
 
 def _computed(config: Config, graphs: Graphs, ids: int) -> int:
-    """What a model computes with where nothing is kept: a layer's input and three rows of its width at a time."""
+    """The numbers of a forward pass without gradients: one layer's input and three rows of its width."""
     before = 2 if config["stage"] == "autoencoder" else 1  # ReLU's result is beside it
     rows = max(before * one + 3 * other for one, other in _layers(config))
     rows += _heads(config, ids, losses=6) if config["stage"] == "autoencoder" else 0
@@ -121,17 +118,17 @@ def _computed(config: Config, graphs: Graphs, ids: int) -> int:
 
 
 def _heads(config: Config, ids: int, *, losses: int) -> int:
-    """Numbers of a node in a VGAE's latent variables and in its heads, of which each has one for each ID."""
+    """The numbers per node in a VGAE's latent variables and heads; a head has a number for each ID."""
     latent, half = int(config["latent_channels"]), int(config["hidden_channels"]) // 2
     return int(10 * latent + 6 * FEATURES + (losses * ids + 3 * half if config["use_id"] else 0))
 
 
 def _around(config: Config, graphs: Graphs, layers: int, *, copies: int) -> int:
-    """What does not grow with nodes times width.
+    """The numbers that do not grow with nodes times width.
 
-    Nodes' embedded input with what it is made of; edges' scores in so many layers, and their ends and feature; of a
-    part of the edges the messages from the source, those to the target and their product; the largest matrix so many
-    times, as the scores take it in another order.
+    They are: the nodes' embedded input and its parts; the edges' scores in ``layers`` layers, with their ends and
+    feature; the messages of one part of the edges, from the source, to the target, and their product; and ``copies``
+    of the largest matrix, as the scores need it in another order.
     """
     pairs = _layers(config)
     edges = graphs.edges * (SCORES * int(config["heads"]) * layers + SCORES)
@@ -142,14 +139,14 @@ def _around(config: Config, graphs: Graphs, layers: int, *, copies: int) -> int:
 
 
 def _guests(config: Config, ids: int) -> tuple[Config | None, Config | None]:
-    """The configurations of a teacher and of a scorer, where there are such."""
+    """The configurations of the teacher and the scorer, or None."""
     teacher = _guest(config, "teacher_path", str(config["stage"]), ids) if config["use_kd"] else None
     scorer = _guest(config, "scorer_path", "autoencoder", ids) if config["curriculum"] else None
     return teacher, scorer
 
 
 def _guest(config: Config, key: str, stage: str, ids: int) -> Config:
-    """That of the file, which ``check`` has read before; else the usual teacher, which is yet to be trained."""
+    """The configuration in the file, which ``check`` has read, or that of the default teacher, not trained yet."""
     if not config[key]:
         return {**config, **SIZES[stage, "teacher"], "stage": stage}
     from tuner.workloads.kd_gat.model import load_teacher
@@ -158,13 +155,13 @@ def _guest(config: Config, key: str, stage: str, ids: int) -> Config:
 
 
 def _times_as_wide(teacher: Config, config: Config) -> int:
-    """As ``kd_gat.teacher.width_ratio``: how often a teacher looks, each time at a share of the graphs."""
+    """The number of parts that a teacher splits a batch into, as in ``kd_gat.teacher.width_ratio``."""
     of_teacher, of_student = (sum(after for _, after in _layers(each)) for each in (teacher, config))
     return -(-of_teacher // of_student)
 
 
 def _kept(teacher: Config, data: CanData) -> int:
-    """Numbers of a teacher's kept outputs, with two for each graph's place."""
+    """The numbers of a teacher's cached outputs, with two for each graph's position."""
     if teacher["stage"] == "classifier":
         return 2 * len(data.train) + 2 * len(data)
     nodes = int((data.first[data.train + 1] - data.first[data.train]).sum())
@@ -172,15 +169,15 @@ def _kept(teacher: Config, data: CanData) -> int:
 
 
 def _most(data: CanData, graphs: NDArray[np.int64], count: int) -> Graphs:
-    """Nodes of the so many graphs with the most nodes, and edges of those with the most edges."""
+    """The nodes of the ``count`` graphs with the most nodes, and the edges of those with the most edges."""
     import numpy as np
 
-    found = []
+    totals = []
     for first in (data.first, data.first_edge):
         sizes = first[graphs + 1] - first[graphs]
         smaller = len(sizes) - count
-        found.append(int((np.partition(sizes, smaller)[smaller:] if smaller > 0 else sizes).sum()))
-    return Graphs(*found)
+        totals.append(int((np.partition(sizes, smaller)[smaller:] if smaller > 0 else sizes).sum()))
+    return Graphs(*totals)
 
 
 def _larger(several: Iterable[Graphs]) -> Graphs:

@@ -1,1 +1,1 @@
-"""A training step followed on tensors without content: what it allocates, when, and for what."""
+"""Traces the allocations of a training step on fake tensors."""

@@ -1,8 +1,7 @@
-"""The dispatch mode that a traced step runs under: integers are real, floats are fake, every storage is recorded.
+"""The dispatch mode of a traced step: integers are real, floats are fake, and every storage is recorded.
 
-Index work (sorting, masks, positions, shapes that follow from data) needs values, and takes little: tensors of
-integers and booleans stay real for as long as they come from real ones. Everything with a float in it is a
-``FakeTensor``: a shape and a storage of a size, without bytes and without computing.
+Sorting, masks, positions and data-dependent shapes need values and little memory, so integers and booleans stay real
+if they come from real ones. Every float tensor is a ``FakeTensor``, which has a shape and a size, but no values.
 """
 
 from __future__ import annotations
@@ -36,24 +35,21 @@ if TYPE_CHECKING:
 
 
 class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Runs operators on real integers and fake floats, and records what they allocate.
+    """Runs operators on real integers and fake floats, and records their allocations.
 
-    Args:
-        tracker: where to.
-        device_kind: the device that the step is meant for.
-        cublas_workspace_bytes: taken at the first matrix product of each thread, and kept: the backward pass runs in
-            a thread of its own on a GPU, and cuBLAS has a handle and a workspace for each.
+    Each thread takes ``cublas_workspace_bytes`` at its first matrix product, as it has its own cuBLAS handle. On a
+    GPU, the backward pass has its own thread.
     """
 
     def __init__(self, tracker: StorageTracker, device_kind: DeviceKind, cublas_workspace_bytes: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.tracker = tracker
-        self.failures: list[tuple[Exception, Operator]] = []  # what operators raised, innermost first, and which
-        self.inside = False  # an operator is being run
+        self.failures: list[tuple[Exception, Operator]] = []  # operators' errors, innermost first
+        self.inside = False  # an operator is running
         self._device_kind = device_kind
         self._cublas_workspace_bytes = cublas_workspace_bytes
-        self._cublas_handles: set[bool] = set()  # whether of the backward pass
-        # A kernel without a fake one would be run for real, on real zeros of full size.
+        self._cublas_handles: set[bool] = set()  # True: the backward pass's
+        # With fallbacks, a kernel without a fake version would run on real zeros of full size.
         self._fake = FakeTensorMode(allow_fallback_kernels=False)
         self._bases: dict[tuple[int, torch.dtype], tuple[Tensor, weakref.ref[torch.UntypedStorage]]] = {}
         self._fresh_zeros = 0
@@ -65,7 +61,7 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[object, ...] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        """Run one operator."""
+        """Runs one operator."""
         with torch._C.DisableTorchFunction():
             was_inside, self.inside = self.inside, True
             try:
@@ -80,8 +76,8 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, operator: Operator, types: Sequence[type], args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> object:
         if operator is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
-            return args[0].fake_device  # C++ asks a fake tensor where it is
-        if is_composite(operator):  # arrives whole in inference mode
+            return args[0].fake_device  # C++ asks for a fake tensor's device
+        if is_composite(operator):  # inference mode does not decompose it
             with self:
                 return operator.decompose(*args, **kwargs)
         inputs = [*_tensors_in(args), *_tensors_in(tuple(kwargs.values()))]
@@ -102,11 +98,11 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Mapping[str, object],
         inputs: Sequence[Tensor],
     ) -> bool:
-        """Whether everything is real and not a float: then it can be computed, and costs little."""
+        """Whether no argument is fake or a float. Then the operator is computed, which takes little memory."""
         if inputs:
             return not any(isinstance(tensor, FakeTensor) or _is_float(tensor.dtype) for tensor in inputs)
         dtype = kwargs.get("dtype")
-        if not isinstance(dtype, torch.dtype):  # it follows from the arguments, which the fake kernel knows
+        if not isinstance(dtype, torch.dtype):  # the fake kernel infers it from the arguments
             made = _tensors_in(self._fake.dispatch(operator, types, args, kwargs))
             dtype = next((out.dtype for out in made), torch.long)
         return not _is_float(dtype)
@@ -120,8 +116,8 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return None
         if operator in UNKNOWN:
             raise NotImplementedError("its kernel keeps a workspace of unknown size")
-        # In backward, but not in a forward that backward runs once more (gradient checkpointing): that one has
-        # gradients enabled. So has a backward of a backward, which is therefore followed without these corrections.
+        # Only in a backward pass. Gradients are enabled in a forward pass that gradient checkpointing repeats, and in
+        # a second-order backward pass, which is therefore not corrected.
         if torch._C._current_graph_task_id() >= 0 and not torch.is_grad_enabled():
             operator = in_place(operator, args, self._fresh_zeros)
         if operator in INDEXED:
@@ -129,16 +125,16 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         twins: dict[int, Tensor] = {}
         fakes = tuple(self._twin(each, twins) for each in args)
         out = self._fake.dispatch(operator, types, fakes, {k: self._twin(each, twins) for k, each in kwargs.items()})
-        # An operator in place returns its own argument, not the argument's twin.
+        # An in-place operator returns its own argument, not the argument's twin.
         return twins.get(id(out), out) if twins else out
 
     def _twin(self, value: object, twins: dict[int, Tensor]) -> object:
-        """An argument with every real tensor replaced by a fake one; ``twins`` maps back."""
+        """An argument with every real tensor replaced by a fake one; ``twins`` maps them back."""
         if isinstance(value, Tensor):
             if isinstance(value, FakeTensor):
                 return value
             if value.dim() == 0 and value.dtype == torch.double:
-                return value.item()  # a Python number that C++ has wrapped: it must not decide the result's type
+                return value.item()  # a Python number wrapped by C++, which must not promote the result's type
             twin = self._float_twin(value) if _is_float(value.dtype) else self._integer_twin(value)
             twins[id(twin)] = value
             return twin
@@ -151,19 +147,19 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return FakeTensor(self._fake, meta, tensor.device)
 
     def _float_twin(self, tensor: Tensor) -> Tensor:
-        """A fake view of the twin of the tensor's storage, so that what shares memory goes on sharing it."""
+        """A fake view of the twin of the tensor's storage, so that views of one storage still share it."""
         storage = tensor.untyped_storage()
         key = (storage._cdata, tensor.dtype)
         if key not in self._bases:
             size = storage.nbytes() // tensor.element_size()
             base = torch.empty(size, dtype=tensor.dtype, device="meta")
             self._bases[key] = base, weakref.ref(storage, lambda _: self._bases.pop(key, None))
-            self.tracker.ignore(base)  # the real storage is what counts
+            self.tracker.ignore(base)  # the real storage counts
         meta = self._bases[key][0].as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
         return FakeTensor(self._fake, meta, tensor.device)
 
     def _to_fakes(self, out: object) -> object:
-        """Results of integer work: floats among them become fake, and their values are dropped."""
+        """The results of integer work, with floats replaced by fake ones."""
         if isinstance(out, Tensor):
             return self._integer_twin(out) if _is_float(out.dtype) else out
         if isinstance(out, (list, tuple)):
@@ -191,7 +187,7 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _scalar(value: object) -> float | int | bool:
-    """What ``item()`` returns: 1 or 1.0 for a value that is not known, False for an unknown truth (isnan)."""
+    """The result of ``item()``. Unknown numbers are 1, and unknown booleans (isnan) are False."""
     assert isinstance(value, Tensor)
     if not isinstance(value, FakeTensor):
         return value.item()
@@ -199,19 +195,19 @@ def _scalar(value: object) -> float | int | bool:
 
 
 def _positions(indices: object) -> list[Tensor | None]:
-    """The indices, but every mask, which is real, as the positions that it selects: they decide the shape."""
+    """The indices, with every real mask replaced by the positions it selects, which decide the shape."""
     assert isinstance(indices, (list, tuple))
-    found: list[Tensor | None] = []
+    positions: list[Tensor | None] = []
     for index in indices:
         if index is None or index.dtype != torch.bool or isinstance(index, FakeTensor):
-            found.append(index)
+            positions.append(index)
         else:
-            found += index.nonzero().unbind(1)
-    return found
+            positions += index.nonzero().unbind(1)
+    return positions
 
 
 def _tensors_in(value: object) -> Iterator[Tensor]:
-    """The tensors among an operator's arguments or results, which are nested in lists and tuples at most."""
+    """The tensors among an operator's arguments or results, in nested lists and tuples."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (list, tuple)):

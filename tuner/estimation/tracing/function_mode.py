@@ -1,4 +1,4 @@
-"""What of a traced step is changed before it is an operator: mostly so that it takes a GPU's way on the CPU."""
+"""Replaces torch functions in a traced step, mostly so that a step on the CPU behaves as on a GPU."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tuner.estimation.tracing.trace import DeviceKind
 
 CUDA = torch.device("cuda", 0)
-# Of ATen's list AT_FORALL_FP32_SET_OPT_DTYPE for CUDA (autocast_mode.h).
+# From ATen's list AT_FORALL_FP32_SET_OPT_DTYPE for CUDA (autocast_mode.h).
 SOFTMAXES: tuple[Callable[..., Tensor], ...] = (
     *(F.softmax, torch.softmax, Tensor.softmax),
     *(F.log_softmax, torch.log_softmax, Tensor.log_softmax),
@@ -37,12 +37,12 @@ _plain_run_backward: Callable[..., object] = torch.autograd._engine_run_backward
 
 
 class FunctionMode(TorchFunctionMode):
-    """Replaces functions of torch's, and puts what goes to a GPU on the CPU.
+    """Replaces torch functions, and keeps on the CPU what goes to a GPU.
 
-    Values that leave torch are ones. For a GPU, tensors say that they are on one, although they are the CPU's, and
-    may be put there. ``dropout`` is one kernel there with a mask of booleans, where the CPU multiplies with noise of
-    the input's type; and attention with dropout is one kernel too, which draws its mask again in backward, where the
-    CPU computes all scores. Autocast computes a softmax in float32 there, on the CPU in what it is given.
+    Values that leave torch are ones. For a GPU, CPU tensors report a CUDA device, and these functions differ:
+    ``dropout`` is one kernel with a boolean mask, where the CPU multiplies by noise of the input's type; attention
+    with dropout is one kernel that draws its mask again in the backward pass, where the CPU computes all scores; and
+    autocast computes softmax in float32, where the CPU keeps the input's type.
     """
 
     def __init__(self, device_kind: DeviceKind) -> None:
@@ -71,7 +71,7 @@ class FunctionMode(TorchFunctionMode):
         args: tuple[object, ...] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        """Call the function, or what stands in for it."""
+        """Calls the function or its replacement."""
         kwargs = kwargs or {}
         if self._cuda:
             args = tuple(_on_cpu(value) for value in args)
@@ -81,7 +81,7 @@ class FunctionMode(TorchFunctionMode):
 
 @contextmanager
 def patched(mode: TraceMode, device_kind: DeviceKind) -> Iterator[None]:
-    """Replace what a function mode cannot reach: methods, and functions that others of torch's call by name."""
+    """Replaces what a function mode cannot: methods, and functions that torch itself calls by name."""
     where = cast("property", FakeTensor.device)
 
     def device(tensor: FakeTensor) -> object:
@@ -94,7 +94,7 @@ def patched(mode: TraceMode, device_kind: DeviceKind) -> Iterator[None]:
             stack.enter_context(mock.patch.object(torch.autocast, "__init__", _init_autocast))
             stack.enter_context(mock.patch.object(F, "dropout", _dropout))
             stack.enter_context(mock.patch.object(torch.autograd, "_engine_run_backward", _run_backward))
-            # It compares devices, and integers are the CPU's at one time and a GPU's at another.
+            # It compares devices, and an integer tensor's device may be either.
             stack.enter_context(mock.patch.dict(checkpoint._allowed_determinism_checks_to_fns, default=_nothing))
             stack.enter_context(mock.patch.object(F, "scaled_dot_product_attention", _attention))
         yield
@@ -122,7 +122,7 @@ def _list(tensor: Tensor) -> object:
 
 
 def _deepcopy(tensor: Tensor, memo: dict[int, Tensor]) -> Tensor:
-    """As torch's own, which would copy a fake tensor's mode as well."""
+    """Like torch's, but without copying a fake tensor's mode."""
     if not isinstance(tensor, FakeTensor):
         return cast("Tensor", Tensor.__deepcopy__(tensor, memo))  # type: ignore[no-untyped-call]
     if id(tensor) not in memo:
@@ -154,26 +154,23 @@ def _init_autocast(
     enabled: bool = True,
     cache_enabled: bool | None = None,
 ) -> None:
-    """Of the CPU, where the tensors really are; autocast for a GPU would leave them as they are."""
+    """Autocast for the CPU, where the tensors really are; autocast for a GPU would ignore them."""
     dtype = torch.get_autocast_dtype(device_type) if dtype is None else dtype
     _plain_init_autocast(self, "cpu", dtype, enabled, cache_enabled)
 
 
 def _run_backward(*args: object, **kwargs: object) -> object:
-    """The autograd engine, under a function mode again: gradient checkpointing runs a forward in there."""
+    """The autograd engine under a function mode, as gradient checkpointing runs a forward pass in it."""
     with FunctionMode("cuda"):
         return _plain_run_backward(*args, **kwargs)
 
 
 def _nothing(tensor: Tensor) -> None:
-    """What ``torch.utils.checkpoint`` compares of a tensor that it computes again."""
+    """The metadata that ``torch.utils.checkpoint`` compares after recomputing a tensor: none."""
 
 
 def _apply(module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
-    """As ``nn.Module._apply``, behind ``to()``, ``half()`` and the like, which fails on fake tensors.
-
-    A parameter that several modules share stays shared.
-    """
+    """``nn.Module._apply``, which ``to()`` and ``half()`` use, for fake tensors. Shared parameters stay shared."""
     for child in module.children() if recurse else ():
         child._apply(fn)  # type: ignore[no-untyped-call]
     with torch.no_grad():
@@ -185,7 +182,7 @@ def _apply(module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = Tr
     return module
 
 
-# By the parameter that a module had before: what moved it, and what it has become.
+# By the original parameter: the function that moved it, and the moved parameter.
 _MOVED: MutableMapping[Tensor, tuple[Callable[[Tensor], Tensor], nn.Parameter]] = WeakIdKeyDictionary()
 
 

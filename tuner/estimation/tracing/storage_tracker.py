@@ -1,4 +1,4 @@
-"""Which storages come and go while a step is traced, and what each is for."""
+"""Records the storages of a traced step, with their categories."""
 
 from __future__ import annotations
 
@@ -12,26 +12,23 @@ from torch import Tensor
 from tuner.estimation.allocator.replay import RELEASE, Event
 from tuner.estimation.tracing.trace import Category, DeviceKind
 
-NOT_COUNTED = -1  # in place of an id: memory that torch did not allocate
+NOT_COUNTED = -1  # instead of an id: memory that torch did not allocate on the device
 
 
 class StorageTracker:
-    """Allocations and releases in the order in which they happen, and what each is for.
-
-    A storage is known by its address for as long as it lives; its id is its own for ever.
-    """
+    """Records allocations and releases in order, with their categories. Ids are unique; addresses may be reused."""
 
     def __init__(self, device_kind: DeviceKind) -> None:
         self.events: list[Event] = []
         self.categories: dict[int, Category] = {}
         self.is_paused = False
         self.on_gpu = device_kind == "cuda"
-        # By the storage's address: (id, size in bytes, the reference whose callback ends it).
+        # By the storage's address: (id, size in bytes, the reference whose callback records the release).
         self._live: dict[int, tuple[int, int, weakref.ref[torch.UntypedStorage]]] = {}
 
     @contextmanager
     def paused(self, when: bool = True) -> Iterator[None]:
-        """Record nothing for a while: the work of a host beside its GPU."""
+        """Records nothing in this block, such as the host's work beside a GPU."""
         self.is_paused = when
         try:
             yield
@@ -39,19 +36,19 @@ class StorageTracker:
             self.is_paused = False
 
     def allocate(self, size_bytes: int, category: Category) -> int:
-        """Record an allocation, and return its id."""
+        """Records an allocation, and returns its id."""
         key = len(self.events)
         self.events.append((key, size_bytes))
         self.categories[key] = category
         return key
 
     def temporary(self, size_bytes: int) -> None:
-        """Record workspace that is released at once."""
+        """Records workspace that is released immediately."""
         if size_bytes > 0 and not self.is_paused:
             self.events.append((self.allocate(size_bytes, "workspace"), RELEASE))
 
     def made(self, tensor: Tensor, size_bytes: int | None = None) -> None:
-        """An operator returned this tensor: a new storage, one with a new size, or nothing new (a view)."""
+        """Records an operator's result: a new storage, one that has grown, or a known one (a view)."""
         if self.is_paused:
             return
         storage = tensor.untyped_storage()
@@ -65,9 +62,9 @@ class StorageTracker:
             self._live[storage._cdata] = (self.allocate(size, category), size, known[2])
 
     def met(self, tensor: Tensor) -> None:
-        """An operator takes this tensor: if it is older than the trace, its memory counts from here on.
+        """Records an operator's argument: a tensor from before the trace counts from now on.
 
-        On a GPU, that is the copy which was moved there; numpy's memory on the CPU is nothing that torch allocated.
+        On a GPU, it stands for the copy that was moved there. On the CPU, numpy's memory does not count.
         """
         if self.is_paused:
             return
@@ -78,7 +75,7 @@ class StorageTracker:
             self._begin(storage, self.allocate(size, "data") if ours else NOT_COUNTED, size)
 
     def mark(self, values: Iterable[object], category: Category) -> None:
-        """Say what the memory of the tensors among some values is for."""
+        """Sets the category of the tensors among these values."""
         for value in values:
             if isinstance(value, Tensor):
                 self.met(value)
@@ -87,11 +84,11 @@ class StorageTracker:
                     self.categories[key] = category
 
     def mark_live(self, category: Category) -> None:
-        """Say what everything is for that is alive now."""
+        """Sets the category of everything that is allocated now."""
         self.categories.update((key, category) for key, _, _ in self._live.values() if key != NOT_COUNTED)
 
     def ignore(self, *tensors: Tensor) -> None:
-        """Never count these tensors' storage: they stand for what is counted already, or are not the device's."""
+        """Never counts these tensors: they are counted elsewhere, or are not on the device."""
         for tensor in tensors:
             storage = tensor.untyped_storage()
             self._begin(storage, NOT_COUNTED, storage.nbytes())
@@ -107,5 +104,5 @@ class StorageTracker:
         live[address] = (key, size, weakref.ref(storage, end))
 
     def close(self) -> None:
-        """Stop listening: what is still alive stays allocated."""
+        """Stops recording releases."""
         self._live.clear()

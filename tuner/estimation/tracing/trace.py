@@ -1,4 +1,4 @@
-"""What was recorded of a step, and what it takes from a device."""
+"""The recorded allocations of a step, and the estimate from them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ DeviceKind: TypeAlias = Literal["cpu", "cuda"]
 class Trace:
     """Every allocation and release of a step, in order."""
 
-    events: tuple[Event, ...]  # as ``tuner.estimation.allocator.replay`` takes them; ids are unique
-    categories: Mapping[int, Category]  # what each id is for
+    events: tuple[Event, ...]  # for ``tuner.estimation.allocator.replay``; ids are unique
+    categories: Mapping[int, Category]  # by id
 
     def peak_bytes(self) -> int:
-        """The most bytes that are allocated at once, without any rounding: the CPU's measure."""
+        """The peak of the allocated bytes without rounding, which is what counts on the CPU."""
         return _peak(self.events)[0]
 
     def parts_at_peak(self) -> dict[Category, int]:
-        """The bytes of each category at the moment when most is allocated; the first such moment."""
+        """The bytes of each category at the first peak."""
         live: dict[int, int] = {}
         for key, size in self.events[: _peak(self.events)[1]]:
             if size == RELEASE:
@@ -41,17 +41,17 @@ class Trace:
         return parts
 
     def to_estimate(self, device_kind: DeviceKind, expandable_segments: bool = False) -> MemoryEstimate:
-        """What the step takes from a device of this kind, before any calibration.
+        """The uncalibrated estimate.
 
-        On CUDA that is what the caching allocator reserves, by replaying the record through its simulator; on the
-        CPU the tensors' peak and the heap's gaps. What the allocator has beyond the tensors' peak is fragmentation.
+        On CUDA, a replay gives the reserved bytes; those beyond the tensors' peak are fragmentation. On the CPU, the
+        estimate is the tensors' peak and the heap's gaps.
         """
         parts = self.parts_at_peak()
         allocated = reserved = sum(parts.values())
         heap = 0
         if device_kind == "cuda":
             reserved = replay(self.events, expandable_segments=expandable_segments).peak_reserved_bytes
-        else:  # larger tensors are mapped, each by itself
+        else:  # each larger tensor has its own mapping, outside the heap
             heap = _peak((key, size) for key, size in self.events if size < MMAP_THRESHOLD_BYTES)[0]
         return MemoryEstimate(
             method="traced",
@@ -69,7 +69,7 @@ class Trace:
 
 
 def _peak(events: Iterable[Event]) -> tuple[int, int]:
-    """The most bytes that are allocated at once, and after how many events they are."""
+    """The peak of the allocated bytes, and the number of events up to it."""
     live: dict[int, int] = {}
     now = most = place = 0
     for number, (key, size) in enumerate(events, 1):

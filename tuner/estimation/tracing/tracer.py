@@ -1,7 +1,6 @@
-"""What a training step allocates, when, and for what: found on fake tensors, with no device and no computing.
+"""Traces the allocations of training steps on fake tensors, without a device and without computing.
 
-Two optimizer steps are traced, since an optimizer's state appears in the first, and for a workload an evaluation
-after them. The record goes to ``tuner.estimation.allocator.replay`` for a GPU; its exact bytes are the CPU's measure.
+Two optimizer steps are traced, as the first one creates the optimizer's state. A workload's evaluations follow.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ Parts = tuple[nn.Module, torch.optim.Optimizer | None, Callable[[], Tensor]]
 
 
 class Untraceable(TunerError):
-    """A step that cannot be followed without computing it: names the operation, and what to do instead."""
+    """The step cannot be traced without computing it. The text names the operation and the remedy."""
 
 
 def trace_workload(
@@ -49,21 +48,13 @@ def trace_workload(
     device_kind: DeviceKind = "cpu",
     cublas_workspace_bytes: int = 0,
 ) -> Trace:
-    """Trace a workload's model, its first two training steps and its evaluations, as ``rehearse`` does.
+    """Traces a workload's model, its first two training steps and its evaluations, as ``rehearse`` runs them.
 
-    On a GPU, what the host does (building the model, drawing batches) takes no memory there, but the model and each
-    batch do.
-
-    Args:
-        workload: what is trained.
-        config: a complete configuration.
-        data: what ``workload.load_data`` returned.
-        device_kind: where the step is to run.
-        cublas_workspace_bytes: see ``TraceMode``; 0 on the CPU.
+    For a GPU, the host's work (building the model, drawing batches) does not count, but the model and the batches do.
 
     Raises:
-        Untraceable: the step cannot be followed.
-        WorkloadError: a method of the user's failed; on tensors without values, which may be why.
+        Untraceable: the step cannot be traced.
+        WorkloadError: a method of the user's workload failed, maybe only because the tensors have no values.
     """
     with _traced(device_kind, cublas_workspace_bytes) as tracker:
         with tracker.paused(tracker.on_gpu):
@@ -71,7 +62,7 @@ def trace_workload(
         _mark_frozen(tracker, frozen(workload, model), offloaded=uses(config, OFFLOADING))
         _mark_model(tracker, model)
         prepare(workload, model, config, data, rehearsal=True)
-        tracker.mark(model.buffers(), "data")  # once more: it may have made some, such as a teacher's outputs
+        tracker.mark(model.buffers(), "data")  # again, as ``prepare`` may add buffers, such as a teacher's outputs
         optimizer = build_optimizer(model, config)
         _watch(tracker, optimizer)
         batches = _batches(tracker, representative_batches(workload, config, data))
@@ -82,23 +73,16 @@ def trace_workload(
 def trace_step(
     make: Callable[[], Parts], *, device_kind: DeviceKind = "cpu", cublas_workspace_bytes: int = 0
 ) -> Trace:
-    """Trace two training steps of any model.
+    """Traces two training steps of any model.
 
-    A model that is built inside ``make`` costs no memory however large it is. One that exists already is left as it
-    was found: its parameters are not moved, its gradients and its optimizer's state are put back.
-
-    Args:
-        make: returns the model, its optimizer (None: no step is taken) and a function that returns a batch's loss.
-        device_kind: where the step is to run.
-        cublas_workspace_bytes: see ``TraceMode``; 0 on the CPU.
-
-    Raises:
-        Untraceable: the step cannot be followed.
+    ``make`` returns the model, its optimizer (or None) and a function that returns a batch's loss. A model that
+    ``make`` builds takes no memory. One that exists already keeps its state: gradients and optimizer state are
+    restored. A step that cannot be traced raises ``Untraceable``.
     """
     with _traced(device_kind, cublas_workspace_bytes) as tracker, ExitStack() as restore:
         with tracker.paused(tracker.on_gpu):
             model, optimizer, loss = make()
-        tracker.mark_live("data")  # what is neither the model's nor the optimizer's, the loss holds
+        tracker.mark_live("data")  # the loss function's; model and optimizer get their categories below
         with tracker.paused():
             restore.enter_context(_left_as_found(model, optimizer))
         _mark_model(tracker, model)
@@ -106,7 +90,7 @@ def trace_step(
             restore.callback(_watch(tracker, optimizer).close)
             if tracker.on_gpu:
                 _prefer_foreach(optimizer)
-        value = None  # as in a plain loop: the last loss lives until the next one is there
+        value = None  # as in a plain loop, a loss lives until the next one is computed
         for _ in range(STEPS):
             model.zero_grad(set_to_none=True)
             value = loss()
@@ -120,16 +104,16 @@ def trace_step(
 
 @contextmanager
 def _traced(device_kind: DeviceKind, cublas_workspace_bytes: int) -> Iterator[StorageTracker]:
-    """Everything in this block is traced; torch's random numbers, modes and switches are as before after it."""
+    """Traces everything in this block, and then restores torch's random state, modes and switches."""
     tracker = StorageTracker(device_kind)
     mode = TraceMode(tracker, device_kind, cublas_workspace_bytes)
-    sole_owners()  # observed beforehand: not while another backward runs
+    sole_owners()  # cached now, as it must not run within another backward pass
     fast_path = torch.backends.mha.get_fastpath_enabled()
     log = logging.getLogger(fake_tensor.__name__)
-    was_silent, log.disabled = log.disabled, True  # it prints a traceback before it raises
+    was_silent, log.disabled = log.disabled, True  # it logs a traceback before it raises
     try:
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
-            # The fused inference kernel of nn.TransformerEncoderLayer has no fake one.
+            # The fused inference kernel of nn.TransformerEncoderLayer has no fake version.
             torch.backends.mha.set_fastpath_enabled(False)
             with patched(mode, device_kind), FunctionMode(device_kind), mode:
                 yield tracker
@@ -147,10 +131,10 @@ def _traced(device_kind: DeviceKind, cublas_workspace_bytes: int) -> Iterator[St
 
 
 def _reason(error: BaseException, operator: Operator | None) -> str:
-    """One line: which operation, what it said, what to do."""
+    """One line with the operation, its error and the remedy."""
     text = one_line(error)
     text = text if len(text) <= 200 else text[:197] + "..."
-    where = f"operator {operator} cannot be followed" if operator is not None else "the step failed while traced"
+    where = f"operator {operator} cannot be traced" if operator is not None else "the step failed while traced"
     return f"{where} ({type(error).__name__}: {text}): use the measured or the static method"
 
 
@@ -160,21 +144,21 @@ def _mark_model(tracker: StorageTracker, model: nn.Module) -> None:
 
 
 def _mark_frozen(tracker: StorageTracker, modules: Iterable[nn.Module], *, offloaded: bool) -> None:
-    """Modules that are never trained: parameters; or the host's, of which a GPU has copies while they run."""
+    """Marks modules that are never trained as parameters, or offloads them: a GPU then has copies while they run."""
     for module in modules:
         if tracker.on_gpu and offloaded:
             tracker.ignore(*(value for _, __, value in values(module)))
             offload(module, "cuda")
         else:
             if tracker.on_gpu:
-                # Loaded weights stay with whoever keeps their file; a GPU's are copies that go with the module.
+                # Loaded weights stay on the host; the GPU's copies are released with the module.
                 with tracker.paused():
                     module._apply(torch.clone)  # type: ignore[no-untyped-call]
             _mark_model(tracker, module)
 
 
 def _watch(tracker: StorageTracker, optimizer: torch.optim.Optimizer) -> ExitStack:
-    """Mark gradients before each step of the optimizer and its state after it, until this is closed."""
+    """Marks gradients before each optimizer step and the optimizer's state after it, until the result is closed."""
 
     def before(optimizer: torch.optim.Optimizer, *_: object) -> None:
         tracker.mark((p.grad for group in optimizer.param_groups for p in group["params"]), "gradients")
@@ -190,7 +174,7 @@ def _watch(tracker: StorageTracker, optimizer: torch.optim.Optimizer) -> ExitSta
 
 
 def _batches(tracker: StorageTracker, batches: Iterator[Batch]) -> Iterator[Batch]:
-    """The batches as they are drawn, which is the host's work, each marked as data."""
+    """The batches, each marked as data. Drawing them is the host's work."""
     while True:
         with tracker.paused(tracker.on_gpu):
             batch = next(batches, None)
@@ -202,7 +186,7 @@ def _batches(tracker: StorageTracker, batches: Iterator[Batch]) -> Iterator[Batc
 
 
 def _keep(tracker: StorageTracker, model: nn.Module) -> dict[str, Tensor]:
-    """The copy of the best weights, which is on the host."""
+    """The copy of the best weights, on the host."""
     with tracker.paused(tracker.on_gpu):
         weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
     if tracker.on_gpu:
@@ -213,7 +197,7 @@ def _keep(tracker: StorageTracker, model: nn.Module) -> dict[str, Tensor]:
 
 
 def _prefer_foreach(optimizer: torch.optim.Optimizer) -> None:
-    """On a GPU an optimizer of torch's left at ``foreach=None`` takes this path, but not with fake tensors."""
+    """Sets ``foreach``, which torch's optimizers choose by default on a GPU, but not for fake tensors."""
     for group in optimizer.param_groups:
         if group.get("foreach", 0) is None and not group.get("fused"):
             group["foreach"] = True
@@ -221,9 +205,9 @@ def _prefer_foreach(optimizer: torch.optim.Optimizer) -> None:
 
 @contextmanager
 def _left_as_found(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> Iterator[None]:
-    """Put back what a step changes: gradients, buffers, the optimizer's state and groups.
+    """Restores what a step changes: gradients, buffers, the optimizer's state and groups.
 
-    Values need no copy: a step on fake tensors computes none. Integers are real, and buffers of them are copied.
+    Only integer buffers are copied, as a step on fake tensors computes no floats.
     """
     training = [(module, module.training) for module in model.modules()]
     gradients = [(p, p.grad) for p in model.parameters()]

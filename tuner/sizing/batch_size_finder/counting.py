@@ -65,7 +65,7 @@ def optimizer_bytes(step: TrainingStep, device_kind: DeviceKind) -> tuple[int, i
     Found by tracing the optimizer alone, on gradients without content.
 
     Raises:
-        InputError: the optimizer cannot be followed.
+        InputError: the optimizer cannot be traced.
     """
 
     def make() -> Parts:

@@ -1,1 +1,1 @@
-"""Where a step on fake tensors takes other memory than the same step on a device, operator by operator."""
+"""Corrections for operators that allocate differently on a device than on fake tensors."""

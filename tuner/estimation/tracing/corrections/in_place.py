@@ -1,4 +1,4 @@
-"""What autograd overwrites, unless a dispatch mode is active: then it allocates instead, which is undone here."""
+"""Restores autograd's in-place operators. Under a dispatch mode it calls the ones that allocate instead."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from tuner.estimation.tracing.corrections.temporaries import aten
 if TYPE_CHECKING:
     from tuner.estimation.tracing.corrections.temporaries import Operator
 
-# Backward formulas scatter into fresh zeros in place, unless a dispatch mode is active: then they call the
-# out-of-place operator, "for composite compliance" (isTensorSubclassLike in FunctionsManual.cpp), whose result is
-# a second buffer of that size.
+# Backward formulas scatter into new zeros in place. Under a dispatch mode they call the out-of-place operator, "for
+# composite compliance" (isTensorSubclassLike in FunctionsManual.cpp), which allocates a second buffer.
 SCATTERS: Mapping[Operator, Operator] = {
     aten.index_add.default: aten.index_add_.default,
     aten.index_put.default: aten.index_put_.default,
@@ -39,17 +38,14 @@ ARITHMETIC_NODE = "BinaryCrossEntropyWithLogitsBackward0"
 
 
 def in_place(operator: Operator, args: Sequence[object], fresh_zeros: int) -> Operator:
-    """The operator that a step without a dispatch mode would call here, inside a backward formula of torch's.
+    """The operator that a backward formula of torch would call without a dispatch mode.
 
-    Args:
-        operator: the one that is called.
-        args: its arguments.
-        fresh_zeros: address of the storage that the last operation filled with zeros; 0 if it did something else.
+    ``fresh_zeros`` is the address of the storage that the previous operator filled with zeros, or 0.
     """
     first = args[0] if args else None
     node = torch._C._current_autograd_node()
     if not isinstance(first, Tensor) or isinstance(node, torch.autograd.function.FunctionCtx):
-        return operator  # a user's own formula means what it says
+        return operator  # a user's own formula stays as it is
     if operator in SCATTERS and first.untyped_storage()._cdata == fresh_zeros:
         return SCATTERS[operator]
     in_formula = operator in ARITHMETIC and node is not None and node.name() == ARITHMETIC_NODE
@@ -59,15 +55,11 @@ def in_place(operator: Operator, args: Sequence[object], fresh_zeros: int) -> Op
 
 
 def _is_temporary(first: Tensor, second: object, *, chained: bool = False) -> bool:
-    """Whether nobody but the engine, or the formula that runs, holds the first argument; so it may be overwritten.
+    """Whether only the engine or the running formula holds the first argument, so that it may be overwritten.
 
-    Where several gradients of one tensor meet, the engine adds into the first of them if nobody else holds it
-    (``can_accumulate_inplace`` in input_buffer.cpp), but never under a dispatch mode.
-
-    Args:
-        first: an operator's first argument.
-        second: its second.
-        chained: the formula is one expression, which holds each of its temporaries to its end.
+    To sum gradients of one tensor, the engine adds into the first one if nobody else holds it
+    (``can_accumulate_inplace`` in input_buffer.cpp), but never under a dispatch mode. With ``chained``, the formula
+    is one expression, which holds its temporaries until its end.
     """
     fits = not isinstance(second, Tensor) or _broadcasts_to(second.shape, first.shape)
     if not fits or torch.is_grad_enabled():
@@ -81,7 +73,7 @@ def _broadcasts_to(shape: torch.Size, wide: torch.Size) -> bool:
 
 
 def _owners(tensor: Tensor) -> tuple[int, int]:
-    """How many hold the tensor and how many its storage, as C++ counts them at this moment."""
+    """C++'s reference counts of the tensor and of its storage."""
     storage = tensor.untyped_storage()
     return tensor._use_count(), torch._C._storage_Use_Count(storage._cdata)  # type: ignore[attr-defined]
 
@@ -90,7 +82,7 @@ def _owners(tensor: Tensor) -> tuple[int, int]:
 def sole_owners() -> tuple[int, int]:
     """``_owners`` of a gradient that only the autograd engine holds, seen from a dispatch mode.
 
-    The counts hold a few references of Python's, which differ between versions of torch: so they are observed.
+    They are measured, as they include references of Python's that differ between versions of torch.
     """
     seen: list[tuple[int, int]] = []
 

@@ -1,7 +1,8 @@
-"""What kernels allocate and release inside, below the dispatch modes: on every device, and on the CPU.
+"""The temporaries of kernels, which dispatch modes do not see.
 
-Each rule stands beside the reason for it. The byte counts were read off ``torch.profiler`` (profile_memory=True,
-torch 2.13) around the single operation; ``tests/estimation/tracing/test_tracer.py`` holds whole steps against it.
+The CPU's bytes were measured per operator with ``torch.profiler`` (profile_memory=True, torch 2.13), and
+``tests/estimation/tracing/test_tracer.py`` compares whole steps with it. CUDA's were read in torch's source (files in
+brackets) and are not measured yet.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     Operator: TypeAlias = OpOverload[..., object]
 
 Rule: TypeAlias = Callable[..., int]
-"""(the operator's result, its arguments …) → bytes that it takes and gives back on the way."""
+"""(the operator's result, its arguments …) → bytes of its temporaries."""
 
 aten = torch.ops.aten
 INDEX_BYTES = 8  # of one position: an int64
@@ -30,17 +31,17 @@ def bytes_of(tensor: Tensor) -> int:
 
 
 def copy_if_strided(tensor: Tensor) -> int:
-    """Kernels that begin with ``contiguous()`` copy what is not, such as the expanded gradient of a sum."""
+    """The copy that ``contiguous()`` makes of a tensor such as the expanded gradient of a sum."""
     return 0 if tensor.is_contiguous() else bytes_of(tensor)
 
 
 def _loss(out: Tensor, input: Tensor, *_: object) -> int:
-    """A second full-size buffer, beside the one that is kept; see ``BUFFERED_LOSSES``."""
+    """A second full-size buffer beside the one of ``BUFFERED_LOSSES``."""
     return bytes_of(input) if out.dim() == 0 else 0
 
 
 def _two_buffers(out: Tensor, input: Tensor, target: Tensor, *_: object) -> int:
-    """One for each of two terms; where nothing is reduced, one of them is the result."""
+    """A buffer for each of two terms; without a reduction, one of them is the result."""
     return 2 * max(bytes_of(input), bytes_of(target)) - (bytes_of(out) if out.dim() else 0)
 
 
@@ -49,17 +50,17 @@ def _soft_margin_backward(out: Tensor, *_: object) -> int:
 
 
 def _logsumexp(out: Tensor, input: Tensor, *_: object) -> int:
-    """The exponentials, and the maxima that they are taken relative to."""
+    """The exponentials, and the maxima subtracted from the input."""
     return bytes_of(input) + bytes_of(out)
 
 
 def _safe_softmax(out: Tensor, *_: object) -> int:
-    """A mask of what is minus infinity."""
+    """A mask of values that are minus infinity."""
     return int(out.numel())
 
 
 def _euclidean_dist(_: Tensor, *points: Tensor) -> int:
-    """Both inputs, each widened by its squared norms and by ones."""
+    """Both inputs, with two more columns for squared norms and ones."""
     return sum(int(bytes_of(x) // x.shape[-1] * (x.shape[-1] + 2)) for x in points)
 
 
@@ -75,19 +76,19 @@ ON_EVERY_DEVICE: Mapping[Operator | str, Rule] = {
 
 
 def _csr_matmul(_out: Tensor, crow: Tensor, *others: Tensor) -> int:
-    """EmbeddingBag's offset2bag, and its bag_size with max_indices: an index for each row; and a contiguous x."""
+    """EmbeddingBag's offset2bag, and its bag_size with max_indices: an index per row; and a contiguous x."""
     return 2 * bytes_of(crow) + copy_if_strided(others[5])
 
 
 def _index(_out: Tensor, _values: Tensor, indices: Sequence[Tensor | None], *_: object) -> int:
-    """Positions: of what a mask selects, once for each of its dimensions, and of narrower integers."""
-    given = [index for index in indices if index is not None]
-    masks = sum(int(index.sum()) * index.dim() for index in given if index.dtype in (torch.bool, torch.uint8))
-    return INDEX_BYTES * (masks + sum(index.numel() for index in given if index.dtype == torch.int32))
+    """Positions in int64: of what masks select, in each dimension, and of int32 indices."""
+    used = [index for index in indices if index is not None]
+    masks = sum(int(index.sum()) * index.dim() for index in used if index.dtype in (torch.bool, torch.uint8))
+    return INDEX_BYTES * (masks + sum(index.numel() for index in used if index.dtype == torch.int32))
 
 
 def _mixed(_out: Tensor, first: Tensor, second: object, *_: object) -> int:
-    """Arguments of another type than the one that is computed in are converted first, such as a mask to floats."""
+    """Arguments converted to the common type, such as a mask to floats."""
     if not isinstance(second, Tensor) or first.dtype == second.dtype:
         return 0
     common = torch.result_type(first, second)
@@ -95,22 +96,22 @@ def _mixed(_out: Tensor, first: Tensor, second: object, *_: object) -> int:
 
 
 def _masked_select(_out: Tensor, _values: Tensor, mask: Tensor) -> int:
-    """The running count of what is selected."""
+    """The cumulative count of selected elements."""
     return INDEX_BYTES * mask.numel()
 
 
 def _sum(out: Tensor, input: Tensor, *_: object) -> int:
-    """The input in the result's type: a mask becomes 8-byte integers before it is summed."""
+    """The input in the result's type: a mask is summed as 8-byte integers."""
     return 0 if input.dtype == out.dtype else input.numel() * out.element_size()
 
 
 def _sort(_out: object, input: Tensor, *_: object) -> int:
-    """The positions along the sorted dimension, which is taken to be the longest."""
+    """The positions along the sorted dimension, assumed to be the longest."""
     return INDEX_BYTES * max(input.shape, default=0)
 
 
 def _unique(_out: object, input: Tensor, *_: object) -> int:
-    """The sorted input, its order, and a flag or position for each element."""
+    """The sorted input, its order, and a flag or position per element."""
     return 3 * INDEX_BYTES * input.numel()
 
 
@@ -119,7 +120,7 @@ def _embedding_backward(_out: Tensor, gradient: Tensor, *_: object) -> int:
 
 
 def _layer_norm_backward(out: Sequence[Tensor | None], gradient: Tensor, input: Tensor, *_: object) -> int:
-    """Partial sums of weight's and bias's gradients for each thread, and contiguous arguments."""
+    """Each thread's partial sums of the gradients of weight and bias, and contiguous arguments."""
     partial = 2 * torch.get_num_threads() * bytes_of(out[1]) if out[1] is not None else 0
     return partial + copy_if_strided(gradient) + copy_if_strided(input)
 
@@ -132,14 +133,14 @@ def _attention(_out: object, query: Tensor, key: Tensor, *_: object) -> int:
 
 
 def _attention_backward(_out: object, gradient: Tensor, query: Tensor, key: Tensor, *_: object) -> int:
-    """Sums of output times gradient for each query, each thread's tile of scores twice, and a contiguous gradient."""
+    """Sums of output times gradient per query, two tiles of scores per thread, and a contiguous gradient."""
     queries, head, keys = query.shape[-2], query.shape[-1], key.shape[-2]
     tile = torch.get_num_threads() * min(queries, 256) * min(keys, 512) * 4
     return 2 * tile + bytes_of(query) // head + copy_if_strided(gradient)
 
 
 def _convolution(out: Tensor, input: Tensor, weight: Tensor, *_: object) -> int:
-    """In oneDNN's own layouts: the input and weight while it computes, then the result while that is put in order."""
+    """Copies in oneDNN's layouts: first of input and weight, then of the result."""
     return max(bytes_of(input) + bytes_of(weight), bytes_of(out))
 
 
@@ -163,4 +164,37 @@ ON_THE_CPU: Mapping[Operator | str, Rule] = {
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _attention_backward,
     aten.convolution.default: _convolution,
     "tuner::csr_matmul": _csr_matmul,  # by name, as it exists only once its workload's module has been imported
+}
+
+
+def _csr_matmul_on_cuda(_out: Tensor, crow: Tensor, col: Tensor, *_: object) -> int:
+    """EmbeddingBag's offset2bag, an index per entry, and its bag_size (EmbeddingBag.cu)."""
+    return bytes_of(col) + bytes_of(crow)
+
+
+def _index_put(
+    _out: Tensor,
+    _values: Tensor,
+    indices: Sequence[Tensor | None],
+    _new: Tensor,
+    accumulate: bool = False,
+    *_: object,
+) -> int:
+    """To accumulate, positions are sorted: positions and order before and after, and the sort's own (Indexing.cu)."""
+    used = [index.numel() for index in indices if index is not None]
+    return 6 * INDEX_BYTES * max(used, default=0) if accumulate else 0
+
+
+def _embedding_backward_on_cuda(_out: Tensor, _gradient: Tensor, indices: Tensor, *_: object) -> int:
+    """The same if there are more than 3,072 positions (Embedding.cu)."""
+    return 6 * INDEX_BYTES * indices.numel() if indices.numel() > 3072 else 0
+
+
+ON_CUDA: Mapping[Operator | str, Rule] = {
+    aten.index_put.default: _index_put,
+    aten.index_put_.default: _index_put,
+    aten._index_put_impl.default: _index_put,
+    aten._index_put_impl_.default: _index_put,
+    aten.embedding_dense_backward.default: _embedding_backward_on_cuda,
+    "tuner::csr_matmul": _csr_matmul_on_cuda,
 }
