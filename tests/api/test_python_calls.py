@@ -26,7 +26,7 @@ from tuner.workloads.lookup import specs_of, texts_of
 HERE: dict[str, Any] = {"device": "cpu", "model_memory_gb": 0.1, "gpu_memory_buffer_gb": 0, "report": False}
 LISTED = [{"name": "slow", "lr": 0.01}, {"name": "fast", "lr": 0.1}]
 OF_AN_OBJECT = (
-    "its workload sized was given as an object, of a class that is in no module or with attributes of its own"
+    "its workload sized was passed as an object whose class is not in a module or that has attributes of its own"
 )
 
 

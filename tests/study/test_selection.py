@@ -234,7 +234,7 @@ def test_the_training_loops_options_are_every_workloads_and_stand_only_where_the
 def test_micro_batches_that_cannot_be_made_are_refused(tmp_path: Path) -> None:
     own = tmp_path / "own.yaml"
     own.write_text("configurations: [{name: x, accumulation: 3}]")
-    with pytest.raises(InputError, match="x: accumulation: workload toy has no batch to divide"):
+    with pytest.raises(InputError, match="x: accumulation: workload toy has no batch size to divide"):
         given(workload="toy", config=str(own))
     with pytest.raises(InputError, match="x: accumulation 3 does not divide batch_size 2048"):
         given(workload="graphsage", config=str(own))

@@ -218,7 +218,7 @@ def test_the_best_of_several_workloads_is_asked_for_by_name(tmp_path: Path) -> N
     with pytest.raises(InputError, match="holds no best weights of 'graphsage': choose workload 'toy' or 'toy-wide'"):
         tuner.load_best(tmp_path, "graphsage")
     with pytest.raises(
-        InputError, match=r"workload 'toy-wide': its build_model makes no model without data .*'width'.*restore_model"
+        InputError, match=r"workload 'toy-wide': its build_model fails without data .*'width'.*restore_model"
     ):
         tuner.load_best(tmp_path, "toy-wide")
 
@@ -226,7 +226,7 @@ def test_the_best_of_several_workloads_is_asked_for_by_name(tmp_path: Path) -> N
 def test_the_best_of_the_only_workload_need_not_be_named(tmp_path: Path) -> None:
     torch.save({"workload": "toy", "config": {}, "weights": {}}, tmp_path / "best.pt")
     for name in (None, "toy"):
-        with pytest.raises(InputError, match="workload 'toy': its build_model makes no model without data"):
+        with pytest.raises(InputError, match="workload 'toy': its build_model fails without data"):
             tuner.load_best(tmp_path, name)
     with pytest.raises(InputError, match=r"best.pt is of workload 'toy', not 'toy-wide'"):
         tuner.load_best(tmp_path, "toy-wide")

@@ -89,5 +89,5 @@ def test_on_the_cpu_offloading_changes_nothing() -> None:
 
 def test_a_workload_without_such_a_module_refuses_to_offload_it() -> None:
     config = Configuration("a", {"lr": 0.1, "weight_decay": 0.0, "epochs": 1, OFFLOADING: 1})
-    with pytest.raises(InputError, match="a: offload_teacher_to_cpu 1: workload toy has no module"):
+    with pytest.raises(InputError, match="a: offload_teacher_to_cpu 1: workload toy has no method frozen"):
         Selection(Toy(), lambda: None, [config])

@@ -172,7 +172,7 @@ def test_a_traced_autocast_halves_activations_on_a_gpu_that_is_not_there_too(kin
 
 def test_it_is_refused_where_a_workload_names_no_modules() -> None:
     config = complete({CHECKPOINTING: 1}, Toy().schema)
-    with pytest.raises(InputError, match="x: gradient_checkpointing 1: workload toy names no modules"):
+    with pytest.raises(InputError, match="x: gradient_checkpointing 1: workload toy has no method checkpointed"):
         Selection(Toy(), lambda: None, [Configuration("x", config)])
 
 

@@ -26,8 +26,8 @@ WRONG: list[tuple[str, Callable[..., Any], str]] = [
     ("build_model", lambda *_: None, "build_model returned None: expected a torch.nn.Module"),
     ("build_model", lambda *_: nn.Linear, "build_model returned a class: expected a torch.nn.Module"),
     ("build_model", lambda *_: nn.ReLU(), "build_model returned a model without parameters"),
-    ("batches", lambda *_: None, "batches returned None: expected tuples of tensors"),
-    ("batches", lambda *_: [], "batches gave none: expected at least one in an epoch"),
+    ("batches", lambda *_: None, "batches returned None: expected an iterable of tuples of tensors"),
+    ("batches", lambda *_: [], "batches returned no batch: expected at least one in an epoch"),
     ("batches", lambda *_: "text", r"batches yielded a str: expected a tuple of tensors, such as \(x, y\)"),
     ("batches", lambda *_: [X], "batches yielded a Tensor: expected a tuple"),
     ("batches", lambda *_: [()], "batches yielded an empty tuple: expected a tuple"),
@@ -42,8 +42,8 @@ WRONG: list[tuple[str, Callable[..., Any], str]] = [
     ),
     ("loss", lambda self, model, _: model(X).mean().detach(), r"loss returned a tensor without a gradient: .*detach"),
     ("evaluate", lambda *_: None, "evaluate returned None: expected numbers by name, such as {'loss': 0.5}"),
-    ("evaluate", lambda *_: {}, "evaluate returned an empty dict, not 'loss', which metric 'val_loss' compares by"),
-    ("evaluate", lambda *_: {"error": 1}, "evaluate returned error, not 'loss', which metric"),
+    ("evaluate", lambda *_: {}, "evaluate returned an empty dict, but not 'loss', which metric 'val_loss'"),
+    ("evaluate", lambda *_: {"error": 1}, "evaluate returned error, but not 'loss', which metric"),
     ("evaluate", lambda *_: {"loss": "good"}, "evaluate returned a str as 'loss': expected numbers"),
     ("evaluate", lambda *_: {"loss": "0.5"}, "evaluate returned a str as 'loss': expected numbers"),
     ("evaluate", lambda *_: {"loss": X}, r"evaluate returned a tensor of shape \(8, 1\) as 'loss': expected"),
@@ -69,7 +69,7 @@ def test_a_largest_batch_is_looked_over_and_an_epoch_without_one_ends() -> None:
         batches_vary = True
         batches = lambda *_: ()  # noqa: E731
 
-    with pytest.raises(WorkloadError, match="workload varying: batches gave none"):
+    with pytest.raises(WorkloadError, match="workload varying: batches returned no batch"):
         next(representative_batches(Varying(), CONFIG, None))
     Varying.largest_batch = lambda *_: X  # type: ignore[assignment,method-assign]
     with pytest.raises(WorkloadError, match="largest_batch returned a Tensor: expected a tuple"):

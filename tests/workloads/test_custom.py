@@ -112,7 +112,7 @@ def test_it_is_tuned_retried_resumed_trained_again_and_loaded(
     assert (row["status"], row["attempts"], row["limit_gb"]) == ("completed", 2, pytest.approx(0.9))
     assert len(tuner.run(Digits(), resume="poor").rows) == 1
     assert json.loads(Path("poor/study.json").read_text())["classes"] == {"digits": None}
-    with pytest.raises(InputError, match="its workload digits was given as an object, of a class that is in no"):
+    with pytest.raises(InputError, match="its workload digits was passed as an object whose class is not in a"):
         tuner.run(resume="poor")
     with pytest.raises(InputError, match=r"give it again: tuner.load_best\('poor', workload=…\)"):
         tuner.load_best("poor")
@@ -187,11 +187,15 @@ def test_a_class_that_is_not_there_is_refused(here: Path, spec: str, message: st
         ("(1, 0, 9)", "(1, 2, 9)", "the default of epochs is 1, not from 2 to 9"),
         ("(1, 0, 9)", "(1, 9, 0)", "epochs is from 9 to 0: give the smallest first"),
         ("Hyperparameter(1, 0, 9) for", "1 for", "'epochs' is 1: expected a tuner.Hyperparameter"),
-        ('"val_loss"', '"loss"', "metric is 'loss': expected 'val_' and a name that evaluate returns"),
-        ("hyperparameters =", "parameters =", "hyperparameters is None: expected names with a tuner.Hyperparameter"),
-        ("    metric", '    name = "graphsage"; metric', "workload graphsage: a built-in one is called so"),
+        ('"val_loss"', '"loss"', "metric is 'loss': expected 'val_' and a metric's name from evaluate"),
+        ("hyperparameters =", "parameters =", "hyperparameters is None: expected a dictionary of tuner.Hyperparam"),
+        ("    metric", '    name = "graphsage"; metric', "workload graphsage: a built-in workload has this name"),
         ("    metric", '    name = "a/b"; metric', "name 'a/b': expected letters, digits"),
-        ("    metric", '    memory_scales_with = "size"; metric', "memory_scales_with is 'size', which is no hyper"),
+        (
+            "    metric",
+            '    memory_scales_with = "size"; metric',
+            "memory_scales_with is 'size', which is not one of its numeric hyperparameters",
+        ),
         (
             "    metric",
             "    def __init__(self, size): pass\n    metric",
@@ -246,7 +250,7 @@ def test_a_metric_that_evaluate_does_not_return_fails_the_trial_with_what_it_gav
     (row,) = study("digits:Digits", here / "out").rows
     assert (row["status"], row["error"]) == (
         "failed",
-        "evaluation: workload digits: evaluate returned accuracy, not 'error', which metric 'val_error' compares by",
+        "evaluation: workload digits: evaluate returned accuracy, but not 'error', which metric 'val_error' needs",
     )
     assert "in evaluate" in (here / "out" / "tracebacks.log").read_text()
 

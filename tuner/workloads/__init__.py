@@ -1,1 +1,1 @@
-"""What a trial trains: the built-in workloads, a package each, and what every workload is."""
+"""Workloads: the interface of a model with its data and loss, and the built-in ones, a package each."""

@@ -1,8 +1,7 @@
-"""What a workload is: the five methods through which everything else sees a model and its data.
+"""The interface of a workload: five methods for a model and its data.
 
-One ``loss`` serves training, estimation and measurement, so an estimate is always of the model that is trained. A
-workload object holds no state of a trial: whatever ``loss`` touches is in the model (parameters and buffers) or in
-the batch.
+Training, estimation and measurement use the same ``loss``, so an estimate is always of the model that is trained. A
+workload object holds no state of a trial: ``loss`` uses only the model (parameters and buffers) and the batch.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ else:
 
 Batch = tuple["Tensor", ...]
 Split = Literal["validation", "test"]
-NAME = re.compile(r"[A-Za-z0-9][\w.-]*")  # of a workload, which is part of file names
-WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")  # between the words of a class's name
+NAME = re.compile(r"[A-Za-z0-9][\w.-]*")  # a workload's name, which is part of file names
+WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")  # the boundaries of words in a class name
 
 
 def _unpickled(_: SearchPath, cls: type[Workload]) -> Workload:
@@ -44,15 +43,15 @@ class Workload(ABC, Generic[DataT, ModelT]):
     Attributes:
         name: its name in results; by default the class's name, as ``my-model``.
         metric: the validation metric by which configurations are compared; smaller is better.
-        hyperparameters: what a configuration may set; must hold ``epochs``, ``lr`` and ``weight_decay``, which
-            the training loop reads.
+        hyperparameters: the keys that a configuration may set. They must include ``epochs``, ``lr`` and
+            ``weight_decay``, which the training loop reads.
         batches_vary: whether batches differ in size, apart from the last one of an epoch.
         memory_scales_with: the key of the batch size, if memory grows with it and ``loss`` is a mean over the batch.
             Then a batch may be split into micro-batches, and the key's value may be ``AUTO``.
-        memory_limited_by: the key of a limit beyond which a larger batch takes no more memory; None if there is none.
-        default_data: the ``source`` for ``load_data`` if the user names none.
-        divergence_factor: a trial has diverged if an epoch's mean loss is this many times the first step's loss.
-        skips_bad_files: whether ``load_data`` takes ``skip_bad=True``, to leave out files that cannot be used.
+        memory_limited_by: the key of a limit beyond which a larger batch takes no more memory; None without a limit.
+        default_data: the default ``source`` of ``load_data``.
+        divergence_factor: a trial has diverged if an epoch's mean loss exceeds this factor times the first step's.
+        skips_bad_files: whether ``load_data`` accepts ``skip_bad=True``, which leaves out files that cannot be used.
     """
 
     name: ClassVar[str]
@@ -63,24 +62,23 @@ class Workload(ABC, Generic[DataT, ModelT]):
     memory_limited_by: ClassVar[str | None] = None
     skips_bad_files: ClassVar[bool] = False
     default_data: ClassVar[str] = ""
-    # With a squared error, predictions a thousand times as wrong as an untrained model's. It must be that much: wide
-    # models with one step an epoch were seen at 80,000 times their first loss, and came down again.
+    # Wide models with one step per epoch reached 80,000 times their first loss and still converged.
     divergence_factor: ClassVar[float] = 1e6
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if "name" not in vars(cls):  # also if its base has one: results tell them apart by it
+        if "name" not in vars(cls):  # a base's name is not inherited, since results need different names
             cls.name = WORDS.sub("-", cls.__name__).lower().strip("_")
 
     def __reduce__(self) -> tuple[object, ...]:
-        """A worker can import what this process could; pickle builds these in their order."""
+        """Sends the import folder before the class, so that a worker can import it."""
         return _unpickled, (SearchPath(search_path(type(self))), type(self)), self.__getstate__()
 
     @property
     def schema(self) -> Mapping[str, AnyHyperparameter]:
-        """What a configuration may set: the workload's own hyperparameters and the training loop's options.
+        """The keys that a configuration may set: the workload's hyperparameters and the training loop's options.
 
-        A workload that has one of the loop's options among its own gives it another default.
+        A workload can redefine an option of the loop to change its default.
         """
         key = self.memory_scales_with
         batch = self.hyperparameters[key] if key else None
@@ -90,19 +88,19 @@ class Workload(ABC, Generic[DataT, ModelT]):
 
     @abstractmethod
     def load_data(self, source: str, seed: int) -> DataT:
-        """The data set, as numpy arrays in plain containers: processes share it without copies.
+        """The data set as numpy arrays in plain containers, which processes share without copies.
 
-        ``source`` is the user's ``data`` option: a name that the workload knows, or a folder. ``seed`` is that of the
-        validation split, and of nothing else.
+        ``source`` is the user's ``data`` option: a name that the workload knows, or a folder. ``seed`` is the seed of
+        the validation split only.
         """
 
     @abstractmethod
     def build_model(self, config: Config, data: DataT) -> ModelT:
-        """A freshly initialised model on the CPU; what it needs of the data is copied into its buffers."""
+        """A newly initialised model on the CPU. Data that it needs are copied into its buffers."""
 
     @abstractmethod
     def batches(self, config: Config, data: DataT) -> Iterable[Batch]:
-        """One epoch of training batches: tuples of CPU tensors, in an order drawn from torch's generator."""
+        """One epoch of training batches: tuples of CPU tensors in random order, by torch's random generator."""
 
     @abstractmethod
     def loss(self, model: ModelT, batch: Batch) -> Tensor:
@@ -110,12 +108,12 @@ class Workload(ABC, Generic[DataT, ModelT]):
 
     @abstractmethod
     def evaluate(self, model: ModelT, data: DataT, split: Split) -> dict[str, float]:
-        """Metrics on the validation or test split, by names without the split's prefix."""
+        """The metrics of the validation or test split, by name without the split's prefix."""
 
 
 def numeric_hyperparameter(workload: Workload, key: str) -> Hyperparameter:
-    """A hyperparameter that is a number, with its limits; raises ``TypeError`` if it is text."""
-    found = workload.schema[key]
-    if isinstance(found, TextHyperparameter):
+    """The numeric hyperparameter of this key; raises ``TypeError`` if it is text."""
+    hyperparameter = workload.schema[key]
+    if isinstance(hyperparameter, TextHyperparameter):
         raise TypeError(f"workload {workload.name}: {key} is text")
-    return found
+    return hyperparameter

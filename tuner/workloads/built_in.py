@@ -1,4 +1,4 @@
-"""The workloads that come with tuner, by name."""
+"""The built-in workloads by name."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ BUILT_IN = {
 
 
 def is_built_in(workload: Workload) -> bool:
-    """Whether it is none of the user's own."""
+    """Whether it is a built-in workload, not the user's."""
     return workload.name in BUILT_IN

@@ -1,4 +1,4 @@
-"""What a workload's methods must return, checked where they are called, and what their author is told of faults."""
+"""Checks the results of a workload's methods and turns their faults into error messages for the author."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ OURS = Path(__file__).parents[1]
 
 @contextmanager
 def calling(workload: Workload, method: str) -> Iterator[None]:
-    """In this block a method of a workload runs; an exception carries its name, for ``method_failure``.
+    """Adds the workload's and the method's name to an exception of the block, for ``method_failure``.
 
-    Built-in workloads are left out: their exceptions are no mistake of the user's.
+    Built-in workloads are left out, since their exceptions are not the user's mistakes.
     """
     try:
         yield
@@ -37,16 +37,16 @@ def calling(workload: Workload, method: str) -> Iterator[None]:
 
 
 def method_failure(error: BaseException) -> str:
-    """What a workload's author is told of an exception, in one line; empty if it is from no method of a workload."""
+    """The message for a workload's author, in one line; empty if no workload's method raised the exception."""
     if isinstance(error, WorkloadError):
         return str(error)
     return f"{error.tuner_method} failed: {summarize(error)}" if hasattr(error, "tuner_method") else ""
 
 
 def to_workload_error(error: BaseException, when: str = "") -> WorkloadError | None:
-    """The same as an error; None if the exception is a ``WorkloadError`` already, or from no method of a workload.
+    """The same as an error; None if it is a ``WorkloadError`` already or no workload's method raised it.
 
-    ``when`` is what the text says beside it, such as " while traced".
+    ``when`` is added to the message, for example " while traced".
     """
     if isinstance(error, WorkloadError) or not hasattr(error, "tuner_method"):
         return None
@@ -55,12 +55,9 @@ def to_workload_error(error: BaseException, when: str = "") -> WorkloadError | N
 
 
 def summarize(error: BaseException, function: Callable[..., object] | None = None) -> str:
-    """An exception in one line: its type, its text, and the last line of the user's own code.
-
-    If no code of the user had begun, the line of ``function`` is named.
-    """
+    """An exception in one line: its type, its text, and the last line of the user's code or that of ``function``."""
     text = one_line(error)
-    where = "" if isinstance(error, SyntaxError) else _place(error, function)  # its text has file and line
+    where = "" if isinstance(error, SyntaxError) else _place(error, function)  # a SyntaxError's text has the line
     return f"{type(error).__name__}{': ' * bool(text)}{text}{where}"
 
 
@@ -70,12 +67,12 @@ def _place(error: BaseException, function: Callable[..., object] | None) -> str:
     own = [each for each in frames if not NOT_THE_USERS & set(Path(each[0]).parents)]
     code = getattr(function, "__code__", None)
     declared = [(code.co_filename, code.co_firstlineno)] if code else []
-    found = own or declared or frames
-    return f" ({Path(found[-1][0]).name}, line {found[-1][1]})" if found else ""
+    places = own or declared or frames
+    return f" ({Path(places[-1][0]).name}, line {places[-1][1]})" if places else ""
 
 
 def load_data(workload: Workload, source: str, seed: int, **options: bool) -> object:
-    """A workload's data; raises ``WorkloadError`` if the user's ``load_data`` raises something."""
+    """A workload's data; raises ``WorkloadError`` if the user's ``load_data`` fails."""
     try:
         return workload.load_data(source, seed, **options)
     except TunerError:
@@ -89,7 +86,7 @@ def load_data(workload: Workload, source: str, seed: int, **options: bool) -> ob
 
 
 def built(workload: Workload, config: Config, data: object) -> nn.Module:
-    """A new model; raises ``WorkloadError`` if it is no module, or has nothing to train."""
+    """A new model; raises ``WorkloadError`` if it is not a module or has no parameters."""
     from torch import nn
 
     with calling(workload, "build_model"):
@@ -102,9 +99,9 @@ def built(workload: Workload, config: Config, data: object) -> nn.Module:
 
 
 def epoch(workload: Workload, config: Config, data: object) -> Iterator[Batch]:
-    """An epoch's batches as the workload draws them; raises ``WorkloadError`` if there is none.
+    """An epoch's batches; raises ``WorkloadError`` if there is none or the first is not a tuple of tensors.
 
-    The first is checked. None is held here, as that would be measured too.
+    No reference to a batch is kept here, since its memory would be measured.
     """
     drawn = count()
 
@@ -112,35 +109,32 @@ def epoch(workload: Workload, config: Config, data: object) -> Iterator[Batch]:
         return check_batch(workload, batch) if next(drawn) == 0 else batch
 
     with calling(workload, "batches"):
-        found = workload.batches(config, data)
-        if not hasattr(found, "__iter__") and not hasattr(found, "__getitem__"):
-            text = f"batches returned {_kind(found)}: expected tuples of tensors: yield each, or list them"
-            _refuse(workload, text)
-        yield from map(checked, found)
+        batches = workload.batches(config, data)
+        if not hasattr(batches, "__iter__") and not hasattr(batches, "__getitem__"):
+            _refuse(workload, f"batches returned {_kind(batches)}: expected an iterable of tuples of tensors")
+        yield from map(checked, batches)
     if next(drawn) == 0:
         refuse_none(workload)
 
 
 def refuse_none(workload: Workload) -> NoReturn:
-    """Raises ``WorkloadError``, as an epoch had no batch."""
-    _refuse(workload, "batches gave none: expected at least one in an epoch: look at the training data")
+    """Raises ``WorkloadError`` because an epoch had no batch."""
+    _refuse(workload, "batches returned no batch: expected at least one in an epoch: check the training data")
 
 
 def check_batch(workload: Workload, batch: object, method: str = "batches yielded") -> Batch:
-    """The batch; raises ``WorkloadError`` if it is no tuple of tensors."""
+    """The batch; raises ``WorkloadError`` if it is not a tuple of tensors."""
     if not isinstance(batch, (tuple, list)) or not batch:
         _refuse(workload, f"{method} {_kind(batch)}: expected a tuple of tensors, such as (x, y)")
     for place, part in enumerate(batch):
         if not hasattr(part, "to"):
-            _refuse(
-                workload,
-                f"{method} {_kind(part)} at index {place}: expected a tuple of tensors: torch.tensor() makes them",
-            )
+            text = f"{method} {_kind(part)} at index {place}: expected a tuple of tensors: torch.tensor() makes them"
+            _refuse(workload, text)
     return cast(Batch, batch)
 
 
 def check_loss(workload: Workload, loss: object) -> Tensor:
-    """The loss; raises ``WorkloadError`` if it is no scalar with a gradient."""
+    """The loss; raises ``WorkloadError`` if it is not a scalar with a gradient."""
     from torch import Tensor
 
     wanted = "expected a tensor with one number and a gradient"
@@ -155,39 +149,36 @@ def check_loss(workload: Workload, loss: object) -> Tensor:
 
 
 def evaluated(workload: Workload, model: nn.Module, data: object, split: Split) -> dict[str, float]:
-    """The metrics of a split, as numbers.
+    """The metrics of a split as numbers.
 
-    Raises ``WorkloadError`` if ``evaluate`` returns no numbers by name, or on the validation split not the metric.
+    Raises ``WorkloadError`` if ``evaluate`` does not return numbers by name, or the validation metric is missing.
     """
     from torch import Tensor
 
     with calling(workload, "evaluate"):
-        found: object = workload.evaluate(model, data, split)
-        wanted = workload.metric.removeprefix("val_")
-        such = f"expected numbers by name, such as {{{wanted!r}: 0.5}}"
-        if not isinstance(found, Mapping):
-            _refuse(workload, f"evaluate returned {_kind(found)}: {such}")
+        metrics: object = workload.evaluate(model, data, split)
+        metric = workload.metric.removeprefix("val_")
+        expected = f"expected numbers by name, such as {{{metric!r}: 0.5}}"
+        if not isinstance(metrics, Mapping):
+            _refuse(workload, f"evaluate returned {_kind(metrics)}: {expected}")
         numbers = {}
-        for name, value in found.items():
+        for name, value in metrics.items():
             if isinstance(value, Tensor) and value.numel() != 1:
-                _refuse(workload, f"evaluate returned a tensor of shape {tuple(value.shape)} as {name!r}: {such}")
+                _refuse(workload, f"evaluate returned a tensor of shape {tuple(value.shape)} as {name!r}: {expected}")
             try:
-                if isinstance(value, (str, bytes)):  # float() would read it
+                if isinstance(value, (str, bytes)):  # float() would accept it
                     raise TypeError
                 numbers[name] = float(value)
             except (TypeError, ValueError):
-                _refuse(workload, f"evaluate returned {_kind(value)} as {name!r}: {such}")
-    if split == "validation" and wanted not in numbers:
-        _refuse(
-            workload,
-            f"evaluate returned {', '.join(map(str, numbers)) or 'an empty dict'}, not {wanted!r}, which metric "
-            f"{workload.metric!r} compares by",
-        )
+                _refuse(workload, f"evaluate returned {_kind(value)} as {name!r}: {expected}")
+    if split == "validation" and metric not in numbers:
+        names = ", ".join(map(str, numbers)) or "an empty dict"
+        _refuse(workload, f"evaluate returned {names}, but not {metric!r}, which metric {workload.metric!r} needs")
     return numbers
 
 
 def _kind(value: object) -> str:
-    """A value's type in a word or two."""
+    """A value's type with its article."""
     if value is None or isinstance(value, type):
         return "None" if value is None else "a class"
     name = type(value).__name__

@@ -1,4 +1,4 @@
-"""Workloads of the user's own: found by ``module:Class`` and checked before use."""
+"""The user's own workloads: imports them by ``module:Class`` and checks them."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from tuner.workloads.contract import summarize
 
 SPEC = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")  # package.module:Class
 LOOP_READS = ("epochs", "lr", "weight_decay")
-RESERVED = ("name", "workload")  # what an entry of a list of configurations may hold beside hyperparameters
+RESERVED = ("name", "workload")  # keys of an entry of a list of configurations that are not hyperparameters
 MAIN = "__main__"
 
 
 def load_class(spec: str) -> type[Workload]:
-    """The class that ``package.module:Class`` names; modules are looked for in the current folder, too.
+    """The class that ``package.module:Class`` names. Modules are searched in the current folder, too.
 
-    Raises ``InputError`` if there is no such module or class, importing it fails, or it is no workload.
+    Raises ``InputError`` if there is no such module or class, the import fails, or the class is not a workload.
     """
     what = f"workload {spec!r}"
     if not SPEC.fullmatch(spec):
         raise InputError(f"{what}: expected MODULE:CLASS, such as my_model:MyModel")
     module_name, _, class_name = spec.partition(":")
-    found: object = _module(module_name, what)
+    cls: object = _module(module_name, what)
     for part in class_name.split("."):
-        if not hasattr(found, part):
-            raise InputError(f"{what}: {module_name} has no class {class_name!r}{_classes(found, part)}")
-        found = getattr(found, part)
-    if not (isinstance(found, type) and issubclass(found, Workload)):
-        kind = "class, but not one derived from tuner.Workload" if isinstance(found, type) else type(found).__name__
+        if not hasattr(cls, part):
+            raise InputError(f"{what}: {module_name} has no class {class_name!r}{_classes(cls, part)}")
+        cls = getattr(cls, part)
+    if not (isinstance(cls, type) and issubclass(cls, Workload)):
+        kind = "class, but not one derived from tuner.Workload" if isinstance(cls, type) else type(cls).__name__
         raise InputError(f"{what}: it is a {kind}: give a class derived from tuner.Workload")
-    return found
+    return cls
 
 
 def make(cls: type[Workload]) -> Workload:
-    """A workload of this class; raises ``InputError`` if it lacks a method or cannot be made or used."""
+    """A workload of this class; raises ``InputError`` if it lacks a method, cannot be made or has a bad attribute."""
     what = _what(cls)
     if lacking := sorted(getattr(cls, "__abstractmethods__", ())):
         methods = f"the method {lacking[0]}" if len(lacking) == 1 else f"the methods {', '.join(lacking)}"
@@ -53,14 +53,14 @@ def make(cls: type[Workload]) -> Workload:
     except (Exception, SystemExit) as error:
         raise InputError(
             f"{what}: it cannot be made without arguments ({summarize(error, cls.__init__)}): give its constructor "
-            "defaults, or tuner.run() an object"
+            "defaults, or pass an object to tuner.run()"
         ) from error
     check(workload)
     return workload
 
 
 def check(workload: Workload) -> None:
-    """Raises ``InputError`` if an attribute of a workload is missing or cannot be used."""
+    """Raises ``InputError`` if an attribute of a workload is missing or invalid."""
     for fault in _faults(workload):
         raise InputError(f"{_what(type(workload))}: {fault}")
 
@@ -70,10 +70,10 @@ def _faults(workload: Workload) -> Iterator[str]:
         yield f"name {workload.name!r}: expected letters, digits, '-', '_' and '.'"
     metric = getattr(workload, "metric", None)
     if not isinstance(metric, str) or not metric.startswith("val_"):
-        yield f"metric is {metric!r}: expected 'val_' and a name that evaluate returns, such as 'val_loss'"
+        yield f"metric is {metric!r}: expected 'val_' and a metric's name from evaluate, such as 'val_loss'"
     known = getattr(workload, "hyperparameters", None)
     if not isinstance(known, Mapping):
-        yield f"hyperparameters is {known!r}: expected names with a tuner.Hyperparameter each"
+        yield f"hyperparameters is {known!r}: expected a dictionary of tuner.Hyperparameter by name"
         return
     for key, value in known.items():
         if fault := _hyperparameter_fault(key, value):
@@ -82,14 +82,14 @@ def _faults(workload: Workload) -> Iterator[str]:
         yield f"hyperparameters lacks {', '.join(lacking)}, which the training loop reads"
     batch = workload.memory_scales_with
     if batch is not None and not isinstance(known.get(batch), Hyperparameter):
-        yield f"memory_scales_with is {batch!r}, which is no hyperparameter of it"
+        yield f"memory_scales_with is {batch!r}, which is not one of its numeric hyperparameters"
 
 
 def _hyperparameter_fault(key: object, value: object) -> str:
     if not isinstance(value, (Hyperparameter, TextHyperparameter)):
         return f"{key!r} is {value!r}: expected a tuner.Hyperparameter"
     if not isinstance(key, str) or key in RESERVED:
-        return f"{key!r} cannot be a hyperparameter's name: call it otherwise"
+        return f"{key!r} cannot be a hyperparameter's name: choose another name"
     if isinstance(value, TextHyperparameter):
         return ""
     if value.low > value.high:
@@ -100,18 +100,18 @@ def _hyperparameter_fault(key: object, value: object) -> str:
 
 
 def spec_of(workload: Workload | type[Workload]) -> str | None:
-    """``module:Class``, by which another process finds a workload; None if it has state or is in no module."""
+    """``module:Class``, by which another process finds a workload; None if it has state or is not in a module."""
     cls = workload if isinstance(workload, type) else type(workload)
     if cls is not workload and vars(workload):
         return None
-    found: object = sys.modules.get(cls.__module__) if cls.__module__ != MAIN else None
+    importable: object = sys.modules.get(cls.__module__) if cls.__module__ != MAIN else None
     for part in cls.__qualname__.split("."):
-        found = getattr(found, part, None)
-    return f"{cls.__module__}:{cls.__qualname__}" if found is cls else None
+        importable = getattr(importable, part, None)
+    return f"{cls.__module__}:{cls.__qualname__}" if importable is cls else None
 
 
 def _module(name: str, what: str) -> ModuleType:
-    """The module of this name, also from the current folder, which comes first as it does with ``python -m``."""
+    """Imports the module of this name. The current folder is searched first, as with ``python -m``."""
     here = os.getcwd()
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
@@ -124,15 +124,13 @@ def _module(name: str, what: str) -> ModuleType:
             hint = did_you_mean(name, [file.stem for file in Path().glob("*.py")], folder, cutoff=0.75)
             raise InputError(f"{what}: there is no module {error.name!r} in {here} or installed: {hint}") from error
         raise WorkloadError(f"{what}: importing {name} failed: {summarize(error)}") from error
-    except SystemExit as error:  # a script's end
-        raise InputError(
-            f"{what}: importing {name} ends the program ({summarize(error)}): put what it runs under "
-            "if __name__ == '__main__':"
-        ) from error
+    except SystemExit as error:  # from a script
+        text = f"importing {name} ends the program ({summarize(error)})"
+        raise InputError(f"{what}: {text}: put its script code under if __name__ == '__main__':") from error
 
 
 def in_file(name: str) -> str:
-    """A hint: the workloads in a module of this name in the current folder, which is not imported."""
+    """A hint at the workloads in a module of this name in the current folder. The module is not imported."""
     file = Path(name if name.endswith(".py") else f"{name}.py")
     try:
         body = ast.parse(file.read_bytes()).body
@@ -147,7 +145,7 @@ def in_file(name: str) -> str:
 
 
 def _classes(module: object, wanted: str) -> str:
-    """A hint: the workloads of a module."""
+    """A hint at the workloads of a module."""
     known = [name for name, each in vars(module).items() if isinstance(each, type) and issubclass(each, Workload)]
     own = [name for name in known if name != "Workload"]
     return ": " + did_you_mean(wanted, own, f"it has {', '.join(own)}") if own else ""

@@ -1,4 +1,4 @@
-"""Finds workloads: built-in ones by name, the user's own by ``module:Class``; none is imported before it is named."""
+"""Finds workloads: built-in ones by name, the user's by ``module:Class``. Only the named ones are imported."""
 
 from __future__ import annotations
 
@@ -16,34 +16,32 @@ WorkloadsLike = WorkloadLike | Sequence[WorkloadLike]
 
 Classes = Mapping[str, str | None]
 NO_CLASSES: Classes = MappingProxyType({})
-WAS_OBJECT = "was given as an object, of a class that is in no module or with attributes of its own"
+WAS_OBJECT = "was passed as an object whose class is not in a module or that has attributes of its own"
 
 
 def find_workload(wanted: WorkloadLike, classes: Classes = NO_CLASSES) -> Workload:
-    """The workload for a built-in one's name, ``package.module:Class``, an object or its class.
+    """The workload for a built-in name, ``package.module:Class``, an object or its class.
 
-    Modules are also found in the current folder. ``classes`` tells where a study's workloads are found:
-    ``module:Class`` by name, None if it is not known.
-
-    Raises ``InputError`` if there is none, or it cannot be used; the text says why.
+    Modules are also found in the current folder. ``classes`` maps the names of a study's workloads to their
+    ``module:Class``, or to None if it is unknown. Raises ``InputError`` if the workload is missing or invalid.
     """
     if isinstance(wanted, str) and wanted in BUILT_IN:
         return _built_in(wanted)
     if isinstance(wanted, Workload):
-        found = wanted
-        custom.check(found)
+        workload = wanted
+        custom.check(workload)
     elif isinstance(wanted, type) and issubclass(wanted, Workload):
-        found = custom.make(wanted)
+        workload = custom.make(wanted)
     elif isinstance(wanted, str) and (wanted in classes or ":" in wanted):
-        found = _by_class(wanted, classes)
+        workload = _by_class(wanted, classes)
     else:
         known = ", ".join(BUILT_IN)
         hint = custom.in_file(wanted) if isinstance(wanted, str) else ""
         hint = hint or f"choose one of {known}, or give your own as MODULE:CLASS"
         raise InputError(f"unknown workload {wanted!r}: {hint}")
-    if found.name in BUILT_IN and BUILT_IN[found.name] != custom.spec_of(found):
-        raise InputError(f"workload {found.name}: a built-in one is called so: give your class another name")
-    return found
+    if workload.name in BUILT_IN and BUILT_IN[workload.name] != custom.spec_of(workload):
+        raise InputError(f"workload {workload.name}: a built-in workload has this name: give your class another name")
+    return workload
 
 
 def as_list(wanted: WorkloadsLike) -> list[WorkloadLike]:
@@ -52,7 +50,7 @@ def as_list(wanted: WorkloadsLike) -> list[WorkloadLike]:
 
 
 def specs_of(wanted: WorkloadsLike) -> Sequence[str] | str | None:
-    """The workloads as texts, which a file can hold; None if one of them cannot be found by a text."""
+    """The workloads as texts for a file; None if one of them has no ``module:Class``."""
     if all(isinstance(each, str) for each in as_list(wanted)):
         return wanted  # type: ignore[return-value]
     texts = [
@@ -62,7 +60,7 @@ def specs_of(wanted: WorkloadsLike) -> Sequence[str] | str | None:
 
 
 def texts_of(wanted: WorkloadsLike) -> Sequence[str] | str:
-    """The workloads as texts; one that cannot be found by a text is named."""
+    """The workloads as texts: names or ``module:Class``, and the name of one that has no ``module:Class``."""
     texts = specs_of(wanted)
     if texts is not None:
         return texts
@@ -70,26 +68,25 @@ def texts_of(wanted: WorkloadsLike) -> Sequence[str] | str:
 
 
 def classes_of(workloads: Sequence[Workload]) -> dict[str, str | None]:
-    """``module:Class`` of the user's own workloads, by name; None for one that is in no module."""
+    """``module:Class`` of the user's own workloads by name; None for one that has none."""
     return {each.name: custom.spec_of(each) for each in workloads if not is_built_in(each)}
 
 
 class Finder:
-    """Finds each workload once, then also by its name."""
+    """Finds each workload once and remembers it by its name."""
 
     def __init__(self, classes: Classes = NO_CLASSES) -> None:
-        """Knows none yet; ``classes`` as for ``find_workload``."""
         self._classes = classes
         self._known: dict[str, Workload] = {}
 
     def __call__(self, wanted: WorkloadLike) -> Workload:
-        """As ``find_workload``; raises ``InputError`` also if two workloads differ and have one name."""
+        """As ``find_workload``; raises ``InputError`` also if two different workloads have the same name."""
         if isinstance(wanted, str) and wanted in self._known:
             return self._known[wanted]
-        found = find_workload(wanted, self._classes)
-        known = self._known.setdefault(found.name, found)
-        if known is not found and (type(known) is not type(found) or vars(known) or vars(found)):
-            raise InputError(f"two workloads are called {found.name!r}: give one of them another name")
+        workload = find_workload(wanted, self._classes)
+        known = self._known.setdefault(workload.name, workload)
+        if known is not workload and (type(known) is not type(workload) or vars(known) or vars(workload)):
+            raise InputError(f"two workloads are called {workload.name!r}: give one of them another name")
         if isinstance(wanted, str):
             self._known[wanted] = known
         return known
@@ -104,8 +101,8 @@ def _built_in(name: str) -> Workload:
 def _by_class(wanted: str, classes: Classes) -> Workload:
     spec = classes.get(wanted, wanted)
     if not isinstance(spec, str):
-        raise InputError(f"workload {wanted} {WAS_OBJECT}: give it again, from Python")
-    found = custom.make(custom.load_class(spec))
-    if wanted in classes and found.name != wanted:
-        raise InputError(f"workload {wanted}: {spec} is now called {found.name!r}: give it its old name")
-    return found
+        raise InputError(f"workload {wanted} {WAS_OBJECT}: pass it again from Python")
+    workload = custom.make(custom.load_class(spec))
+    if wanted in classes and workload.name != wanted:
+        raise InputError(f"workload {wanted}: {spec} is now called {workload.name!r}: give it its old name")
+    return workload

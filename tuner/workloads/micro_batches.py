@@ -1,4 +1,4 @@
-"""Optimizer steps in several micro-batches (``accumulation``), to take less memory."""
+"""Gradient accumulation: optimizer steps in several micro-batches, which take less memory."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def halved(workload: Workload, config: Config) -> Config | None:
 
 
 def micro_batch(workload: Workload, config: Config) -> Config:
-    """The configuration whose batches are the micro-batches of this one: the same except for their size."""
+    """The configuration with the micro-batch size as its batch size."""
     key, parts = workload.memory_scales_with, int(config.get(ACCUMULATION, 1))
     return config if key is None or parts == 1 else {**config, key: int(config[key]) // parts}
 
 
 def training_steps(workload: Workload, config: Config, data: object) -> Iterator[list[Batch]]:
-    """One epoch of optimizer steps, each as its micro-batches."""
+    """One epoch of optimizer steps, each as a list of its micro-batches."""
     if own := optional(workload, Accumulation.training_steps):
         yield from own(config, data)
         return

@@ -1,4 +1,4 @@
-"""How the user's own classes come to other processes: by a folder to import them from, or with their code."""
+"""Sends the user's classes to other processes: as a folder to import them from, or with their code."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from types import ModuleType
 
 
 class SearchPath:
-    """A folder that modules are imported from; once it is unpickled, what is pickled behind it can be imported."""
+    """A folder that is added to ``sys.path`` when it is unpickled, so that later objects can be imported from it."""
 
     def __init__(self, folder: str) -> None:
-        """Adds the folder to this process's own; an empty one stands for none."""
+        """Adds the folder to ``sys.path`` unless it is empty."""
         if folder and folder not in sys.path:
             sys.path.append(folder)
         self._folder = folder
@@ -25,7 +25,7 @@ class SearchPath:
 
 
 def search_path(cls: type) -> str:
-    """The folder that a class's module was imported from; empty if the class is in no file that can be imported."""
+    """The folder that a class's module was imported from; empty if its file cannot be imported."""
     file: str | None = getattr(sys.modules.get(cls.__module__), "__file__", None)
     if not file or cls.__module__ == "__main__":
         return ""
@@ -38,9 +38,9 @@ def search_path(cls: type) -> str:
 
 @contextmanager
 def sent_by_value(objects: Iterable[object]) -> Iterator[None]:
-    """In this block the modules of these objects' classes are pickled with their code, for other machines.
+    """Pickles the modules of these objects' classes with their code in the block, for other machines.
 
-    Loaded modules beside theirs go along. An import inside a function that has not run yet is not followed.
+    Loaded modules from the same folders are included. Imports in functions that have not run yet are not followed.
     """
     from ray import cloudpickle
 
@@ -58,12 +58,12 @@ def _modules_beside(objects: Iterable[object]) -> list[ModuleType]:
     """The loaded modules under the folders that the classes are imported from, without installed ones."""
     folders = {Path(folder).resolve() for each in objects if (folder := search_path(type(each)))}
     installed = {Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")}
-    found = []
+    modules = []
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if not file or getattr(module, "__name__", "") != name or name.partition(".")[0] in ("tuner", "__mp_main__"):
             continue
         parents = set(Path(file).resolve().parents)
         if parents & folders and not parents & installed:
-            found.append(module)
-    return found
+            modules.append(module)
+    return modules

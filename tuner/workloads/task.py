@@ -1,4 +1,4 @@
-"""What stages pass on: the configurations of a workload that are to be tried, and a workload with its data."""
+"""The selected configurations of a workload, and a workload with its data."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from tuner.workloads.protocols import Checkpointing, Teachers, check, describe_d
 
 @dataclass(frozen=True)
 class TrainingTask:
-    """A workload with the data of its trials; ``checkpointing`` if one of them recomputes activations."""
+    """A workload with the data of its trials."""
 
     workload: Workload
     data: object
-    checkpointing: bool = False
+    checkpointing: bool = False  # whether one of the trials uses gradient checkpointing
 
 
-Tasks = Mapping[str, TrainingTask]  # a study's, by the workload's name, in the order in which the user named them
+Tasks = Mapping[str, TrainingTask]  # a study's tasks by the workload's name, in the user's order
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The configurations of a workload that are to be tried."""
+    """The selected configurations of a workload."""
 
     workload: Workload
-    load_data: Callable[[], object]  # called once, when everything else is known to be usable
+    load_data: Callable[[], object]  # called once, after everything else has been checked
     configurations: Sequence[Configuration]  # complete and valid
 
     def __post_init__(self) -> None:
@@ -42,28 +42,25 @@ class Selection:
         for each in self.configurations:
             parts = int(each.values.get(ACCUMULATION, 1))
             if parts > 1 and key is None:
-                raise InputError(f"{each.name}: accumulation: workload {name} has no batch to divide")
+                raise InputError(f"{each.name}: accumulation: workload {name} has no batch size to divide")
             if key is not None and each.values[key] != AUTO and int(each.values[key]) % parts:
                 raise InputError(f"{each.name}: accumulation {parts} does not divide {key} {each.values[key]}")
             if each.values.get(CHECKPOINTING) and not optional(self.workload, Checkpointing.checkpointed):
-                raise InputError(
-                    f"{each.name}: {CHECKPOINTING} 1: workload {name} names no modules that may be computed again: "
-                    "leave it out"
-                )
+                text = f"workload {name} has no method checkpointed(model): leave it out"
+                raise InputError(f"{each.name}: {CHECKPOINTING} 1: {text}")
             if each.values.get(OFFLOADING) and not optional(self.workload, Teachers.frozen):
-                raise InputError(
-                    f"{each.name}: {OFFLOADING} 1: workload {name} has no module that is never trained: leave it out"
-                )
+                text = f"workload {name} has no method frozen(model): leave it out"
+                raise InputError(f"{each.name}: {OFFLOADING} 1: {text}")
 
     def load_checked(self) -> object:
-        """The data; raises ``InputError`` if they cannot be read, or do not go with a configuration."""
+        """The data; raises ``InputError`` if they cannot be read or do not fit a configuration."""
         data = self.load_data()
         check(self.workload, self.configurations, data)
         return data
 
 
 def load_tasks(selections: Sequence[Selection]) -> dict[str, TrainingTask]:
-    """The tasks of a study; raises as ``Selection.load_checked``."""
+    """The tasks of a study; raises the errors of ``Selection.load_checked``."""
     return {each.workload.name: _task(each) for each in selections}
 
 
@@ -83,6 +80,6 @@ def metrics_of(tasks: Tasks) -> dict[str, str]:
 
 
 def describe(tasks: Tasks) -> str:
-    """The data sets in a few words, a line for each; with the workload's name if there are several."""
+    """A line for each data set, with the workload's name if there are several."""
     words = {name: describe_data(task.workload, task.data) for name, task in tasks.items()}
     return "\n".join(f"{name}: {text}" if len(tasks) > 1 else text for name, text in words.items() if text)

@@ -190,7 +190,7 @@ def test_gt_ssl_trains_on_all_trees(trees: TreeData) -> None:
 
 def test_a_workload_that_cannot_join_its_data_says_so(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(GraphSAGE, "all_data")
-    with pytest.raises(InputError, match="all_data=True: workload 'graphsage' does not say how its data are joined"):
+    with pytest.raises(InputError, match="all_data=True: workload 'graphsage' has no method all_data"):
         tuner.train(small, all_data=True)
 
 
