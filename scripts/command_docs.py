@@ -66,7 +66,7 @@ PAGES = {
             ),
             ("tune --workload my_model:MyModel --auto-memory", "a model of your own, in my_model.py"),
             ("tune --mode full --auto-memory --dry-run", "only the plan"),
-            ("tune --resume study --max-failures 1", "go on with a study, and run its failed trials again"),
+            ("tune --resume study --max-failures 1", "continue a study, and run its failed trials again"),
             ("tune --mode architecture --tensorboard --mlflow sqlite:///mlflow.db", "tell these trackers, too"),
         ),
         files=(

@@ -20,6 +20,7 @@ from tuner.search.schedulers import SchedulerName as SchedulerName
 from tuner.sizing.footprints.fitting import FootprintFit as FootprintFit
 from tuner.sizing.transformers.formula import Attention as Attention
 from tuner.spec.commands import CardSizes as CardSizes
+from tuner.spec.commands import Estimate as Estimate
 from tuner.spec.commands import Model as Model
 from tuner.spec.commands import Paths as Paths
 from tuner.spec.commands import Rows as Rows
@@ -49,7 +50,6 @@ from tuner.sizing.transformers.gpu_memory import estimate_gpu_memory_requirement
 from tuner.estimation.formulas.graphsage import estimate_model_memory as estimate_model_memory
 from tuner.records.weights import load_best as load_best
 from tuner.sizing.memory_state import log_memory_state as log_memory_state
-from tuner.integrations.ray_tune.wrap import memory_aware as memory_aware
 from tuner.api.new_workload import new_workload as new_workload
 
 __all__ = [
@@ -258,6 +258,50 @@ def fit_footprint(
         InputError: the rows cannot be read, are too few, or say nothing of the batch; the output is there already.
     """
 
+def memory_aware(
+    trainable: object,
+    *,
+    device: DeviceChoice = 'auto',
+    gpu_memory_buffer_gb: float = 2.0,
+    device_memory_gb: float | None = None,
+    caps: bool = True,
+    max_attempts: int = 4,
+    retry_growth: float = 1.5,
+    backoff: float = 5.0,
+    backoff_max: float = 300.0,
+    on_oom: OnOom = 'grow',
+    estimate: Estimate,
+) -> type:
+    """Wraps a trainable for ``ray.tune.Tuner``: each of its trials gets the share of a device that it needs.
+
+    Tune's own loop runs the trials, as many side by side as their shares allow. A trial that takes more than its
+    share fails alone, and Tune runs it again from its last checkpoint with a larger one. It stays one trial in Tune's
+    results, which also have ``attempts``, ``gpu_fraction``, ``estimated_memory_gb`` and ``peak_memory_gb``. The
+    devices are those of this machine, or of the cluster that Ray is connected to.
+
+    Args:
+        trainable: A function of a configuration, or a subclass of ray.tune.Trainable; as it is, or from
+            tune.with_parameters or tune.with_resources, whose CPUs and custom resources stay.
+        device: Where to train: cuda, cpu, or auto for GPUs where there are any.
+        gpu_memory_buffer_gb: The memory to leave free on each device, a GPU or the machine's RAM, in GB.
+        device_memory_gb: Use each device as if it had no more memory than this, in GB. By default all of its memory.
+        caps: End a trial that takes more than its share, before it takes memory from the others.
+        max_attempts: The maximum number of attempts for a trial that runs out of memory.
+        retry_growth: The factor by which a trial's memory grows after it ran out of memory.
+        backoff: The wait before a first retry while other trials run, in seconds; it doubles with each further retry.
+        backoff_max: The longest wait before a retry, in seconds.
+        on_oom: What to do when a trial runs out of memory: "grow" gives it more, up to a whole device; "fail" does not
+            retry.
+        estimate: The memory that a trial's process takes from its device: a number of GB, or a function of a
+            configuration that returns one or a MemoryEstimate.
+
+    Returns:
+        A subclass of ``ray.tune.Trainable`` with the trainable's name.
+
+    Raises:
+        InputError: an argument cannot be used, or every trial needs more memory than there is.
+    """
+
 def optimize(
     workload: WorkloadsLike = (),
     *,
@@ -422,7 +466,7 @@ def report(
     Args:
         directory: The study's folder. By default the newest study under results/.
         output: The page's file. By default report.html in the study's folder.
-        watch: Serve the page on this machine until Ctrl-C, as the study goes on, and write it then.
+        watch: Serve the page on this machine until Ctrl-C, while the study runs, and write it then.
         port: The port where watch serves it; 0 is any that is free.
 
     Returns:
@@ -499,8 +543,8 @@ def run(
     max_failures: int = 0,
     trial_timeout: str | float | None = None,
     checkpoint_seconds: float = 60.0,
-    time_limit: str | float | None = None,
     caps: bool = True,
+    time_limit: str | float | None = None,
     address: str | None = None,
     output: str | PathLike[str] | None = None,
     resume: str | PathLike[str] | None = None,
@@ -562,8 +606,8 @@ def run(
         trial_timeout: End a trial that reports nothing for this long after its last report, and try it once more:
             seconds, or a text such as "90s" or "10m". Each epoch is a report. By default no trial is ended for that.
         checkpoint_seconds: The time between two checkpoints of a running trial, in seconds.
-        time_limit: End the study after this time with what it has: seconds, or a text such as "90s", "30m" or "1h30m".
         caps: End a trial that takes more than its share, before it takes memory from the others.
+        time_limit: End the study after this time with what it has: seconds, or a text such as "90s", "30m" or "1h30m".
         address: Join this Ray cluster: auto or HOST:PORT. By default a local Ray is started.
         output: The study's folder, new or empty. By default a new one under results/.
         resume: Continue the study in this folder. Its options are kept, except those that are given now.
@@ -651,8 +695,8 @@ def tune_hyperparameters_parallel(
     max_failures: int = 0,
     trial_timeout: str | float | None = None,
     checkpoint_seconds: float = 60.0,
-    time_limit: str | float | None = None,
     caps: bool = True,
+    time_limit: str | float | None = None,
     address: str | None = None,
     output: str | PathLike[str] | None = None,
     resume: str | PathLike[str] | None = None,
@@ -697,8 +741,8 @@ def tune_hyperparameters_parallel(
         trial_timeout: End a trial that reports nothing for this long after its last report, and try it once more:
             seconds, or a text such as "90s" or "10m". Each epoch is a report. By default no trial is ended for that.
         checkpoint_seconds: The time between two checkpoints of a running trial, in seconds.
-        time_limit: End the study after this time with what it has: seconds, or a text such as "90s", "30m" or "1h30m".
         caps: End a trial that takes more than its share, before it takes memory from the others.
+        time_limit: End the study after this time with what it has: seconds, or a text such as "90s", "30m" or "1h30m".
         address: Join this Ray cluster: auto or HOST:PORT. By default a local Ray is started.
         output: The study's folder, new or empty. By default a new one under results/.
         resume: Continue the study in this folder. Its options are kept, except those that are given now.

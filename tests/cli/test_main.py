@@ -105,7 +105,7 @@ def test_the_command_that_repeats_the_best_may_be_ended_by_a_limit_of_time_and_g
     assert (begin, len(rest)) == (python, 1)
     monkeypatch.chdir(folder)
     options = [*shlex.split(rest[0]), "--output", "again", "--seeds", "2", "--time-limit", "0.01s"]
-    assert said(capsys, *options, code=1).splitlines()[-1] == f"go on with: {python} -m tuner --resume again"
+    assert said(capsys, *options, code=1).splitlines()[-1] == f"continue with: {python} -m tuner --resume again"
     rows = pd.read_csv(folder / "again" / "results.csv")
     assert set(rows.error) == {"time limit of 0.01s reached before it started"}
     said(capsys, "--resume", "again", "--seeds", "3", "--max-workers", "1")

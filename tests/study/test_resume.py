@@ -20,8 +20,7 @@ from tuner.records.journal import Journal
 from tuner.records.study_record import PlanRecord, StudyRecord
 from tuner.spec.settings import Settings
 from tuner.study.resume import check_same, description, fingerprint, remaining
-from tuner.study.resumed_options import resumed
-from tuner.study.stored_options import to_stored
+from tuner.study.stored_options import resumed, to_stored
 from tuner.trial import GB, History, MemoryEstimate, Request, Trial
 from tuner.workloads.task import TrainingTask
 

@@ -201,7 +201,7 @@ def test_a_limit_of_time_ends_a_study_with_what_it_has(
     ]
     assert journal(folder)[1]["val_loss"] > 0, "what it had reached is kept"
     assert result.exit_code == 1
-    assert f"go on with: the same call, with resume='{folder}' in place of output" in capsys.readouterr().out
+    assert f"continue with: the same call, with resume='{folder}' in place of output" in capsys.readouterr().out
     late = 0.0
     assert {row["status"] for row in resumed(folder, *listed).rows} == {"completed"}
 

@@ -315,7 +315,7 @@ def test_a_study_whose_trials_cannot_be_asked_for_checkpoints_ends_in_order_and_
     assert [row["status"] for row in journal(tmp_path / "out")] == ["completed", "interrupted"]
     said = capsys.readouterr().out
     assert "cannot be asked for checkpoints: " in said
-    assert "go on with: " in said
+    assert "continue with: " in said
 
 
 def test_a_resumed_study_ends_as_if_it_had_not_been_interrupted(tmp_path: Path) -> None:

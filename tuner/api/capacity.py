@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,19 @@ from tuner.estimation.service import memory_key
 from tuner.placement.packing import Packing, budget_bytes
 from tuner.spec.settings import Settings
 from tuner.study.planning import check_amp, estimate_requests, plan_requests, within
-from tuner.trial import ACCUMULATION, CHECKPOINTING, GB, MOST_GB, Config, Configuration, Device, Request, Trial, title
+from tuner.trial import (
+    ACCUMULATION,
+    CHECKPOINTING,
+    GB,
+    MOST_GB,
+    Config,
+    Configuration,
+    ConfigValue,
+    Device,
+    Request,
+    Trial,
+    title,
+)
 from tuner.workloads.base import Workload, numeric_hyperparameter
 from tuner.workloads.micro_batches import halved
 from tuner.workloads.task import Selection, Tasks, describe
@@ -28,7 +40,7 @@ Fits = Callable[[Config], bool]
 class Change:
     """What would make a configuration fit."""
 
-    values: Mapping[str, Any]  # what to set in it
+    values: Config  # what to set in it
     need_bytes: int  # what it is predicted to take then
 
 
@@ -75,7 +87,7 @@ def card_sizes(gpu: str | Sequence[float]) -> list[int]:
     Raises:
         InputError: there is none, or one of them is no number above 0 and up to ``MOST_GB``.
     """
-    listed: Sequence[Any] | None = gpu.split(",") if isinstance(gpu, str) else gpu
+    listed: object = gpu.split(",") if isinstance(gpu, str) else gpu
     if not isinstance(listed, Sequence) or not listed or listed == [""]:
         raise InputError(f"{option('gpu', gpu)}: expected sizes in GB with commas between them, such as 8,16,24")
     return [_size(each) for each in listed]
@@ -124,7 +136,7 @@ class _Estimated:
     def __init__(self, tasks: Tasks, settings: Settings) -> None:
         self.tasks = tasks
         self._settings = settings
-        self._known: dict[Any, Request] = {}
+        self._known: dict[tuple[object, ...], Request] = {}
 
     def __call__(self, trial: Trial, config: Config, budget: int) -> Request:
         """The request of the trial with another configuration, as a card with this budget would serve it."""
@@ -239,11 +251,11 @@ def _smaller(workload: Workload, config: Config) -> list[Config]:
     return found
 
 
-def _difference(before: Config, after: Config) -> dict[str, Any]:
+def _difference(before: Config, after: Config) -> dict[str, ConfigValue]:
     return {key: value for key, value in after.items() if before.get(key) != value}
 
 
-def to_record(found: Capacity) -> dict[str, Any]:
+def to_record(found: Capacity) -> dict[str, object]:
     """The answer as plain values, in GB."""
     return {
         "packing": found.packing,
@@ -254,7 +266,7 @@ def to_record(found: Capacity) -> dict[str, Any]:
     }
 
 
-def _card_record(card: Card) -> dict[str, Any]:
+def _card_record(card: Card) -> dict[str, object]:
     return {
         "card_gb": round(card.total_bytes / GB, 4),
         "budget_gb": round(card.budget_bytes / GB, 4),

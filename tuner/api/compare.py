@@ -75,7 +75,7 @@ def _read(source: Any) -> tuple[list[Attempt], dict[str, RecordedStudy]]:
 
 def _records(
     rows: Sequence[Attempt], studies: Mapping[str, RecordedStudy], workload: str, metric: str | None
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[dict[str, object]]:
     own = [row for row in rows if row.workload == workload]
     by = metric_of(workload, [], studies.values()) if metric is None else metric
     if not by:
@@ -91,7 +91,7 @@ def _records(
             yield {**({STUDY: study} if several else {}), **_record(workload, name, each)}
 
 
-def _record(workload: str, name: str, each: Average) -> dict[str, Any]:
+def _record(workload: str, name: str, each: Average) -> dict[str, object]:
     nothing = Interval(float("nan"), None, 0)
     mean, difference = each.interval or nothing, each.difference or nothing
     return {

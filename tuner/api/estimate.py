@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tuner.errors import InputError, ParameterError, option
 from tuner.estimation.overheads import cublas_workspace_bytes
@@ -170,7 +170,7 @@ def _device(selection: DeviceChoice) -> Device:
         return Device("", "cuda", 0, "a GPU", 0, 0, cores=1)
 
 
-def to_record(name: str, guess: MemoryEstimate) -> dict[str, Any]:
+def to_record(name: str, guess: MemoryEstimate) -> dict[str, object]:
     """An estimate as plain values, in GB: its parts, total, margin, need and the interval that these span."""
     sizes = {f"{part}_gb": size for part, size in guess.parts().items()}
     sizes |= {"reserved_gb": guess.reserved_bytes, "estimated_memory_gb": guess.total_bytes}

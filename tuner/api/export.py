@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -146,7 +146,7 @@ def _storage(url: str) -> Iterator[Any]:
             storage.engine.dispose()
 
 
-def _check_names(storage: Any, names: Any, url: str) -> None:
+def _check_names(storage: Any, names: Iterable[str], url: str) -> None:
     there = {study.study_name for study in storage.get_all_studies()}
     for name in names:
         if name in there:
@@ -157,7 +157,7 @@ def _check_names(storage: Any, names: Any, url: str) -> None:
             )
 
 
-def _create(storage: Any, name: str, metric: str, about: Mapping[str, Any], trials: Sequence[FrozenTrial]) -> None:
+def _create(storage: Any, name: str, metric: str, about: Mapping[str, object], trials: Sequence[FrozenTrial]) -> None:
     """Makes a study with all of its trials, or none."""
     import optuna
 

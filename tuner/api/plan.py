@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from tuner.api.capacity import Capacity, capacity, card_sizes, imagined
 from tuner.errors import InputError, ParameterError, option
@@ -25,7 +24,7 @@ from tuner.study.planning import estimate_requests, plan_requests, to_trials
 from tuner.study.prerequisites import needed
 from tuner.study.selection import choose
 from tuner.study.stages import Placed, Selected, estimate, load, place
-from tuner.trial import GB, Device, Request, Trial, is_auto, title
+from tuner.trial import GB, Config, ConfigValue, Device, Request, Trial, is_auto, title
 from tuner.workloads.task import describe
 
 Seconds = Callable[[Request], float]
@@ -126,7 +125,7 @@ def speed(rows: Sequence[Attempt]) -> Seconds:
     return seconds
 
 
-def to_record(forecast: Forecast) -> dict[str, Any]:
+def to_record(forecast: Forecast) -> dict[str, object]:
     """A forecast as plain values: seconds, and GB of 2**30 bytes."""
     plan = forecast.plan
     unit = "seconds" if forecast.measured else "relative_time"
@@ -158,7 +157,7 @@ def to_record(forecast: Forecast) -> dict[str, Any]:
     }
 
 
-def _device_record(forecast: Forecast, device: Device) -> dict[str, Any]:
+def _device_record(forecast: Forecast, device: Device) -> dict[str, object]:
     budget = forecast.plan.budgets[forecast.plan.devices.index(device)]
     return {
         "device": device.label,
@@ -217,6 +216,6 @@ def _finished_rows(folder: str, names: Sequence[str]) -> list[Attempt]:
     return finished
 
 
-def _key(config: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+def _key(config: Config) -> tuple[tuple[str, ConfigValue], ...]:
     """What of a configuration decides how long an epoch takes."""
     return tuple(sorted((name, value) for name, value in config.items() if name not in ("epochs", "lr")))

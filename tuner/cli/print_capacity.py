@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tuner.trial import GB
+from tuner.trial import GB, Config
 
 if TYPE_CHECKING:
     from tuner.api.capacity import Capacity, Card, Misfit
@@ -65,7 +64,7 @@ def _misfit_line(misfit: Misfit, width: int) -> str:
     return f"{name}{_words(misfit.change.values)}: {misfit.change.need_bytes / GB:.2f} GB"
 
 
-def _words(values: Mapping[str, Any]) -> str:
+def _words(values: Config) -> str:
     return ", ".join(f"{key} {value}" for key, value in values.items())
 
 

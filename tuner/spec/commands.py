@@ -10,10 +10,15 @@ from pydantic import BeforeValidator
 
 from tuner.errors import option
 from tuner.machine.devices import DeviceChoice
+from tuner.placement.retry import OnOom
 from tuner.sizing.transformers.formula import Attention
 from tuner.spec.groups import (
+    Caps,
+    DeviceMemory,
     DeviceOptions,
+    DeviceSelection,
     Estimation,
+    OutOfMemory,
     PackingOptions,
     Records,
     Seed,
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
+    from tuner.trial import MemoryEstimate
     from tuner.workloads.lookup import WorkloadLike, WorkloadsLike
 
     Model = str | Path | WorkloadsLike
@@ -37,9 +43,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
     Rows = str | Path | Sequence[Mapping[str, Any]] | pd.DataFrame
+    Estimate = float | Callable[[dict[str, Any]], float | MemoryEstimate]
     Table = Any  # whatever numpy makes an array of
 else:  # looked over where they are used
-    Model = Step = CardSizes = Paths = Rows = Table = WorkloadLike = object
+    Model = Step = CardSizes = Paths = Rows = Estimate = Table = WorkloadLike = object
 
 Listed = Annotated[Sequence[str], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)]
 PORT = 8765
@@ -194,6 +201,26 @@ class NotebookOptions(StudyOptions, Records):
     )
 
 
+class MemoryAwareOptions(DeviceSelection, DeviceMemory, Caps, OutOfMemory):
+    """``memory_aware``: a trainable of Ray Tune whose trials get the memory that they need."""
+
+    positional: ClassVar[tuple[str, ...]] = ("trainable",)
+
+    trainable: object = required(
+        "A function of a configuration, or a subclass of ray.tune.Trainable; as it is, or from tune.with_parameters "
+        "or tune.with_resources, whose CPUs and custom resources stay."
+    )
+    estimate: Estimate = required(
+        "The memory that a trial's process takes from its device: a number of GB, or a function of a configuration "
+        "that returns one or a MemoryEstimate."
+    )
+    on_oom: OnOom = field(
+        "grow",
+        'What to do when a trial runs out of memory: "grow" gives it more, up to a whole device; '
+        '"fail" does not retry.',
+    )
+
+
 class TrainOptions(Options):
     """``train``: one configuration of a study again."""
 
@@ -300,7 +327,7 @@ class ReportOptions(Options):
         None, "The page's file.", Terminal("FILE", unset="report.html in the study's folder")
     )
     watch: bool = field(
-        False, "Serve the page on this machine until Ctrl-C, as the study goes on, and write it then."
+        False, "Serve the page on this machine until Ctrl-C, while the study runs, and write it then."
     )
     port: int = field(
         PORT, f"The port where {option('watch')} serves it; 0 is any that is free.", Terminal("N"), ge=0, le=65535

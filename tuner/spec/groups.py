@@ -164,12 +164,19 @@ class Training(Seed):
     )
 
 
-class DeviceOptions(Options):
+class DeviceSelection(Options):
     """Where to train."""
 
     title: ClassVar[str] = "Execution"
 
     device: DeviceChoice = field("auto", "Where to train: cuda, cpu, or auto for GPUs where there are any.")
+
+
+class DeviceOptions(DeviceSelection):
+    """Where to train, and with which allocator."""
+
+    title: ClassVar[str] = "Execution"
+
     expandable_segments: bool = field(
         False, "Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation."
     )
@@ -191,7 +198,7 @@ class Estimation(DeviceOptions):
     )
 
 
-class Memory(Estimation):
+class TrialMemory(Estimation):
     """What each trial is given."""
 
     title: ClassVar[str] = "Memory"
@@ -204,6 +211,13 @@ class Memory(Estimation):
         gt=0,
         le=MOST_GB,
     )
+
+
+class DeviceMemory(Options):
+    """What trials may use of each device."""
+
+    title: ClassVar[str] = "Memory"
+
     gpu_memory_buffer_gb: float = field(
         2.0,
         "The memory to leave free on each device, a GPU or the machine's RAM, in GB.",
@@ -220,7 +234,7 @@ class Memory(Estimation):
     )
 
 
-class PackingOptions(Memory):
+class PackingOptions(TrialMemory, DeviceMemory):
     """How trials share devices."""
 
     title: ClassVar[str] = "Packing"
@@ -238,8 +252,8 @@ class PackingOptions(Memory):
     )
 
 
-class Retries(Options):
-    """What follows a trial that fails."""
+class OutOfMemory(Options):
+    """What follows a trial that runs out of memory."""
 
     title: ClassVar[str] = "Retries and checkpoints"
 
@@ -262,6 +276,13 @@ class Retries(Options):
         "halves "
         "the micro-batch; fail does not retry.",
     )
+
+
+class Retries(OutOfMemory):
+    """What follows a trial that fails."""
+
+    title: ClassVar[str] = "Retries and checkpoints"
+
     max_failures: int = field(
         0, "The maximum number of retries of a trial that raised another error.", Terminal("N"), ge=0
     )
@@ -276,7 +297,15 @@ class Retries(Options):
     )
 
 
-class StudyOptions(Training, PackingOptions, Retries):
+class Caps(Options):
+    """What keeps a trial within its share."""
+
+    title: ClassVar[str] = "Execution"
+
+    caps: bool = field(True, "End a trial that takes more than its share, before it takes memory from the others.")
+
+
+class StudyOptions(Training, PackingOptions, Retries, Caps):
     """What every study has, whoever chooses its configurations."""
 
     title: ClassVar[str] = "Execution"
@@ -286,7 +315,6 @@ class StudyOptions(Training, PackingOptions, Retries):
         'End the study after this time with what it has: seconds, or a text such as "90s", "30m" or "1h30m".',
         Terminal("90s|30m|1h30m"),
     )
-    caps: bool = field(True, "End a trial that takes more than its share, before it takes memory from the others.")
     address: str | None = field(
         None, "Join this Ray cluster: auto or HOST:PORT.", Terminal("auto|HOST:PORT", unset="a local Ray is started")
     )

@@ -1,4 +1,4 @@
-"""What follows a study's trials: what was learned, its page, its tables, and how to go on."""
+"""What follows a study's trials: what was learned, its page, its tables, and how to continue."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tuner.study.advice import Figures, advise
 from tuner.study.planning import estimation_service
 from tuner.study.repeat import command, how_to_repeat, program
 from tuner.study.result import StudyResult
-from tuner.study.resumed_options import needs_objects
 from tuner.study.stages import Placed
+from tuner.study.stored_options import needs_objects
 from tuner.trial import ACCUMULATION, GB, MemoryEstimate, title
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _print_tables(console: Console, rows: Sequence[Attempt], metric: str) -> Non
 
 
 def how_to_continue(folder: Path, study: StudyRecord) -> str:
-    """The command, or the call, that goes on with a study that was ended early."""
+    """The command, or the call, that continues a study that was ended early."""
     if study.options and not needs_objects(study):
-        return f"go on with: {command(Settings(resume=str(folder)))}"
-    return f"go on with: the same call, with resume={str(folder)!r} in place of output"
+        return f"continue with: {command(Settings(resume=str(folder)))}"
+    return f"continue with: the same call, with resume={str(folder)!r} in place of output"

@@ -103,7 +103,7 @@ def _cause(error: BaseException, settings: Settings) -> str:
 
 
 def _feedback(estimates: Estimates, folder: StudyFolder) -> StudyFeedback:
-    """What is known of the trials' memory; the attempts of a study that is gone on with have told some already."""
+    """What is known of the trials' memory; attempts of a resumed study have told some already."""
     feedback = StudyFeedback(estimates.raw, estimates.known, need_bytes)
     trials = {request.trial.trial_id: request.trial for request in estimates.requests}
     for row in folder.attempts():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from tuner.errors import InputError, option
 from tuner.estimation.service import memory_key
@@ -36,19 +35,21 @@ class LiveSearch:
 
     workload: Workload  # what they train
     searcher: Searcher  # what suggests values
-    fixed: Mapping[str, Any]  # values of all of them
+    fixed: Mapping[str, object]  # values of all of them
     settings: Settings  # the study's
     trials: list[Trial] = field(default_factory=list)  # those suggested so far, in the order of their ids
     estimates: Estimates = field(default_factory=Estimates)  # of all trials of the study so far
     fault: str = ""  # why the last suggestion could not be used; empty if it could
-    refused: dict[Any, str] = field(default_factory=dict)  # why no footprint could be estimated, by ``memory_key``
+    refused: dict[tuple[object, ...], str] = field(
+        default_factory=dict
+    )  # why no footprint could be estimated, by ``memory_key``
 
     @property
     def left(self) -> int:
         """How many more it may suggest."""
         return (self.settings.num_samples or 0) - len(self.trials)
 
-    def next(self, data: Any) -> Trial | None:
+    def next(self, data: object) -> Trial | None:
         """The next suggestion that can be used; None if there is none, now or ever.
 
         Values that do not go together are told to the searcher as such, and are no trial.
@@ -182,7 +183,7 @@ def _estimated(trial: Trial, live: LiveSearch, tasks: Tasks, devices: Sequence[D
     return estimate_requests({trial.workload: tasks[trial.workload]}, [trial], devices, live.settings)
 
 
-def to_configuration(workload: Workload, values: Mapping[str, Any], name: str) -> Configuration:
+def to_configuration(workload: Workload, values: Mapping[str, object], name: str) -> Configuration:
     """The complete configuration of some values.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Going on with a study: is it the same one, and what of it is left to do."""
+"""Resuming a study: is it the same one, and what of it is left to do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import io
 import pickle
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from tuner.trial import ACCUMULATION, Config, Request, Trial, is_auto, with_batc
 from tuner.workloads.task import Tasks
 
 
-def fingerprint(data: Any) -> str:
+def fingerprint(data: object) -> str:
     """A digest of a data set: the same data, the same text.
 
     The data are pickled for that, as they are on their way to the workers, and nothing is read back. Every array
@@ -49,7 +49,7 @@ class _Pickler(pickle.Pickler):
         super().__init__(file, protocol=5)
         self.fast = True  # without a memo: equal texts may be one object or two
 
-    def reducer_override(self, value: Any) -> Any:
+    def reducer_override(self, value: object) -> Any:
         torch = sys.modules.get("torch")
         if torch and isinstance(value, torch.Tensor) and value.layout is torch.strided:
             values = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
@@ -96,7 +96,7 @@ def of_first_seed(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def with_batches_of(study: StudyRecord, trials: Sequence[Trial]) -> list[Trial]:
-    """The trials of a study that is gone on with, with the batches that were found when it was begun.
+    """The trials of a study that is resumed, with the batches that were found when it began.
 
     They are a configuration's, whatever the seed: trials of further seeds have them, too.
     """
@@ -110,14 +110,14 @@ def with_batches_of(study: StudyRecord, trials: Sequence[Trial]) -> list[Trial]:
 
 
 def with_more_seeds(study: StudyRecord, trials: Sequence[Trial], seeds: int) -> StudyRecord:
-    """What ``study.json`` says from now on of a study that is gone on with, and with more seeds than before."""
+    """What ``study.json`` says from now on of a study that is resumed with more seeds."""
     found = _batches(study, trials)
     batches = {each.trial_id: found[key] for each in trials if (key := (each.workload, each.name)) in found}
     return replace(_with_option(study, "seeds", seeds), seeds=seeds, auto_batch=batches)
 
 
 def with_more_samples(study: StudyRecord, number: int | None) -> StudyRecord:
-    """What ``study.json`` says from now on of a search that is gone on with, and that may try so many."""
+    """What ``study.json`` says from now on of a search that is resumed and may try this many."""
     return _with_option(study, "num_samples", number)
 
 
@@ -139,7 +139,7 @@ def _batches(study: StudyRecord, trials: Sequence[Trial]) -> dict[tuple[str, str
 
 
 def check_same(study: StudyRecord, described: StudyRecord, folder: str) -> None:
-    """Refuses to go on with a study that was of something else.
+    """Refuses to resume a study of something else.
 
     Raises:
         InputError: workload, data, configurations or seed are others; the text says which.
@@ -175,7 +175,7 @@ def _more_samples(study: StudyRecord, described: StudyRecord) -> bool:
     return random and alone and same_ids and bool(asked[: len(own)] == own)
 
 
-def _differing(own: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str, Any]]) -> str:
+def _differing(own: Sequence[Config], asked: Sequence[Config]) -> str:
     """In a few words how lists of configurations differ."""
     if len(own) != len(asked):
         return f" (it has {len(own)}, not {len(asked)})"

@@ -11,7 +11,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from tuner.errors import InputError, ParameterError, option
 from tuner.records.study_record import StudyRecord
@@ -23,18 +22,19 @@ from tuner.spec.settings import Settings
 from tuner.study.live_search import LiveSearch, to_configuration
 from tuner.study.selection import choose, label_of, parse_override
 from tuner.study.stored_options import to_stored
-from tuner.trial import AUTO, Configuration, is_auto
+from tuner.trial import AUTO, Configuration, ConfigValue
 from tuner.workloads.base import Workload
 from tuner.workloads.built_in import DEFAULT_WORKLOAD, is_built_in
 from tuner.workloads.lookup import Finder, as_list
 from tuner.workloads.protocols import finish_of
 from tuner.workloads.task import Selection
 
+_SpaceOf = tuple[Workload, Space, Mapping[str, object], str]
 SELECTION = ("workload", "mode", "config", "only", "limit", "overrides")
 
 
 def choose_searched(settings: Settings, study: StudyRecord) -> tuple[list[Selection], str, LiveSearch | None]:
-    """What to try of each workload, what the list is called, and the search that goes on with it, if it is live.
+    """What to try of each workload, what the list is called, and the search that adds to it, if it is live.
 
     Raises:
         InputError: one of these cannot be used; data are not looked at.
@@ -109,7 +109,7 @@ def _listing(settings: Settings, names: Sequence[str], find: Finder) -> dict[str
     return found
 
 
-def _one_space(settings: Settings) -> tuple[Workload, Space, Mapping[str, Any]]:
+def _one_space(settings: Settings) -> tuple[Workload, Space, Mapping[str, object]]:
     """The workload, the space and the fixed values of a live search; a searcher of Tune's may have its own space."""
     find = Finder()
     asked = list(dict.fromkeys(find(each).name for each in as_list(settings.workload)))
@@ -119,7 +119,7 @@ def _one_space(settings: Settings) -> tuple[Workload, Space, Mapping[str, Any]]:
     if own:
         return find(asked[0] if asked else DEFAULT_WORKLOAD), {}, _fixed(settings)
     ((workload, space, fixed, source),) = _spaces(settings, asked, find)
-    if any(AUTO in domain.values for domain in space.values()) or is_auto(fixed):
+    if any(AUTO in domain.values for domain in space.values()) or AUTO in fixed.values():
         raise InputError(
             f"{source}: {AUTO}: a batch is found for trials that are known: use another {option('search')}, "
             "random or grid"
@@ -129,13 +129,13 @@ def _one_space(settings: Settings) -> tuple[Workload, Space, Mapping[str, Any]]:
 
 def _spaces(
     settings: Settings, names: Sequence[str], find: Finder
-) -> list[tuple[Workload, Space, Mapping[str, Any], str]]:
+) -> list[tuple[Workload, Space, Mapping[str, object], str]]:
     """Of each workload itself, its space, the values of all configurations, and what messages call that."""
     config = settings.config
     if settings.space is not None and config is not None:
         raise InputError("space and config were both given: leave one of them out")
     if settings.space is not None:
-        given: list[tuple[object, Mapping[str, Any], str]] = [(settings.space, {}, "space")] * max(1, len(names))
+        given: list[tuple[object, Mapping[str, object], str]] = [(settings.space, {}, "space")] * max(1, len(names))
     elif config is not None:
         given = [(*read_space(config), source_name(config))] * max(1, len(names))
     else:
@@ -143,7 +143,7 @@ def _spaces(
         given = [(*read_space(file), str(file)) for file in files]
     raw, defaults, _ = given[0]
     named = {**defaults, **(raw if isinstance(raw, Mapping) else {})}.get("workload", DEFAULT_WORKLOAD)
-    found: list[tuple[Workload, Space, Mapping[str, Any], str]] = []
+    found: list[_SpaceOf] = []
     for name, (space, common, source) in zip(names or [str(named)], given, strict=True):
         workload = find(name)
         fixed = {key: value for key, value in {**common, **_fixed(settings)}.items() if key != "workload"}
@@ -160,18 +160,17 @@ def _mode_file(workload: Workload, mode: str) -> Path:
     if not is_built_in(workload):
         raise InputError(
             f"{option('search')}: workload {workload.name} has no modes: give it a space by {option('config')}, or "
-            "in "
-            "Python by space={...}"
+            "in Python by space={...}"
         )
     return mode_file(workload.name, mode)
 
 
-def _fixed(settings: Settings) -> dict[str, Any]:
+def _fixed(settings: Settings) -> dict[str, ConfigValue]:
     """The values that are the same in every configuration."""
     return dict(parse_override(text) for text in settings.overrides)
 
 
-def _unusable(workload: Workload, fixed: Mapping[str, Any], values: Mapping[str, Any]) -> str:
+def _unusable(workload: Workload, fixed: Mapping[str, object], values: Mapping[str, ConfigValue]) -> str:
     try:
         to_configuration(workload, {**fixed, **values}, "sample")
     except InputError as error:

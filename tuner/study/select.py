@@ -12,11 +12,10 @@ from tuner.spec.groups import UP_FRONT
 from tuner.spec.settings import Settings
 from tuner.study.live_search import LiveSearch
 from tuner.study.repeat import command
-from tuner.study.resumed_options import resumed
 from tuner.study.searching import SELECTION, choose_searched, same_selection
 from tuner.study.selection import choose, chosen_before
 from tuner.study.stages import Selected
-from tuner.study.stored_options import CALL, is_object, plainly, to_stored
+from tuner.study.stored_options import CALL, is_object, plainly, resumed, to_stored
 from tuner.workloads.lookup import specs_of
 from tuner.workloads.task import Selection
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tuner.errors import InputError, ParameterError, option
 from tuner.search.configurations import Configs, Schema, configurations, mode_file, read_configs, select, source_name
 from tuner.search.plain_values import plain_configs
 from tuner.spec.groups import DEFAULT_DATA, DEFAULT_MODE, SelectionOptions
-from tuner.trial import Configuration
+from tuner.trial import Configuration, ConfigValue
 from tuner.workloads.base import Workload
 from tuner.workloads.built_in import BUILT_IN, DEFAULT_WORKLOAD, is_built_in
 from tuner.workloads.contract import load_data
@@ -66,7 +66,7 @@ def label_of(config: Configs | None) -> str:
 
 
 def chosen_before(
-    listed: Sequence[Mapping[str, Any]],
+    listed: Sequence[Mapping[str, object]],
     names: Sequence[str],
     data: str | Mapping[str, str],
     seed: int,
@@ -140,7 +140,7 @@ def _of_configs(config: Configs, names: Sequence[str], find: Finder) -> dict[str
 
 
 def _by_workload(
-    listed: object, names: Sequence[str], defaults: Mapping[str, Any], find: Finder, *, source: str
+    listed: object, names: Sequence[str], defaults: Mapping[str, object], find: Finder, *, source: str
 ) -> dict[str, list[Configuration]]:
     """The configurations of each of ``names``; without any, of each workload that the list or its defaults name."""
     entries = listed if isinstance(listed, list) else []
@@ -155,7 +155,9 @@ def _by_workload(
         mine = [_without_key(entry) for entry, own in zip(entries, whose, strict=True) if own in (None, name)]
         if entries and not mine:
             raise InputError(f"{source}: no configuration is of workload {name!r}")
-        common = _of_schema(_without_key(defaults), schemas[name], schemas.values())
+        common = _of_schema(
+            {key: defaults[key] for key in defaults if key != "workload"}, schemas[name], schemas.values()
+        )
         found[name] = configurations(
             mine if entries else listed, schemas[name], defaults=common, source=source, finish=finish_of(named[name])
         )
@@ -168,7 +170,7 @@ def _key(entry: object, default: object, find: Finder, source: str) -> str | Non
     return None if own is None else _workload(str(own), find, source).name
 
 
-def _without_key(entry: Any) -> Any:
+def _without_key(entry: object) -> object:
     if not isinstance(entry, Mapping):
         return entry  # ``configurations`` tells what is wrong with it
     return {name: value for name, value in entry.items() if name != "workload"}
@@ -181,7 +183,7 @@ def _workload(name: str, find: Finder, source: str) -> Workload:
         raise InputError(f"{source}: {error.text}") from error
 
 
-def _of_schema(values: Mapping[str, Any], schema: Schema, schemas: Collection[Schema]) -> dict[str, Any]:
+def _of_schema(values: Mapping[str, object], schema: Schema, schemas: Collection[Schema]) -> dict[str, object]:
     """Those of the values that a workload has, and those that none of the workloads has, which is a fault of each."""
     return {
         key: value for key, value in values.items() if key in schema or not any(key in other for other in schemas)
@@ -206,7 +208,7 @@ def _overridden(
     return replaced
 
 
-def parse_override(text: str) -> tuple[str, Any]:
+def parse_override(text: str) -> tuple[str, ConfigValue]:
     """The hyperparameter and the value that a text of ``overrides`` names.
 
     Raises:

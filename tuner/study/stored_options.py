@@ -1,13 +1,15 @@
-"""A study's options as ``study.json`` keeps them, and back."""
+"""A study's options: as ``study.json`` keeps them, and as a study that is resumed has them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from tuner.errors import InputError, ParameterError
+from tuner.records.study_record import StudyRecord
 from tuner.search.plain_values import plain_configs, plain_space
 from tuner.spec.groups import SEARCHES, SelectionOptions
 from tuner.spec.settings import Settings
-from tuner.workloads.lookup import texts_of
+from tuner.workloads.lookup import WAS_OBJECT, WorkloadLike, as_list, find_workload, texts_of
 
 CALL = "tuner.run()"  # for ``study.json``: what no command can say
 
@@ -55,3 +57,74 @@ def from_stored(stored: Mapping[str, object]) -> Settings:
 def is_object(search: object) -> bool:
     """Whether a search, or what ``study.json`` calls it, is an object that only Python can give again."""
     return search not in (None, *SEARCHES)
+
+
+def resumed(study: StudyRecord, settings: Settings, *, from_python: bool) -> Settings:
+    """The settings of a study that is continued.
+
+    The number of threads stays, as results depend on it; a limit of time is only ever one run's. A folder for results
+    is kept only if it was given, so that it is refused.
+
+    Raises:
+        InputError: only another call can continue it: a workload or a searcher must be given again, a workload is
+            none of the study's, or it was started from Python with data that are not known here.
+    """
+    folder, given = str(settings.resume), settings.given()
+    if study.options is None and study.command == CALL and from_python:
+        _check_workloads(study, as_list(settings.workload), folder)
+        return settings  # an earlier version kept none of these: they are all in the same call
+    if study.options is None:
+        again = f"call that again with resume={folder!r}"
+        raise ParameterError("resume", folder, f"it was started by {study.command}", again)
+    own = from_stored(study.options)
+    asked = as_list(settings.workload) if "workload" in given else []
+    _check_workloads(study, asked, folder)
+    if "search" not in given and is_object(own.search):
+        raise ParameterError(
+            "resume",
+            folder,
+            "its search was given as an object: give it again, from Python",
+            f"tuner.run(search={own.search}(…), resume={folder!r})",
+        )
+    anew = {"workload": _workloads(study, own, asked)} if asked else {}
+    if isinstance(settings.data, Mapping) and isinstance(own.data, Mapping):
+        anew["data"] = {**own.data, **settings.data}
+    of_one_run = dict.fromkeys(("output", "time_limit")) | {"dry_run": False}
+    threads = own.threads or study.plan.threads
+    return own.changed(**{**of_one_run, "threads": threads, **given, **anew})
+
+
+def needs_objects(study: StudyRecord) -> bool:
+    """Whether only Python can continue a study, as it was given objects that no text finds again."""
+    return None in study.classes.values() or is_object((study.options or {}).get("search"))
+
+
+def _check_workloads(study: StudyRecord, asked: Sequence[WorkloadLike], folder: str) -> None:
+    """Refuses workloads that are none of the study's, and to leave out what must be given again."""
+    known = study.classes
+    names = [find_workload(each).name for each in asked if not (isinstance(each, str) and each in known)]
+    if names and not set(names) & set(study.workloads):
+        rule = f"its workload is {study.workload!r}, not {names if len(names) > 1 else names[0]!r}"
+        raise InputError(ParameterError("resume", folder, rule).text + "; start a new study for that")
+    for name, spec in known.items():
+        if spec is None and name not in names:
+            raise ParameterError(
+                "resume",
+                folder,
+                f"its workload {name} {WAS_OBJECT}: give it again, from Python",
+                f"tuner.run(workload=…, resume={folder!r})",
+            )
+
+
+def _workloads(study: StudyRecord, own: Settings, asked: Sequence[WorkloadLike]) -> object:
+    """The study's own workloads, in the place of each the one that was given; or others, which are then refused.
+
+    It is no change if all of them are given, or only those that must be given again.
+    """
+    found = {find_workload(each, study.classes).name: each for each in asked}
+    must = {name for name, spec in study.classes.items() if spec is None}
+    if set(found) not in (set(study.workloads), must):
+        return asked if len(asked) > 1 else asked[0]
+    named = {spec: name for name, spec in study.classes.items()}
+    stored = [found.get(named.get(str(each), str(each)), each) for each in as_list(own.workload)]
+    return stored if any(not isinstance(each, str) for each in stored) else own.workload

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tuner.errors import InputError, one_line
 from tuner.estimation.calibration import with_headroom
@@ -14,11 +14,12 @@ from tuner.placement.retry import RetryPolicy
 from tuner.spec.settings import Settings
 from tuner.trial import GB, MB, MOST_GB, Device, MemoryEstimate
 
+if TYPE_CHECKING:
+    from tuner.spec.commands import Estimate
+
 # What a process of Tune takes on the CPU beyond a worker of tuner, for which estimates are made: ray.tune, pandas and
 # pyarrow, which writes checkpoints. With hardly any tensors, ``tests/support/tune_mnist.py`` took 470 MiB.
 TUNE_BYTES = 120 * MB
-
-Estimate = float | Callable[[dict[str, Any]], float | MemoryEstimate]
 
 
 @dataclass(frozen=True)

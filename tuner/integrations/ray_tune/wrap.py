@@ -7,51 +7,25 @@ import sys
 from collections.abc import Sequence
 
 from tuner.errors import InputError, ParameterError
-from tuner.integrations.ray_tune.trainable_spec import Estimate, TrainableSpec, given_estimate
+from tuner.integrations.ray_tune.trainable_spec import TrainableSpec, given_estimate
 from tuner.machine.devices import DeviceChoice, detect_devices
 from tuner.placement.packing import limited
-from tuner.placement.retry import OnOom
+from tuner.spec.commands import MemoryAwareOptions
+from tuner.spec.options import public
 from tuner.spec.settings import Settings
 from tuner.trial import GB, Device
 
 WRAPPED = "is_memory_aware"  # an attribute of the classes that are returned
 
 
-def memory_aware(
-    trainable: object,
-    *,
-    estimate: Estimate,
-    device: DeviceChoice = "auto",
-    device_memory_gb: float | None = None,
-    gpu_memory_buffer_gb: float = 2.0,
-    caps: bool = True,
-    max_attempts: int = 4,
-    retry_growth: float = 1.5,
-    backoff: float = 5.0,
-    backoff_max: float = 300.0,
-    on_oom: OnOom = "grow",
-) -> type:
+@public(MemoryAwareOptions)
+def memory_aware(options: MemoryAwareOptions) -> type:
     """Wraps a trainable for ``ray.tune.Tuner``: each of its trials gets the share of a device that it needs.
 
     Tune's own loop runs the trials, as many side by side as their shares allow. A trial that takes more than its
     share fails alone, and Tune runs it again from its last checkpoint with a larger one. It stays one trial in Tune's
-    results, which also have ``attempts``, ``gpu_fraction``, ``estimated_memory_gb`` and ``peak_memory_gb``.
-
-    Args:
-        trainable: a function of a configuration, or a subclass of ``ray.tune.Trainable``; as it is, or from
-            ``tune.with_parameters`` or ``tune.with_resources``, whose CPUs and custom resources stay.
-        estimate: what a trial's process takes from its device: a number of GB, or a function of a configuration that
-            returns one or a ``MemoryEstimate``.
-        device: "cuda", "cpu" for the machine's RAM, or "auto" for GPUs where there are any; of this machine, or of
-            the cluster that Ray is connected to.
-        device_memory_gb: use no more of a device than if it had this much.
-        gpu_memory_buffer_gb: the memory to leave alone on each device.
-        caps: end a trial that outgrows its share, before it takes its neighbours'.
-        max_attempts: the maximum number of attempts for a trial that runs out of memory.
-        retry_growth: the factor by which its share grows after that, up to a whole device.
-        backoff: the seconds that the first retry waits at most for its memory to be free; doubles with each retry.
-        backoff_max: the longest such wait, in seconds.
-        on_oom: "grow", or "fail" for no retries.
+    results, which also have ``attempts``, ``gpu_fraction``, ``estimated_memory_gb`` and ``peak_memory_gb``. The
+    devices are those of this machine, or of the cluster that Ray is connected to.
 
     Returns:
         A subclass of ``ray.tune.Trainable`` with the trainable's name.
@@ -59,28 +33,18 @@ def memory_aware(
     Raises:
         InputError: an argument cannot be used, or every trial needs more memory than there is.
     """
-    settings = Settings(
-        device=device,
-        device_memory_gb=device_memory_gb,
-        gpu_memory_buffer_gb=gpu_memory_buffer_gb,
-        caps=caps,
-        max_attempts=max_attempts,
-        retry_growth=retry_growth,
-        backoff=backoff,
-        backoff_max=backoff_max,
-        on_oom=on_oom,
-    )
-    if on_oom == "accumulate":
+    settings, estimate = Settings.of(options.given()), options.estimate
+    if settings.on_oom == "accumulate":
         rule = 'a trainable of Tune decides its batches itself; use "grow" or "fail"'
-        raise ParameterError("on_oom", on_oom, rule)
-    base = _class_of(trainable)
+        raise ParameterError("on_oom", settings.on_oom, rule)
+    base = _class_of(options.trainable)
     if hasattr(base, WRAPPED):
         raise InputError(f"trainable {base.__name__}: it is memory-aware already: wrap it once")
     if not callable(estimate):
         given_estimate(estimate)
-    devices = _devices(device)
-    if device_memory_gb is not None:
-        devices = [limited(each, int(device_memory_gb * GB)) for each in devices]
+    devices = _devices(settings.device)
+    if settings.device_memory_gb is not None:
+        devices = [limited(each, int(settings.device_memory_gb * GB)) for each in devices]
     spec = TrainableSpec(base.__name__, estimate, devices, settings)
     if not callable(estimate) and (refusal := spec.refusal(given_estimate(estimate))):
         raise InputError(refusal)

@@ -1,4 +1,4 @@
-"""A trial of a study that is carried on with: which one, what it trained on, and what came of it."""
+"""The trial of a study that is trained again: which one, what it trained on, and what came of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tuner.errors import InputError, ParameterError, did_you_mean, option
 from tuner.records.attempts import Attempt
@@ -22,6 +22,7 @@ from tuner.trial import ACCUMULATION, Config
 from tuner.workloads.base import Workload
 from tuner.workloads.lookup import WAS_OBJECT, find_workload
 from tuner.workloads.protocols import check
+from tuner.workloads.task import Selection
 
 if TYPE_CHECKING:
     from tuner.workloads.lookup import WorkloadLike
@@ -76,7 +77,7 @@ class PastTrial:
         assert isinstance(given, (str, Mapping))
         return source_of(given, self.row.workload, self.study.classes) or self.workload.default_data
 
-    def load_data(self, source: str | None) -> Any:
+    def load_data(self, source: str | None) -> object:
         """The data, split as the study had them.
 
         Raises:
@@ -94,15 +95,16 @@ class PastTrial:
         check(choice.workload, choice.configurations, data)
         return data
 
-    def has_data(self, data: Any) -> bool:
+    def has_data(self, data: object) -> bool:
         """Whether these are the study's data; they may lie in a folder of another name."""
         prints = self.study.fingerprints.get(self.row.workload)
         if prints == fingerprint(data):
             return True
-        named = is_dataclass(data) and not isinstance(data, type) and hasattr(data, "name")
-        return named and prints == fingerprint(replace(data, name=Path(self.source).name))
+        if not is_dataclass(data) or isinstance(data, type) or not hasattr(data, "name"):
+            return False
+        return prints == fingerprint(replace(data, name=Path(self.source).name))
 
-    def _chosen(self, source: str) -> Any:
+    def _chosen(self, source: str) -> list[Selection]:
         name, options = self.row.workload, self.study.options or {}
         skip_bad = bool(options.get("skip_bad")) and self.workload.skips_bad_files
         split_seed = self.study.data_seed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from tuner.errors import InputError, ParameterError, option
 from tuner.machine.devices import DeviceChoice, detect_devices
@@ -57,7 +56,7 @@ def plan_run(past: PastTrial, options: TrainOptions) -> Run:
     return Run(past, trial, threads, options.all_data, last, tuple(changes))
 
 
-def load_data(run: Run, source: str | None, exact: bool) -> tuple[Any, bool]:
+def load_data(run: Run, source: str | None, exact: bool) -> tuple[object, bool]:
     """The data, split as the study had them, and whether they are the same.
 
     Raises:
