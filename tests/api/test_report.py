@@ -80,7 +80,7 @@ def test_what_is_no_earlier_page_is_never_written_over(
         (tmp_path / new).write_text("mine" * (new != "empty"))
     before = Path(name).read_bytes()
     for options in ({}, {"watch": True}):
-        with pytest.raises(InputError, match=f"^output={name!r}: cannot be written: it is there, and is no page of"):
+        with pytest.raises(InputError, match=f"^output={name!r}: cannot be written: it exists and is not a page of"):
             tuner.report(folder, output=name, **options)
     assert Path(name).read_bytes() == before
 

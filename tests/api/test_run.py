@@ -85,7 +85,7 @@ def test_an_id_without_features_is_named(tmp_path: Path) -> None:
 
 
 def test_best_weights_that_are_missing_or_not_ours_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is not there"):
+    with pytest.raises(InputError, match="does not exist"):
         tuner.load_best(tmp_path)
     (tmp_path / "best.pt").write_bytes(b"PK not a file of weights")
     with pytest.raises(InputError, match="cannot be loaded"):

@@ -84,7 +84,7 @@ def test_the_result_is_a_table_with_a_best_a_plot_and_a_model(outputs: Outputs) 
 def test_bad_input_in_a_notebook_is_one_line(outputs: Outputs) -> None:
     (error,) = outputs["tuner.load_best('nowhere')"]
     (line,) = error.traceback
-    assert line.startswith("InputError: nowhere/best.pt is not there") and "\n" not in line
+    assert line.startswith("InputError: nowhere/best.pt does not exist") and "\n" not in line
 
 
 def test_the_example_is_stored_without_outputs() -> None:

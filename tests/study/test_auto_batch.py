@@ -277,7 +277,7 @@ def test_a_trial_stays_within_the_share_that_its_batch_was_found_for(
     assert f"--set batch_size={rows['a']['config/batch_size']} " in printed.partition("Again: ")[2]
     Path(path).unlink()
     tuner.run(resume=out, dry_run=True)
-    assert "nothing is left to do" in capfd.readouterr().out
+    assert "no trials are left to run" in capfd.readouterr().out
     assert not any(
         is_auto(each) for each in json.loads((tmp_path / "out" / "study.json").read_text())["configurations"]
     )

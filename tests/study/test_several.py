@@ -201,7 +201,7 @@ def test_a_file_of_both_runs_and_is_gone_on_with_by_its_folder_alone(
     )
     (tmp_path / "own.yaml").unlink()
     assert tuner.run(resume=out).rows == first.rows
-    assert "nothing is left to do" in capfd.readouterr().out
+    assert "no trials are left to run" in capfd.readouterr().out
 
 
 def best_of(folder: Path, *names: str) -> None:

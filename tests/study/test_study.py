@@ -337,7 +337,7 @@ def test_a_study_of_which_nothing_is_left_runs_nothing_and_needs_no_room(
     before = journal(tmp_path / "out")
     room = {"output": None, "device_memory_gb": memory_gb}
     result = study(tmp_path / "out", {"name": "a"}, resume=str(tmp_path / "out"), **room)
-    assert "nothing is left to do" in capsys.readouterr().out
+    assert "no trials are left to run" in capsys.readouterr().out
     assert ([row["name"] for row in result.rows], journal(tmp_path / "out")) == (["a"], before)
 
 

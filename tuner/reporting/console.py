@@ -1,4 +1,4 @@
-"""Where a study writes: a terminal, a notebook, a pipe or a file."""
+"""The console that a study prints to: a terminal, a notebook, a pipe or a file."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-WIDE = 250  # a file or a pipe has no width that a line should be broken at
+WIDE = 250  # the width in columns of a file or a pipe, so that lines are not wrapped
 
 
 def in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook, which shows HTML."""
+    """Whether this process is a notebook's kernel."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     return hasattr(shell, "kernel")  # a terminal's IPython has none
 
 
 def make_console(spelling: Spelling = in_python) -> Console:
-    """Where a study writes: the terminal, or plain lines of any length; ``spelling`` is how texts name parameters."""
+    """A console for the terminal or for plain lines of any length; ``spelling`` is how texts name parameters."""
     from rich.console import Console
 
     class SpellingConsole(Console):
@@ -35,7 +35,7 @@ def make_console(spelling: Spelling = in_python) -> Console:
                 *(spelled(each, spelling) if isinstance(each, str) else each for each in objects), **options
             )
 
-    # A notebook is given plain lines, too, though it sets FORCE_COLOR, which rich takes for a terminal of 80 columns.
+    # A notebook gets plain lines, too. It sets FORCE_COLOR, which rich takes for a terminal of 80 columns.
     console = SpellingConsole(highlight=False, force_jupyter=False, force_terminal=False if in_notebook() else None)
     if not console.is_terminal:
         console.width = WIDE
@@ -43,12 +43,12 @@ def make_console(spelling: Spelling = in_python) -> Console:
 
 
 def print_text(console: Console, text: str) -> None:
-    """Prints a text as it is, in lines of any length."""
+    """Prints a text without markup and without wrapping."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def make_table(heads: Iterable[str], left: Container[str]) -> Table:
-    """A table without lines; columns are flush right but for those whose heads are in ``left``."""
+    """A table without borders; its columns are right-aligned except those with heads in ``left``."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -58,7 +58,7 @@ def make_table(heads: Iterable[str], left: Container[str]) -> Table:
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Prints a table; in a pipe or a file its lines end with their last word, as all others do there."""
+    """Prints a table; in a pipe or a file without trailing spaces."""
     if console.is_terminal:
         console.print(table)
         return

@@ -1,4 +1,4 @@
-"""A study's trials as Python returns them: a DataFrame that a notebook shows as a table."""
+"""The DataFrame of a study's trials that public functions return; a notebook shows it as a table."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FOLDER = "folder"
 METRIC = "metric"
 SHOWN_ROWS = 60
 TEXTS = ("name", "status", "error")
-SHOWN_COLUMNS = ("workload", "name", "seed", "status", "attempts", "error")  # a table with these is one of trials
+SHOWN_COLUMNS = ("workload", "name", "seed", "status", "attempts", "error")  # identify a table of trials
 
 
 class StudyFrame(pd.DataFrame):
@@ -102,7 +102,7 @@ class StudyFrame(pd.DataFrame):
         return titled(estimate_against_peak(self._study()[0]))
 
     def _repr_html_(self) -> str | None:
-        """The columns that matter, of a table of trials; a selection of columns is shown as it is."""
+        """The important columns if this is a table of trials; a selection of columns is shown as it is."""
         if not self.attrs.get(METRIC) or any(name not in self for name in SHOWN_COLUMNS) or self.empty:
             html: str | None = super()._repr_html_()  # type: ignore[misc]  # the stubs lack it
             return html
@@ -110,7 +110,7 @@ class StudyFrame(pd.DataFrame):
         return _trials_html(rows, list(self.columns), metric, _best_place(rows, metric), self.attrs.get(FOLDER, ""))
 
     def _study(self) -> tuple[StudyView, str]:
-        """What the plots are made of, also where this table has only some of the trials; and its workload."""
+        """The whole study, even if this table has only some of its trials, and its workload."""
         folder = Path(self._about(FOLDER))
         metrics = read_study(folder).metrics
         return read_study_view(folder, metrics, lambda _: ""), next(iter(metrics))
@@ -124,14 +124,14 @@ class StudyFrame(pd.DataFrame):
 
 
 def study_frame(table: pd.DataFrame, folder: str, metric: str) -> StudyFrame:
-    """A study's trials as they are returned to a notebook; ``table`` has the columns of ``results.csv``."""
+    """The frame of a study's trials; ``table`` has the columns of ``results.csv``."""
     frame = StudyFrame(table)
     frame.attrs.update({FOLDER: folder, METRIC: metric})
     return frame
 
 
 def _best_place(rows: list[Attempt], metric: str) -> int | None:
-    """Which row is the best; None where none is completed."""
+    """The position of the best row; None if no trial is completed."""
     done = [place for place, row in enumerate(rows) if row.status == "completed" and row.value(metric) is not None]
     if best := best_by_mean(rows, metric):
         done = [place for place in done if rows[place].name == best.name]
@@ -139,7 +139,7 @@ def _best_place(rows: list[Attempt], metric: str) -> int | None:
 
 
 def _trials_html(rows: Sequence[Attempt], known: Sequence[str], metric: str, best: int | None, folder: str) -> str:
-    """The first rows of one workload, with those of the ``known`` columns that matter; the ``best`` stands out."""
+    """The first rows of one workload with the important ones of the ``known`` columns; the ``best`` row is bold."""
     shown = [column for column in default_columns(rows, known, metric) if column in known]
     heads = "".join(_cell("th", column, head(column, known)) for column in shown)
     lines = [

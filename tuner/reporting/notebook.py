@@ -28,14 +28,14 @@ def import_quietly() -> None:
 
 
 class NotebookProgress(StudyProgress):
-    """Shows a bar that is updated where it stands, and lines of the trials that do not complete."""
+    """Shows a progress bar that is updated in place, and a line for each trial that does not complete."""
 
     _display: DisplayHandle | None = None
     _drawn = 0.0
     _ended = False
 
     def __enter__(self) -> Self:
-        """Shows the bar, unless nothing is left to do."""
+        """Shows the bar, unless there are no trials left."""
         from IPython.display import display
 
         if self.trials:
@@ -43,12 +43,12 @@ class NotebookProgress(StudyProgress):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Shows how far the study has come."""
+        """Shows the final state."""
         self._ended = True
         self._update()
 
     def started(self, placement: Placement) -> None:
-        """A trial has been given its place."""
+        """A trial has been placed."""
         super().started(placement)
         self._update()
 
@@ -66,13 +66,13 @@ class NotebookProgress(StudyProgress):
         return outcome.status != "completed"
 
     def _update(self) -> None:
-        """Draws the bar again, unless that has just been done."""
+        """Draws the bar, at most once in ``REFRESH_SECONDS``."""
         if self._display and (self._ended or time.monotonic() - self._drawn >= REFRESH_SECONDS):
             self._drawn = time.monotonic()
             self._display.update(self._bundle(), raw=True)  # type: ignore[no-untyped-call]
 
     def _bundle(self) -> dict[str, str]:
-        """The bar as HTML, and as text for what shows no HTML."""
+        """The bar as HTML and as plain text."""
         running = list(self._running.values())
         share, left = self._share_done(running), self._time_left(running)
         seconds = f"{time.monotonic() - self._began:.0f} s in all" if self._ended else left

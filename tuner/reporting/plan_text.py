@@ -1,4 +1,4 @@
-"""A plan and what it was made of, the estimates, as text."""
+"""A plan and its estimates as text."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tuner.trial import GB, MemoryEstimate, Request, title
 if TYPE_CHECKING:
     from tuner.placement.packing import Plan
 
-DEVICES = 8  # so many of a plan are shown
+DEVICES = 8  # the maximum number of devices that are shown
 # From the GPU memory estimation guide.
 WATCH_GPU = "nvidia-smi -l 1"
 WATCH_MEMORY = "nvidia-smi -l 1 --query-gpu=memory.used,memory.total,memory.free --format=csv"
 
 
 def estimates_text(listed: Sequence[tuple[str, MemoryEstimate]]) -> str:
-    """What each configuration, given by name, will need, and of what that is made, as a table in GB."""
+    """A table of the memory that each named configuration needs, and its parts, in GB."""
     from rich.console import Console
     from rich.text import Text
 
@@ -45,16 +45,12 @@ def estimates_text(listed: Sequence[tuple[str, MemoryEstimate]]) -> str:
 def plan_text(plan: Plan, requests: Sequence[Request], data: str, batches: str = "") -> str:
     """The plan in a few lines: data, footprint, memory, buffer, workers, share, and what bounds them.
 
-    Args:
-        plan: what to show.
-        requests: all trials that are to run, with their estimates.
-        data: a line for each data set.
-        batches: a line for each batch size that was found; empty where none was to be found.
+    ``requests`` are all trials to run. ``data`` has a line for each data set, ``batches`` one for each batch size.
     """
     lines = _labelled("data", data)
     lines.append(f"{'trials':<10} {len(requests)}{_seeds(requests)}")
     if not requests:
-        return "\n".join([*lines, "nothing is left to do"])
+        return "\n".join([*lines, "no trials are left to run"])
     lines += _labelled("batch", batches)
     lines.append(f"{'footprint':<10} {_footprint(plan, requests)}")
     notes = Counter((request.estimate.method, request.estimate.note) for request in requests if request.estimate.note)
@@ -70,7 +66,7 @@ def plan_text(plan: Plan, requests: Sequence[Request], data: str, batches: str =
 
 
 def monitoring_text(plan: Plan) -> str:
-    """How to watch the memory of the plan's GPUs while a study runs; empty where there are none."""
+    """A command that shows the memory of the plan's GPUs; empty if it has none."""
     on_gpu = any(device.kind == "cuda" for device in plan.devices)
     return f"{'watch':<10} {WATCH_MEMORY}" if on_gpu else ""
 

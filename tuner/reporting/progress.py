@@ -1,4 +1,4 @@
-"""A running study: a live table on a terminal, and a line for each attempt that has ended."""
+"""The progress of a study: a live table on a terminal, and a line for each attempt that has ended."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 
-Running = Sequence[tuple[Placement, EpochReport | None]]  # what runs, with what it last reported
+Running = Sequence[tuple[Placement, EpochReport | None]]  # running trials with their last reports
 
 
 @dataclass(eq=False)
 class StudyProgress:
-    """Follows the trials of a study and shows them; a context manager, since a live table must be ended."""
+    """Shows the trials of a running study. The context manager starts and stops the live table."""
 
-    console: Console  # a terminal is shown the live table
+    console: Console  # the live table is shown on a terminal only
     trials: int
-    epochs: int  # of all trials together, for the time that is left
+    epochs: int  # of all trials together, for the remaining time
     metrics: Mapping[str, str]  # the metric to show, by workload
-    budget_bytes: int  # the memory that trials divide between them, over all devices
+    budget_bytes: int  # the memory for trials on all devices
     several_seeds: bool = field(default=False, kw_only=True)  # show each trial's seed
     _running: dict[str, tuple[Placement, EpochReport | None]] = field(default_factory=dict, init=False)
     _best: dict[str, tuple[float, str]] = field(default_factory=dict, init=False)  # value and name, by workload
@@ -48,13 +48,13 @@ class StudyProgress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ends it; what was printed above stays."""
+        """Stops the live table. Printed lines stay."""
         if self._live:
             with suppress(OSError):  # as in ``note``
                 self._live.stop()
 
     def started(self, placement: Placement) -> None:
-        """A trial has been given its place."""
+        """A trial has been placed."""
         self._running[placement.trial.trial_id] = (placement, None)
 
     def reported(self, report: EpochReport) -> None:
@@ -63,7 +63,7 @@ class StudyProgress:
         self._running[report.trial_id] = (placement, report)
 
     def finished(self, outcome: Outcome, retry: Retry | None) -> None:
-        """An attempt has ended: prints its line, and what follows if the trial has not ended with it."""
+        """An attempt has ended: prints its line, with its retry if there is one."""
         trial = outcome.trial
         self._running.pop(trial.trial_id, None)
         if not retry:
@@ -88,7 +88,7 @@ class StudyProgress:
         self.note(f"{event.device.label} is lost: {event.reason}")
 
     def stopping(self, trials: int, seconds: float, fault: str = "") -> None:
-        """The study ends: its running trials have this time to write checkpoints, or cannot be asked to."""
+        """The study ends: running trials have this time to write checkpoints, or cannot because of ``fault``."""
         if fault:
             self.note(f"ending: running trials cannot be asked for checkpoints: {fault}")
             return
@@ -97,11 +97,11 @@ class StudyProgress:
 
     def note(self, line: str) -> None:
         """Prints a line above the table."""
-        with suppress(OSError):  # a terminal that is closed reads nothing, and its study is to end in order
+        with suppress(OSError):  # the terminal may be closed; the study must still end properly
             print_text(self.console, line)
 
     def _has_line(self, outcome: Outcome) -> bool:
-        """Whether an attempt has a line of its own."""
+        """Whether a line is printed for an attempt."""
         return True
 
     def _title(self, trial: Trial) -> str:
@@ -111,11 +111,11 @@ class StudyProgress:
         return trial.seed if self.several_seeds else None
 
     def _render(self) -> RenderableType:
-        """The live table: a head line for the study, then a line for each running trial."""
+        """The live table: a line about the study, then a row for each running trial."""
         from rich.console import Group
         from rich.text import Text
 
-        running = list(self._running.values())  # the display's own thread draws, while trials come and go
+        running = list(self._running.values())  # a copy, as the display's thread draws while trials start and end
         summary = Text(self._summary(running), style="bold")
         metrics = " or ".join(dict.fromkeys(self.metrics.values()))
         table = make_table(("trial", "device", "memory", "epoch", metrics), left=("trial", "device"))
@@ -131,7 +131,7 @@ class StudyProgress:
         return Group(summary, table) if running else summary
 
     def _summary(self, running: Running) -> str:
-        """The study in a line."""
+        """A line about the study."""
         reserved = sum(placement.limit_bytes for placement, _ in running)
         return (
             f"{self._done}/{self.trials} done, {len(running)} running · {self._best_text()} · memory reserved "
@@ -143,11 +143,11 @@ class StudyProgress:
         return f"best {', '.join(bests)}" if bests else "no result yet"
 
     def _share_done(self, running: Running) -> float:
-        """Of the epochs of all trials, from 0 to 1."""
+        """The share of all epochs that is done, from 0 to 1."""
         return (self._epochs_done + sum(report.epoch for _, report in running if report)) / max(1, self.epochs)
 
     def _time_left(self, running: Running) -> str:
-        """A guess from the epochs that are done, which counts every epoch alike."""
+        """The remaining time, estimated as if all epochs took equally long."""
         share = self._share_done(running)
         elapsed = time.monotonic() - self._began
         if share <= 0:
@@ -161,7 +161,7 @@ def _reason(outcome: Outcome) -> str:
 
 
 def _what_follows(outcome: Outcome, retry: Retry | None) -> str:
-    """What is done after an attempt that did not end well; empty if nothing is."""
+    """The retry after an attempt, or that there is none after it ran out of memory; else empty."""
     if not retry:
         if outcome.status != "out_of_memory" or not outcome.placement:
             return ""

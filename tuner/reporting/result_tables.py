@@ -1,4 +1,4 @@
-"""Results as tables for a terminal: trials, and configurations over their seeds; and what estimates were worth."""
+"""Tables of results for a terminal: trials, configurations over their seeds, and the accuracy of estimates."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HEADS = {
 
 
 def results_table(rows: Sequence[Attempt], metric: str, *, seeds: bool = False) -> Table:
-    """The trials of one workload in the order given, with their errors if there are any, and with seeds if asked."""
+    """The trials of one workload in the given order; ``seeds`` adds a column of seeds."""
     from rich.text import Text
 
     seed, error = ["seed"] * seeds, ["error"] * any(row.error for row in rows)
@@ -42,14 +42,14 @@ def results_table(rows: Sequence[Attempt], metric: str, *, seeds: bool = False) 
 
 
 def print_averages(console: Console, rows: Sequence[Attempt], metric: str) -> None:
-    """A workload's configurations over their seeds, and which of them cannot be told from the best."""
+    """Prints a workload's configurations over their seeds, and which ones cannot be told from the best."""
     print_table(console, averages_table(rows, metric))
     if finding := summary(averages(rows, metric)):
         print_text(console, finding)
 
 
 def averages_table(rows: Sequence[Attempt], metric: str) -> Table:
-    """One line for each configuration of a workload: means with their 95 % intervals, and the verdict."""
+    """A row for each configuration of a workload: means with 95 % intervals, and the verdict."""
     from rich.text import Text
 
     others = {name: intervals(rows, name) for name in metric_columns(rows, metric) if name != metric}
@@ -68,12 +68,12 @@ def averages_table(rows: Sequence[Attempt], metric: str) -> Table:
 
 
 def intervals(rows: Sequence[Attempt], metric: str) -> Mapping[str, Interval | None]:
-    """The mean of a metric for each configuration of a workload, by name; None where no trial is completed."""
+    """The mean of a metric for each configuration of a workload, by name; None if no trial is completed."""
     return {each.name: each.interval for each in averages(rows, metric)}
 
 
 def interval_text(interval: Interval | None, *, signed: bool = False) -> str:
-    """A mean with half the width of its 95 % interval, as far as that is known; empty for None."""
+    """A mean with half the width of its 95 % interval, if known; empty for None."""
     if interval is None:
         return ""
     mean = f"{interval.mean:+.4f}" if signed else f"{interval.mean:.4f}"
@@ -86,7 +86,7 @@ def has_seeds(rows: Sequence[Attempt]) -> bool:
 
 
 def estimate_accuracy(rows: Sequence[Attempt]) -> str:
-    """How far the estimates were from the peaks, and who took more than it was given; empty without peaks."""
+    """The errors of estimates, and the trials that exceeded their shares; empty if no peak is known."""
     measured = [(row, row.peak_memory_gb) for row in rows if row.peak_memory_gb and row.status == "completed"]
     if not measured:
         return ""

@@ -1,4 +1,4 @@
-"""The page of a study that runs, served on the loopback address."""
+"""Serves the page of a running study on the loopback address."""
 
 from __future__ import annotations
 
@@ -20,34 +20,25 @@ HOST = "127.0.0.1"
 
 
 class LivePage:
-    """A study's page, made anew when the study's files have changed."""
+    """A study's page, which is updated when the study's files change."""
 
     def __init__(self, folder: Path, load: Callable[[], StudyView]) -> None:
-        """A page of this study, which ``load`` reads."""
         self.folder = folder
         self._load = load
         self._lock = threading.Lock()
-        self._main = ("", "")  # for a version of the study
+        self._main = ("", "")  # a version of the study and its content
 
     def version(self) -> str:
-        """Another text whenever the study's files have changed."""
+        """A text that changes whenever the study's files do."""
         return " ".join(_stamp(self.folder / name) for name in (STUDY, ATTEMPTS, EPOCHS))
 
     def page(self) -> str:
-        """The whole page.
-
-        Raises:
-            InputError: the folder is no study's any more.
-        """
-        version = self.version()  # before it is read, so that nothing that is written meanwhile is missed
+        """The whole page."""
+        version = self.version()  # before the study is read, so that no later change is missed
         return page_html(self._load(), live=version)
 
     def main(self) -> str:
-        """The part that changes; made once for each version.
-
-        Raises:
-            InputError: as ``page``.
-        """
+        """The part that changes; made once for each version."""
         with self._lock:
             version = self.version()
             if self._main[0] != version:
@@ -64,14 +55,10 @@ def _stamp(path: Path) -> str:
 
 
 def make_server(page: LivePage, port: int) -> ThreadingHTTPServer:
-    """A server of the page that nobody but this machine can reach; it answers once ``serve_forever`` runs.
-
-    Args:
-        page: what it serves.
-        port: 0 for any that is free.
+    """A server of the page that only this machine can reach; port 0 means any free one.
 
     Raises:
-        InputError: the port is in use, or not allowed.
+        InputError: the port is in use or not allowed.
     """
 
     class Handler(_Handler):
@@ -85,11 +72,7 @@ def make_server(page: LivePage, port: int) -> ThreadingHTTPServer:
 
 
 def serve(page: LivePage, port: int) -> None:
-    """Prints where the page is served, and serves it until Ctrl-C.
-
-    Raises:
-        InputError: as ``make_server``.
-    """
+    """Prints the address of the page, and serves it until Ctrl-C."""
     with make_server(page, port) as server:
         print(f"{page.folder}: http://{HOST}:{server.server_port}/ (Ctrl-C ends it)", flush=True)
         try:
@@ -99,17 +82,17 @@ def serve(page: LivePage, port: int) -> None:
 
 
 class _Server(ThreadingHTTPServer):
-    """Keeps tracebacks from the terminal."""
+    """A server that prints no tracebacks."""
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """An answer could not be sent: a line, unless only the browser has gone away."""
+        """Prints a line if an answer could not be sent, unless the browser closed the connection."""
         error = sys.exception()
         if not isinstance(error, ConnectionError):
             print(_unexpected(error), file=sys.stderr, flush=True)
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers three addresses, and only those who name this machine: no other site's page can read a study."""
+    """Serves three paths. The Host header must name this machine, so that other sites' pages cannot read a study."""
 
     live: LivePage
 
@@ -126,7 +109,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             text = answer()
-        except Exception as error:  # whatever it is, the page says it in a line, and the server goes on
+        except Exception as error:  # the page shows it in a line, and the server goes on
             self._send(500, str(error) if isinstance(error, TunerError) else _unexpected(error), "text/plain")
             return
         self._send(200, text, "text/plain" if path == "/version" else "text/html")
@@ -142,7 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Keeps quiet: the terminal is the user's."""
+        """Prints nothing."""
 
 
 def _unexpected(error: BaseException | None) -> str:
@@ -152,5 +135,5 @@ def _unexpected(error: BaseException | None) -> str:
 def _names_this_machine(host: str) -> bool:
     try:
         return urlsplit(f"//{host}").hostname in (HOST, "localhost")
-    except ValueError:  # no address at all, such as "[::1"
+    except ValueError:  # not an address, such as "[::1"
         return False

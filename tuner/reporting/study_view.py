@@ -1,4 +1,4 @@
-"""What the page is made of, read from a study's folder."""
+"""The content of a study's folder, for the page and the figures."""
 
 from __future__ import annotations
 
@@ -21,32 +21,29 @@ Again = Callable[[Attempt], str]
 class StudyView:
     """A study, finished or not."""
 
-    name: str  # of its folder
-    record: StudyRecord  # what study.json holds
+    name: str  # the folder's
+    record: StudyRecord  # the content of study.json
     attempts: list[Attempt]  # the journal's lines, in order
-    rows: list[Attempt]  # the latest attempt of each trial, each workload's best first
+    rows: list[Attempt]  # the latest attempt of each trial, the best of each workload first
     epochs: list[EpochLine]
-    metrics: Mapping[str, str]  # what trials are compared by, by workload; smaller is better
-    again: Again  # the command that runs a row's trial again
-    notes: Sequence[str] = ()  # what could not be read, a line each
+    metrics: Mapping[str, str]  # the metric of each workload's trials; smaller is better
+    again: Again  # returns the command that runs a row's trial again
+    notes: Sequence[str] = ()  # about what could not be read
 
     @property
     def total(self) -> int:
-        """How many trials the study has, those that have not ended included."""
+        """The number of trials, with those that have not ended."""
         return max(len(self.rows), len(self.record.configurations) * self.record.seeds)
 
     @property
     def running(self) -> dict[str, EpochLine]:
-        """By trial id the last line of each trial whose running attempt has not ended."""
+        """The last line of each trial whose attempt has not ended, by trial id."""
         ended = {(row.trial_id, row.attempts) for row in self.attempts}
         return {line.trial_id: line for line in self.epochs if (line.trial_id, line.attempt) not in ended}
 
     @property
     def trial_names(self) -> dict[str, str]:
-        """What texts call each trial, by trial id; those without a row by their number in the study.
-
-        With several seeds also each configuration that has a row, by ``mean_id``.
-        """
+        """The name of each trial by trial id, and with several seeds of each configuration by ``mean_id``."""
         several, seeds, first = len(self.metrics) > 1, self.record.seeds, self.record.seed or 0
         planned = [
             title("", str(each["name"]), several=False, seed=seed if seeds > 1 else None)
@@ -66,23 +63,17 @@ class StudyView:
         return [row for row in self.rows if row.workload == workload]
 
     def devices(self) -> list[tuple[Device, int]]:
-        """The plan's devices, with what their trials divide between them, in bytes."""
+        """The plan's devices with the bytes that they have for trials."""
         return list(zip(self.record.plan.devices, self.record.plan.budgets, strict=False))
 
 
 def mean_id(row: Attempt) -> str:
-    """By what the page's data call the configuration of a trial: no trial has such an id."""
+    """The id of a trial's configuration in the page's data; it differs from every trial id."""
     return f"{row.workload}/{row.name}"
 
 
 def read_study_view(folder: Path, metrics: Mapping[str, str], again: Again, where: str = "") -> StudyView:
-    """Reads a study's folder, which a study may be writing at the same time.
-
-    Args:
-        folder: the study's.
-        metrics: what a workload's trials are compared by.
-        again: the command that runs a row's trial again.
-        where: how the user named the folder, for messages.
+    """Reads the folder of a study, which may be running. Messages begin with ``where``, by default the folder.
 
     Raises:
         InputError: it is not the folder of a study, or cannot be read.

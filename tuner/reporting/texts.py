@@ -1,14 +1,14 @@
-"""How numbers and other values are written wherever people read them."""
+"""Formats numbers and other values for people."""
 
 from __future__ import annotations
 
 from tuner.records.row_queries import is_metric
 
-DIGITS = {"duration_s": 1, "gpu_fraction": 3, "estimated_memory_gb": 2, "peak_memory_gb": 2}  # of columns
+DIGITS = {"duration_s": 1, "gpu_fraction": 3, "estimated_memory_gb": 2, "peak_memory_gb": 2}  # by column
 
 
 def value_text(column: str, value: object) -> str:
-    """A value in one line that any terminal can show."""
+    """A value as a line of printable characters."""
     if value is None:
         return ""
     if isinstance(value, float):
@@ -19,7 +19,7 @@ def value_text(column: str, value: object) -> str:
 
 
 def number_text(value: object) -> str:
-    """A number as captions and ticks show it: four significant digits; other values as they are."""
+    """A number with four significant digits, or another value as it is, for captions and ticks."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
     if isinstance(value, int) and abs(value) < 10**6:
@@ -28,7 +28,7 @@ def number_text(value: object) -> str:
 
 
 def count_text(count: int, what: str) -> str:
-    """A number of things: ``1 trial``, ``3 trials``."""
+    """A number with its noun: ``1 trial``, ``3 trials``."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 

@@ -1,4 +1,4 @@
-"""How the training of one configuration looks: a line an epoch on a terminal, now and then one elsewhere."""
+"""The progress of one training: a line for each epoch on a terminal, fewer lines elsewhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-LINE_SECONDS = 10.0  # between two lines where nobody watches
+LINE_SECONDS = 10.0  # between two lines that are not on a terminal
 
 
 @dataclass(eq=False)
@@ -23,13 +23,13 @@ class TrainingProgress:
     """Prints epochs as they end."""
 
     console: Console
-    metric: str  # of the validation split, by which epochs are compared; smaller is better
+    metric: str  # compares epochs on the validation split; smaller is better
     _began: float = field(default_factory=time.monotonic, init=False)
     _printed: float = field(default_factory=time.monotonic, init=False)
     _best: tuple[float, int] = field(default=(math.inf, 0), init=False)  # value and epoch
 
     def reported(self, report: EpochReport) -> None:
-        """Training has begun, or an epoch has ended; the last one always has its line."""
+        """Training has begun, or an epoch has ended. The last epoch always has a line."""
         now = time.monotonic()
         if report.epoch == 0:
             self._began = self._printed = now
@@ -57,7 +57,7 @@ class TrainingProgress:
 def figures_table(
     here: Mapping[str, float | None], study: Mapping[str, float | None], seeds: tuple[int, int]
 ) -> Table:
-    """Metrics of a training here, beside those of the study's trial; heads name their seeds where these differ."""
+    """The metrics of a training beside those of the study's trial; the heads have the seeds if they differ."""
     heads = ("here", "in the study")
     if len(set(seeds)) > 1:
         heads = (f"here (seed {seeds[0]})", f"in the study (seed {seeds[1]})")

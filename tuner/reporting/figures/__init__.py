@@ -1,6 +1,6 @@
-"""The figures of a study, drawn once with plotly: the page embeds them, and a notebook shows the same.
+"""The figures of a study, made with plotly for the page and for notebooks.
 
-    StudyView ──► Chart …  (a plotly figure with its finding in words)
+    StudyView ──► Chart …  (a plotly figure with a caption that states the result)
 
-``style.py`` has what all have in common. plotly is imported when a figure is drawn.
+``style.py`` has the common style. plotly is imported when a figure is drawn.
 """

@@ -1,4 +1,4 @@
-"""When every attempt ran, and on which device, as bars; and what ran at the same time."""
+"""Attempts as bars on a timeline, and what ran at the same time."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 from tuner.records.attempts import Attempt
 
-PAUSE_SECONDS = 30.0  # while nothing runs for longer than this, and for longer than ...
-PAUSE_SHARE = 0.1  # ... this share of the time in which something does, the time is left out
+# A pause of all devices is left out if it is longer than PAUSE_SECONDS and than PAUSE_SHARE of the busy time.
+PAUSE_SECONDS = 30.0
+PAUSE_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -23,12 +24,12 @@ class Bar:
     start: float  # seconds from the first attempt's placement
     end: float
     reserved_gb: float
-    used_gb: float | None  # its peak, where that is known
-    lane: int = 0  # the line that it is drawn on
+    used_gb: float | None  # its peak; None if unknown
+    lane: int = 0  # the line on which it is drawn, from 0
 
 
 def to_bars(attempts: Sequence[Attempt]) -> list[Bar]:
-    """The attempts whose times and device are known, seconds counted from the first; without lanes."""
+    """The attempts with known times and devices; times are in seconds since the first. All lanes are 0."""
     known = [
         (row, row.device, row.started_at, row.ended_at)
         for row in attempts
@@ -43,10 +44,7 @@ def to_bars(attempts: Sequence[Attempt]) -> list[Bar]:
 
 
 def in_lanes(bars: Sequence[Bar]) -> list[Bar]:
-    """The bars in the order of their start, each on the lowest lane that is free then.
-
-    So there are as many lanes as ran at once at the most.
-    """
+    """The bars in the order of their start, each on the lowest lane that is free then."""
     busy: list[tuple[float, int]] = []
     free: list[int] = []
     placed = []
@@ -60,10 +58,10 @@ def in_lanes(bars: Sequence[Bar]) -> list[Bar]:
 
 
 def without_pauses(bars: Sequence[Bar]) -> tuple[list[Bar], list[tuple[float, float]]]:
-    """The bars with long times in which nothing ran on any device left out, as between a study and its resumption.
+    """The bars without long pauses of all devices, such as before a study is resumed.
 
     Returns:
-        The bars, moved, and for each pause the time at which it now stands and its length, in seconds.
+        The shifted bars, and each pause's new time and its length in seconds.
     """
     ordered = sorted(bars, key=lambda bar: bar.start)
     gaps, until, busy = [], ordered[0].start, 0.0
@@ -81,11 +79,10 @@ def without_pauses(bars: Sequence[Bar]) -> tuple[list[Bar], list[tuple[float, fl
 
 
 def memory_over_time(bars: Sequence[Bar]) -> list[tuple[float, float, float]]:
-    """The sums of what the running attempts have reserved, and of their peaks, from each change on.
+    """The memory that running attempts have reserved, and the sum of their peaks, after each change.
 
     Returns:
-        Time in seconds, reserved GB and used GB. A peak counts for as long as its attempt runs, and an attempt whose
-        peak is not known does not count as using anything.
+        Time in seconds, reserved GB and used GB. An attempt's peak counts while it runs; an unknown peak counts as 0.
     """
     changes: dict[float, list[float]] = {}
     for bar in bars:
@@ -101,7 +98,7 @@ def memory_over_time(bars: Sequence[Bar]) -> list[tuple[float, float, float]]:
 
 
 def used_share(bars: Sequence[Bar]) -> float | None:
-    """Which share of the reserved GB-seconds the peaks were, over the attempts whose peak is known."""
+    """The peaks' share of the reserved GB-seconds, over the attempts with a known peak."""
     known = [bar for bar in bars if bar.used_gb is not None and bar.reserved_gb]
     reserved = sum(bar.reserved_gb * (bar.end - bar.start) for bar in known)
     return sum((bar.used_gb or 0.0) * (bar.end - bar.start) for bar in known) / reserved if reserved else None

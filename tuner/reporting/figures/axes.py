@@ -1,4 +1,4 @@
-"""Where the values of a hyperparameter, or of a metric, stand on an axis from 0 to 1."""
+"""Axes from 0 to 1 for the values of hyperparameters and metrics."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tuner.records.attempts import CONFIG, Attempt
 from tuner.reporting.figures.chart import plain, usual_end
 from tuner.reporting.texts import number_text
 
-EVEN = 8  # so many different values stand at even distances; more numbers stand where they are
-LOGARITHMIC = 50  # a largest value so many times the smallest calls for a logarithmic axis
-TICKS = 8
+EVEN = 8  # the maximum number of distinct numbers that are evenly spaced
+LOGARITHMIC = 50  # the minimum ratio of largest and smallest value for a logarithmic axis
+TICKS = 8  # the maximum number of ticks
 GOLDEN = 0.618034  # its multiples are spread evenly over 0 to 1
 
 Scale = Literal["even", "linear", "logarithmic"]
@@ -21,26 +21,26 @@ Scale = Literal["even", "linear", "logarithmic"]
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis with the places of all rows on it, from 0 to 1."""
+    """An axis with the positions of all rows, from 0 to 1."""
 
     key: str  # the column
     scale: Scale
-    ticks: list[tuple[float, str]]  # places and what is written there
-    places: list[float | None]  # of each row; None where it has no value
+    ticks: list[tuple[float, str]]  # positions and labels
+    places: list[float | None]  # each row's position; None if it has no value
 
     @property
     def label(self) -> str:
-        """What people call it."""
+        """The name of the column without its prefix."""
         return self.key.removeprefix(CONFIG)
 
     def first(self, count: int) -> Axis:
-        """The same axis with the places of the first rows alone."""
+        """The same axis with the first rows only."""
         return replace(self, places=self.places[:count])
 
     def spread(self, width: float, turn: int = 0) -> list[float | None]:
-        """The places; on an even axis moved by up to half this width, so that no line hides another.
+        """The positions; on an even axis shifted by up to half of ``width``, so that lines do not hide each other.
 
-        The same row is always moved alike, and differently for another ``turn``.
+        The shift depends on the row's number and on ``turn`` only.
         """
         if self.scale != "even":
             return self.places
@@ -48,7 +48,7 @@ class Axis:
         return [None if at is None else round(at + move, 4) for at, move in zip(self.places, moves, strict=True)]
 
     def layout(self) -> dict[str, object]:
-        """As an axis of a plotly figure."""
+        """The layout of the axis in plotly."""
         places, texts = zip(*self.ticks, strict=True)
         return {"tickvals": places, "ticktext": [plain(text) for text in texts], "range": [-0.06, 1.06]}
 
@@ -60,7 +60,7 @@ def varying(rows: Sequence[Attempt]) -> list[str]:
 
 
 def value_axis(key: str, rows: Sequence[Attempt]) -> Axis:
-    """The axis of a hyperparameter: few values at even distances, many numbers on a linear or logarithmic scale."""
+    """A hyperparameter's axis: evenly spaced, or linear or logarithmic for many numbers."""
     values = [row.value(key) for row in rows]
     known = [value for value in values if value is not None]
     numbers = [value for value in known if _is_number(value)]
@@ -74,7 +74,7 @@ def value_axis(key: str, rows: Sequence[Attempt]) -> Axis:
 
 
 def metric_axis(key: str, rows: Sequence[Attempt]) -> Axis:
-    """A metric's axis, linear; the few values that are far larger than the others stand at its end."""
+    """A metric's linear axis; outliers are at its end."""
     values = [row.number(key) for row in rows]
     low, high = min(values), usual_end(values)
     return _scaled(key, "linear", [min(value, high) for value in values], low, high)
@@ -98,7 +98,7 @@ def _scaled(key: str, scale: Scale, values: Iterable[float | None], low: float, 
 
 
 def nice_ticks(low: float, high: float) -> list[float]:
-    """About five round numbers from ``low`` to ``high``, steps being 1, 2 or 5 times a power of ten."""
+    """About five round numbers from ``low`` to ``high``; the step is 1, 2 or 5 times a power of ten."""
     if high <= low:
         return [low]
     rough = (high - low) / 5

@@ -1,4 +1,4 @@
-"""A figure with its finding in words, and how numbers are written in it."""
+"""A figure with its caption, and helpers for its texts."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Names = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure with words."""
+    """A figure with a title and a caption."""
 
     title: str
-    caption: str  # what it shows, also for those who do not see it; or why it cannot be drawn
-    plot: Plot | None = None  # a point's ``customdata`` begin with the id of its trial
-    minimum_width: int = 0  # in CSS pixels; on a narrower screen a page scrolls the figure sideways
+    caption: str  # what it shows, or why it cannot be drawn; screen readers read it
+    plot: Plot | None = None  # a point's ``customdata`` begins with its trial's id
+    minimum_width: int = 0  # in CSS pixels; a narrower page scrolls the figure sideways
 
 
 def hover(rows: Sequence[Attempt | None], metric: str, names: Names, label: str = "") -> dict[str, object]:
-    """The labels of points: the trial's name and its metric, which is called ``label``; None stands for a gap."""
+    """The hover texts of points: the trial's name and its metric under the name ``label``. None is a gap."""
     return {
         "text": [row and plain(names[row.trial_id]) for row in rows],
         "customdata": [row and [row.trial_id, row.number(metric)] for row in rows],
@@ -36,15 +36,15 @@ def hover(rows: Sequence[Attempt | None], metric: str, names: Names, label: str 
 
 
 def plain(text: str) -> str:
-    """A text of the user without markup: plotly understands a little HTML."""
+    """A user's text with HTML escaped, as plotly interprets some tags."""
     return escape(text, quote=False)
 
 
 def usual_end(values: Sequence[float]) -> float:
-    """Where an axis of values of which small ones are good should end, so that a few huge ones do not flatten it.
+    """The end of an axis on which small values are good, so that a few huge values do not flatten the rest.
 
-    That is the largest value, or, where it is more than three times as far from the smallest as the 90th percentile
-    is, half as far again as that percentile.
+    It is the largest value. But if its distance from the smallest value is more than 3 times that of the 90th
+    percentile, the axis ends at 1.5 times the percentile's distance.
     """
     ordered = sorted(values)
     low, high = ordered[0], ordered[-1]

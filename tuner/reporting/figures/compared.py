@@ -1,4 +1,4 @@
-"""What is compared with what: trials or, where a workload has several seeds, configurations by their means."""
+"""The rows that figures compare: trials, or configurations by their means if there are several seeds."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from tuner.reporting.result_tables import has_seeds
 from tuner.reporting.study_view import StudyView, mean_id
 from tuner.trial import SUCCESSFUL
 
-DIGITS = 6  # of a mean, as trials' metrics have
+DIGITS = 6  # the decimals of a mean, as of trials' metrics
 
 
 @dataclass(frozen=True)
 class Compared:
-    """The lines and points of comparisons."""
+    """The rows that a workload's figures compare."""
 
     rows: list[Attempt]  # trials, or configurations with their means; the smallest metric first
-    trials: list[Attempt]  # those that the means are of; none where the rows are trials themselves
-    metric: str  # a column of both; smaller is better
-    trial_metric: str  # what it is called where a trial's alone is shown
-    noun: str  # what a row is: "trial" or "configuration"
+    trials: list[Attempt]  # the trials behind the means; empty if the rows are trials
+    metric: str  # a column of both lists; smaller is better
+    trial_metric: str  # the name of a single trial's metric
+    noun: str  # "trial" or "configuration"
 
     @property
     def median(self) -> str:
-        """What texts call the median of the metric."""
+        """The name of the metric's median in texts."""
         return f"median of {self.metric}" if self.trials else f"median {self.metric}"
 
     def axis(self, key: str) -> Axis:
-        """A hyperparameter's axis, with the places of the rows and then those of the trials behind means."""
+        """A hyperparameter's axis with the positions of ``rows`` and then ``trials``."""
         return value_axis(key, [*self.rows, *self.trials])
 
     @property
     def level(self) -> Axis:
-        """The metric's axis, with the same places."""
+        """The metric's axis with the same positions."""
         return metric_axis(self.metric, [*self.rows, *self.trials])
 
 
 def compared(study: StudyView, workload: str) -> Compared:
-    """What of a workload's trials ended well and has the metric: configurations where there are several seeds."""
+    """A workload's successful trials that have the metric, or their configurations if there are several seeds."""
     rows, metric = study.of_workload(workload), study.metrics[workload]
     done = [row for row in rows if row.status in SUCCESSFUL and row.value(metric) is not None]
     if not has_seeds(rows):
         return Compared(done, [], metric, metric, "trial")
-    done = [row for row in done if row.status == "completed"]  # as means are of these
+    done = [row for row in done if row.status == "completed"]  # as in the means
     best = {row.name: row for row in reversed(done)}
     mean = f"mean {metric}"
     means = [

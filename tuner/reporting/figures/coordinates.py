@@ -1,4 +1,4 @@
-"""What was tried against what came of it: parallel coordinates."""
+"""Parallel coordinates: hyperparameters and the metric."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from tuner.reporting.texts import count_text, number_text
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure as Plot
 
-MOST = 12  # so many hyperparameters are drawn
-LETTER = 8  # a letter of an axis' head takes at most so many CSS pixels
-COMMON = 0.6  # a value that this share of the best has is named
+MOST = 12  # the maximum number of hyperparameters
+LETTER = 8  # the maximum width of a letter in an axis' head, in CSS pixels
+COMMON = 0.6  # the minimum share of the best rows that have a value for it to be mentioned
 
 
 def parallel_coordinates(study: StudyView, workload: str) -> Chart:
-    """A line for each trial through its hyperparameters to its metric; of several seeds, for each configuration."""
+    """A line for each trial, or configuration with several seeds, through its hyperparameters to its metric."""
     found = compared(study, workload)
     count = len(found.rows)
-    title = f"What the {found.noun}s tried, and what came of it"
+    title = f"Hyperparameters and {found.metric} of the {found.noun}s"
     keys = varying(found.rows)[:MOST]
     if count < 2 or not keys:
         return Chart(title, _too_few(found, study.metrics[workload]))
@@ -46,7 +46,7 @@ def _too_few(found: Compared, metric: str) -> str:
 
 
 def _common(rows: Sequence[Attempt], keys: Sequence[str]) -> str:
-    """What most of the best tenth, and at least three, have in common."""
+    """The common values of most of the best tenth, or of the best three if that is more."""
     best = rows[: max(3, len(rows) // 10)]
     if len(rows) < 2 * len(best):
         return ""
@@ -60,7 +60,7 @@ def _common(rows: Sequence[Attempt], keys: Sequence[str]) -> str:
 
 
 def _draw(axes: Sequence[Axis], found: Compared, names: Names) -> Plot:
-    """As few traces as there are shades: plotly is slow with a trace for each line."""
+    """Draws one trace for each shade, as plotly is slow with a trace for each line."""
     count, numbers = len(found.rows), list(range(len(axes)))
     margin = {"l": max(52, _half_width(axes[0])), "r": max(18, _half_width(axes[-1])), "t": 34, "b": 12}
     plot = new_plot(380, margin=margin, dragmode=False)
@@ -93,5 +93,5 @@ def _draw(axes: Sequence[Axis], found: Compared, names: Names) -> Plot:
 
 
 def _half_width(axis: Axis) -> int:
-    """Of the axis' head, so that it is not cut at the plot's edge."""
+    """Half the width of the axis' head, which must not be cut off at the plot's edge."""
     return LETTER // 2 * len(axis.label)

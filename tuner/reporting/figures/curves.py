@@ -14,14 +14,20 @@ from tuner.reporting.texts import count_text, number_text
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure as Plot
 
-SHOWN = 60  # so many curves can be told apart at most
-SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross")  # of the best, which are emphasised and named
-FEW_EPOCHS = 12  # up to so many have a tick each; plotly would divide them
+SHOWN = 60  # the maximum number of curves
+SYMBOLS = (
+    "circle",
+    "square",
+    "diamond",
+    "triangle-up",
+    "cross",
+)  # of the best curves, which are named
+FEW_EPOCHS = 12  # the maximum number of epochs with a tick each; plotly would add ticks between
 Curves = Mapping[str, Mapping[int, float]]  # by trial and epoch
 
 
 def learning_curves(study: StudyView, workload: str) -> Chart:
-    """The metric of a workload's trials after each epoch, the best of them emphasised."""
+    """The metric of a workload's trials after each epoch; the best trials are emphasised."""
     title, metric = "Learning curves", study.metrics[workload]
     if not study.epochs:
         return Chart(title, "This study kept no epochs (epochs.jsonl), so there are no curves.")
@@ -67,7 +73,7 @@ def _draw(curves: Curves, best: Sequence[str], metric: str, names: Names) -> Plo
 
 
 def subset(ranked: Sequence[str], most: int) -> list[str]:
-    """The best ten, and of the others so many at even distances by rank that there are ``most`` at the most."""
+    """At most ``most`` items: the best ten, and others that are evenly spaced by rank."""
     if len(ranked) <= most:
         return list(ranked)
     rest, room = ranked[10:], most - 10
@@ -75,7 +81,7 @@ def subset(ranked: Sequence[str], most: int) -> list[str]:
 
 
 def _by_trial(study: StudyView, metric: str) -> dict[str, dict[int, float]]:
-    """The metric by trial and epoch: of several attempts the later one's."""
+    """The metric by trial and epoch; a later attempt overrides an earlier one."""
     found: dict[str, dict[int, float]] = {}
     for line in study.epochs:
         value = line.metrics.get(metric)
@@ -90,7 +96,7 @@ def _finding(study: StudyView, workload: str, all_: Curves, shown: int, ranked: 
     text += (
         f", {count_text(ranked, 'trial')}"
         if shown == ranked
-        else (f": {shown} of {ranked:,} trials, the ten best and others evenly by rank")
+        else (f": {shown} of {ranked:,} trials, the ten best and others evenly spaced by rank")
     )
     best = next((row for row in rows if row.status == "completed"), None)
     points = all_.get(best.trial_id) if best else None

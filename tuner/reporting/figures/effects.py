@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure as Plot
 
 QUARTERS = 4
-MANY = 200  # so many points are drawn small
+MANY = 200  # more points are drawn smaller
 
 
 def against_each(study: StudyView, workload: str) -> list[Chart]:
-    """The metric against each hyperparameter that varies: one small figure each, on the axes of parallel coordinates.
+    """The metric against each hyperparameter that varies, in small figures with the axes of parallel coordinates.
 
-    Where the points are means of several seeds, the single trials are there as well.
+    If points are means over seeds, single trials are drawn as well.
     """
     found, names = compared(study, workload), study.trial_names
     if len(found.rows) < 2:
@@ -38,14 +38,10 @@ def against_each(study: StudyView, workload: str) -> list[Chart]:
 
 
 def effects_plot(study: StudyView, workload: str) -> Plot:
-    """All of them side by side, for a notebook.
-
-    Raises:
-        InputError: there is nothing to draw.
-    """
+    """All figures of ``against_each`` side by side, for a notebook."""
     whole, charts = parallel_coordinates(study, workload), against_each(study, workload)
     if not charts:
-        return titled(whole)  # which says why
+        return titled(whole)  # raises an error with the reason
     found = compared(study, workload)
     points = "A point for each configuration, faint ones for its trials" if found.trials else "A point for each trial"
     caption = f"{points}; lines join the medians of values with several."
@@ -89,7 +85,7 @@ def _draw(axis: Axis, found: Compared, names: Names) -> Plot:
 
 
 def _medians(axis: Axis, level: Axis) -> list[tuple[float, float]]:
-    """The median place for each value of an even axis; none for others."""
+    """The median position for each value of an even axis; empty for other axes."""
     if axis.scale != "even":
         return []
     groups: dict[float, list[float]] = {}
@@ -115,7 +111,7 @@ def _effect(axis: Axis, found: Compared) -> str:
 
 
 def _numeric_effect(axis: Axis, found: Compared) -> str:
-    """In which quarter of the trials by this hyperparameter the metric was lowest, and the rank correlation."""
+    """The quarter of the hyperparameter's values with the lowest metric, and the rank correlation."""
     rows, metric = found.rows, found.metric
     known = sorted((row for row in rows if math.isfinite(row.number(axis.key))), key=lambda row: row.number(axis.key))
     if len(known) < len(rows) or len(known) < 2 * QUARTERS:
@@ -133,7 +129,7 @@ def _numeric_effect(axis: Axis, found: Compared) -> str:
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
-    """Spearman's rank correlation, from -1 to 1, equal values sharing their mean rank; 0 where a list is constant.
+    """Spearman's rank correlation, from -1 to 1. Equal values get their mean rank; 0 if a list is constant.
 
     Source: Spearman (1904), computed as Pearson's correlation of the ranks.
     """

@@ -1,4 +1,4 @@
-"""How good the estimates of memory were."""
+"""The accuracy of memory estimates."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tuner.reporting.study_view import StudyView
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure as Plot
 
-MANY = 200  # so many points are drawn small
+MANY = 200  # more points are drawn smaller
 
 
 def estimate_against_peak(study: StudyView) -> Chart:
-    """A point for each completed trial: what it was estimated to take, and what it took."""
+    """A point for each completed trial: its estimated memory and its measured peak."""
     title = "Memory: estimate against measured peak"
     settings = study.record.settings
     if not settings.get("auto_memory", True):
@@ -33,7 +33,7 @@ def estimate_against_peak(study: StudyView) -> Chart:
 
 
 def measured(rows: Sequence[Attempt]) -> list[Attempt]:
-    """The completed rows whose peak is known."""
+    """The completed rows with a known peak."""
     return [row for row in rows if row.status == "completed" and row.peak_memory_gb]
 
 

@@ -1,4 +1,4 @@
-"""Figures as a notebook shows them: with their titles and captions, and several as one."""
+"""Figures for notebooks: with titles and captions, and several joined into one."""
 
 from __future__ import annotations
 
@@ -14,22 +14,16 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure as Plot
 
 CAPTION_WIDTH = 110
-LINE = 17  # of a caption, in CSS pixels
+LINE = 17  # the height of a caption's line, in CSS pixels
 
 
 def titled(chart: Chart) -> Plot:
-    """The figure of a chart with its title and caption.
-
-    Raises:
-        InputError: there is nothing to draw; as of the others.
-    """
-    if chart.plot is None:
-        raise InputError(f"nothing to draw: {chart.caption}")
-    return _with_title(chart.plot, chart.title, chart.caption)
+    """The figure of a chart with its title and caption; an InputError is raised if it cannot be drawn."""
+    return _with_title(_plots([chart])[0], chart.title, chart.caption)
 
 
 def side_by_side(title: str, caption: str, charts: Sequence[Chart]) -> Plot:
-    """Charts of one horizontal and one vertical axis as one figure; the vertical axis is that of the first."""
+    """Charts with one horizontal and one vertical axis as one figure, which has the first chart's vertical axis."""
     from plotly.subplots import make_subplots
 
     figure, names = new_plot(380, margin={"t": 30}), [plain(chart.title) for chart in charts]
@@ -41,7 +35,7 @@ def side_by_side(title: str, caption: str, charts: Sequence[Chart]) -> Plot:
 
 
 def one_above_another(title: str, caption: str, charts: Sequence[Chart]) -> Plot:
-    """Charts of two vertical axes each, over the same horizontal axis, as one figure."""
+    """Charts with two vertical axes each as one figure with a common horizontal axis."""
     from plotly.subplots import make_subplots
 
     plots = _plots(charts)
@@ -63,7 +57,7 @@ def one_above_another(title: str, caption: str, charts: Sequence[Chart]) -> Plot
 
 
 def _plots(charts: Sequence[Chart]) -> list[Plot]:
-    """Those that can be drawn."""
+    """The plots of the charts that can be drawn; there must be one."""
     drawn = [chart.plot for chart in charts if chart.plot is not None]
     if not drawn:
         raise InputError(f"nothing to draw: {charts[0].caption}")
@@ -71,7 +65,7 @@ def _plots(charts: Sequence[Chart]) -> list[Plot]:
 
 
 def _add(whole: Plot, plot: Plot, axis: str, row: int, column: int) -> None:
-    """Adds what a plot has on one of its vertical axes to a part of the whole."""
+    """Adds the part of a plot on one of its vertical axes to a subplot of the whole."""
     named = {trace.name for trace in whole.data if trace.showlegend is not False}
     for trace in plot.data:
         if (trace.yaxis or "y") == axis:

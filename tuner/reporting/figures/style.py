@@ -1,6 +1,6 @@
-"""How every figure looks: its colours, and the layout that all have in common.
+"""The colours and the common layout of figures.
 
-A figure has the colours of the light theme; where a page is dark, each gives way to its counterpart in ``DARK``.
+Figures have the colours of the light theme. A dark page replaces each by its counterpart in ``DARK``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure as Plot
 
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif'
-# In the light and in the dark theme; the page's style sheet has them, too.
+# Colours in the light and the dark theme; also used by the page's style sheet.
 COLOURS = {
     "page": ("#f6f7f8", "#121518"),
     "surface": ("#ffffff", "#1a1e23"),
@@ -31,7 +31,7 @@ COLOURS = {
     "interrupted": ("#6b6250", "#c4b68f"),
 }
 SHADES = 12  # from the best to the worst
-PALE = "47"  # appended to a colour: 28 % of it
+PALE = "47"  # appended to a colour: an opacity of 28 %
 
 
 def colour(name: str) -> str:
@@ -40,7 +40,7 @@ def colour(name: str) -> str:
 
 
 def shade(place: float) -> str:
-    """The colour of a place from 0, the best, to 1, the worst."""
+    """A colour on the scale from 0, the best, to 1, the worst."""
     return _shade(round(place * (SHADES - 1)), 0)
 
 
@@ -56,7 +56,7 @@ DARK = {light + alpha: dark + alpha for light, dark in _PAIRS for alpha in ("", 
 
 
 def new_plot(height: int, **layout: object) -> Plot:
-    """A plot of this height in CSS pixels without traces; ``layout`` is what it has beyond other figures' layout."""
+    """An empty plot of this height in CSS pixels; ``layout`` is added to the common layout."""
     from plotly.graph_objects import Figure as Plot
 
     return Plot(layout={"template": {"layout": _common_layout()}, "height": height, **layout})

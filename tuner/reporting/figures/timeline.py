@@ -1,4 +1,4 @@
-"""When every attempt ran, where, and with how much memory."""
+"""A timeline of all attempts, with their devices and memory."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tuner.trial import GB, Status
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure as Plot
 
-DEVICES = 8  # so many are drawn
-Pauses = Sequence[tuple[float, float]]  # when each is, and how long it was, in seconds
-Unit = tuple[str, int]  # of time, and its seconds
+DEVICES = 8  # the maximum number of devices that are drawn
+Pauses = Sequence[tuple[float, float]]  # the time and length of each, in seconds
+Unit = tuple[str, int]  # the unit's name and its seconds
 
 
 def timelines(study: StudyView) -> list[Chart]:
-    """A chart for each device: its attempts over time, and the sums of what they reserved and used."""
+    """A chart for each device: its attempts over time, and the memory that they reserved and used."""
     title = "Timeline"
     bars = to_bars(study.attempts)
     if not bars:
@@ -47,7 +47,7 @@ def timelines(study: StudyView) -> list[Chart]:
 
 
 def _draw(bars: Sequence[Bar], budget_gb: float, pauses: Pauses, unit: Unit, names: Names) -> Plot:
-    """The attempts on their lanes and, below them, the memory."""
+    """Draws the attempts on their lanes, and the memory below them."""
     lanes, (word, seconds) = _lanes(bars), unit
     height = 340 + min(lanes, 16) * (26 if lanes <= 8 else 16)
     plot = new_plot(height, barmode="overlay", showlegend=True, margin={"l": 56, "r": 14, "t": 40, "b": 42})
@@ -74,7 +74,7 @@ def _lanes(bars: Sequence[Bar]) -> int:
 
 
 def _add_bars(plot: Plot, status: str, bars: Sequence[Bar], height: float, unit: Unit, names: Names) -> None:
-    """A pale bar for what an attempt reserved, and in it a solid one, as high as the share of it that was used."""
+    """Adds a pale bar for each attempt, and in it a solid one with the height of the used share of its memory."""
     (word, seconds), full, surface = unit, colour(status), colour("surface")
     shares = [min(1.0, (bar.used_gb or 0.0) / bar.reserved_gb) if bar.reserved_gb else 0.0 for bar in bars]
     stripes = ["/" if bar.attempt > 1 else "" for bar in bars]
@@ -120,7 +120,7 @@ def _memory(bar: Bar) -> str:
 
 
 def _add_memory(plot: Plot, bars: Sequence[Bar], budget_gb: float, seconds: int) -> None:
-    """What the running attempts reserved and used, from each change on, and what there is for them."""
+    """Adds the memory that running attempts reserved and used over time, and the device's memory for trials."""
     steps = memory_over_time(bars)
     times, accent = [round(at / seconds, 4) for at, _, _ in steps], colour("accent")
     common = {"mode": "lines", "yaxis": "y2", "hovertemplate": "%{y:.2f} GB<extra>%{fullData.name}</extra>"}

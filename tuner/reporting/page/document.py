@@ -1,4 +1,4 @@
-"""The page in a file: one that asks the network for nothing."""
+"""The page as an HTML file that works offline."""
 
 from __future__ import annotations
 
@@ -22,38 +22,28 @@ REPORT = "report.html"
 
 
 def write_page(study: StudyView, file: Path) -> None:
-    """Writes the page as a whole: readers see the old one or the new one. The disk is not waited for.
-
-    Raises:
-        OSError: it cannot be written; what was there is still there, and nothing else, also after Ctrl-C.
-    """
+    """Replaces the page as a whole. If an OSError is raised, the old page is still there."""
     check_replaceable(file)
     with replacing(file) as partial:
         partial.write_text(page_html(study), encoding="utf-8", errors="replace")
 
 
 def check_replaceable(file: Path) -> None:
-    """Refuses a file that is there and is no page of ours, wherever it is: a study's own files, somebody's notes.
-
-    Raises:
-        OSError: it is such a file, or cannot be read.
-    """
+    """Raises FileExistsError if the file exists and is not a page of tuner's."""
     if not file.exists():
         return
     start = _start().encode()
-    if file.is_file():  # anything else, such as a pipe, is not even read
+    if file.is_file():  # a pipe, for example, is not read
         with file.open("rb") as content:
             if content.read(len(start)) == start:
                 return
-    raise FileExistsError(errno.EEXIST, "it is there, and is no page of tune report")
+    raise FileExistsError(errno.EEXIST, "it exists and is not a page of tune report")
 
 
 def page_html(study: StudyView, *, live: str = "") -> str:
     """The whole page: styles, scripts and content.
 
-    Args:
-        study: what it shows.
-        live: for a page that asks its server for news, the version of the study that it shows; empty for a file.
+    ``live`` is the study's version for a page that asks its server for updates; empty for a file.
     """
     from plotly.offline import get_plotlyjs
 
@@ -73,7 +63,7 @@ def page_html(study: StudyView, *, live: str = "") -> str:
 
 
 def _start() -> str:
-    """What every page begins with, and hardly anything else does."""
+    """The beginning of every page, by which it is recognised."""
     return _static("page.html").partition("$")[0]
 
 
@@ -83,7 +73,7 @@ def _style() -> str:
 
 
 def _policy(scripts: Sequence[str], live: bool) -> str:
-    """The page's content security policy: only these very scripts run, and nothing is loaded from anywhere."""
+    """The page's content security policy: only these scripts run, and nothing is loaded from other places."""
     hashes = [base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in scripts]
     allowed = " ".join(f"'sha256-{each}'" for each in hashes)
     connect = "'self'" if live else "'none'"

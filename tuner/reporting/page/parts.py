@@ -1,4 +1,4 @@
-"""Pieces of HTML that several parts of the page are made of; every text is escaped here."""
+"""Pieces of HTML that the page's sections share. They escape all texts."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from tuner.reporting.figures.chart import Chart
 
 
 def section(title: str, name: str, content: str) -> str:
-    """A part of the page under a heading; ``name`` is the heading's id, ``content`` HTML."""
+    """A section with a heading; ``name`` is the heading's id, ``content`` is HTML."""
     return f'<section aria-labelledby="{name}"><h2 id="{name}">{escape(title)}</h2>{content}</section>'
 
 
 def facts(pairs: Iterable[tuple[str, str]], *, kind: str = "", big: bool = False) -> str:
-    """Names with their texts; ``kind`` is a further CSS class, ``big`` sets the texts in large type."""
+    """A list of names and texts; ``kind`` is another CSS class, ``big`` means large type."""
     tag = '<dd class="big">' if big else "<dd>"
     listed = "".join(f"<div><dt>{escape(key)}</dt>{tag}{escape(text)}</dd></div>" for key, text in pairs)
     return f'<dl class="{f"facts {kind}".strip()}">{listed}</dl>'
 
 
 def command(label: str, text: str) -> str:
-    """A command with a button that copies it; nothing where there is none."""
+    """A command with a button that copies it; empty if there is no command."""
     if not text:
         return ""
     return (
@@ -48,6 +48,6 @@ def figure(chart: Chart) -> str:
 
 
 def json_block(name: str, text: str) -> str:
-    """JSON in a page; no text in it can break out, as ``<`` is written as an escape."""
+    """JSON in a page. ``<`` is escaped, so that no text can end the block."""
     escaped = text.replace("<", "\\u003c")
     return f'<script type="application/json" class="{escape(name)}">{escaped}</script>'

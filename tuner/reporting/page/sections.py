@@ -1,4 +1,4 @@
-"""What a page shows of a study, as HTML; every text is escaped where it is written."""
+"""The content of a study's page as HTML. Each text is escaped where it is inserted."""
 
 from __future__ import annotations
 
@@ -26,13 +26,12 @@ from tuner.reporting.study_view import StudyView
 from tuner.reporting.texts import count_text, duration
 from tuner.trial import GB, Status, title
 
-REASONS = 8  # so many different reasons of failures are listed
-DEVICES = 8
-RUNNING = 12  # so many running trials are named
+# The maximum numbers of reasons for failures, devices and running trials that are listed.
+REASONS, DEVICES, RUNNING = 8, 8, 12
 
 
 def main_html(study: StudyView) -> str:
-    """What a page shows of a study, without styles and scripts: the part that changes while the study runs."""
+    """The part of the page that changes while the study runs, without styles and scripts."""
     memory = [*timelines(study), estimate_against_peak(study)]
     body = [
         _head(study),
@@ -86,7 +85,7 @@ def _times(study: StudyView) -> list[tuple[str, str]]:
 
 
 def _bar(study: StudyView) -> str:
-    """How many trials ended how, as a bar; the counts are in the text below it."""
+    """The shares of trials by status, as a bar."""
     shares = [(status, count / study.total) for status, count in _by_status(study)]
     spans = "".join(f'<span class="{status}" style="width:{100 * share:.3f}%"></span>' for status, share in shares)
     return f'<div class="bar" aria-hidden="true">{spans}</div>'
@@ -100,11 +99,11 @@ def _running(study: StudyView) -> str:
         return ""
     shown = ", ".join(f"{name} (after epoch {epoch})" for name, epoch in lines[:RUNNING])
     more = f" and {len(lines) - RUNNING} more" if len(lines) > RUNNING else ""
-    return f'<p class="running">Running when last heard of: {escape(shown)}{more}.</p>'
+    return f'<p class="running">Running at the last report: {escape(shown)}{more}.</p>'
 
 
 def _best(study: StudyView, workload: str) -> str:
-    """A workload's best trial or, with several seeds, its best configuration and below that its best single trial."""
+    """A workload's best trial; with several seeds its best configuration, then its best single trial."""
     rows, metric = study.of_workload(workload), study.metrics[workload]
     several = has_seeds(rows)
     heading = f"Best {'configuration' if several else 'trial'}"
@@ -127,7 +126,7 @@ def _best(study: StudyView, workload: str) -> str:
 
 
 def _best_configuration(rows: Sequence[Attempt], metric: str) -> str:
-    """The configuration that ``averages`` calls the best, and what the intervals say of the others."""
+    """The best configuration according to ``averages``, and how the others compare."""
     found = averages(rows, metric)
     best = next(each for each in found if each.verdict == "best")
     own = [row for row in rows if row.name == best.name]
@@ -149,7 +148,7 @@ def _card(name: str, metrics: Iterable[tuple[str, str]], rows: Sequence[Attempt]
 
 
 def _configurations(study: StudyView, workload: str) -> str:
-    """The workload's configurations over their seeds; nothing where there is one seed."""
+    """The workload's configurations over their seeds; empty if there is only one seed."""
     rows = study.of_workload(workload)
     if not has_seeds(rows):
         return ""
@@ -172,7 +171,7 @@ def _trials(study: StudyView) -> str:
 
 
 def _reasons(rows: Sequence[Attempt]) -> str:
-    """Why trials did not complete: each reason once."""
+    """The reasons why trials did not complete, with their counts."""
     reasons = Counter((row.status, row.error) for row in rows if row.error)
     if not reasons:
         return ""

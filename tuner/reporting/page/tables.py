@@ -1,4 +1,4 @@
-"""The page's tables: all trials with the very texts of ``results.csv``, and configurations over their seeds."""
+"""The page's tables: all trials with the values of ``results.csv``, and configurations over their seeds."""
 
 from __future__ import annotations
 
@@ -13,14 +13,24 @@ from tuner.reporting.figures.axes import varying
 from tuner.reporting.result_tables import has_seeds, interval_text, intervals
 from tuner.reporting.study_view import mean_id
 
-THEN = ("attempts", "epochs", "duration_s", "peak_memory_gb", "estimated_memory_gb", "device")  # after what was tried
-VERDICTS = {"=": "cannot be told from the best", "better": "better on common seeds"}  # the others are words already
-NUMBERS, SAME = "n", "s"  # CSS classes of columns: of numbers, and with the same value in every row
+THEN = (
+    "attempts",
+    "epochs",
+    "duration_s",
+    "peak_memory_gb",
+    "estimated_memory_gb",
+    "device",
+)  # after the hyperparameters
+VERDICTS = {
+    "=": "cannot be told from the best",
+    "better": "better on common seeds",
+}  # other verdicts are shown as they are
+NUMBERS, SAME = "n", "s"  # CSS classes of columns with numbers, and with one value in all rows
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: what it is called by conditions and scripts, its head, and its CSS classes."""
+    """A column of a table: its name in conditions and scripts, its head and its CSS classes."""
 
     key: str
     head: str
@@ -28,7 +38,7 @@ class Column:
 
 
 def trials_table(rows: Sequence[Attempt], metrics: Mapping[str, str]) -> str:
-    """All trials, as they stand; the metrics that they are compared by, given by workload, stand next to the name."""
+    """All trials in the given order; the ``metrics`` of their workloads are next to the name."""
     listed = ordered_columns(rows, metrics)
     heads = {key: key.removeprefix(CONFIG) for key in listed}
     shown = [
@@ -41,9 +51,9 @@ def trials_table(rows: Sequence[Attempt], metrics: Mapping[str, str]) -> str:
 
 
 def ordered_columns(rows: Sequence[Attempt], metrics: Mapping[str, str]) -> list[str]:
-    """The CSV's columns: the name, metrics and status, what was tried, then the others, and errors last.
+    """The CSV's columns: name, metrics, status, varying hyperparameters, then the others, and errors last.
 
-    The seed stands by the name where there are several. So a phone shows the figures without being scrolled.
+    So a phone shows the results without scrolling. If there are several seeds, the seed is next to the name.
     """
     all_ = columns(rows)
     tests = [key.replace("val_", "test_") for key in metrics.values() if key.startswith("val_")]
@@ -54,13 +64,9 @@ def ordered_columns(rows: Sequence[Attempt], metrics: Mapping[str, str]) -> list
 
 
 def configurations_table(rows: Sequence[Attempt], metric: str, name: str, title: str) -> str:
-    """A workload's configurations, the smallest mean first, with the verdicts of ``tune results``.
+    """A workload's configurations over several seeds, the smallest mean first, with the verdicts of ``tune results``.
 
-    Args:
-        rows: the workload's trials, of several seeds.
-        metric: what they are compared by.
-        name: the table's id.
-        title: what a screen reader calls it.
+    ``name`` is the table's id, ``title`` its name for screen readers.
     """
     tried, other_metrics = varying(rows), [key for key in metric_columns(rows, metric) if key != metric]
     others = [intervals(rows, key) for key in other_metrics]
@@ -86,12 +92,12 @@ def configurations_table(rows: Sequence[Attempt], metric: str, name: str, title:
 
 
 def values_text(rows: Iterable[Attempt], key: str) -> str:
-    """What these rows have in a column, each value once."""
+    """The distinct values of these rows in a column."""
     return ", ".join(dict.fromkeys(_text(key, row) for row in rows))
 
 
 def _text(key: str, row: Attempt) -> str:
-    """A value as the CSV has it."""
+    """A value as in the CSV."""
     value = row.value(key)
     return "" if value is None else str(value)
 
@@ -122,14 +128,10 @@ def _mean_cell(interval: Interval | None, *, signed: bool = False) -> str:
 def _sortable(
     name: str, label: str, caption: str, shown: Sequence[Column], lines: Iterable[tuple[str, Sequence[str]]]
 ) -> str:
-    """A table that vendor/sortable.min.js sorts, first ascending and blank cells last, in a box that scrolls.
+    """A table in a scrolling box; vendor/sortable.min.js sorts it, first ascending, blank cells last.
 
-    Args:
-        name: its id.
-        label: what a screen reader calls the box.
-        caption: what it reads of the table.
-        shown: the columns.
-        lines: of each row the id that a click on its point in a plot gives, and its cells.
+    ``name`` is the table's id; screen readers read ``label`` for the box and ``caption`` for the table. Each line has
+    the id of its points in plots, and its cells.
     """
     heads = "".join(
         f'<th scope="col" data-column="{escape(column.key)}" class="{" ".join(column.classes)}">'
@@ -137,7 +139,7 @@ def _sortable(
         for column in shown
     )
     body = "\n".join(f'<tr data-trial="{escape(trial)}">{"".join(cells)}</tr>' for trial, cells in lines)
-    # A class in every cell would make the page of a long study larger by a tenth.
+    # A class in every cell would make the page of a long study 10 % larger.
     places = {
         each: [place for place, column in enumerate(shown, 1) if each in column.classes] for each in (NUMBERS, SAME)
     }
