@@ -19,21 +19,6 @@ if TYPE_CHECKING:
 
 CONFIG = "config/"  # the prefix of a hyperparameter's column
 STUDY = "study"
-BEFORE_METRICS = ("trial_id", "workload", "name", "seed", "status", "attempts")
-AFTER_METRICS = (
-    "epochs",
-    "duration_s",
-    "device",
-    "gpu_fraction",
-    "estimated_memory_gb",
-    "peak_memory_gb",
-    "error",
-)
-# Not in the table: what resuming a study needs, and when an attempt was placed and ended (unix seconds).
-JOURNAL_ONLY = ("limit_gb", "lost", "started_at", "ended_at")
-FIXED = (*BEFORE_METRICS, *AFTER_METRICS, *JOURNAL_ONLY)
-# The columns of text; a table of several studies also has "study". Hyperparameters are numbers or text.
-TEXTS = ("trial_id", "workload", "name", "status", "device", "error", "lost", STUDY)
 NOT_KEPT = "weights not kept"
 
 Times = tuple[float, float]
@@ -45,6 +30,7 @@ Line = dict[str, Value]
 class Attempt:
     """How an attempt ended. Times are in seconds, memory in GB of 2**30 bytes; None means unknown."""
 
+    # The columns of the CSV before its metrics.
     trial_id: TrialId
     workload: Name
     name: Name
@@ -52,6 +38,7 @@ class Attempt:
     status: Status
     attempts: Whole  # the attempt's number, from 1; 0 for a trial that never started
     metrics: Mapping[str, Metric]  # the final metrics, by name
+    # The columns after them.
     epochs: Whole
     duration_s: Amount
     device: Shown | None = None
@@ -59,7 +46,8 @@ class Attempt:
     estimated_memory_gb: Amount
     peak_memory_gb: Amount | None = None
     error: Shown = ""
-    # The reserved memory. It is not rounded, so that a resumed study reserves the same for a retry as before.
+    # In the journal alone, from here to ``config``: what resuming a study needs, and when the attempt was placed and
+    # ended. # The reserved memory is not rounded, so that a resumed study reserves the same for a retry as before.
     limit_gb: Amount | None = None
     lost: Lost = ""  # "worker" or "node" if that died during the attempt
     started_at: Amount | None = None  # when it was placed, in unix seconds
@@ -132,6 +120,16 @@ class Attempt:
             else:
                 line[name] = getattr(self, name)
         return line
+
+
+_NAMES = tuple(each.name for each in fields(Attempt))
+BEFORE_METRICS = _NAMES[: _NAMES.index("metrics")]
+AFTER_METRICS = _NAMES[_NAMES.index("metrics") + 1 : _NAMES.index("limit_gb")]
+JOURNAL_ONLY = _NAMES[_NAMES.index("limit_gb") : _NAMES.index("config")]
+FIXED = (*BEFORE_METRICS, *AFTER_METRICS, *JOURNAL_ONLY)
+# The columns of text. Hyperparameters are numbers or text.
+_OF_TEXT = ("TrialId", "Name", "Shown", "Shown | None", "Status", "Lost", "str")
+TEXTS = tuple(each.name for each in fields(Attempt) if each.type in _OF_TEXT)
 
 
 def parse_attempt(line: Mapping[str, object], where: str) -> Attempt:

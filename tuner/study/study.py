@@ -1,4 +1,4 @@
-"""A study from its options to its results: the only file that knows the order of the stages.
+"""A study from its options to its results: the order of the stages.
 
     select ──► load ──► estimate ──► place ──► execute ──► record
 
