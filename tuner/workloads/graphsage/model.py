@@ -12,10 +12,7 @@ EMBEDDING_STD = 0.1
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
-    """Dropout in training: entries are set to 0 with probability ``p``, and the others divided by 1 - p.
-
-    The same as ``F.dropout``, whose CPU kernel draws its mask four times more slowly and was a fifth of a step.
-    """
+    """``F.dropout`` in training. Its CPU kernel draws the mask four times more slowly: a fifth of a step's time."""
     if x.device.type != "cpu" or not p:
         return F.dropout(x, p)
     return x * torch.rand_like(x).ge_(p).div_(1 - p)
@@ -24,11 +21,11 @@ def dropout(x: Tensor, p: float) -> Tensor:
 class SAGELayer(nn.Module):
     """``h'ᵢ = W_l · mean(hⱼ over neighbours j) + b + W_r · hᵢ``, as in ``torch_geometric.nn.SAGEConv``.
 
-    Parameters have that layer's names, so that weights can be exchanged.
+    Its parameters have the same names, so that weights can be exchanged.
     """
 
     def __init__(self, in_channels: int, out_channels: int, dropout: float | None = None) -> None:
-        """With new weights; with a share for ``dropout``, the output goes through ReLU and dropout."""
+        """If ``dropout`` is a probability, ReLU and dropout are applied to the output."""
         super().__init__()
         self.dropout = dropout
         self.lin_l = nn.Linear(in_channels, out_channels)
@@ -46,7 +43,7 @@ class GraphSAGEModel(nn.Module):
     """Predicts a rating as ``mean + bᵤ + bᵢ + ⟨zᵤ, zᵢ⟩``; z is the sum of the input and every layer's output.
 
     A node's input is a learned embedding plus its projected features. The graph and the features are buffers, so
-    a saved model is complete without its data set.
+    a saved model does not need its data set.
     """
 
     user_features: Tensor
@@ -68,11 +65,10 @@ class GraphSAGEModel(nn.Module):
         num_layers: int,
         dropout: float,
     ) -> None:
-        """New weights.
+        """``graph`` averages over the neighbours in the training ratings; its nodes are the users, then the items.
 
-        ``graph`` averages over the neighbours in the training ratings: users first, then items. ``rating_scale`` (3,)
-        is the mean, the smallest and the largest of the training ratings. ``dropout`` is the share of the channels
-        that are dropped from the input and between layers.
+        ``rating_scale`` (3,) is the mean, the minimum and the maximum of the training ratings. ``dropout`` is applied
+        to the input and between layers.
         """
         super().__init__()
         self.num_users = len(user_features)
@@ -81,7 +77,7 @@ class GraphSAGEModel(nn.Module):
         self.register_buffer("user_features", user_features)
         self.register_buffer("item_features", item_features)
         self.register_buffer("rating_scale", rating_scale)
-        # D⁻¹A and its transpose share these two; see bipartite_mean.
+        # D⁻¹A and its transpose share crow and col; see bipartite_mean.
         self.register_buffer("crow", graph.crow)
         self.register_buffer("col", graph.col)
         self.register_buffer("value", graph.value)
@@ -90,16 +86,16 @@ class GraphSAGEModel(nn.Module):
         self.bias = nn.Parameter(torch.zeros(nodes))
         self.user_projection = nn.Linear(user_features.shape[1], hidden_dim, bias=False)
         self.item_projection = nn.Linear(item_features.shape[1], hidden_dim, bias=False)
-        shares = [dropout] * (num_layers - 1) + [None]  # the last layer's output is plain
+        shares = [dropout] * (num_layers - 1) + [None]  # neither ReLU nor dropout after the last layer
         self.layers = nn.ModuleList(SAGELayer(hidden_dim, hidden_dim, share) for share in shares)
 
     @property
     def graph(self) -> Csr:
-        """The matrix that the layers aggregate with."""
+        """The aggregation matrix of the layers."""
         return Csr(self.crow, self.col, self.value, self.crow, self.col, self.value_t)
 
     def encode(self) -> Tensor:
-        """Every node's vector z: (num_users + num_items, hidden_dim)."""
+        """The vectors z of all nodes: (num_users + num_items, hidden_dim)."""
         users, items = self.user_projection(self.user_features), self.item_projection(self.item_features)
         x = self.embedding + torch.cat([users, items])
         x = dropout(x, self.dropout) if self.training else x
@@ -121,6 +117,6 @@ class GraphSAGEModel(nn.Module):
         return predicted.clamp(self.rating_scale[1], self.rating_scale[2])
 
     def forward(self, user: Tensor, item: Tensor) -> Tensor:
-        """Predicted ratings (B,); in evaluation mode, limited to the scale of the training ratings."""
+        """Predicted ratings (B,), in evaluation mode limited to the scale of the training ratings."""
         predicted = self.decode(self.encode(), user, item)
         return predicted if self.training else self.clamp(predicted)

@@ -1,8 +1,7 @@
-"""Mean aggregation over a graph as a sparse matrix product, with the transposed matrix for its backward.
+"""Mean aggregation over a graph as a sparse matrix product; backward uses the transposed matrix.
 
-A plain ``SAGEConv(x, edge_index)`` gathers a message for every edge, an (E, H) tensor that is kept for backward. A
-product with the graph's CSR matrix never builds it, which is what makes training here fast and its footprint
-small.
+``SAGEConv(x, edge_index)`` gathers a message for every edge, an (E, H) tensor that is kept for backward. A product
+with the graph's CSR matrix never builds it, which makes training fast and its footprint small.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from torch.nn import functional as F
 class Csr(NamedTuple):
     """A sparse (rows, columns) matrix with E stored entries, and its transpose, both in CSR form."""
 
-    crow: Tensor  # (rows + 1,) int32 or int64: where each row's entries begin
+    crow: Tensor  # (rows + 1,) int32 or int64: the start of each row's entries
     col: Tensor  # (E,) the same integer type
     value: Tensor  # (E,) float
     crow_t: Tensor  # (columns + 1,)
@@ -26,7 +25,7 @@ class Csr(NamedTuple):
     value_t: Tensor  # (E,)
 
 
-# Not by torch.library.custom_op: its kernels load torch.compile's machinery at their first call.
+# torch.library.custom_op is not used, since its kernels load torch.compile's machinery at their first call.
 OP = "tuner::csr_matmul"
 torch.library.define(
     OP, "(Tensor crow, Tensor col, Tensor value, Tensor crow_t, Tensor col_t, Tensor value_t, Tensor x) -> Tensor"
@@ -38,8 +37,8 @@ def csr_matmul(
 ) -> Tensor:
     """A ``Csr`` times x (columns, H): ``y[r] = Σ value[k] · x[col[k]]`` over row r's entries, (rows, H).
 
-    An operator of its own, on plain tensors, so that it can be traced without a device: its backward is the same
-    product with the transposed matrix, and ``x`` is not kept for it.
+    It is a custom operator on plain tensors, so that it can be traced without a device. Its backward is the same
+    product with the transposed matrix and does not keep ``x``.
     """
     result: Tensor = torch.ops.tuner.csr_matmul(crow, col, value, crow_t, col_t, value_t, x.to(value.dtype))
     return result
@@ -48,7 +47,7 @@ def csr_matmul(
 def _product(
     crow: Tensor, col: Tensor, value: Tensor, crow_t: Tensor, col_t: Tensor, value_t: Tensor, x: Tensor
 ) -> Tensor:
-    # The weighted EmbeddingBag is this product, and its CPU kernel is the fastest that torch has for it.
+    # The weighted EmbeddingBag is this product, and its CPU kernel is torch's fastest one.
     return F.embedding_bag(col, x.contiguous(), crow, mode="sum", per_sample_weights=value, include_last_offset=True)
 
 
@@ -73,10 +72,10 @@ torch.library.register_autograd(OP, _backward, setup_context=_setup_context)
 
 
 def bipartite_mean(user: Tensor, item: Tensor, num_users: int, num_items: int) -> Csr:
-    """The matrix that averages over neighbours, D⁻¹A, of the graph with an edge both ways for each pair (M,), (M,).
+    """D⁻¹A, which averages over neighbours, of the graph with edges in both directions for each pair (M,), (M,).
 
-    Its nodes are the users and then the items. It has 2M entries with int32 indices; a node without neighbours has
-    an empty row. A is symmetric, so D⁻¹A and its transpose AD⁻¹ differ in their values only.
+    Its nodes are the users, then the items. It has 2M entries with int32 indices. A node without neighbours has an
+    empty row. A is symmetric, so D⁻¹A and its transpose AD⁻¹ differ only in their values.
     """
     nodes = num_users + num_items
     user, item = user.long(), item.long() + num_users

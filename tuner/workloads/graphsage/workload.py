@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from tuner.workloads.graphsage.sparse import Csr
 
 
-EVALUATION_PAIRS = 2**16  # decoded at a time: two (2**16, hidden_dim) gathers, whatever the split's size
+EVALUATION_PAIRS = 2**16  # pairs that are decoded at a time, with two (2**16, hidden_dim) gathers
 
 
 class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
-    """Learned embeddings and features, mean-aggregator GraphSAGE layers, a product decoder with biases, MSE.
+    """Learned embeddings and features, GraphSAGE layers with mean aggregation, a product decoder with biases, MSE.
 
     Test and validation ratings are never edges of the graph. Predictions are limited to the scale of the training
-    ratings in evaluation, not in training.
+    ratings in evaluation only.
     """
 
     name: ClassVar[str] = "graphsage"
@@ -98,7 +98,7 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
 
         user, item, rating = _tensors(data.train)
         order, size = torch.randperm(len(rating)), int(config["batch_size"])
-        for begin in range(0, len(order), size):  # one by one: estimates look at two of maybe 100,000
+        for begin in range(0, len(order), size):  # lazily, since estimates use two of up to 100,000 batches
             chosen = order[begin : begin + size]
             yield user[chosen], item[chosen], rating[chosen]
 
@@ -123,7 +123,7 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
 
 
 def _unit_columns(features: Tensor) -> Tensor:
-    """Columns scaled to a largest magnitude of 1: flags stay flags, and a year or an age does no harm."""
+    """The columns scaled to a maximum magnitude of 1. Flags are not changed."""
     return features / features.abs().amax(dim=0).clamp(min=1e-12)
 
 
@@ -139,7 +139,7 @@ def _tensors(ratings: Ratings) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _tensor(array: NDArray[np.number]) -> Tensor:
-    """The array as a tensor over the same memory; arrays in Ray's store are read-only, and nothing writes here."""
+    """The array as a tensor over the same memory, which is read-only in Ray's store. Nothing writes to the tensor."""
     import torch
 
     with warnings.catch_warnings():

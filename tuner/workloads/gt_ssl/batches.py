@@ -1,6 +1,6 @@
-"""From shared tree arrays to batches: which trees, which of their paths, and pairs to order.
+"""Makes batches from shared tree arrays: selects trees, their paths, and pairs to order.
 
-All of it is NumPy on the CPU: the structure of trees takes no memory of a GPU but for what a batch needs of it.
+All of this is NumPy on the CPU, so that only a batch's structure takes memory of a GPU.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ Array = NDArray[np.int64] | NDArray[np.float32]
 
 
 class Limits(NamedTuple):
-    """How large a batch may be."""
+    """The limits of a batch."""
 
-    trees: int  # at most
-    paths: int  # at most; of a tree that has more, so many are drawn
-    positives: int  # pairs of a parent and its child for each tree; 0 takes them all
-    negatives: int  # pairs that are not in order for each tree
+    trees: int  # the maximum number of trees
+    paths: int  # the maximum number of paths; they are drawn at random from a tree that has more
+    positives: int  # pairs of a parent and its child for each tree; 0 takes all
+    negatives: int  # unordered pairs for each tree
 
 
 def group_trees(data: TreeData, trees: Sequence[int], limits: Limits) -> Iterator[list[int]]:
-    """The trees of batch after batch, in their order, each as full as the limits allow."""
+    """The trees of each batch, in their order, each batch as full as the limits allow."""
     sizes = np.diff(data.first_path).tolist()
     chosen: list[int] = []
     paths = 0
@@ -46,16 +46,16 @@ def group_trees(data: TreeData, trees: Sequence[int], limits: Limits) -> Iterato
 
 
 def batches(data: TreeData, trees: Sequence[int], limits: Limits, random: Generator) -> Iterator[TreeBatch]:
-    """Batches of the trees in their order, each as full as the limits allow."""
+    """Batches of the trees, grouped by ``group_trees``."""
     for chosen in group_trees(data, trees, limits):
         yield collate(data, chosen, limits, random)
 
 
 def largest(data: TreeData, trees: Index, limits: Limits) -> list[int]:
-    """Trees that take at least as much memory as any batch of these: those with the most paths and chains.
+    """Trees that take at least as much memory as any batch: those with the most paths and chains.
 
-    Where others would have filled the limit on paths better, the smallest that did not fit is added: with it there
-    are more paths than in any batch.
+    Other trees might fill the limit on paths better. So the smallest tree that did not fit is added, which makes more
+    paths than in any batch.
     """
     paths = np.minimum(np.diff(data.first_path)[trees], limits.paths)
     size = paths + _chains(data)[trees]
@@ -76,14 +76,14 @@ def largest(data: TreeData, trees: Index, limits: Limits) -> list[int]:
 
 
 def _chains(data: TreeData) -> Index:
-    """Chains of ancestors in each tree: one for each node, and one more for each below its third."""
+    """The number of ancestor chains in each tree: one for each node, and one more for each deeper than 2."""
     depth = np.expm1(data.features[:, FEATURES.index("branch points above")])
     deep = np.concatenate([[0], np.cumsum(depth > 2.5)])
     return np.diff(data.first) + np.diff(deep[data.first])
 
 
 def collate(data: TreeData, trees: Sequence[int], limits: Limits, random: Generator) -> TreeBatch:
-    """One batch of these trees, at least one; ``random`` draws paths and pairs within the limits."""
+    """A batch of these trees (at least one). ``random`` draws paths and pairs within the limits."""
     parts = []
     nodes = 0
     for tree in trees:
@@ -96,9 +96,9 @@ def collate(data: TreeData, trees: Sequence[int], limits: Limits, random: Genera
 
 
 def negative_pairs(end: NDArray[np.integer], count: int, random: Generator) -> Index:
-    """Pairs of nodes of which the first is no ancestor of the second, drawn with equal chances: (2, count) int64.
+    """Uniformly drawn pairs of nodes whose first is not an ancestor of the second: (2, count) int64.
 
-    In preorder the nodes u to end[u] - 1 are u and its descendants. A tree of one node has no pairs.
+    In preorder the nodes u to end[u] - 1 are u and its descendants. A tree with one node has no pairs.
     """
     nodes = len(end)
     if nodes < 2 or not count:
@@ -111,7 +111,7 @@ def negative_pairs(end: NDArray[np.integer], count: int, random: Generator) -> I
 
 
 def ancestor_chains(parent: NDArray[np.integer]) -> Index:
-    """Paths node → parent → grandparent → great-grandparent where there are all, and (v, v, v, v) for each node.
+    """Paths node → parent → grandparent → great-grandparent where all exist, and (v, v, v, v) for each node.
 
     ``parent`` is -1 for the root; the result is (4, C) int64.
     """
@@ -150,7 +150,7 @@ def _one(data: TreeData, tree: int, limits: Limits, trees: int, random: Generato
 
 
 def _paths(data: TreeData, tree: int, most: int, random: Generator) -> tuple[Index, float]:
-    """A tree's paths, and by how much each counts: of too many, some are drawn in the place of all."""
+    """A tree's paths and their weight. If there are too many, some are drawn at random and weighted for all."""
     path = data.path[:, int(data.first_path[tree]) : int(data.first_path[tree + 1])].astype(np.int64)
     count = path.shape[1]
     if count <= most:

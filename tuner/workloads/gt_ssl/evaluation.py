@@ -1,6 +1,6 @@
-"""Figures of a pretrained encoder: its losses on held-out trees, and a linear probe of its embeddings.
+"""The metrics of a pretrained encoder: its losses on held-out trees, and a linear probe of its embeddings.
 
-The probe tells what frozen embeddings are worth: the cross-validated accuracy of a linear classifier on them.
+The probe is the cross-validated accuracy of a linear classifier on frozen embeddings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tuner.workloads.gt_ssl.model import Encoder, GtSsl, TreeBatch
 
 Labels = NDArray[np.integer]
 FOLDS = 10
-STRENGTHS = tuple(10.0 ** (power / 2) for power in range(-4, 9))  # of the penalty
+STRENGTHS = tuple(10.0 ** (power / 2) for power in range(-4, 9))  # candidates of the penalty
 Readout = Literal["moments", "sum"]
 READOUTS: dict[Readout, Callable[[Tensor], Tensor]] = {
     "moments": lambda h: torch.cat([h.mean(0), h.std(0, correction=0)]),
@@ -30,7 +30,7 @@ READOUTS: dict[Readout, Callable[[Tensor], Tensor]] = {
 
 
 def losses(model: GtSsl, data: TreeData, trees: Sequence[int], batch_trees: int, negatives: int) -> dict[str, float]:
-    """Mean losses over some trees, with all their paths and the same pairs every time."""
+    """The mean losses over some trees, with all their paths and the same pairs in every call."""
     growth, order = (torch.zeros((), device=_device(model)) for _ in range(2))
     for batch in _all_paths(model, data, trees, batch_trees, negatives):
         parts = model(batch)
@@ -41,10 +41,10 @@ def losses(model: GtSsl, data: TreeData, trees: Sequence[int], batch_trees: int,
 
 
 def embed(encoder: Encoder, data: TreeData, batch_trees: int, readout: Readout = "moments") -> Tensor:
-    """Every tree's embedding, on the CPU, from so many trees at a time.
+    """The embeddings of all trees, on the CPU, computed for ``batch_trees`` trees at a time.
 
-    The readout is "moments", mean and standard deviation over a tree's nodes, (T, 2H); or "sum", SGMP's own, (T, H),
-    which tells of a tree's size before anything else.
+    The readout is "moments", mean and standard deviation over a tree's nodes, (T, 2H), or SGMP's "sum", (T, H), which
+    mainly reflects a tree's size.
     """
     rows: list[Tensor] = []
     for batch in _all_paths(encoder, data, range(len(data)), batch_trees, 0):
@@ -55,7 +55,7 @@ def embed(encoder: Encoder, data: TreeData, batch_trees: int, readout: Readout =
 
 
 def probe(encoder: Encoder, data: TreeData, batch_trees: int) -> dict[str, float]:
-    """``probe_accuracy`` of a linear classifier of the trees' labels; empty where there is nothing to classify."""
+    """``probe_accuracy`` of a linear classifier of the trees' labels; empty if there is nothing to classify."""
     accuracy = probe_accuracy(embed(encoder, data, batch_trees), data.label)
     return {} if accuracy is None else {"probe_accuracy": float(accuracy)}
 
@@ -73,15 +73,11 @@ def _device(module: torch.nn.Module) -> torch.device:
 
 
 def probe_accuracy(embeddings: Tensor, labels: Labels, seed: int = 0) -> Tensor | None:
-    """Accuracy of ridge classification (least squares on ±1 targets, one for each class), 10-fold cross-validated.
+    """The accuracy of ridge classification (least squares on ±1 targets of each class), 10-fold cross-validated.
 
-    Features are scaled to variance 1 and the penalty is chosen by leave-one-out error, both on a fold's training part
-    alone.
-
-    Embeddings are (T, H), labels (T,) integers. The folds are stratified.
-
-    Returns:
-        The share of right predictions, from 0 to 1; None if fewer than two classes have two samples.
+    Embeddings are (T, H), labels (T,) integers. The folds are stratified. On a fold's training part, features are
+    scaled to variance 1 and the penalty is chosen by leave-one-out error. The result is a scalar from 0 to 1; None if
+    fewer than two classes have two samples.
     """
     counts = np.bincount(labels)
     if np.sum(counts >= 2) < 2:
@@ -99,9 +95,9 @@ def probe_accuracy(embeddings: Tensor, labels: Labels, seed: int = 0) -> Tensor 
 
 
 def ridge(x: Tensor, targets: Tensor, held: Tensor) -> Tensor:
-    """Ridge regression with the penalty of the least leave-one-out error, by one singular value decomposition.
+    """Ridge regression with the penalty of the lowest leave-one-out error, by one singular value decomposition.
 
-    It is fitted to x (n, H) and targets (n, C), and predicts (m, C) for ``held`` (m, H).
+    It is fitted to x (n, H) and targets (n, C) and predicts (m, C) for ``held`` (m, H).
     """
     mean, scale = x.mean(0), x.std(0)
     scale = torch.where(scale < 1e-9, 1.0, scale)
@@ -119,10 +115,7 @@ def ridge(x: Tensor, targets: Tensor, held: Tensor) -> Tensor:
 
 
 def _folds(labels: Labels, count: int, seed: int) -> NDArray[np.int64]:
-    """A fold for each sample: those of a class are dealt out in random order, one class after the other.
-
-    Which class comes first is random too, and not by their numbers.
-    """
+    """A fold for each sample. The classes, in random order, are distributed over the folds one after another."""
     shuffled = np.random.default_rng(seed).permutation(len(labels))
     _, first, number = np.unique(labels[shuffled], return_index=True, return_inverse=True)
     fold = np.empty(len(labels), dtype=np.int64)

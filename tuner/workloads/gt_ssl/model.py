@@ -15,33 +15,33 @@ from torch import Tensor, nn
 
 from tuner.workloads.gt_ssl.sizes import EVALUATION_PATHS
 
-NEARLY_PI = math.pi - 1e-3  # the dihedral of a flat path is π or -π by rounding alone: both are taken as π
-NEARLY_STRAIGHT = 1e-3  # sine of an angle below which rounding alone decides in what plane its sides are
+NEARLY_PI = math.pi - 1e-3  # rounding makes the dihedral of a flat path π or -π; both become π
+NEARLY_STRAIGHT = 1e-3  # the sine of an angle below which rounding decides the plane of its sides
 
 
 class TreeBatch(NamedTuple):
-    """B trees with N nodes and P paths in all; nodes are counted over the batch."""
+    """B trees with N nodes and P paths in total; nodes are numbered over the batch."""
 
     graph: Tensor  # (B,) ones: one for each tree
     features: Tensor  # (N, F)
     position: Tensor  # (N, 3)
     path: Tensor  # (4, P) int64: i, j, k, p
-    weight: Tensor  # (N, 1): by how much the messages count; above 1 where not all of a tree's paths were drawn
+    weight: Tensor  # (N, 1): the weight of the messages; above 1 if only some of a tree's paths were drawn
     chain: Tensor  # (4, C) int64: node, parent, grandparent, great-grandparent; and (v, v, v, v) for each node
     edge: Tensor  # (2, E) int64: parent and child
     growth_weight: Tensor  # (N,): 1 / (B · nodes with children in the tree); 0 for leaves
     positive: Tensor  # (2, M) int64: pairs of a parent and its child
     positive_weight: Tensor  # (M,): 1 / (B · pairs of the tree)
-    negative: Tensor  # (2, K) int64: pairs of which the first is no ancestor of the second
+    negative: Tensor  # (2, K) int64: pairs whose first node is not an ancestor of the second
     negative_weight: Tensor  # (K,): 1 / (B · pairs of the tree)
 
 
 class Geometry(NamedTuple):
     """Radial basis functions of each path's geometry; invariant to rotation and translation."""
 
-    first: Tensor  # (P, R): of d_ij
-    second: Tensor  # (P, R + A): of d_jk and θ1
-    third: Tensor  # (P, R + A + D): of d_jp, θ2 and φ
+    first: Tensor  # (P, R): d_ij
+    second: Tensor  # (P, R + A): d_jk and θ1
+    third: Tensor  # (P, R + A + D): d_jp, θ2 and φ
 
 
 class RadialBasis(nn.Module):
@@ -67,9 +67,9 @@ def angle(a: Tensor, b: Tensor) -> Tensor:
 
 
 def dihedral(u: Tensor, v: Tensor, w: Tensor) -> Tensor:
-    """The signed angle in (-π, π] between the planes of u, v and of u, w, (P, 3) each; a mirror turns its sign.
+    """The signed angle in (-π, π] between the planes of u, v and of u, w, (P, 3) each. A reflection flips its sign.
 
-    It is 0 where u and v, or u and w, are in a line: there is no plane.
+    It is 0 where u and v, or u and w, are collinear, so that there is no plane.
     """
     a, b = torch.linalg.cross(u, v), torch.linalg.cross(u, w)
     size = angle(a, b)
@@ -160,7 +160,7 @@ class GtSsl(nn.Module):
     """The encoder with the two pretraining tasks."""
 
     def __init__(self, encoder: Encoder, *, hidden_channels: int, lambda_order: float, delta: float) -> None:
-        """``lambda_order`` weighs the hierarchical order, ``delta`` is the margin of pairs that are not in order."""
+        """``lambda_order`` is the weight of the order loss, ``delta`` the margin of unordered pairs."""
         super().__init__()
         self.encoder = encoder
         self.growth = _mlp(hidden_channels, hidden_channels, len(encoder.geometry.distance.centers))
@@ -168,7 +168,7 @@ class GtSsl(nn.Module):
         self.delta = delta
 
     def forward(self, batch: TreeBatch) -> tuple[Tensor, Tensor]:
-        """The growth and the order loss of a batch, scalars; means over its trees."""
+        """The growth and the order loss of a batch: scalars, means over its trees."""
         h = self.encoder(batch.features, batch.position, batch.path, batch.weight)
         return self.growth_loss(batch), self.order_loss(batch, h)
 
@@ -179,8 +179,7 @@ class GtSsl(nn.Module):
     def growth_prediction(self, batch: TreeBatch) -> Tensor:
         """Predicted distributions of the distances to a node's children: (N, R), each summing to 1.
 
-        Of the tree a node is shown only itself and its ancestors: with its children in sight there would be nothing
-        to predict.
+        The encoder sees only a node and its ancestors, since the children are to be predicted.
         """
         ones = torch.ones_like(batch.weight)
         h = self.encoder(batch.features, batch.position, batch.chain, ones)
@@ -190,14 +189,14 @@ class GtSsl(nn.Module):
     def growth_loss(self, batch: TreeBatch) -> Tensor:
         """The earth mover's distance Δ · ‖cumsum(p̂) - cumsum(p)‖₁ between predicted and true distances of children.
 
-        With the distance Δ of two centres it is in mean edges, and the same however many centres there are.
+        Δ, the distance of two centres, makes the unit mean edges, independent of the number of centres.
         """
         basis = self.encoder.geometry.distance
         difference = self.growth_prediction(batch) - growth_target(basis, batch)
         return basis.spacing * (difference.cumsum(1).abs().sum(1) * batch.growth_weight).sum()
 
     def order_loss(self, batch: TreeBatch, h: Tensor) -> Tensor:
-        """E = ‖max(0, h_child - h_parent)‖² of true pairs, and max(0, δ - E) of pairs that are not in order."""
+        """E = ‖max(0, h_child - h_parent)‖² of ordered pairs, and max(0, δ - E) of unordered pairs."""
         true = violation(h, batch.positive)
         other = (self.delta - violation(h, batch.negative)).relu()
         return (true * batch.positive_weight).sum() + (other * batch.negative_weight).sum()
@@ -211,9 +210,9 @@ def violation(h: Tensor, pairs: Tensor) -> Tensor:
 
 @torch.no_grad()
 def growth_target(basis: RadialBasis, batch: TreeBatch) -> Tensor:
-    """For each node Σ rbf(distance to the child) over its children, made to sum to 1; (N, R), 0 for leaves.
+    """For each node Σ rbf(distance to the child) over its children, normalized to sum 1; (N, R), 0 for leaves.
 
-    Distances beyond the last centre count as at it: no basis function would tell of them.
+    Distances beyond the last centre are limited to it, since no basis function covers them.
     """
     parent, child = batch.edge
     length = (batch.position.index_select(0, child) - batch.position.index_select(0, parent)).norm(dim=1)
@@ -224,7 +223,7 @@ def growth_target(basis: RadialBasis, batch: TreeBatch) -> Tensor:
 
 
 def _parts(paths: int) -> list[slice]:
-    """All paths at once where their messages are kept for backward, else so many at a time."""
+    """All paths at once if their messages are kept for backward, otherwise ``EVALUATION_PATHS`` at a time."""
     size = paths if torch.is_grad_enabled() else EVALUATION_PATHS
     return [slice(begin, begin + size) for begin in range(0, paths, max(1, size))]
 

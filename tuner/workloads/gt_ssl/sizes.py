@@ -1,5 +1,5 @@
-"""Sizes of GT-SSL's evaluation, known without torch."""
+"""Sizes of GT-SSL's evaluation, importable without torch."""
 
-EVALUATION_TREES = 8  # in a batch
-EVALUATION_PATHS = 4096  # whose messages are computed at a time: about as many as in a training batch, or fewer
+EVALUATION_TREES = 8  # the number of trees in a batch
+EVALUATION_PATHS = 4096  # the number of paths whose messages are computed at a time
 EVALUATION_NEGATIVES = 64

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class GTSSL(Workload["TreeData", "GtSsl"]):
-    """An SGMP encoder, pretrained to predict how subtrees grow and who descends from whom.
+    """An SGMP encoder that is pretrained by subtree growth and hierarchical order.
 
-    Trees are compared by nothing but these two losses; their labels are used once, at the end, by a linear probe of
-    the frozen embeddings that decides nothing.
+    Configurations are compared by these two losses only. Labels are used once at the end, by a linear probe of the
+    frozen embeddings that decides nothing.
     """
 
     name: ClassVar[str] = "gt-ssl"
@@ -32,7 +32,7 @@ class GTSSL(Workload["TreeData", "GtSsl"]):
     memory_limited_by: ClassVar[str | None] = "max_paths_per_batch"
     batches_vary: ClassVar[bool] = True
     skips_bad_files: ClassVar[bool] = True
-    divergence_factor: ClassVar[float] = 1e3  # an order loss was seen to go from 5.4 to 151,633 in an epoch
+    divergence_factor: ClassVar[float] = 1e3  # an order loss rose from 5.4 to 151,633 in one epoch
     hyperparameters: ClassVar[Mapping[str, AnyHyperparameter]] = {
         "hidden_channels": Hyperparameter(64, 2, 4096, "channels of embeddings and messages"),
         "num_interactions": Hyperparameter(3, 1, 16, "layers of the encoder"),
@@ -78,21 +78,21 @@ class GTSSL(Workload["TreeData", "GtSsl"]):
         return _model(config, data.features.shape[1])
 
     def restore_model(self, config: Config, weights: Mapping[str, Tensor]) -> GtSsl:
-        """The model that some weights were saved of; its ``encoder`` is what was pretrained."""
+        """The model with these weights; its ``encoder`` is the pretrained part."""
         model = _model(config, weights["encoder.input.0.weight"].shape[1])
         model.load_state_dict(dict(weights))
         return model
 
     def checkpointed(self, model: GtSsl) -> Iterable[nn.Module]:
-        """The encoder's layers. The paths' geometry has no gradients and is kept: every layer needs it."""
+        """The encoder's layers. The paths' geometry is kept, since every layer needs it."""
         return model.encoder.interactions
 
     def batches(self, config: Config, data: TreeData) -> Iterator[Batch]:
-        """``TreeBatch`` after ``TreeBatch``, of the training trees in a new random order."""
+        """A ``TreeBatch`` at a time of the training trees, in a new random order."""
         return (batch for (batch,) in self.training_steps({**config, ACCUMULATION: 1}, data))
 
     def training_steps(self, config: Config, data: TreeData) -> Iterator[list[Batch]]:
-        """The same, with each batch's trees in micro-batches: the limit on paths is the whole batch's."""
+        """Batches whose trees are divided into micro-batches. The limit on paths holds for the whole batch."""
         import numpy as np
         import torch
 
@@ -112,7 +112,7 @@ class GTSSL(Workload["TreeData", "GtSsl"]):
         return data.take(np.argsort(-sizes, kind="stable")[:EVALUATION_TREES])
 
     def largest_batch(self, config: Config, data: TreeData) -> Batch:
-        """The trees with the most paths, as many as a batch can have."""
+        """A batch of the trees with the most paths."""
         import numpy as np
 
         from tuner.workloads.gt_ssl.batches import collate, largest
@@ -127,14 +127,14 @@ class GTSSL(Workload["TreeData", "GtSsl"]):
         return model.total(*model(TreeBatch(*batch)))
 
     def evaluate(self, model: GtSsl, data: TreeData, split: Split) -> dict[str, float]:
-        """``loss``, ``growth_loss`` and ``order_loss`` of a split; with the test's, ``probe_accuracy``.
+        """``loss``, ``growth_loss`` and ``order_loss`` of a split; for the test split also ``probe_accuracy``.
 
-        The probe is of all trees, cross-validated. It is missing where fewer than two labels have two trees.
+        The probe is cross-validated on all trees. It is missing if fewer than two labels have two trees.
         """
         from tuner.workloads.gt_ssl.evaluation import losses, probe
 
-        found = losses(model, data, getattr(data, split).tolist(), EVALUATION_TREES, EVALUATION_NEGATIVES)
-        return {**found, **probe(model.encoder, data, EVALUATION_TREES)} if split == "test" else found
+        metrics = losses(model, data, getattr(data, split).tolist(), EVALUATION_TREES, EVALUATION_NEGATIVES)
+        return {**metrics, **probe(model.encoder, data, EVALUATION_TREES)} if split == "test" else metrics
 
 
 def _model(config: Config, num_features: int) -> GtSsl:

@@ -1,8 +1,8 @@
-"""Graph attention (GAT, Veličković et al. 2018) with an edge feature; it keeps nothing of the size edges × channels.
+"""Graph attention (GAT, Veličković et al. 2018) with an edge feature, without tensors of size edges × channels.
 
-PyG's ``GATConv`` keeps two tensors of that size for backward: the gathered messages and the projected edge features.
-With twice as many edges as nodes they are most of what a step takes. Here backward gathers messages again, some edges
-at a time, and the projection of a single edge feature is folded into one number for each head.
+PyG's ``GATConv`` keeps two such tensors for backward: the gathered messages and the projected edge features. With
+twice as many edges as nodes they are most of a step's memory. Here backward gathers messages again, in parts of the
+edges, and the projection of the single edge feature is one number for each head.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from torch.nn import functional as F
 
 from tuner.workloads.kd_gat.sizes import PART
 
-SLOPE = 0.2  # of the scores' leaky ReLU, as in the paper
+SLOPE = 0.2  # the negative slope of the scores' leaky ReLU, as in the paper
 
 
 class GraphAttention(nn.Module):
-    """Heads that each average ``W x`` over a node's predecessors and itself; their results stand side by side.
+    """Each head averages ``W x`` over a node's predecessors and itself; the heads' results are concatenated.
 
-    The same as ``GATConv(in, out, heads, edge_dim=1)`` on edges to which each node's loop, with feature 0, is added.
+    It equals ``GATConv(in, out, heads, edge_dim=1)`` on the edges plus a loop with feature 0 for each node.
     """
 
     def __init__(self, in_channels: int, out_channels: int, heads: int) -> None:
-        """New weights, Glorot's as in the paper; ``out_channels`` are those of each head."""
+        """Glorot's initialization as in the paper. Each head has ``out_channels``."""
         super().__init__()
         self.heads = heads
         self.linear = nn.Linear(in_channels, heads * out_channels, bias=False)
@@ -47,7 +47,7 @@ class GraphAttention(nn.Module):
         return out.flatten(1) + self.bias.to(out.dtype)
 
     def _scores(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Of each node as a source and as a target, (N, heads) each: ``a · W x`` as ``(a W) x``."""
+        """The scores of each node as a source and as a target, (N, heads) each: ``a · W x`` as ``(a W) x``."""
         weight = self.linear.weight.view(self.heads, -1, self.linear.in_features)
         rows = torch.einsum("shc,hci->shi", torch.stack([self.source, self.target]), weight)
         both = F.linear(x, rows.flatten(0, 1)).float()
@@ -55,7 +55,7 @@ class GraphAttention(nn.Module):
 
 
 def _softmax(own: Tensor, score: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Over each node's own score (N, heads) and those of the edges to it (E, heads)."""
+    """The softmax over each node's own score (N, heads) and the scores of the edges to it (E, heads)."""
     index = target[:, None].expand_as(score)
     top = own.detach().scatter_reduce(0, index, score.detach(), "amax")
     own, score = (own - top).exp(), (score - top.index_select(0, target)).exp()
@@ -80,7 +80,7 @@ class _Aggregate(Function):
         x, own, weight, edge = tuple(ctx.saved_tensors)
         grad = grads[0]
         to_own, to_weight = (grad * x).sum(-1, dtype=own.dtype), torch.empty_like(weight)
-        to_x = own[..., None] * grad  # only now, when the product above is gone
+        to_x = own[..., None] * grad  # after the product above has been freed
         for part in _parts(edge):
             source, target = edge[:, part]
             arrived = grad.index_select(0, target)

@@ -1,4 +1,4 @@
-"""Graphs of CAN traffic as the models take them."""
+"""Batches of graphs of CAN traffic."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from tuner.workloads.kd_gat.sizes import CHUNK
 
 
 class CanBatch(NamedTuple):
-    """B graphs with N nodes and E edges in all; nodes are counted over the batch."""
+    """B graphs with N nodes and E edges in total; nodes are numbered over the batch."""
 
-    graph: Tensor  # (B,) int64: index of each graph in the data set
-    label: Tensor  # (B,) int64: 1 with an injected frame, else 0
-    node_graph: Tensor  # (N,) int64: which graph of the batch a node is in
-    ids: Tensor  # (N,) int64: the vocabulary's index of a node's CAN ID; 0 for an ID that is not in it
+    graph: Tensor  # (B,) int64: the index of each graph in the data set
+    label: Tensor  # (B,) int64: 1 with an injected frame, otherwise 0
+    node_graph: Tensor  # (N,) int64: each node's graph in the batch
+    ids: Tensor  # (N,) int64: the vocabulary's index of each node's CAN ID; 0 for an unknown ID
     features: Tensor  # (N, 10) in [0, 1]: 8 byte means, scaled count, last position
-    edge: Tensor  # (2, E) int64: from node, to node; no pair twice; a node leads to itself only if that was seen
-    edge_count: Tensor  # (E, 1): how often the one was followed by the other
+    edge: Tensor  # (2, E) int64: source and target node; each pair once; loops only where an ID follows itself
+    edge_count: Tensor  # (E, 1): how often the target followed the source
 
 
 def collate(data: CanData, graphs: Index) -> CanBatch:
-    """One batch of these graphs, at least one, on the CPU, in their order."""
+    """A batch of these graphs (at least one) in their order, on the CPU."""
     nodes, edges = spans(data.first, graphs), spans(data.first_edge, graphs)
     size, degree = (first[graphs + 1] - first[graphs] for first in (data.first, data.first_edge))
-    begin = np.repeat(np.cumsum(size) - size, degree)  # where the nodes of each edge's graph begin in the batch
+    begin = np.repeat(np.cumsum(size) - size, degree)  # for each edge, the first node of its graph in the batch
     return CanBatch(
         graph=torch.from_numpy(graphs.astype(np.int64)),
         label=torch.from_numpy(data.label[graphs].astype(np.int64)),
@@ -45,16 +45,16 @@ def collate(data: CanData, graphs: Index) -> CanBatch:
 
 
 def chunks(data: CanData, graphs: Index, device: torch.device | str, size: int = CHUNK) -> Iterator[CanBatch]:
-    """The graphs in their order, so many at a time, on the device."""
+    """Batches of ``size`` graphs in their order, on the device."""
     for begin in range(0, len(graphs), size):
         batch = collate(data, graphs[begin : begin + size])
         yield CanBatch(*(part.to(device) for part in batch))
 
 
 def parts(batch: CanBatch, count: int) -> Iterator[CanBatch]:
-    """A batch in ``count`` smaller ones or fewer, of about as many graphs each, on its device.
+    """Splits a batch into at most ``count`` batches with about the same number of graphs.
 
-    Nodes and edges must be in the order of their graphs, as ``collate`` has them.
+    Nodes and edges must be in the order of their graphs, as ``collate`` returns them.
     """
     size = -(-len(batch.graph) // count)
     graphs = [*range(0, len(batch.graph), size), len(batch.graph)]

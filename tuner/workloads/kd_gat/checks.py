@@ -1,4 +1,4 @@
-"""Whether data and teachers go with the configurations of KD-GAT."""
+"""Checks whether data and teachers fit the configurations of KD-GAT."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tuner.workloads.kd_gat.sizes import SHARED
 
 
 def check(configurations: Sequence[Configuration], data: CanData) -> None:
-    """Raises ``InputError`` if configurations do not go with these data, or with the teachers that they name.
+    """Raises ``InputError`` if the configurations do not fit the data or their teachers.
 
-    There may be several stages in one study, an attack that is not there, a part of the data without attacks or
-    without normal graphs, or a teacher that does not fit.
+    Reasons are several stages in one study, a missing attack, a split without attacks or without normal graphs, and a
+    teacher that does not fit.
     """
     if len(stages := {str(each.values["stage"]) for each in configurations}) > 1:
         raise InputError(
@@ -58,7 +58,7 @@ def _check_labels(data: CanData, stage: str, held_out: str) -> None:
 
 
 def _check_teacher(key: str, config: Config, stage: str, data: CanData) -> None:
-    """Loads it once: files are read before anything is planned."""
+    """Loads the teacher once, so that faults of its file are found before anything is planned."""
     path, here = Path(str(config[key])), Path.cwd()
     shown = f"{key} {path.relative_to(here) if path.is_relative_to(here) else path}"
     try:

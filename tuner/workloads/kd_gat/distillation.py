@@ -1,7 +1,7 @@
-"""The losses of KD-GAT: of a VGAE, of a GAT, of students that are taught, and how difficult a graph is.
+"""The losses of KD-GAT for a VGAE, a GAT and their students, and the difficulty of a graph.
 
-A teacher is known by its outputs alone: whether it runs or its outputs were kept is the same to a student.
-Every loss is a mean over graphs in which each graph counts the same, so micro-batches add up to their batch.
+Students use only a teacher's outputs, which may be computed or cached. Every loss is a mean over graphs with equal
+weights, so the weighted losses of micro-batches add up to that of their batch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TEMPERATURE = 4.0
 
 
 def vgae_loss(output: VgaeOutput, batch: CanBatch) -> Tensor:
-    """MSE + 0.1 · CE(id) + 0.05 · BCE(neighbours) + 0.01 · KL, a scalar; without IDs the middle two drop out."""
+    """MSE + 0.1 · CE(id) + 0.05 · BCE(neighbours) + 0.01 · KL, a scalar; without IDs only MSE and KL."""
     node = _reconstruction(output, batch) + KL_WEIGHT * _divergence(output)
     if output.neighbours is not None:
         target = neighbour_ids(output.neighbours, batch)
@@ -43,7 +43,7 @@ def distilled_vgae_loss(
 ) -> Tensor:
     """A student's loss: w · [½ MSE(P z, z_t) + ½ MSE(x̂, x̂_t)] + (1 - w) · ``vgae_loss``, a scalar.
 
-    z_t are the teacher's means, x̂_t is its reconstruction. P is a linear layer that is trained with the student.
+    z_t are the teacher's means and x̂_t its reconstruction. P is a linear layer that is trained with the student.
     """
     latent = (projection(output.z) - teacher_z).float().square().mean(1)
     reconstructed = (output.features - teacher_features).float().square().mean(1)
@@ -66,17 +66,17 @@ def distilled_gat_loss(
 ) -> Tensor:
     """A student's loss: w · T² · KL(softmax(t / T) ‖ softmax(s / T)) + (1 - w) · CE, a scalar.
 
-    The softmax is over classes, the mean over graphs; T is the temperature, which is above 0.
+    The softmax is over classes, the mean over graphs. T is the temperature, above 0.
     """
-    said = F.log_softmax(logits / temperature, dim=1)
-    taught = F.softmax(teacher_logits.float() / temperature, dim=1)
-    divergence = F.kl_div(said, taught, reduction="batchmean")
+    log_probability = F.log_softmax(logits / temperature, dim=1)
+    target = F.softmax(teacher_logits.float() / temperature, dim=1)
+    divergence = F.kl_div(log_probability, target, reduction="batchmean")
     return weight * temperature**2 * divergence + (1 - weight) * gat_loss(logits, batch)
 
 
 @torch.no_grad()
 def difficulty(model: VGAE, batch: CanBatch) -> Tensor:
-    """MSE + 0.1 · CE(id) of each graph, (B,), with z at its mean; the model's mode is as before after it."""
+    """MSE + 0.1 · CE(id) of each graph, (B,), with z at its mean; the model's mode is restored afterwards."""
     training = model.training
     try:
         return graph_mean(_reconstruction(model.eval()(batch), batch), batch)
@@ -85,19 +85,19 @@ def difficulty(model: VGAE, batch: CanBatch) -> Tensor:
 
 
 def score(model: VGAE, batches: Iterable[CanBatch]) -> Tensor:
-    """The difficulty of all graphs in their order, on the CPU; batches are drawn one by one."""
+    """The difficulty of all graphs in their order, on the CPU."""
     device = next(model.parameters()).device
     chunks = (CanBatch(*(part.to(device) for part in batch)) for batch in batches)
     return torch.cat([torch.empty(0), *(difficulty(model, chunk).cpu() for chunk in chunks)])
 
 
 def neighbour_ids(logits: Tensor, batch: CanBatch) -> Tensor:
-    """(N, V): 1 where a node right before or after this one has this ID, else 0; like the logits."""
+    """(N, V): 1 where a predecessor or successor of the node has this ID, otherwise 0; like the logits."""
     source, target = batch.edge
-    found = torch.zeros_like(logits)
-    found[target, batch.ids[source]] = 1.0
-    found[source, batch.ids[target]] = 1.0
-    return found
+    neighbours = torch.zeros_like(logits)
+    neighbours[target, batch.ids[source]] = 1.0
+    neighbours[source, batch.ids[target]] = 1.0
+    return neighbours
 
 
 def _reconstruction(output: VgaeOutput, batch: CanBatch) -> Tensor:
@@ -109,8 +109,9 @@ def _reconstruction(output: VgaeOutput, batch: CanBatch) -> Tensor:
 
 
 def _divergence(output: VgaeOutput) -> Tensor:
-    """(N,): KL(N(μ, σ²) ‖ N(0, 1)), the mean over the latent channels, as the other terms are means over theirs.
+    """(N,): KL(N(μ, σ²) ‖ N(0, 1)), the mean over the latent channels.
 
-    Their sum outweighs an MSE that is a mean: without IDs the latent variables then say nothing (docs/kd_gat.md).
+    The sum over the channels would outweigh the MSE, which is a mean: without IDs the latent variables would then
+    carry no information (docs/kd_gat.md).
     """
     return 0.5 * (output.mean.square() + output.log_variance.exp() - output.log_variance - 1).mean(1)

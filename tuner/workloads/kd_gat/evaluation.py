@@ -1,4 +1,4 @@
-"""How good a VGAE or a GAT of KD-GAT is, on some graphs, a chunk of them at a time."""
+"""The metrics of KD-GAT's VGAE and GAT."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tuner.workloads.kd_gat.networks import GAT, VGAE
 
 
 def evaluate(model: Distilled, data: CanData, split: Split) -> dict[str, float]:
-    """The metrics of a split, by names without its prefix; the model is in evaluation mode."""
+    """The metrics of a split by name without its prefix. The model must be in evaluation mode."""
     graphs = graphs_of(data, split, stage=model.stage, held_out=model.held_out)
     if isinstance(model.student, GAT):
         logits = torch.cat([model.student(batch) for batch in chunks(data, graphs, model.device)])
@@ -27,14 +27,14 @@ def evaluate(model: Distilled, data: CanData, split: Split) -> dict[str, float]:
     total = torch.zeros((), device=model.device)
     for batch in chunks(data, graphs, model.device):
         total += vgae_loss(model.student(batch), batch) * len(batch.graph)
-    found = {"loss": float(total / len(graphs))}
-    return {**found, **_detection(model, model.student, data)} if split == "test" else found
+    loss = {"loss": float(total / len(graphs))}
+    return {**loss, **_detection(model, model.student, data)} if split == "test" else loss
 
 
 def attack_metrics(predicted: Tensor, label: Tensor) -> dict[str, float]:
-    """How well attacks are told: F1, precision and recall of that class, 0 where none is found, and accuracy.
+    """F1, precision and recall of the class of attacks (0 if none is found), and the accuracy.
 
-    Both arguments are (G,) int64: 1 where the model says that it is an attack, and where it is one.
+    Both arguments are (G,) int64, 1 for an attack.
     """
     true, positive = (predicted & label).sum(), predicted.sum()
     wrong = positive - true + (label.sum() - true)
@@ -47,9 +47,9 @@ def attack_metrics(predicted: Tensor, label: Tensor) -> dict[str, float]:
 
 
 def largest_errors(model: VGAE, batch: CanBatch) -> Tensor:
-    """The largest error among a graph's nodes, (B, 10) of each feature, squared; with IDs (B, 11), the last CE(id).
+    """The largest squared error of each feature among a graph's nodes, (B, 10); with IDs (B, 11), the last CE(id).
 
-    Not their mean: one node that floods the bus is one of thirty, and a feature of small errors is lost among others.
+    Means would hide a single node that floods the bus, and a feature with small errors.
     """
     output = model(batch)
     error = (output.features - batch.features).square()
@@ -61,11 +61,11 @@ def largest_errors(model: VGAE, batch: CanBatch) -> Tensor:
 
 
 def _detection(model: Distilled, autoencoder: VGAE, data: CanData) -> dict[str, float]:
-    """How well a VGAE tells the test's attacks, of which it has seen none; nothing where there are none.
+    """How well a VGAE, trained without attacks, detects those of the test split; empty if it has none.
 
-    A graph's score is the largest error of a feature, by the largest that the normal graphs for training show. Those
-    for validation, which come later, show how far what is normal drifts; the test's, later still, may drift as far
-    again before they count as attacks.
+    A graph's score is its largest error of a feature divided by the largest one of the normal training graphs. The
+    validation graphs, which are later, show how far normal traffic drifts. The test graphs are later still, so they
+    may drift as far again before they count as attacks.
     """
     graphs = tested(data, stage="classifier", held_out=model.held_out)
     label = _labels(data, graphs)
@@ -91,7 +91,7 @@ def _labels(data: CanData, graphs: Index) -> Tensor:
 def auroc(score: NDArray[np.floating], label: NDArray[np.integer]) -> float:
     """The share of pairs of an attack and a normal graph in which the attack has the higher score; ties count half.
 
-    Labels are 1 for an attack; there is one of each.
+    Labels are 1 for an attack. Both classes must be present.
     """
     values, place = np.unique(score, return_inverse=True)
     normal, attack = (np.bincount(place[label == each], minlength=len(values)) for each in (0, 1))

@@ -1,4 +1,4 @@
-"""Which graphs a configuration of KD-GAT trains on, chooses by and is tested on."""
+"""Selects the training, validation and test graphs of a configuration of KD-GAT."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ FIRST_RATIO, LAST_RATIO = 1.0, 10.0
 
 
 def usable(data: CanData, graphs: Index, *, stage: str, held_out: str = "") -> Index:
-    """Those of some graphs that are for training or validation, in their order.
+    """The given graphs that can be used for training or validation, in their order.
 
-    An autoencoder uses normal graphs only, and no model uses the kind of attack that is ``held_out``.
+    An autoencoder uses only normal graphs. No model uses the kind of attack that is ``held_out``.
     """
     keep = data.label[graphs] == 0 if stage == "autoencoder" else np.ones(len(graphs), bool)
     if held_out:
@@ -32,7 +32,7 @@ def graphs_of(data: CanData, split: str, *, stage: str, held_out: str = "") -> I
 
 
 def tested(data: CanData, *, stage: str, held_out: str = "") -> Index:
-    """The test's graphs: normal ones, and for a classifier attacks; only the kind that was held out, if one was."""
+    """The test graphs: normal ones, and for a classifier all attacks, or only the kind that was held out."""
     if not held_out or stage == "autoencoder":
         return usable(data, data.test, stage=stage)
     kind = data.attack[data.test]
@@ -41,11 +41,11 @@ def tested(data: CanData, *, stage: str, held_out: str = "") -> Index:
 
 
 def select(graphs: Index, label: NDArray[np.int8], difficulty: NDArray[np.float32], progress: float) -> Index:
-    """The graphs of one epoch of a curriculum, after the KD-GAT pipeline, in their order.
+    """The graphs of one epoch of a curriculum, as in the KD-GAT pipeline, in their order.
 
-    At progress r, from 0 in the first epoch to 1 in the last: all attacks; and the normal graphs whose difficulty
-    reaches percentile 75 + 20 r of the normal ones, the hardest (1 + 9 r) · #attacks of them. ``graphs`` are indices,
-    ``label`` and ``difficulty`` are of all graphs.
+    At progress r, from 0 in the first epoch to 1 in the last, these are all attacks, and of the normal graphs the
+    hardest (1 + 9 r) · #attacks whose difficulty is at or above percentile 75 + 20 r. ``graphs`` are indices;
+    ``label`` and ``difficulty`` belong to all graphs.
     """
     attacks = label[graphs] == 1
     normal = graphs[~attacks]
@@ -59,7 +59,7 @@ def select(graphs: Index, label: NDArray[np.int8], difficulty: NDArray[np.float3
 
 
 def largest(data: CanData, graphs: Index, number: int) -> Index:
-    """The graphs with the most edges and nodes, so many of them, the largest first."""
+    """The ``number`` graphs with the most edges and nodes, the largest first."""
     size = np.diff(data.first_edge)[graphs] + np.diff(data.first)[graphs]
     chosen: Index = graphs[np.argsort(-size, kind="stable")[:number]]
     return chosen

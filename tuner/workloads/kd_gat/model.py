@@ -1,4 +1,4 @@
-"""A VGAE or a GAT with what teaches it: a frozen teacher or its kept outputs, and difficulties for a curriculum."""
+"""A VGAE or a GAT with a frozen teacher or its cached outputs, and with the difficulties for a curriculum."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ANOTHER = "give the best.pt of a study of kd-gat"
 
 
 class Saved(TypedDict):
-    """What a ``best.pt`` holds."""
+    """The content of a ``best.pt``."""
 
     workload: str
     config: Config
@@ -35,15 +35,14 @@ class Saved(TypedDict):
 
 
 class Distilled(nn.Module):
-    """What is trained, and who teaches it; the teacher and the scorer are no part of its parameters and its state."""
+    """A student with its teacher and scorer, which do not belong to its parameters and its state."""
 
     def __init__(
         self, student: VGAE | GAT, config: Config, teacher: VGAE | GAT | None = None, scorer: VGAE | None = None
     ) -> None:
-        """Nothing is computed yet; see ``prepare``."""
         super().__init__()
         self.student = student
-        # From a student's latent channels to its teacher's.
+        # Maps a student's latent channels to its teacher's.
         self.projection = (
             nn.Linear(student.mean.out_features, teacher.mean.out_features)
             if isinstance(teacher, VGAE) and isinstance(student, VGAE)
@@ -51,21 +50,21 @@ class Distilled(nn.Module):
         )
         self.stage, self.held_out = str(config["stage"]), str(config["held_out"])
         self._config = config
-        # After ``prepare``, if asked for: the difficulty (G,) of every graph, and the teacher's outputs.
+        # Set by ``prepare`` if configured: the difficulty (G,) of every graph, and the teacher's outputs.
         self.difficulty: NDArray[np.float32] | None = None
         self.kept: KeptOutputs | None = None
-        # Not as attributes that hold a module, which would make them parameters and state of this one.
+        # In a dictionary, since attributes that are modules would become parameters and state of this module.
         self._guests: dict[str, VGAE | GAT | None] = {"teacher": teacher, "scorer": scorer}
         self._passes = width_ratio(teacher, student) if teacher else 1
 
     @property
     def frozen(self) -> list[nn.Module]:
-        """The teacher and the scorer, as long as they are needed."""
+        """The teacher and the scorer while they are needed."""
         return [guest for guest in self._guests.values() if guest is not None]
 
     @property
     def device(self) -> torch.device:
-        """Where the student is."""
+        """The student's device."""
         return next(self.student.parameters()).device
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Distilled:
@@ -75,10 +74,10 @@ class Distilled(nn.Module):
         return self
 
     def prepare(self, data: CanData, *, rehearsal: bool = False) -> None:
-        """Scores the training graphs and keeps the teacher's outputs, if the configuration says so.
+        """Scores the training graphs and caches the teacher's outputs, if configured.
 
-        The scorer, and a teacher whose outputs are kept, are then dropped. With ``rehearsal`` only the largest graphs
-        are computed, one chunk, with room for the outputs of all.
+        The scorer, and a teacher whose outputs are cached, are then dropped. With ``rehearsal`` only one chunk of the
+        largest graphs is computed, with memory for the outputs of all graphs.
         """
         graphs = graphs_of(data, "train", stage=self.stage, held_out=self.held_out)
         graphs = largest(data, graphs, CHUNK) if rehearsal else graphs
@@ -88,7 +87,7 @@ class Distilled(nn.Module):
             self._guests["scorer"] = None
         if (teacher := self._guests["teacher"]) is not None and self._config["use_teacher_cache"]:
             kept = KeptOutputs(teacher, data, self.device)
-            # As in a step: it should not take more than one.
+            # The size of a micro-batch, so that this takes no more memory than a training step.
             size = min(CHUNK, int(self._config["batch_size"]) // int(self._config.get(ACCUMULATION, 1)))
             for batch in chunks(data, graphs[:size] if rehearsal else graphs, self.device, size):
                 kept.put(batch, outputs(teacher, batch, self._passes))
@@ -96,7 +95,7 @@ class Distilled(nn.Module):
 
     def loss(self, batch: CanBatch) -> Tensor:
         """The student's loss of a batch, a scalar."""
-        targets = self._targets(batch)  # before the student: what a teacher computes with is gone when that begins
+        targets = self._targets(batch)  # first, so that the teacher's memory is freed before the student runs
         output = self.student(batch)
         if targets is None:
             return gat_loss(output, batch) if isinstance(output, Tensor) else vgae_loss(output, batch)
@@ -108,7 +107,7 @@ class Distilled(nn.Module):
         return distilled_vgae_loss(output, batch, targets[0], targets[1], self.projection, weight=weight)
 
     def _targets(self, batch: CanBatch) -> tuple[Tensor, ...] | None:
-        """The teacher's outputs for a batch, kept or computed now."""
+        """The teacher's cached or computed outputs for a batch; None without a teacher."""
         if self.kept is not None:
             return self.kept.get(batch)
         if (teacher := self._guests["teacher"]) is None:
@@ -120,7 +119,7 @@ class Distilled(nn.Module):
 def build(config: Config, data: CanData) -> Distilled:
     """A new model for a configuration, with its teacher and its scorer.
 
-    If the path of one is not known yet, as before a study has trained it, it has new weights and the usual size.
+    A teacher or scorer that has not been trained yet gets new weights and the default size.
     """
     num_ids = len(data.identifiers) + 1
     teacher = _guest(config, "teacher_path", str(config["stage"]), num_ids) if config["use_kd"] else None
@@ -157,11 +156,10 @@ def check_shape(config: Config) -> None:
 
 
 def load_teacher(path: str, stage: str, num_ids: int) -> tuple[Config, VGAE | GAT]:
-    """A trained model from a study's ``best.pt``, frozen, and its configuration. Its weights are the mapped file's.
+    """The configuration and the frozen model of a study's ``best.pt``. The weights are mapped from the file.
 
-    ``num_ids`` is the vocabulary of the data that it will look at, with its entry for unknown IDs.
-
-    Raises ``InputError`` if it is not there, cannot be read, is of another stage, or of another shape.
+    ``num_ids`` is the size of the data's vocabulary with the entry for unknown IDs. Raises ``InputError`` if the file
+    is missing or damaged, or has another stage or shape.
     """
     try:
         content = _content(path, Path(path).stat().st_mtime_ns)
@@ -194,18 +192,18 @@ def _guest(config: Config, key: str, stage: str, num_ids: int) -> VGAE | GAT:
 
 
 def _own(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The part of a model's weights that is the student's."""
+    """The student's weights."""
     return {key.removeprefix(STUDENT): value for key, value in weights.items() if key.startswith(STUDENT)}
 
 
 def _num_ids(config: Config, weights: Mapping[str, Tensor]) -> int:
-    """The vocabulary of a model, with its entry for unknown IDs; any number serves one that does not see IDs."""
+    """The size of a model's vocabulary with the entry for unknown IDs; 1 for a model without IDs."""
     return len(weights["input.embedding.weight"]) if config["use_id"] else 1
 
 
-@cache  # of any number: it is only mapped, and where a step is traced it cannot be loaded anew
+@cache  # unbounded, since files are only mapped; while a step is traced, a file cannot be loaded again
 def _content(path: str, modified: int) -> Saved:
-    """What a ``best.pt`` holds, mapped and not read."""
+    """The content of a ``best.pt``, mapped from the file."""
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         if content["workload"] != "kd-gat":
@@ -214,6 +212,6 @@ def _content(path: str, modified: int) -> Saved:
             raise KeyError("config")
     except InputError:
         raise
-    except Exception as error:  # whatever torch says of a file that is not its own
+    except Exception as error:  # torch raises many types for files that are not its own
         raise InputError(f"not a best.pt ({type(error).__name__}): {ANOTHER}") from error
     return cast(Saved, dict(content))

@@ -1,6 +1,6 @@
-"""The models of KD-GAT: a VGAE that learns what normal CAN traffic is like, and a GAT that tells attacks from it.
+"""The models of KD-GAT: a VGAE that learns normal CAN traffic, and a GAT that classifies attacks.
 
-After the KD-GAT paper (arXiv 2507.19686); docs/kd_gat.md has the equations. Teachers and students are the same models
+See the KD-GAT paper (arXiv 2507.19686); docs/kd_gat.md has the equations. Teachers and students are the same models
 in two sizes.
 """
 
@@ -18,16 +18,16 @@ from tuner.workloads.kd_gat.attention import GraphAttention
 from tuner.workloads.kd_gat.batches import CanBatch
 from tuner.workloads.kd_gat.sizes import FEATURES, ID_CHANNELS
 
-LOG_VARIANCE = 20.0  # at most, and at least its negative: exp() of more is no number to compute with
+LOG_VARIANCE = 20.0  # the maximum absolute value of a log variance, so that exp() stays finite
 
 
 class NodeInput(nn.Module):
-    """A node's embedded CAN ID beside its features; without IDs every node has the same embedding."""
+    """A node's embedded CAN ID and its features. Without IDs every node has the same embedding."""
 
     channels = ID_CHANNELS + FEATURES
 
     def __init__(self, num_ids: int, use_id: bool) -> None:
-        """New weights; those of unknown IDs are 0, as training may never show one."""
+        """The embedding of unknown IDs is 0, since training may never contain one."""
         super().__init__()
         self.use_id = use_id
         self.embedding = nn.Embedding(num_ids if use_id else 1, ID_CHANNELS)
@@ -41,18 +41,18 @@ class NodeInput(nn.Module):
 
 
 class VgaeOutput(NamedTuple):
-    """What a VGAE says of N nodes; with IDs left out there are no logits."""
+    """A VGAE's outputs for N nodes; without IDs there are no logits."""
 
-    features: Tensor  # (N, 10) in [0, 1]: the node's features, reconstructed
+    features: Tensor  # (N, 10) in [0, 1]: the node's reconstructed features
     ids: Tensor | None  # (N, V): logits of its CAN ID
-    neighbours: Tensor | None  # (N, V): logits of each ID being that of a node before or after it
+    neighbours: Tensor | None  # (N, V): logits of the IDs of its predecessors and successors
     mean: Tensor  # (N, latent)
     log_variance: Tensor  # (N, latent)
-    z: Tensor  # (N, latent): drawn in training, else the mean
+    z: Tensor  # (N, latent): a sample in training, otherwise the mean
 
 
 class VGAE(nn.Module):
-    """A variational graph autoencoder: three attention layers to the latent variables, three back to the features."""
+    """A variational graph autoencoder with three attention layers in the encoder and three in the decoder."""
 
     def __init__(
         self,
@@ -64,11 +64,10 @@ class VGAE(nn.Module):
         dropout: float,
         use_id: bool = True,
     ) -> None:
-        """New weights; raises ``InputError`` if heads do not divide the channels.
+        """Raises ``InputError`` if heads do not divide the channels.
 
-        ``num_ids`` is V with the entry for unknown IDs. The first layer has ``hidden_channels``, all heads together,
-        and the second half as many; mean and variance have ``latent_channels``. The decoder's last layer has one
-        head.
+        ``num_ids`` is V with the entry for unknown IDs. The heads of the first layer have ``hidden_channels``
+        together, those of the second half as many. The decoder's last layer has one head.
         """
         super().__init__()
         if hidden_channels % (2 * heads) or latent_channels % heads:
@@ -91,12 +90,12 @@ class VGAE(nn.Module):
 
     @property
     def checkpointed(self) -> list[nn.Module]:
-        """What may be computed again in backward; the norms, which change buffers, are not among it."""
+        """The modules that backward may recompute; without the norms, which change buffers."""
         rest = [] if self.neighbours is None else [self.neighbours]
         return [*self.encoder.layers, *self.decoder.layers, *rest]
 
     def forward(self, batch: CanBatch) -> VgaeOutput:
-        """The nodes of a batch, encoded and decoded; in float32 also under autocast."""
+        """Encodes and decodes the nodes of a batch, in float32 also under autocast."""
         edge, feature = batch.edge, batch.edge_count.log1p()
         h = self.norm(self.encoder(self.input(batch), edge, feature))
         h = _dropped(h, self.dropout, self.training)
@@ -114,7 +113,7 @@ class VGAE(nn.Module):
 
 
 class GAT(nn.Module):
-    """Graph attention layers, the mean over a graph's nodes of what each of them says, and two logits."""
+    """Graph attention layers, the mean of each layer's output over a graph's nodes, and two logits."""
 
     def __init__(
         self,
@@ -126,7 +125,7 @@ class GAT(nn.Module):
         dropout: float,
         use_id: bool = True,
     ) -> None:
-        """New weights; ``num_ids`` is V with the entry for unknown IDs, ``hidden_channels`` are of each head."""
+        """``num_ids`` is V with the entry for unknown IDs; each head has ``hidden_channels``."""
         super().__init__()
         self.input = NodeInput(num_ids, use_id)
         width = heads * hidden_channels
@@ -136,14 +135,14 @@ class GAT(nn.Module):
 
     @property
     def checkpointed(self) -> list[nn.Module]:
-        """What may be computed again in backward."""
+        """The modules that backward may recompute."""
         return list(self.layers)
 
     def forward(self, batch: CanBatch) -> Tensor:
         """The logits of normal and attack for each graph: (B, 2), in float32 also under autocast."""
         feature = batch.edge_count.log1p()
         h = self.input(batch)
-        means = []  # jumping knowledge: the means of what all layers say, which need not stand side by side for it
+        means = []  # jumping knowledge; the layers' outputs themselves need not be concatenated
         for layer in self.layers:
             h = layer(h, batch.edge, feature)
             means.append(graph_mean(h, batch))
@@ -172,7 +171,7 @@ class _Stack(nn.Module):
 
 
 class _VgaeLayer(nn.Module):
-    """Attention; in all but the first after ReLU and dropout, which are then computed again with it."""
+    """Attention, in all layers but the first after ReLU and dropout, which are then recomputed with it."""
 
     def __init__(self, before: int, after: int, heads: int, dropout: float, *, first: bool) -> None:
         super().__init__()
@@ -197,17 +196,17 @@ class _GatLayer(nn.Module):
 
     def forward(self, h: Tensor, edge: Tensor, feature: Tensor) -> Tensor:
         """(N, before) → (N, after)."""
-        # In this order, as in _dropped; and no name holds what attention said while the rest is computed.
+        # The order of _dropped; no variable keeps the attention's output alive.
         return F.dropout(self.attention(h, edge, feature), self.dropout, self.training).relu()
 
 
 def _dropped(h: Tensor, dropout: float, training: bool) -> Tensor:
-    """ReLU and dropout, in the order that keeps a tensor less for backward; the result is the same in either."""
+    """ReLU and dropout, in the order that keeps one tensor less for backward; the result is the same."""
     return F.dropout(h, dropout, training).relu()
 
 
 def graph_mean(values: Tensor, batch: CanBatch) -> Tensor:
-    """The mean over each graph's nodes: (N, …) → (B, …), in float32; every graph has a node."""
+    """The mean over each graph's nodes: (N, …) → (B, …), in float32. Every graph must have a node."""
     total = torch.zeros(len(batch.graph), *values.shape[1:], device=values.device)
     nodes = torch.zeros(len(batch.graph), device=values.device)
     nodes = nodes.index_add(0, batch.node_graph, torch.ones_like(batch.node_graph, dtype=torch.float32))

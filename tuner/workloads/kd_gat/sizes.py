@@ -1,14 +1,14 @@
-"""Sizes of KD-GAT that are known without torch."""
+"""Sizes of KD-GAT, importable without torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-FEATURES = 10  # of a node, as the data have them
-ID_CHANNELS = 16  # of the embedding of a CAN ID
-PART = 4096  # edges whose messages are there at a time
-CHUNK = 500  # graphs that an evaluation, a teacher or a scorer looks at together
-# The sizes of a role, where a configuration says 0, by stage.
+FEATURES = 10  # the number of a node's features
+ID_CHANNELS = 16  # the size of a CAN ID's embedding
+PART = 4096  # the number of edges whose messages are computed at a time
+CHUNK = 500  # the number of graphs in a batch of an evaluation, a teacher or a scorer
+# The sizes by stage and role, for values of 0 in a configuration.
 SIZES: Mapping[tuple[str, str], Mapping[str, int]] = {
     ("autoencoder", "teacher"): {"hidden_channels": 480, "latent_channels": 48, "heads": 4},
     ("autoencoder", "student"): {"hidden_channels": 80, "latent_channels": 16, "heads": 1},

@@ -1,4 +1,4 @@
-"""A teacher's outputs for a student of KD-GAT: computed for a share of a batch at a time, or once and kept."""
+"""A teacher's outputs for a student of KD-GAT, computed for parts of a batch, or once and cached."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tuner.workloads.kd_gat.sizes import FEATURES
 class KeptOutputs(nn.Module):
     """A teacher's outputs for the training graphs, on the device: a row for each graph, or for each of its nodes.
 
-    They are buffers, which move with the model, and are no part of its state.
+    They are buffers that move with the model but do not belong to its state.
     """
 
     start: Tensor
 
     def __init__(self, teacher: VGAE | GAT, data: CanData, device: torch.device) -> None:
-        """Room for the outputs for ``data.train``."""
+        """Allocates memory for the outputs for ``data.train``."""
         super().__init__()
         self._of_nodes = isinstance(teacher, VGAE)
         sizes = np.diff(data.first)[data.train] if self._of_nodes else np.ones(len(data.train), np.int64)
@@ -36,16 +36,16 @@ class KeptOutputs(nn.Module):
 
     @property
     def nbytes(self) -> int:
-        """What they take of the device."""
+        """Their memory on the device."""
         return sum(buffer.nbytes for buffer in self.buffers())
 
     @property
     def rows(self) -> list[Tensor]:
-        """One tensor for each of the outputs."""
+        """A tensor for each output."""
         return [self.get_buffer(name) for name in self._names]
 
     def put(self, batch: CanBatch, outputs: tuple[Tensor, ...]) -> None:
-        """Keeps the outputs for a batch."""
+        """Stores the outputs for a batch."""
         place = self._place(batch)
         for rows, values in zip(self.rows, outputs, strict=True):
             rows[place] = values
@@ -66,9 +66,9 @@ class KeptOutputs(nn.Module):
 
 
 def outputs(teacher: VGAE | GAT, batch: CanBatch, times: int = 1) -> tuple[Tensor, ...]:
-    """What a student learns from: a GAT's logits; a VGAE's latent means and reconstruction.
+    """A student's targets: a GAT's logits, or a VGAE's latent means and reconstruction.
 
-    The teacher, in evaluation mode, looks at the batch in ``times`` shares.
+    The teacher, in evaluation mode, processes the batch in ``times`` parts.
     """
     passes = [teacher(part) for part in parts(batch, times)]
     rows = [(each,) if isinstance(each, Tensor) else (each.mean, each.features) for each in passes]
@@ -76,10 +76,10 @@ def outputs(teacher: VGAE | GAT, batch: CanBatch, times: int = 1) -> tuple[Tenso
 
 
 def width_ratio(teacher: VGAE | GAT, student: VGAE | GAT) -> int:
-    """How many times as many channels as the student a teacher has, all layers together; rounded up.
+    """The ratio of a teacher's channels in all layers to its student's, rounded up.
 
-    Looking at all of a batch, a teacher would take more memory than its student's step, and neither keeping its
-    outputs nor having its weights elsewhere would save any. If it looks so many times at a share, it takes less.
+    On a whole batch a teacher would take more memory than its student's step, so that caching its outputs or
+    offloading its weights would save nothing. In this number of parts it takes less.
     """
     of_teacher, of_student = (
         sum(each.linear.out_features for each in model.modules() if isinstance(each, GraphAttention))

@@ -1,4 +1,4 @@
-"""The KD-GAT workload: graphs of CAN-bus traffic, a VGAE and a GAT, and students that learn from teachers."""
+"""The KD-GAT workload: a VGAE and a GAT on graphs of CAN-bus traffic, and students that learn from teachers."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ TEACHER_BATCH = 32
 class KDGAT(Workload["CanData", "Distilled"]):
     """A VGAE that learns normal CAN traffic (autoencoder), or a GAT that finds attacks in it (classifier).
 
-    Either is a teacher, a student, or with ``use_kd`` a student that learns from a teacher: from ``teacher_path``, or
-    else from one that is trained first, once for all configurations that need it.
+    Both come in the sizes of a teacher and of a student. With ``use_kd`` a student learns from a teacher: from
+    ``teacher_path``, or from one that is trained first for all configurations that need it.
     """
 
     name: ClassVar[str] = "kd-gat"
@@ -47,11 +47,9 @@ class KDGAT(Workload["CanData", "Distilled"]):
     memory_scales_with: ClassVar[str | None] = "batch_size"
     batches_vary: ClassVar[bool] = True
     hyperparameters: ClassVar[Mapping[str, AnyHyperparameter]] = {
-        "stage": TextHyperparameter("classifier", "what is trained: a VGAE or a GAT", STAGES),
-        "role": TextHyperparameter("student", "decides the sizes that are 0", ROLES),
-        "hidden_channels": Hyperparameter(
-            0, 0, 4096, "of a GAT's head, or of a VGAE's first layer; 0 takes the role's"
-        ),
+        "stage": TextHyperparameter("classifier", "the model: a VGAE (autoencoder) or a GAT (classifier)", STAGES),
+        "role": TextHyperparameter("student", "sets the sizes that are 0", ROLES),
+        "hidden_channels": Hyperparameter(0, 0, 4096, "of a GAT's head or a VGAE's first layer; 0 takes the role's"),
         "num_layers": Hyperparameter(0, 0, 16, "layers of a GAT; 0 takes the role's"),
         "latent_channels": Hyperparameter(0, 0, 4096, "latent channels of a VGAE; 0 takes the role's"),
         "heads": Hyperparameter(0, 0, 64, "attention heads of each layer; 0 takes the role's"),
@@ -68,7 +66,7 @@ class KDGAT(Workload["CanData", "Distilled"]):
         "scorer_path": TextHyperparameter("", "best.pt of an autoencoder; empty trains one first"),
         "batch_size": Hyperparameter(4096, 1, 1_000_000, "graphs in a training batch"),
         "optimize_batch_size": Hyperparameter(1, 0, 1, "1 finds the largest batch that fits, up to batch_size"),
-        CHECKPOINTING: Hyperparameter(1, 0, 1, "1 recomputes activations in backward, to keep fewer"),
+        CHECKPOINTING: Hyperparameter(1, 0, 1, "1 recomputes activations in backward to save memory"),
         "clear_cache_every_n": Hyperparameter(100, 0, 1_000_000_000, "steps between clearing a GPU's cache; 0 never"),
         "lr": Hyperparameter(3e-3, 1e-7, 10.0, "Adam's learning rate at the start; decays linearly"),
         "weight_decay": Hyperparameter(1e-4, 0.0, 1.0, "L2 penalty"),
@@ -76,7 +74,7 @@ class KDGAT(Workload["CanData", "Distilled"]):
     }
 
     def finish(self, values: dict[str, ConfigValue]) -> dict[str, ConfigValue]:
-        """The role's sizes, absolute paths, and an ``AUTO`` batch that is limited by the given one."""
+        """Adds the role's sizes, absolute paths, and an ``AUTO`` batch size up to the configured one."""
         _refuse(values)
         preset, paths = SIZES[str(values["stage"]), str(values["role"])], ("teacher_path", "scorer_path")
         found = {**values, **{key: value for key, value in preset.items() if not values[key]}}
@@ -95,7 +93,7 @@ class KDGAT(Workload["CanData", "Distilled"]):
         return needed
 
     def _standard(self, config: Config, stage: str) -> Configuration:
-        """A teacher of the usual size, with its own learning rate and batch."""
+        """A teacher of the default size, with its own learning rate and batch size."""
         values = {key: spec.default for key, spec in self.hyperparameters.items()}
         values |= {key: config[key] for key in SHARED}
         values |= {"stage": stage, "role": "teacher", "epochs": config["teacher_epochs"]}
@@ -104,7 +102,7 @@ class KDGAT(Workload["CanData", "Distilled"]):
         return Configuration("-".join(filter(None, words)).replace(" ", "-"), self.finish(values))
 
     def load_data(self, source: str, seed: int) -> CanData:
-        """Graphs by name, file or folder, split by time; see ``tuner.datasets.can.load_can``."""
+        """Graphs by name, file or folder, split by time without the seed; see ``tuner.datasets.can.load_can``."""
         from tuner.datasets.can import load_can
 
         return load_can(source)
@@ -145,15 +143,15 @@ class KDGAT(Workload["CanData", "Distilled"]):
         return model.student.checkpointed
 
     def frozen(self, model: Distilled) -> Iterable[nn.Module]:
-        """The teacher, as long as it is needed, and the scorer."""
+        """The teacher and the scorer while they are needed."""
         return model.frozen
 
     def prepare(self, model: Distilled, config: Config, data: CanData, *, rehearsal: bool = False) -> None:
-        """Difficulties for a curriculum, and the outputs of a teacher that are to be kept, in chunks of graphs."""
+        """Computes the difficulties for a curriculum and the teacher's cached outputs, in chunks of graphs."""
         model.prepare(data, rehearsal=rehearsal)
 
     def epoch_data(self, model: Distilled, config: Config, data: CanData, epoch: int) -> CanData:
-        """The graphs of the curriculum's stage; all training graphs without one."""
+        """The graphs of the curriculum in this epoch; all training graphs without a curriculum."""
         from tuner.workloads.kd_gat.graphs import select
 
         scores = model.difficulty
@@ -163,7 +161,7 @@ class KDGAT(Workload["CanData", "Distilled"]):
         return replace(data, train=select(self._graphs(config, data), data.label, scores, progress))
 
     def batches(self, config: Config, data: CanData) -> Iterator[Batch]:
-        """``CanBatch`` after ``CanBatch``, of the training graphs in a new random order."""
+        """A ``CanBatch`` at a time of the training graphs, in a new random order."""
         import torch
 
         from tuner.workloads.kd_gat.batches import collate
@@ -181,22 +179,23 @@ class KDGAT(Workload["CanData", "Distilled"]):
         return collate(data, largest(data, self._graphs(config, data), int(config["batch_size"])))
 
     def rehearsal(self, data: CanData) -> CanData:
-        """The largest graphs of each split: one chunk."""
+        """One chunk of the largest graphs of each split."""
         from tuner.workloads.kd_gat.graphs import largest
 
         train, validation, test = (largest(data, part, CHUNK) for part in (data.train, data.validation, data.test))
         return replace(data, train=train, validation=validation, test=test)
 
     def loss(self, model: Distilled, batch: Batch) -> Tensor:
-        """The student's own loss, or with a teacher the loss of both; the mean over a batch's graphs."""
+        """The student's loss, with or without a teacher; the mean over a batch's graphs."""
         from tuner.workloads.kd_gat.batches import CanBatch
 
         return model.loss(CanBatch(*batch))
 
     def evaluate(self, model: Distilled, data: CanData, split: Split) -> dict[str, float]:
-        """``loss``; of a classifier ``f1``, ``precision``, ``recall`` and ``accuracy`` of the class of attacks, too.
+        """``loss``; for a classifier also ``accuracy``, and ``f1``, ``precision`` and ``recall`` of attacks.
 
-        An autoencoder's test tells these and ``auroc``, by errors that no normal graph before had.
+        An autoencoder has these and ``auroc`` on the test split. It detects attacks by larger errors than any normal
+        graph had before.
         """
         from tuner.workloads.kd_gat.evaluation import evaluate
 
