@@ -109,7 +109,7 @@ def test_of_several_workloads_each_is_a_study(tmp_path: Path, url: str) -> None:
 def test_a_name_that_is_taken_is_refused_and_nothing_changed(tmp_path: Path, url: str) -> None:
     write_study(tmp_path / "made", 2)
     export(tmp_path / "made", optuna=url)
-    with pytest.raises(InputError, match="has a study 'made' already: give another name by study_name, or take that"):
+    with pytest.raises(InputError, match="has a study 'made' already: give another name by study_name, or remove"):
         export(tmp_path / "made", optuna=url)
     assert len(load(url, "made").trials) == 2
     export(tmp_path / "made", optuna=url, study_name="again")

@@ -62,9 +62,9 @@ def test_a_study_of_an_object_keeps_its_options_and_needs_the_object_alone(
         tuner.run(resume="out")
     with pytest.raises(InputError, match="its workload is 'sized', not 'graphsage'"):
         tuner.run("graphsage", resume="out")
-    with pytest.raises(InputError, match=r"its configurations are others \(in slow epochs is 2, not 3\)"):
+    with pytest.raises(InputError, match=r"its configurations are different \(in slow epochs is 2, not 3\)"):
         tuner.run(Sized(), resume="out", seeds=2, epochs=3)
-    with pytest.raises(InputError, match=r"its configurations are others \(it has 1, not 2\)"):
+    with pytest.raises(InputError, match=r"its configurations are different \(it has 1, not 2\)"):
         tuner.run(Sized(), resume="out", seeds=2, config=[*LISTED], limit=2)
 
 

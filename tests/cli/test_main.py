@@ -180,7 +180,7 @@ def test_ctrl_c_on_a_terminal_keeps_the_finished_and_leaves_no_process(folder: P
         (["estimate", "--set", "hidden_dim"], "--set hidden_dim: expected KEY=VALUE"),
         (["estimate", "--set", "width=3"], "unknown key 'width'"),
         (["estimate", "--json", "--csv"], "leave one of them out"),
-        (["estimate", "--set", "batch_size=auto"], "batch_size auto: it takes a plan's shares to find it"),
+        (["estimate", "--set", "batch_size=auto"], "batch_size auto: only a plan with shares can find it"),
         (["--set", "batch_size=auto", "--packing", "per-trial"], "fills the share of a uniform plan: leave out"),
         (["plan", "--gpus", "2"], "say how much memory each has"),
         (["--resume", "nowhere"], "--resume nowhere: there is no such folder"),

@@ -19,7 +19,7 @@ from tuner.placement.packing import need_bytes
 from tuner.records.study_record import StudyRecord
 from tuner.search.configurations import complete, configurations
 from tuner.spec.settings import Settings
-from tuner.study.auto_batch import Sized, packed_uniformly, share_of, size_batches
+from tuner.study.auto_batch import SizedTrials, packed_uniformly, share_of, size_batches
 from tuner.study.planning import to_trials
 from tuner.study.repeat import settings_of_workload
 from tuner.study.result import StudyResult
@@ -48,7 +48,7 @@ def choice(*listed: dict[str, Any], workload: Workload | None = None) -> Selecti
     return Selection(workload, lambda: None, configurations(listed, workload.schema))
 
 
-def sized(*choices: Selection, devices: tuple[Device, ...] = (RAM,), **options: Any) -> Sized:
+def sized(*choices: Selection, devices: tuple[Device, ...] = (RAM,), **options: Any) -> SizedTrials:
     settings = packed_uniformly(Settings(**{**ESTIMATED, **options}))
     return size_batches(load_tasks(choices), to_trials(choices, settings), devices, settings)
 
@@ -211,7 +211,7 @@ def test_a_plan_finds_it_and_what_has_no_shares_refuses_it(tmp_path: Path) -> No
     assert f"batch      {found.sized.share}\n           a: batch_size " in forecast_text(found)
     assert all(need_bytes(each.estimate) <= GB // 2 for each in found.requests)
     for command in (tuner.estimate, tuner.calibrate):
-        with pytest.raises(InputError, match=r"a: batch_size auto: .*`tune plan` does, or give a number"):
+        with pytest.raises(InputError, match=r"a: batch_size auto: .*use `tune plan`, or give a number"):
             command(**options)
     with pytest.raises(InputError, match="packing='per-trial': a batch of auto fills the share of a uniform plan"):
         tuner.plan(**options, auto_memory=True, packing="per-trial")
@@ -240,7 +240,7 @@ def test_a_study_that_is_gone_on_with_knows_its_batches_and_searches_none(
     (tmp_path / "out" / "attempts.jsonl").write_text("")  # as if it had been broken off before its trial ended
     (anew,) = study(tmp_path, auto, **resumed).rows
     assert (anew["config/batch_size"], anew["val_loss"]) == (batch, first.rows[0]["val_loss"])
-    with pytest.raises(InputError, match="its configurations are others"):
+    with pytest.raises(InputError, match="its configurations are different"):
         study(tmp_path, {**auto, "batch_size": batch + 1}, **resumed)
     with pytest.raises(InputError, match="packing='per-trial': a batch of auto"):
         study(tmp_path, auto, packing="per-trial", **resumed)
@@ -248,7 +248,7 @@ def test_a_study_that_is_gone_on_with_knows_its_batches_and_searches_none(
 
 def test_a_batch_that_was_a_number_is_not_recognised_as_auto(tmp_path: Path) -> None:
     study(tmp_path / "out", {"name": "a", "epochs": 1})
-    with pytest.raises(InputError, match="its configurations are others"):
+    with pytest.raises(InputError, match="its configurations are different"):
         study(tmp_path, {"name": "a", "batch_size": AUTO}, output=None, resume=str(tmp_path / "out"), epochs=1)
 
 

@@ -76,8 +76,8 @@ def test_how_data_lie_in_memory_does_not_count_for_the_fingerprint() -> None:
     [
         ({"tasks": tasks("other")}, "resume='out': its workload is 'toy', not 'other'"),
         ({"settings": Settings(seed=1)}, "resume='out': its seed is 0, not 1"),
-        ({"tasks": tasks(data=[np.zeros(3)])}, "resume='out': the data are others than its own"),
-        ({"trials": TRIALS[:1]}, "resume='out': its configurations are others"),
+        ({"tasks": tasks(data=[np.zeros(3)])}, "resume='out': its data are different"),
+        ({"trials": TRIALS[:1]}, "resume='out': its configurations are different"),
     ],
 )
 def test_another_study_is_refused(changed: dict[str, Any], message: str) -> None:

@@ -298,7 +298,7 @@ def test_samples_are_added_to_a_random_study(tmp_path: Path) -> None:
     assert sampled(3, resume=str(tmp_path / "out")) == ["t001", "t002", "t003"]
     assert len((tmp_path / "out" / "attempts.jsonl").read_text().splitlines()) == 3
     assert json.loads((tmp_path / "out" / "study.json").read_text())["options"] == {"num_samples": 3}
-    with pytest.raises(InputError, match=r"its configurations are others \(it has 3, not 2\)"):
+    with pytest.raises(InputError, match=r"its configurations are different \(it has 3, not 2\)"):
         sampled(2, resume=str(tmp_path / "out"))
 
 

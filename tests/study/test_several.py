@@ -130,8 +130,8 @@ def test_it_is_gone_on_with_and_ends_as_if_it_had_not_been_interrupted(tmp_path:
     [
         (lambda: both()[:1], r"its workload is \['toy', 'toy-wide'\], not 'toy'"),
         (lambda: both()[::-1], "its workload is"),
-        (lambda: both(np.ones(3)), "the data are others than its own"),
-        (lambda: [choice(Toy(), TOY), choice(Wide(), WIDE[:1])], "its configurations are others"),
+        (lambda: both(np.ones(3)), "its data are different"),
+        (lambda: [choice(Toy(), TOY), choice(Wide(), WIDE[:1])], "its configurations are different"),
     ],
 )
 def test_it_is_not_gone_on_with_as_another(tmp_path: Path, others: Any, message: str) -> None:

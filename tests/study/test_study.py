@@ -344,7 +344,7 @@ def test_a_study_of_which_nothing_is_left_runs_nothing_and_needs_no_room(
 @pytest.mark.parametrize(
     ("listed", "settings", "message"),
     [
-        ([{"name": "z"}], {}, "its configurations are others"),
+        ([{"name": "z"}], {}, "its configurations are different"),
         (None, {"seed": 5}, "its seed is 0, not 5"),
         (None, {"resume": "nowhere"}, "resume='nowhere': there is no such folder"),
     ],

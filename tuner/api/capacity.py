@@ -46,20 +46,20 @@ class Change:
 
 @dataclass(frozen=True)
 class Misfit:
-    """A configuration that does not fit on a card."""
+    """A configuration that does not fit a card."""
 
-    name: str  # what texts call it
-    need_bytes: int  # what it takes
+    name: str
+    need_bytes: int
     card_bytes: int  # the smallest card that would hold it as it is, buffer included
     change: Change | None  # the cheapest change with which it fits; None where there is none, or none was sought
-    sought: bool  # whether a change was looked for
+    sought: bool
 
 
 @dataclass(frozen=True)
 class Card:
     """What a study would be on one card."""
 
-    total_bytes: int  # all of its memory
+    total_bytes: int
     budget_bytes: int  # what trials divide between them: total - buffer
     # Trials at once: of the largest footprint with uniform packing, however many trials there are; else as many of
     # the study's as fit together.
@@ -109,11 +109,7 @@ def _size(given: Any) -> int:
 
 
 def capacity(tasks: Tasks, trials: Sequence[Trial], sizes: Sequence[int], settings: Settings) -> Capacity:
-    """What a study would be on cards of these sizes; estimates do not depend on the card, and are made once.
-
-    Raises:
-        InputError: a footprint cannot be estimated.
-    """
+    """What a study would be on cards of these sizes; estimates do not depend on the card, and are made once."""
     requests = estimate_requests(tasks, trials, [imagined(sizes[0])], settings).requests
     estimated = _Estimated(tasks, settings)
     return Capacity(
@@ -256,7 +252,7 @@ def _difference(before: Config, after: Config) -> dict[str, ConfigValue]:
 
 
 def to_record(found: Capacity) -> dict[str, object]:
-    """The answer as plain values, in GB."""
+    """The capacity as plain values, in GB."""
     return {
         "packing": found.packing,
         "buffer_gb": round(found.buffer_bytes / GB, 4),

@@ -100,7 +100,7 @@ def transformer(options: EstimateOptions) -> TransformerConfig | None:
     for name in options.changes():
         if name not in (*sizes, "model", "device"):
             raise InputError(
-                f"{option(name)} is of no use to a transformer's sizes, which were given too: leave one out"
+                f"{option(name)} has no effect on a transformer, whose sizes were given too: leave one out"
             )
     return transformer_config(None if model is None else str(model), sizes)
 

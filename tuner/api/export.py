@@ -152,8 +152,8 @@ def _check_names(storage: Any, names: Iterable[str], url: str) -> None:
         if name in there:
             raise InputError(
                 f"{option('optuna', _shown(url))}: has a study {name!r} already: give another name by "
-                f"{option('study_name')}, or take "
-                f"that one away: optuna delete-study --storage {_shown(url)} --study-name {name}"
+                f"{option('study_name')}, or remove "
+                f"that one: optuna delete-study --storage {_shown(url)} --study-name {name}"
             )
 
 

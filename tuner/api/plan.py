@@ -19,7 +19,7 @@ from tuner.records.study_record import read_study
 from tuner.spec.commands import PlanOptions
 from tuner.spec.options import public
 from tuner.spec.settings import Settings
-from tuner.study.auto_batch import Sized
+from tuner.study.auto_batch import SizedTrials
 from tuner.study.planning import estimate_requests, plan_requests, to_trials
 from tuner.study.prerequisites import needed
 from tuner.study.selection import choose
@@ -36,7 +36,7 @@ class Forecast:
 
     plan: Plan  # how its trials share the devices
     requests: Sequence[Request]  # its trials, with what each needs
-    sized: Sized  # the trials, with the batches that were found for them
+    sized: SizedTrials  # the trials, with the batches that were found for them
     data: str  # the data sets in a few words, a line for each
     # Every trial's place and time; the times are in seconds if ``measured``, else in units of their own.
     schedule: Schedule
@@ -173,9 +173,8 @@ def _refuse_auto(trials: Sequence[Trial]) -> None:
     for trial in trials:
         if is_auto(trial.config):
             raise InputError(
-                f"{option('gpu')}: {trial.name} has a batch that is auto, which is another on each card: plan one "
-                "card "
-                f"with {option('gpus')} and {option('device_memory_gb')}, or give a number"
+                f"{option('gpu')}: {trial.name} has a batch that is auto, which differs from card to card: plan one "
+                f"card with {option('gpus')} and {option('device_memory_gb')}, or give a number"
             )
 
 

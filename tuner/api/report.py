@@ -40,11 +40,7 @@ def report(options: ReportOptions) -> Path:
 
 
 def write_report(options: ReportOptions) -> tuple[Path, Sequence[str]]:
-    """What ``report`` does. Returns the page's file, and what could not be read, a line each.
-
-    Raises:
-        InputError: as ``report``.
-    """
+    """What ``report`` does. Returns the page's file, and what could not be read, a line each."""
     directory, output, watch, port = options.directory, options.output, options.watch, options.port
     if port != PORT and not watch:
         raise ParameterError("port", port, f"has no effect without {option('watch')}")
@@ -79,22 +75,14 @@ def _refusal(file: Path, error: OSError) -> InputError:
 
 
 def load_study_view(folder: Path) -> StudyView:
-    """A study's folder as the page shows it.
-
-    Raises:
-        InputError: it is not the folder of a study.
-    """
+    """A study's folder as the page shows it."""
     study = read_study(folder, f"report {folder}")
     metrics = metrics_used(study, read_attempts(folder / ATTEMPTS, study.workloads)[0])
     return read_study_view(folder, metrics, lambda row: how_to_repeat(study, row, folder), f"report {folder}")
 
 
 def metrics_used(study: StudyRecord, rows: list[Attempt]) -> dict[str, str]:
-    """What each workload's trials are compared by; older studies do not say it themselves.
-
-    Raises:
-        InputError: it is not known.
-    """
+    """What each workload's trials are compared by; older studies do not say it themselves."""
     return {name: study.metrics.get(name) or _metric(name, rows) for name in study.workloads}
 
 

@@ -113,11 +113,7 @@ def results(options: ResultsOptions) -> pd.DataFrame:
 
 
 def side_by_side(options: ResultsOptions) -> Comparison:
-    """Reads studies and chooses what to show of them.
-
-    Raises:
-        InputError: as ``results``.
-    """
+    """Reads studies and chooses what to show of them."""
     studies, unread = read_studies(options.paths)
     by_label = dict(zip(labels(studies), studies, strict=True))
     rows = [replace(row, study=label) for label, study in by_label.items() for row in study.rows]

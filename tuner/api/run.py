@@ -24,10 +24,5 @@ def run(settings: Settings) -> StudyResult:
 
 
 def run_given(settings: Settings, *, from_python: bool = False) -> StudyResult:
-    """What ``run`` does; beside ``resume`` the options that were given replace the study's own.
-
-    Raises:
-        InputError: as ``run``.
-        ExecutionError: as ``run``.
-    """
+    """What ``run`` does; beside ``resume`` the options that were given replace the study's own."""
     return run_study(train_prerequisites(select(settings, from_python=from_python)))

@@ -66,11 +66,7 @@ def train(options: TrainOptions) -> TrainingResult:
 
 
 def train_again(options: TrainOptions, spelling: Spelling) -> TrainingResult:
-    """What ``train`` does; ``spelling`` is how what it prints names parameters.
-
-    Raises:
-        InputError: as ``train``, and whatever else it raises.
-    """
+    """What ``train`` does; ``spelling`` is how what it prints names parameters."""
     folder = _checked(options)
     past = find_trial(folder, options.trial, options.workload, options.seed)
     run = plan_run(past, options)

@@ -20,9 +20,6 @@ def completion(shell: str) -> str:
 
     Returns:
         What the shell has to evaluate, for the commands ``tune`` and ``tuner``.
-
-    Raises:
-        InputError: it is none of these.
     """
     if shell not in SHELLS:
         raise InputError(f"unknown shell {shell!r}: choose one of {', '.join(SHELLS)}")
@@ -33,19 +30,19 @@ def completion(shell: str) -> str:
 
 
 def complete_shells(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Shells that begin so."""
+    """Shells that begin with what was typed."""
     return [shell for shell in SHELLS if shell.startswith(incomplete)]
 
 
 def complete_workloads(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Built-in workloads that begin so."""
+    """Built-in workloads that begin with what was typed."""
     from tuner.workloads.built_in import BUILT_IN
 
     return [name for name in BUILT_IN if name.startswith(incomplete)]
 
 
 def complete_modes(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Modes that begin so, of the workloads that were named before."""
+    """Modes of the workloads that were named before, if they begin with what was typed."""
     from tuner.search.configurations import modes
     from tuner.workloads.built_in import DEFAULT_WORKLOAD
 
@@ -55,7 +52,7 @@ def complete_modes(ctx: click.Context, parameter: click.Parameter, incomplete: s
 
 
 def complete_studies(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """Studies' folders under ``results/`` that begin so, newest first, or any other folder."""
+    """Studies' folders under ``results/``, newest first, or any other folder."""
     from tuner.records.files import STUDY
     from tuner.records.read_studies import RESULTS_FOLDER
 

@@ -61,11 +61,7 @@ def options(spec: type[Options], *, without: Sequence[str] = ()) -> Callable[[Co
 
 
 def chosen(ctx: click.Context, spec: type[Chosen]) -> Chosen:
-    """What was given on the command line, checked.
-
-    Raises:
-        InputError: it cannot be used.
-    """
+    """What was given on the command line, checked."""
     given = {
         name: value
         for name, value in ctx.params.items()

@@ -60,8 +60,7 @@ class PlanOptions(SelectionOptions, Training, PackingOptions):
     gpus: int | None = field(
         None,
         f"Plan for N GPUs of {option('device_memory_gb')} each. They need not be there; their machines' CPU cores "
-        "are taken "
-        "to be enough.",
+        "are taken to be enough.",
         Terminal("N"),
         ge=1,
     )
@@ -134,8 +133,7 @@ class EstimateOptions(SelectionOptions, Seed, Estimation, TransformerOptions):
     step: Step | None = field(
         None,
         "For a model of your own, in place of a workload: a function that builds and returns the model, its "
-        "optimizer "
-        "(or None) and a function that computes a batch's loss. It runs on tensors without content.",
+        "optimizer (or None) and a function that computes a batch's loss. It runs on tensors without content.",
         Terminal(hidden=True),
     )
 
@@ -254,8 +252,7 @@ class TrainOptions(Options):
     all_data: bool = field(
         False,
         f"Train on training, validation and test data together. The last epoch is kept; without {option('epochs')} "
-        "it is the "
-        "one that was best in the study.",
+        "it is the one that was best in the study.",
     )
     exact: bool = field(False, "Fail unless the study's figures come out again, to the last digit (CPU only).")
     data: str | None = field(None, "Where the data are now.", Terminal("NAME|DIR", unset="where the study had them"))
@@ -276,8 +273,7 @@ class FitOptions(Options):
     rows: Rows = required(
         "A CSV file, or its rows as mappings or a DataFrame: a column of measured GB (2**30 bytes), memory_gb or "
         "peak_memory_gb, and columns of variables. A study's results.csv is understood: its batches are the samples "
-        "of an "
-        "optimizer step, so they are divided by the accumulation.",
+        "of an optimizer step, so they are divided by the accumulation.",
         Terminal("ROWS.csv", argument=True),
     )
     output: PathText | None = field(None, "The TOML file to write.", Terminal("FILE", unset="the fit is only shown"))

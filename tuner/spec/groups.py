@@ -38,11 +38,7 @@ _TIME = re.compile(rf"(?:{_NUMBER}\s*h)?\s*(?:{_NUMBER}\s*m)?\s*(?:{_NUMBER}\s*s
 
 
 def parse_seconds(given: str | float, parameter: str) -> float:
-    """A time in seconds: from a number of them, or a text such as "90s", "30m", "1.5h", "1h30m" or "90".
-
-    Raises:
-        ParameterError: it is no such text, or not above 0.
-    """
+    """A time in seconds: from a number of them, or a text such as "90s", "30m", "1.5h", "1h30m" or "90"."""
     seconds = 0.0
     if isinstance(given, str) and re.fullmatch(_NUMBER, given.strip()):
         seconds = float(given)
@@ -273,8 +269,7 @@ class OutOfMemory(Options):
     on_oom: OnOom = field(
         "grow",
         "What to do when a trial runs out of memory: grow gives it more, up to a whole device; accumulate then "
-        "halves "
-        "the micro-batch; fail does not retry.",
+        "halves the micro-batch; fail does not retry.",
     )
 
 

@@ -107,19 +107,11 @@ class Options(BaseModel):
 
     @classmethod
     def of(cls, values: Mapping[str, object]) -> Self:
-        """The options with these values; those that it has not are left out.
-
-        Raises:
-            ParameterError: one breaks its rule.
-        """
+        """The options with these values; those that it has not are left out."""
         return cls(**{name: value for name, value in values.items() if name in cls.model_fields})
 
     def changed(self, **values: object) -> Self:
-        """The same with other values, which count as given.
-
-        Raises:
-            ParameterError: one breaks its rule.
-        """
+        """The same with other values, which count as given."""
         return type(self)(**{**self.given(), **values})
 
     def given(self) -> dict[str, object]:

@@ -23,11 +23,7 @@ class Settings(SelectionOptions, SearchOptions, StudyOptions, Records):
     dry_run: bool = field(False, "Stop after the plan.")
 
     def check(self) -> None:
-        """Refuses options that exclude each other, and folders that cannot be used.
-
-        Raises:
-            InputError: there are some.
-        """
+        """Refuses options that exclude each other, and folders that cannot be used."""
         self.check_selection()
         if self.auto_memory and self.model_memory_gb != self.default("model_memory_gb"):
             raise InputError(

@@ -97,7 +97,7 @@ def _more_seeds(figures: Figures, same: int, count: int, next_best: Average, met
 
 
 def _shares(figures: Figures) -> str:
-    """Memory that was reserved and not used, where more trials would have run at once."""
+    """Memory that was reserved but not used, although more trials could have run at once."""
     plan, settings = figures.plan, figures.settings
     peaks = _peaks(figures)
     if settings.auto_memory or plan.bound != "memory" or not peaks or _ran_out(figures):
@@ -205,7 +205,7 @@ def _ran_out(figures: Figures) -> bool:
 
 
 def _up(gb: float) -> float:
-    """To hundredths, upwards."""
+    """Rounded up to hundredths."""
     return math.ceil(round(100 * gb, 6)) / 100
 
 

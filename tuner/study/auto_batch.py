@@ -23,8 +23,8 @@ HALVED = 8
 
 
 @dataclass(frozen=True)
-class Share:
-    """What each worker of a uniform plan has."""
+class WorkerShare:
+    """The memory that each worker of a uniform plan has, and how it was found."""
 
     size_bytes: int  # the share
     device: Device | None = None  # the smallest device, of which it is one; None where the user has given it
@@ -66,12 +66,12 @@ class AutoBatch:
 
 
 @dataclass(frozen=True)
-class Sized:
-    """A study's trials, each with a batch that is a number."""
+class SizedTrials:
+    """A study's trials once every batch is a number, with their estimates."""
 
     trials: list[Trial]  # all of them, in their order
     estimates: Estimates  # what they are expected to take
-    share: Share | None  # what each worker has; None where no trial had a batch to be found
+    share: WorkerShare | None  # what each worker has; None where no trial had a batch to be found
     batches: list[AutoBatch]  # those that were found
 
     def by_trial(self) -> dict[str, int]:
@@ -88,11 +88,7 @@ class Sized:
 
 
 def packed_uniformly(settings: Settings) -> Settings:
-    """The settings of a study in which a batch is ``auto``: its share decides the batch, so packing is uniform.
-
-    Raises:
-        InputError: the user has asked for another packing.
-    """
+    """The settings of a study in which a batch is ``auto``: its share decides the batch, so packing is uniform."""
     if settings.packing == "per-trial":
         rule = f"a batch of {AUTO} fills the share of a uniform plan"
         remedy = f"leave out {option('packing')}, or give the batch as a number"
@@ -101,22 +97,18 @@ def packed_uniformly(settings: Settings) -> Settings:
 
 
 def refuse_auto(selections: Sequence[Selection]) -> None:
-    """Refuses configurations whose batch is ``auto``, where there is no plan that has shares.
-
-    Raises:
-        InputError: there is one.
-    """
+    """Refuses configurations whose batch is ``auto``, where there is no plan that has shares."""
     for selection in selections:
         for each in selection.configurations:
             if is_auto(each.values):
                 key = selection.workload.memory_scales_with
                 raise InputError(
-                    f"{each.name}: {key} {AUTO}: it takes a plan's shares to find it: `tune plan` does, or give a "
+                    f"{each.name}: {key} {AUTO}: only a plan with shares can find it: use `tune plan`, or give a "
                     f"number ({option('overrides', f'{key}=N')}, or in the file)"
                 )
 
 
-def size_batches(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device], settings: Settings) -> Sized:
+def size_batches(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device], settings: Settings) -> SizedTrials:
     """Finds the batches that are ``auto``, and estimates all trials.
 
     Raises:
@@ -126,7 +118,7 @@ def size_batches(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device
     fixed = [trial for trial in trials if not is_auto(trial.config)]
     known = estimate_requests(tasks, fixed, devices, settings)
     if len(fixed) == len(trials):
-        return Sized(list(trials), known, None, [])
+        return SizedTrials(list(trials), known, None, [])
     largest = max((request.need_bytes for request in known.requests), default=0)
     share = share_of(devices, largest, len(trials), settings)
     batches = _batches(tasks, [trial for trial in trials if is_auto(trial.config)], devices, share, settings)
@@ -134,22 +126,22 @@ def size_batches(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device
     requests = {request.trial.trial_id: request for request in [*known.requests, *found.requests]}
     ordered = tuple(requests[trial.trial_id] for trial in trials)
     estimates = replace(known.with_more(found), requests=ordered)
-    return Sized([request.trial for request in ordered], estimates, share, batches)
+    return SizedTrials([request.trial for request in ordered], estimates, share, batches)
 
 
-def share_of(devices: Sequence[Device], largest_bytes: int, trials: int, settings: Settings) -> Share:
+def share_of(devices: Sequence[Device], largest_bytes: int, trials: int, settings: Settings) -> WorkerShare:
     """The share of each worker: what the user gives every trial, or else the smallest device's budget / its workers.
 
     Its workers are as many as the others' largest footprint, the CPU cores, ``max_workers`` and the number of trials
     allow, the last two divided between the devices. A device on which that footprint does not fit is not used.
     """
     if not settings.auto_memory:
-        return Share(int(settings.model_memory_gb * GB))
+        return WorkerShare(int(settings.model_memory_gb * GB))
     budgets = [budget_bytes(device, settings.buffer_bytes) for device in devices]
     least = max(1, min(largest_bytes, max(budgets)))
     used = [(budget, device) for budget, device in zip(budgets, devices, strict=True) if budget >= least]
     if not used:  # nothing is free
-        return Share(0, devices[0])
+        return WorkerShare(0, devices[0])
     budget, device = min(used, key=lambda pair: pair[0])
     limits: list[tuple[int, Bound]] = [  # of two that bound alike, the first is told
         (math.ceil(trials / len(used)), "number of trials"),
@@ -158,11 +150,11 @@ def share_of(devices: Sequence[Device], largest_bytes: int, trials: int, setting
         (device.cores or trials, "CPU cores"),
     ]
     workers, bound = min(limits, key=lambda limit: limit[0])
-    return Share(budget // workers, device, budget, workers, bound, len(used))
+    return WorkerShare(budget // workers, device, budget, workers, bound, len(used))
 
 
 def _batches(
-    tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device], share: Share, settings: Settings
+    tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device], share: WorkerShare, settings: Settings
 ) -> list[AutoBatch]:
     """The batch of each trial; where only such values differ as take no memory, it is searched once."""
     known: dict[tuple[object, ...], LargestBatch] = {}
@@ -185,7 +177,13 @@ def _to_batch(task: TrainingTask, trial: Trial, micro: LargestBatch) -> AutoBatc
 
 
 def _largest(
-    task: TrainingTask, trial: Trial, devices: Sequence[Device], share: Share, settings: Settings, *, several: bool
+    task: TrainingTask,
+    trial: Trial,
+    devices: Sequence[Device],
+    share: WorkerShare,
+    settings: Settings,
+    *,
+    several: bool,
 ) -> LargestBatch:
     """The largest batch or micro-batch that fits the share on every kind of device: it may be placed on any."""
     kinds = {device.name: device for device in devices}
@@ -217,7 +215,7 @@ def _halvable(found: LargestBatch) -> LargestBatch:
     return replace(found, batch_size=size - size % (HALVED if size >= HALVED**2 else min(2, size)))
 
 
-def _remedy(need: int, devices: Sequence[Device], share: Share, settings: Settings) -> str:
+def _remedy(need: int, devices: Sequence[Device], share: WorkerShare, settings: Settings) -> str:
     """What makes room for a trial that needs this much, in bytes."""
     whole = max(budget_bytes(device, settings.buffer_bytes) for device in devices)
     if not settings.auto_memory and need <= whole:

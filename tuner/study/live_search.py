@@ -88,11 +88,7 @@ class LiveSearch:
         return f"search: ended after {len(self.trials)} of {number} trials, as it suggests none that can be used{why}"
 
     def recall(self, trials: Sequence[Trial], ended: Mapping[str, Attempt], epochs: Iterable[EpochLine]) -> None:
-        """Tells the searcher again what it suggested before this process began, and what came of it.
-
-        Raises:
-            InputError: the searcher cannot be told.
-        """
+        """Tells the searcher again what it suggested before this process began, and what came of it."""
         self.trials = list(trials)
         reports: dict[str, list[EpochLine]] = {}
         for line in epochs:
@@ -134,11 +130,7 @@ def first_suggestions(
     devices: Sequence[Device],
     whole: int,
 ) -> list[Request]:
-    """What a live search suggests before anything runs, so that there is something to plan by.
-
-    Raises:
-        InputError: there is none that can be used.
-    """
+    """What a live search suggests before anything runs, so that there is something to plan by."""
     settings = live.settings
     found: list[Request] = []
     fit = len(fitting(left, whole, tasks, settings)[0])

@@ -42,9 +42,6 @@ def to_trials(selections: Sequence[Selection], settings: Settings) -> list[Trial
     """A trial for each configuration and seed, numbered over the whole study: all of the first seed come first.
 
     So more seeds only add trials, and leave the numbers of the others as they are.
-
-    Raises:
-        InputError: it is more than a workload allows.
     """
     listed = [
         (selection.workload, each, _config(selection.workload, each, settings.epochs), seed)
@@ -93,9 +90,6 @@ def check_amp(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device]) 
 
     oneDNN compiles its bfloat16 kernels for every shape and keeps them: GT-SSL's epochs took ten times as long there,
     and the kernels' memory is in no estimate.
-
-    Raises:
-        InputError: a trial asks for it.
     """
     for trial in trials:
         varies = tasks[trial.workload].workload.batches_vary

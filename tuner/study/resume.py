@@ -27,9 +27,6 @@ def fingerprint(data: object) -> str:
 
     The data are pickled for that, as they are on their way to the workers, and nothing is read back. Every array
     counts with its type, shape and values, however it lies in memory.
-
-    Raises:
-        InputError: they cannot be pickled.
     """
     pickled = io.BytesIO()
     try:
@@ -64,11 +61,7 @@ def _digest(kind: str, values: NDArray[np.uint8]) -> tuple[type[str], tuple[str]
 
 
 def description(tasks: Tasks, trials: Sequence[Trial], settings: Settings) -> StudyRecord:
-    """What of a study is compared when it is resumed.
-
-    Raises:
-        InputError: the data cannot be pickled.
-    """
+    """What of a study is compared when it is resumed."""
     prints = [fingerprint(task.data) for task in tasks.values()]
     several = len(tasks) > 1
     return StudyRecord(
@@ -156,13 +149,11 @@ def check_same(study: StudyRecord, described: StudyRecord, folder: str) -> None:
             )
     _check_seeds(study, described, folder)
     if study.fingerprint != described.fingerprint:
-        raise InputError(
-            f"{option('resume', str(folder))}: the data are others than its own; give it those by {option('data')}"
-        )
+        raise InputError(f"{option('resume', str(folder))}: its data are different; give its own by {option('data')}")
     if study.configurations != described.configurations and not _more_samples(study, described):
         differ = _differing(study.configurations, described.configurations)
         raise InputError(
-            f"{option('resume', str(folder))}: its configurations are others{differ}; start a new study for these"
+            f"{option('resume', str(folder))}: its configurations are different{differ}; start a new study for these"
         )
 
 
@@ -176,7 +167,7 @@ def _more_samples(study: StudyRecord, described: StudyRecord) -> bool:
 
 
 def _differing(own: Sequence[Config], asked: Sequence[Config]) -> str:
-    """In a few words how lists of configurations differ."""
+    """How two lists of configurations differ, in a few words."""
     if len(own) != len(asked):
         return f" (it has {len(own)}, not {len(asked)})"
     before, now = next((before, now) for before, now in zip(own, asked, strict=True) if before != now)
@@ -194,8 +185,7 @@ def _check_seeds(study: StudyRecord, described: StudyRecord, folder: str) -> Non
     if asked > has and len(str(asked * configurations)) > max(3, len(str(has * configurations))):
         raise InputError(
             f"{option('resume', str(folder))}: {option('seeds', asked)} makes {asked * configurations} trials, which "
-            "takes longer trial ids "
-            "than it has; start a new study for that"
+            "takes longer trial ids than it has; start a new study for that"
         )
 
 

@@ -99,9 +99,6 @@ def parse_data(texts: Sequence[str]) -> str | dict[str, str]:
     """What is meant by the texts of the option ``data``: one source for all workloads, or one for each that is named.
 
     Only the name of a built-in workload or ``module:Class`` is taken for one: folders may have ``=`` in their names.
-
-    Raises:
-        InputError: there is more than one source for a workload.
     """
     named = dict(text.split("=", 1) for text in texts if "=" in text and is_workload(text.partition("=")[0]))
     if len(named) < len(texts) and len(texts) > 1:
@@ -209,11 +206,7 @@ def _overridden(
 
 
 def parse_override(text: str) -> tuple[str, ConfigValue]:
-    """The hyperparameter and the value that a text of ``overrides`` names.
-
-    Raises:
-        InputError: it has no ``=``.
-    """
+    """The hyperparameter and the value that a text of ``overrides`` names."""
     key, equals, value = text.partition("=")
     if not equals:
         raise ParameterError("overrides", text, "expected KEY=VALUE")

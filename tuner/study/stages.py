@@ -1,4 +1,4 @@
-"""What a study is from stage to stage: each takes one of these values and returns the next, which adds to it.
+"""The stages between selection and execution: each takes one of these values and returns the next, which adds to it.
 
     Selected ──load──► Loaded ──estimate──► Estimated ──place──► Placed ──execute──► rows
 
@@ -22,7 +22,7 @@ from tuner.records.journal import read_attempts
 from tuner.records.study_folder import check_unused
 from tuner.records.study_record import UNKNOWN, StudyRecord, read_study
 from tuner.spec.settings import Settings
-from tuner.study.auto_batch import Sized, packed_uniformly, size_batches
+from tuner.study.auto_batch import SizedTrials, packed_uniformly, size_batches
 from tuner.study.live_search import LiveSearch, first_suggestions, fitting
 from tuner.study.planning import Estimates, plan_requests, to_trials, usable, whole_bytes
 from tuner.study.resume import check_same, description, ended, remaining, with_batches_of
@@ -35,7 +35,7 @@ class Selected:
     """What is to be tried, and who asked for it."""
 
     selections: Sequence[Selection]  # what to try of each workload, in the order in which trials are numbered
-    settings: Settings  # how
+    settings: Settings
     label: str = ""  # ends the default folder's name: the mode
     command: str = ""  # what the user called
     # The options of ``tune run`` that make this study, with which it is resumed; None if the call alone does.
@@ -67,7 +67,7 @@ class Estimated(Loaded):
     """The same with what each trial will need."""
 
     devices: tuple[Device, ...]  # where trials may run
-    sized: Sized  # the trials, each with a batch that is a number, and their estimates
+    sized: SizedTrials  # the trials, each with a batch that is a number, and their estimates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,22 +117,14 @@ def load(selected: Selected) -> Loaded:
 
 
 def estimate(loaded: Loaded, devices: Sequence[Device]) -> Estimated:
-    """Finds what each trial will need on these devices, and the batches that are to be found.
-
-    Raises:
-        InputError: a footprint cannot be estimated.
-    """
+    """Finds what each trial will need on these devices, and the batches that are to be found."""
     mine = usable(devices, loaded.settings)
     sized = size_batches(loaded.tasks, loaded.trials, mine, loaded.settings)
     return Estimated(**_values(loaded), devices=mine, sized=sized)
 
 
 def place(estimated: Estimated) -> Placed:
-    """Plans the trials that are left; if there are none, all of them. A live search is asked for its first trials.
-
-    Raises:
-        InputError: a trial fits on no device.
-    """
+    """Plans the trials that are left; if there are none, all of them. A live search is asked for its first trials."""
     tasks, settings, devices, live = estimated.tasks, estimated.settings, estimated.devices, estimated.live
     whole = whole_bytes(devices, settings)
     requests = estimated.sized.estimates.requests

@@ -92,9 +92,6 @@ class Steering:
         """The next suggestion that fits a device, where there is room for the smallest so far.
 
         Those before it that fit none have a row that says so.
-
-        Raises:
-            ExecutionError: the folder can no longer be written.
         """
         live = self._live
         if live is None or room_bytes < max(1, self._least):

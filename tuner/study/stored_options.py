@@ -15,11 +15,7 @@ CALL = "tuner.run()"  # for ``study.json``: what no command can say
 
 
 def plainly(settings: Settings) -> Settings:
-    """The same with a list of configurations and a space that a file can hold.
-
-    Raises:
-        InputError: one cannot be kept so.
-    """
+    """The settings with a list of configurations and a space that a file can hold."""
     plain: dict[str, object] = {}
     if settings.config is not None:
         plain["config"] = plain_configs(settings.config)
@@ -34,17 +30,13 @@ def to_stored(settings: Settings) -> dict[str, object]:
 
 
 def how_it_runs(settings: Settings) -> dict[str, object]:
-    """Those of the options that say how a study runs, and not what it trains."""
+    """The options that say how a study runs, and not what it trains."""
     selection = (*SelectionOptions.names(), "space")
     return {name: value for name, value in to_stored(settings).items() if name not in selection}
 
 
 def from_stored(stored: Mapping[str, object]) -> Settings:
-    """The options of a study; those that its version had not have their defaults, and those that are gone no effect.
-
-    Raises:
-        InputError: one has a value that is no longer possible.
-    """
+    """The options of a study. What its version lacked has its default; what no longer exists is left out."""
     return Settings.of(
         {
             name: value

@@ -100,9 +100,9 @@ def test_an_estimate_of_a_transformer_has_three_precisions_and_needs_no_gpu() ->
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"mode": "full"}, "mode is of no use to a transformer's sizes"),
-        ({"overrides": ("a=1",)}, "overrides is of no use"),
-        ({"step": lambda: None}, "step is of no use"),
+        ({"mode": "full"}, "mode has no effect on a transformer"),
+        ({"overrides": ("a=1",)}, "overrides has no effect"),
+        ({"step": lambda: None}, "step has no effect"),
     ],
 )
 def test_a_transformer_and_a_study_at_once_are_refused(more: dict[str, object], message: str) -> None:

@@ -33,7 +33,7 @@ def written_figures(fitted: Fit) -> dict[str, float | None]:
 def differing(
     here: Mapping[str, float | None], study: Mapping[str, float | None]
 ) -> dict[str, tuple[float | None, float | None]]:
-    """The metrics that are others, with the study's value first."""
+    """The metrics that differ, with the study's value first."""
     names = dict.fromkeys([*study, *here])
     return {name: (study.get(name), here.get(name)) for name in names if study.get(name) != here.get(name)}
 
@@ -45,11 +45,7 @@ def judge(
     device: Device,
     exact: bool,
 ) -> None:
-    """Says whether the study's figures came out again.
-
-    Raises:
-        Differs: they did not, and were to.
-    """
+    """Says whether the study's figures came out again."""
     if not differences:
         print_text(console, "the study's figures came out again, to the last digit")
         return
@@ -67,7 +63,7 @@ def versions() -> dict[str, str]:
 
 
 def _reasons(past: PastTrial, device: Device) -> list[str]:
-    """What may have made the figures others."""
+    """What may have changed the figures."""
     reasons = []
     known = past.study.versions
     others = [f"{name} {known.get(name)}" for name, now in versions().items() if known.get(name) != now]

@@ -78,7 +78,7 @@ def _fit(
 
 @contextmanager
 def _on(device: Device, threads: int) -> Iterator[str]:
-    """In this block torch computes on the device, which is called so, and with so many threads on the CPU."""
+    """Torch's name of the device. In this block torch computes there, on the CPU with this many threads."""
     import torch
 
     before = torch.get_num_threads()

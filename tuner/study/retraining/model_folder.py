@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 
 
 def make_folder(output: str | None, workload: str) -> Path:
-    """Makes the folder that was asked for, or a new one under ``results/``.
-
-    Raises:
-        InputError: it cannot be made.
-    """
+    """Makes the folder that was asked for, or a new one under ``results/``."""
     base = Path(output or Path("results") / f"{time.strftime('%Y%m%d-%H%M%S')}-{workload}-train")
     path, number = base, 1
     while True:
@@ -86,6 +82,6 @@ def save(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Takes back a folder in which nothing is."""
+    """Removes an empty folder."""
     with suppress(OSError):
         os.rmdir(folder)

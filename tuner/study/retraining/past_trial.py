@@ -51,11 +51,7 @@ class PastTrial:
 
     @property
     def config(self) -> Config:
-        """Its complete configuration, as it was trained in the end.
-
-        Raises:
-            InputError: this version knows a hyperparameter no more.
-        """
+        """Its complete configuration, as it was trained in the end."""
         (choice,) = self._chosen(DEFAULT_DATA)
         values: Config = choice.configurations[0].values
         return values

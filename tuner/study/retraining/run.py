@@ -85,11 +85,7 @@ def estimate_memory(task: TrainingTask, trial: Trial, device: Device) -> MemoryE
 
 
 def check_room(trial: Trial, device: Device, estimate: MemoryEstimate) -> None:
-    """Refuses what does not fit; its margin need not: a study gives such a trial a whole device, too.
-
-    Raises:
-        InputError: there is not enough free.
-    """
+    """Refuses what does not fit; its margin need not: a study gives such a trial a whole device, too."""
     if estimate.total_bytes > device.free_bytes:
         raise InputError(
             f"{trial.name}: takes {estimate.total_bytes / GB:.2f} GB, but {device.label} has "
