@@ -4,7 +4,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from tuner.api.capacity import Capacity as Capacity
 from tuner.api.export import Exported as Exported
@@ -375,6 +375,7 @@ def optimize(
         ExecutionError: a step of ``profile`` failed.
     """
 
+@overload
 def plan(
     workload: WorkloadsLike = (),
     *,
@@ -401,9 +402,9 @@ def plan(
     max_workers: int | None = None,
     threads: int | None = None,
     gpus: int | None = None,
-    gpu: CardSizes | None = None,
+    gpu: None = None,
     like: str | PathLike[str] | None = None,
-) -> Forecast | Capacity:
+) -> Forecast:
     """Shows the packing of a study without running it: what ``tune plan`` prints.
 
     Without ``like`` a trial's time is taken to grow with its epochs and its memory.
@@ -451,6 +452,37 @@ def plan(
     Raises:
         InputError: something given cannot be used.
     """
+
+@overload
+def plan(
+    workload: WorkloadsLike = (),
+    *,
+    mode: str = 'quick',
+    config: Configs | None = None,
+    overrides: Sequence[str] = (),
+    data: str | Mapping[str, str] = '',
+    skip_bad: bool = False,
+    only: str | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    epochs: int | None = None,
+    seeds: int = 1,
+    split_seed: int | None = None,
+    device: DeviceChoice = 'auto',
+    expandable_segments: bool = False,
+    memory_estimation: str = 'auto',
+    calibration: bool = True,
+    auto_memory: bool = False,
+    model_memory_gb: float = 1.5,
+    gpu_memory_buffer_gb: float = 2.0,
+    device_memory_gb: float | None = None,
+    packing: Packing | None = None,
+    max_workers: int | None = None,
+    threads: int | None = None,
+    gpus: int | None = None,
+    gpu: CardSizes,
+    like: str | PathLike[str] | None = None,
+) -> Capacity: ...
 
 def report(
     directory: str | PathLike[str] | None = None,

@@ -13,6 +13,7 @@ from typing import Literal
 
 MB = 2**20
 GB = 2**30
+MOST_SEED = 2**63 - 1  # the largest seed: files and generators have 63 bits for it
 MOST_GB = 1_000_000  # the upper bound of every option in GB
 
 ConfigValue = int | float | str

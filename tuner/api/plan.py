@@ -52,7 +52,7 @@ class Forecast:
         return title(trial.workload, trial.name, several=several, seed=trial.seed if len(seeds) > 1 else None)
 
 
-@public(PlanOptions)
+@public(PlanOptions, decided_by="gpu")
 def plan(options: PlanOptions) -> Forecast | Capacity:
     """Shows the packing of a study without running it: what ``tune plan`` prints.
 

@@ -27,7 +27,7 @@ from tuner.spec.groups import (
     Training,
 )
 from tuner.spec.options import Options, PathText, Terminal, field, required
-from tuner.trial import MOST_GB
+from tuner.trial import MOST_GB, MOST_SEED
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -242,6 +242,7 @@ class TrainOptions(Options):
         "the study.",
         Terminal("N", unset="the trial's"),
         ge=0,
+        le=MOST_SEED,
     )
     epochs: int | None = field(
         None,

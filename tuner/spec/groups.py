@@ -17,7 +17,7 @@ from tuner.placement.packing import Packing
 from tuner.placement.retry import OnOom
 from tuner.search.schedulers import SchedulerName
 from tuner.spec.options import Options, PathText, Terminal, Texts, field
-from tuner.trial import MOST_GB
+from tuner.trial import MOST_GB, MOST_SEED
 
 if TYPE_CHECKING:
     from tuner.search.configurations import Configs
@@ -59,10 +59,10 @@ def _time(given: object, about: ValidationInfo) -> object:
 
 
 def _plain(data: object) -> object:
-    """Paths as texts, in a mapping, too."""
+    """Paths as texts, in a mapping, too; None is no data of one's own."""
     if isinstance(data, Mapping):
         return {name: _plain(each) for name, each in data.items()}
-    return os.fspath(data) if isinstance(data, os.PathLike) else data
+    return "" if data is None else os.fspath(data) if isinstance(data, os.PathLike) else data
 
 
 Data = Annotated[str | Mapping[str, str], BeforeValidator(_plain)]
@@ -138,7 +138,9 @@ class Seed(Options):
 
     title: ClassVar[str] = "Training"
 
-    seed: int = field(0, "The seed of the validation split, weights, batches and dropout.", Terminal("N"), ge=0)
+    seed: int = field(
+        0, "The seed of the validation split, weights, batches and dropout.", Terminal("N"), ge=0, le=MOST_SEED
+    )
 
 
 class Training(Seed):
@@ -156,7 +158,7 @@ class Training(Seed):
         ge=1,
     )
     split_seed: int | None = field(
-        None, "The seed of the validation split alone.", Terminal("N", unset=f"{option('seed')}"), ge=0
+        None, "The seed of the validation split alone.", Terminal("N", unset=f"{option('seed')}"), ge=0, le=MOST_SEED
     )
 
 

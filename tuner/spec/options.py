@@ -14,12 +14,11 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Protocol, Self, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Protocol, Self, TypeVar, cast, get_args
 
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     JsonValue,
@@ -31,9 +30,7 @@ from pydantic_core import ErrorDetails, PydanticUndefined
 from tuner.errors import InputError, ParameterError, in_python, spelled
 
 WIDTH = 118  # of a docstring's lines
-PathText = Annotated[
-    str, BeforeValidator(lambda value: os.fspath(value) if isinstance(value, os.PathLike) else value)
-]
+PathText = str
 Texts = Annotated[Sequence[str], AfterValidator(tuple)]
 SHOWN = {  # what callers see of types that convert what is given
     "PathText": "str | PathLike[str]",
@@ -100,8 +97,10 @@ class Options(BaseModel):
 
     def __init__(self, **values: object) -> None:
         """Checks every value."""
+        fields = type(self).model_fields
+        plain = {name: _plain(value, fields[name]) if name in fields else value for name, value in values.items()}
         try:
-            super().__init__(**values)
+            super().__init__(**plain)
         except ValidationError as error:
             raise _refusal(error.errors(include_url=False)[0], type(self)) from None
 
@@ -195,6 +194,18 @@ class Options(BaseModel):
         return "\n".join(lines)
 
 
+def _plain(value: object, info: FieldInfo) -> object:
+    """What stands for a plain value, as that: a scalar of numpy, a path, 2.0 for 2, and 1 for True."""
+    kinds = {info.annotation, *get_args(info.annotation)}
+    if kinds & {bool, int, float} and getattr(value, "shape", None) == () and hasattr(value, "item"):
+        value = value.item()
+    if str in kinds and isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if int in kinds and isinstance(value, float) and value.is_integer():
+        return int(value)
+    return bool(value) if bool in kinds and isinstance(value, int) and value in (0, 1) else value
+
+
 def sentence(info: FieldInfo) -> str:
     """What an option is, and what happens without it."""
     terminal = cast(Terminal, cast("Mapping[str, object]", info.json_schema_extra)["terminal"])
@@ -218,10 +229,15 @@ class Public(Protocol[Given, R]):
         """Takes each option by its name."""
 
 
-def public(options: type[Given]) -> Callable[[Callable[[Given], R]], Public[Given, R]]:
+def public(options: type[Given], *, decided_by: str = "") -> Callable[[Callable[[Given], R]], Public[Given, R]]:
     """Makes a function of one ``Options`` object the public one that takes each option by its name.
 
     Its docstring has the options' ``Args:`` before ``Returns:`` or ``Raises:``.
+
+    Args:
+        options: the class of the object.
+        decided_by: the option, None by default, without which the first of the two types that the function returns
+            comes back, and with which the second.
     """
 
     def decorate(function: Callable[[Given], R]) -> Public[Given, R]:
@@ -229,10 +245,16 @@ def public(options: type[Given]) -> Callable[[Callable[[Given], R]], Public[Give
 
         @functools.wraps(function)
         def called(*args: object, **named: object) -> R:
-            return function(options(**signature.bind(*args, **named).arguments))
+            try:
+                given = signature.bind(*args, **named).arguments
+            except TypeError as error:
+                raise TypeError(f"{function.__name__}() {error}") from None
+            return function(options(**given))
 
         returns = inspect.signature(function).return_annotation
-        vars(called).update(of=function, __signature__=signature.replace(return_annotation=returns))
+        vars(called).update(
+            of=function, decided_by=decided_by, __signature__=signature.replace(return_annotation=returns)
+        )
         called.__doc__ = docstring(function.__doc__ or "", options)
         called.__annotations__ = {}
         return cast("Public[Given, R]", called)
@@ -258,6 +280,10 @@ def _refusal(error: ErrorDetails, options: type[Options]) -> InputError:
     return ParameterError(name, error["input"], _rule(name, error, options))
 
 
+def _digits(number: float) -> str:
+    return f"{number:,}" if isinstance(number, int) else f"{number:,.12g}"
+
+
 def _rule(name: str, error: ErrorDetails, options: type[Options]) -> str:
     kind, context = error["type"], error.get("ctx", {})
     numbers = options.declared_type(name)
@@ -265,7 +291,7 @@ def _rule(name: str, error: ErrorDetails, options: type[Options]) -> str:
     rules: dict[str, Callable[[], str]] = {
         "greater_than_equal": lambda: f"must be at least {context['ge']:g}",
         "greater_than": lambda: f"must be more than {context['gt']:g}",
-        "less_than_equal": lambda: f"must be at most {context['le']:,.12g}{unit}",
+        "less_than_equal": lambda: f"must be at most {_digits(context['le'])}{unit}",
         "less_than": lambda: f"must be less than {context['lt']:,.12g}{unit}",
         "finite_number": lambda: "must be a finite number",
         "float_type": lambda: "must be a number",

@@ -14,7 +14,7 @@ HEAD = '''# Made by scripts/generate from the specification in tuner/spec; do no
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 '''
 
 
@@ -32,7 +32,29 @@ def stub(modules: Mapping[str, Sequence[str]], names: Sequence[str]) -> str:
 
 
 def _function(name: str, function: Callable[..., object]) -> str:
+    """A function's types and docstring; an overload for each type that it returns, where an option decides that."""
     signature = inspect.signature(function)
+    text = textwrap.indent(f'"""{inspect.cleandoc(function.__doc__ or "")}\n"""', "    ")
+    option: str = vars(function)["decided_by"]
+    if not option:
+        return f"{_head(name, signature)}\n{text}"
+    decisive = signature.parameters[option]
+    without, given = str(signature.return_annotation).split(" | ")
+    absent = decisive.replace(annotation="None")
+    present = decisive.replace(
+        annotation=str(decisive.annotation).removesuffix(" | None"), default=inspect.Parameter.empty
+    )
+    first = _head(name, _with(signature, absent, without))
+    second = _head(name, _with(signature, present, given))
+    return f"@overload\n{first}\n{text}\n\n@overload\n{second} ..."
+
+
+def _with(signature: inspect.Signature, parameter: inspect.Parameter, returns: str) -> inspect.Signature:
+    parameters = {**signature.parameters, parameter.name: parameter}
+    return signature.replace(parameters=list(parameters.values()), return_annotation=returns)
+
+
+def _head(name: str, signature: inspect.Signature) -> str:
     lines, keyword_only = [f"def {name}("], False
     for parameter in signature.parameters.values():
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not keyword_only:
@@ -40,8 +62,7 @@ def _function(name: str, function: Callable[..., object]) -> str:
             keyword_only = True
         default = "" if parameter.default is inspect.Parameter.empty else f" = {parameter.default!r}"
         lines.append(f"    {parameter.name}: {parameter.annotation}{default},")
-    text = textwrap.indent(f'"""{inspect.cleandoc(function.__doc__ or "")}\n"""', "    ")
-    return "\n".join([*lines, f") -> {signature.return_annotation}:", text])
+    return "\n".join([*lines, f") -> {signature.return_annotation}:"])
 
 
 def _imports(function: Callable[..., object]) -> list[str]:
