@@ -75,7 +75,7 @@ def test_a_file_that_is_not_the_same_any_more_is_told(change: str, mapped: np.me
     os.unlink(place.path)
     if change == "replaced":
         np.save(place.path, np.zeros((500, 500)))
-    with pytest.raises(DataError, match=r"a\.npy has been removed or replaced since .*: run it again, or go on with"):
+    with pytest.raises(DataError, match=r"a\.npy has been removed or replaced since .*: run it again, or resume it"):
         receive(place)
     if change == "removed":
         with pytest.raises(DataError, match=r"a\.npy has been removed or replaced"):

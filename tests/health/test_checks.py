@@ -56,7 +56,7 @@ def test_on_a_machine_that_is_well_nothing_is_to_be_done() -> None:
     ("check", "level", "text", "remedy", "changed"),
     [
         ("python", "problem", "3.10.2", "3.11 or newer", {"python": "3.10.2"}),
-        ("python", "warning", "Darwin", "on Linux alone", {"system": "Darwin 24"}),
+        ("python", "warning", "Darwin", "on Linux only", {"system": "Darwin 24"}),
         ("torch", "problem", "cannot be imported: OSError: libcudart", "reinstall", {"torch": BROKEN}),
         ("torch", "warning", "is a build for the CPU", "install a build for CUDA", {"torch": Torch()}),
         ("torch", "problem", r"finds no GPU, and the driver \(570.1\) has 1", "nvidia-smi", {"torch": OLD_DRIVER}),

@@ -23,10 +23,10 @@ class Worker:
         self._options = options
         self.device = device
         self._meter = self.prepare(device, threads)
-        gc.freeze()  # so a clean-up looks at what a trial leaves and not at all of torch: 2 ms, not 100
+        gc.freeze()  # so that a garbage collection skips torch's objects: 2 ms instead of 100
 
     def prepare(self, device: Device, threads: int) -> PeakMeter:
-        """Pins the process to its device and takes first steps there.
+        """Pins the process to its device and warms it up there.
 
         A benchmark with simulated GPUs replaces this method, and sets ``device`` to the real one.
         """
@@ -42,4 +42,4 @@ class Worker:
         yield from run_trial(self._tasks[placed.trial.workload], placed, self._meter, self._options)
 
     def ping(self) -> None:
-        """Returns if the process lives."""
+        """Returns if the process is alive."""

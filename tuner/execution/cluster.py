@@ -15,7 +15,7 @@ from tuner.trial import MB, Device
 
 OBJECT_STORE_BYTES = 256 * MB  # enough for the data sets' arrays; /dev/shm is small in many containers
 STOP_SECONDS = 30
-# Ray prints pages about lost workers and nodes into the driver's output. The study has a line about each.
+# Ray prints long messages about lost workers and nodes in the driver. The study prints a line about each.
 SKIPPED_LOGS = (
     "A worker died or was killed while executing|were killed due to the node running low on memory|"
     "Raylet is terminated|has been marked dead because the detector"
@@ -43,8 +43,8 @@ class RayConnection:
         """Waits until the process is connected.
 
         Raises:
-            ExecutionError: Ray cannot be reached, or not in time.
-            InputError: Ray cannot be reached because of what the user asked for.
+            ExecutionError: Ray cannot be reached in time.
+            InputError: Ray cannot be reached because of a wrong option.
         """
         if not self._connected.wait(timeout_seconds):
             self._ending.set()
@@ -56,7 +56,7 @@ class RayConnection:
         take_back()
 
     def stop(self) -> None:
-        """Ends the connection and what was started for it, and waits for that; an older connection is left alone."""
+        """Ends the connection and what was started for it, and waits for that. An older connection is kept."""
         self._ending.set()
         self._thread.join(STOP_SECONDS)
 

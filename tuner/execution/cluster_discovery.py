@@ -1,4 +1,4 @@
-"""Finds and joins a Ray cluster: its address, whether it answers, and whether it asks for a token."""
+"""Finds and joins a Ray cluster: its address, whether it answers, and whether it requires a token."""
 
 from __future__ import annotations
 
@@ -26,14 +26,13 @@ def join_cluster(address: str) -> RayConnection:
     """Connects this process to the cluster at "HOST:PORT" or "auto", and waits for that.
 
     Raises:
-        InputError: no Ray answers within 15 s or it rejects this process, or the process is connected to another one.
-        ExecutionError: joining takes more than a minute.
-        KeyboardInterrupt: the user interrupted it; the process is not connected then.
+        InputError: no Ray answers there, it rejects this process, or the process is connected to another one.
+        ExecutionError: joining takes too long.
     """
     connection = RayConnection(_joined(find_address(address)))
     try:
         connection.wait(PORT_SECONDS + ANSWER_SECONDS + JOIN_SECONDS)
-    except KeyboardInterrupt:  # the caller does not have it yet
+    except KeyboardInterrupt:  # the caller cannot stop it
         connection.stop()
         raise
     return connection
@@ -45,18 +44,14 @@ def ray_folder() -> Path:
 
 
 def announced_address() -> str:
-    """The address in ``RAY_ADDRESS``, or that the last ``ray start`` on this machine wrote down; else empty."""
+    """The address in ``RAY_ADDRESS``, or else of the last ``ray start`` on this machine; empty if there is none."""
     with suppress(OSError):
         return os.environ.get("RAY_ADDRESS") or (ray_folder() / CURRENT_CLUSTER).read_text().strip()
     return ""
 
 
 def find_address(address: str) -> str:
-    """The "HOST:PORT" that an address stands for; "auto" is looked up where Ray's own tools look.
-
-    Raises:
-        InputError: there is no cluster, or its address has another form.
-    """
+    """The "HOST:PORT" of an address; "auto" is looked up where Ray's tools look."""
     if address == "auto":
         address = announced_address()
         if not address:
@@ -99,11 +94,9 @@ def _joined(address: str) -> Iterator[bool]:
 
 
 def _check(address: str) -> str:
-    """Whether the Ray at an address asks for a token: "token" or "disabled"."""
+    """The authentication mode of the Ray at an address: "token" or "disabled"."""
     if not port_answers(address, PORT_SECONDS):
-        raise ParameterError(
-            "address", address, "nothing listens there", "is it the address of a Ray head that runs?"
-        )
+        raise ParameterError("address", address, "nothing listens there", "is it the address of a running Ray head?")
     refusal = _refusal(address, "disabled")
     if not refusal:
         return "disabled"
@@ -122,7 +115,7 @@ def _check(address: str) -> str:
 def _refusal(address: str, mode: str) -> str:
     """Why the Ray at an address rejects this process; empty if it does not.
 
-    Asks in a process of its own, which can be ended: ``ray.init`` would hang for minutes.
+    A separate process asks, as it can be killed; ``ray.init`` would hang for minutes.
     """
     command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
     variables = {**os.environ, AUTH_MODE: mode}
@@ -138,9 +131,9 @@ def _refusal(address: str, mode: str) -> str:
 
 @contextmanager
 def _auth_mode(mode: str) -> Iterator[None]:
-    """In this block this process asks for a token if the cluster's processes do.
+    """In this block the process requires a token if the cluster's processes do.
 
-    If only the driver asks for one, Ray's head cannot reach it, takes it for dead and ends its workers.
+    If only the driver requires one, Ray's head cannot reach it, considers it dead and ends its workers.
     """
     import ray
 

@@ -18,7 +18,7 @@ from tuner.workloads.task import Tasks
 
 
 class InProcessExecutor:
-    """Runs trials in turn: for tests, to debug a workload, or to do without Ray.
+    """Runs trials one after another: for tests, to debug a workload, or without Ray.
 
     Trials are not capped, as that would cap this whole process.
     """
@@ -49,7 +49,7 @@ class InProcessExecutor:
         self._queue.append(run_trial(self._tasks[placement.trial.workload], placement, meter, self._options))
 
     def poll(self, timeout_seconds: float) -> list[ExecutorEvent]:
-        """The next event of the oldest trial; without any trial it just waits."""
+        """The next event of the oldest trial; waits if there is no trial."""
         if not self._queue:
             time.sleep(timeout_seconds)
             return []
@@ -64,7 +64,7 @@ class InProcessExecutor:
         return [(event, bytes)]
 
     def stop(self) -> None:
-        """Has every trial write a checkpoint and end as soon as it goes on."""
+        """Has every trial write a checkpoint and end as soon as it continues."""
         self._stop_requests.stop_all()
 
     def prune(self, trial_id: str) -> None:

@@ -1,4 +1,4 @@
-"""The loop of a study: it starts trials where there is room, reports what comes of them, and tries them again."""
+"""The loop of a study: it places trials, reports their outcomes and retries them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ Suggest = Callable[[int], Request | None]
 Prune = Callable[[EpochReport], bool]
 
 POLL_SECONDS = 0.5
-STOP_SECONDS = 10.0  # for checkpoints as the study ends, unless another signal comes
+STOP_SECONDS = 10.0  # for checkpoints at the end of the study; a second signal ends the wait
 
 
 class Executor(Protocol):
     """Runs placed trials: in Ray's workers, or in this process."""
 
     def devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
-        """The devices on which it can run trials; joins the cluster, if it was given one.
+        """The devices on which it can run trials; joins the cluster if there is one.
 
         Raises:
             InputError: there is no such device or cluster, or a node does not report its devices.
@@ -44,7 +44,7 @@ class Executor(Protocol):
         """May start slow things in the background, before there is a plan."""
 
     def open(self, tasks: Tasks, plan: Plan, checkpoints: Path | None) -> None:
-        """Prepares the plan's devices for trials of these tasks; ``checkpoints`` is the folder for theirs.
+        """Prepares the plan's devices for trials of these tasks, with a folder for their checkpoints.
 
         Raises:
             DataError: a file from which data are mapped has been removed.
@@ -64,8 +64,8 @@ class Executor(Protocol):
     def stop(self) -> None:
         """Asks the running trials to write a checkpoint after the current epoch, and to end.
 
-        ``poll`` returns their outcomes as ``interrupted``, unless they end otherwise before that. Without a folder
-        for checkpoints they are not asked.
+        ``poll`` returns their outcomes as ``interrupted``, unless they end earlier. Without a folder for checkpoints
+        they are not asked.
         """
 
     def prune(self, trial_id: str) -> None:
@@ -76,13 +76,13 @@ class Executor(Protocol):
 
 
 class Listener(Protocol):
-    """Is notified of what happens in a study."""
+    """Is notified of the events of a study."""
 
     def started(self, placement: Placement) -> None:
         """A trial has been placed and started."""
 
     def reported(self, report: EpochReport) -> None:
-        """A trial has begun to train, or finished an epoch."""
+        """A trial has started training or finished an epoch."""
 
     def finished(self, outcome: Outcome, weights: Weights, retry: Retry | None) -> None:
         """An attempt has ended, and ``retry`` follows; ``weights`` fetches the best epoch's if it is completed."""
@@ -91,20 +91,20 @@ class Listener(Protocol):
         """A device is gone."""
 
     def stopping(self, trials: int, seconds: float, fault: str = "") -> None:
-        """The study ends; so many trials have these seconds to write checkpoints, or cannot because of ``fault``."""
+        """The study ends: running trials have this time to write checkpoints, or cannot because of ``fault``."""
 
 
 @dataclass(frozen=True)
 class Decisions:
-    """The decisions that the loop leaves to others while trials run and end."""
+    """The decisions that the loop delegates."""
 
-    try_again: TryAgain  # the retry of an attempt, given the most memory that a trial can have; None if there is none
-    learn: Learn  # how an outcome corrects the trials that wait; None if it does not
-    # A new trial when none waits, given the largest free memory of a device; None if there is none now. If nothing
-    # runs either, None ends the study.
+    try_again: TryAgain  # the retry of an attempt, given the largest memory that a trial can have, or None
+    learn: Learn  # how an outcome corrects the estimates of waiting trials, or None
+    # A new trial when none waits, given the largest free memory of a device, or None. If no trial runs, None ends the
+    # study.
     suggest: Suggest = lambda _: None
-    prune: Prune = lambda _: False  # whether a trial that has reported an epoch is not worth further ones
-    ended: Callable[[Outcome], None] = lambda _: None  # is notified of a trial that has ended for good
+    prune: Prune = lambda _: False  # whether a trial that has reported an epoch should end early
+    ended: Callable[[Outcome], None] = lambda _: None  # is notified when a trial ends without a retry
 
 
 def run_trials(
@@ -115,14 +115,13 @@ def run_trials(
     decisions: Decisions,
     interrupt: Interrupt,
 ) -> None:
-    """Runs all trials, as many side by side as there is room for, until each has ended for good.
+    """Runs all trials, as many at a time as fit, until each has ended without a retry.
 
-    Where there is room and no trial waits, ``decisions.suggest`` is asked for another.
+    If there is room and no trial waits, ``decisions.suggest`` is asked for another one.
 
     Raises:
         ExecutionError: all devices are lost.
-        KeyboardInterrupt: the user ended the study. The listener has been notified of all that had ended by then, and
-            running trials have had ``STOP_SECONDS`` to write checkpoints.
+        KeyboardInterrupt: the user ended the study. Running trials have had ``STOP_SECONDS`` to write checkpoints.
         TimeLimitReached: the same at the time limit.
     """
     packer.enqueue(requests)
@@ -148,13 +147,13 @@ class _Loop:
     listener: Listener
     decisions: Decisions
     interrupt: Interrupt
-    running: dict[str, Request] = field(default_factory=dict)  # the requests of trials that have a place, by trial id
-    training: set[str] = field(default_factory=set)  # the ids of those that have reported
+    running: dict[str, Request] = field(default_factory=dict)  # the requests of placed trials, by trial id
+    training: set[str] = field(default_factory=set)  # the ids of trials that have reported
     delayed: _Delayed = field(default_factory=lambda: _Delayed())
     stopping: bool = False
 
     def place(self) -> None:
-        """Starts what there is room for; if no trial waits, asks for a new one."""
+        """Starts the trials that fit; if none waits, asks for new ones."""
         self.packer.enqueue(self.delayed.due(idle=not self.running and not self.packer.waiting))
         self._start()
         while not self.packer.waiting and (suggested := self.decisions.suggest(self.packer.room_bytes)):
@@ -162,7 +161,7 @@ class _Loop:
             self._start()
 
     def handle_events(self, timeout_seconds: float) -> None:
-        """Handles what has happened; waits for the first event for at most this time.
+        """Handles all events; waits for the first one for at most this time.
 
         Raises:
             ExecutionError: all devices are lost.
@@ -181,14 +180,14 @@ class _Loop:
                     self._end(event, weights)
 
     def stop(self) -> None:
-        """Waits until training trials have written checkpoints and ended, for a while or until another signal."""
+        """Asks training trials to end, and waits for their checkpoints until the deadline or another signal."""
         if not self.training:
             return
         self.stopping = True
         signals, deadline = self.interrupt.signals, time.monotonic() + STOP_SECONDS
         try:
             self.executor.stop()
-        except ExecutionError as error:  # the study ends in good order all the same
+        except ExecutionError as error:  # the study still ends properly
             self.listener.stopping(len(self.training), 0.0, error.text)
             return
         self.listener.stopping(len(self.training), STOP_SECONDS)
@@ -202,7 +201,7 @@ class _Loop:
             self.listener.started(placement)
 
     def _end(self, outcome: Outcome, weights: Weights) -> None:
-        """Frees the attempt's place, decides what follows, and corrects the trials that wait by its peak."""
+        """Frees the attempt's memory, decides on a retry, and corrects waiting trials by its peak."""
         assert outcome.placement is not None
         request = self.running.pop(outcome.trial.trial_id)
         self.packer.release(outcome.placement)
@@ -223,7 +222,7 @@ class _Loop:
 
 
 class _Delayed:
-    """Retries whose time has not come."""
+    """Retries that wait for their delay."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Request]] = []
@@ -237,11 +236,11 @@ class _Delayed:
         heapq.heappush(self._heap, (time.monotonic() + retry.delay_seconds, next(self._order), retry.request))
 
     def due(self, *, idle: bool) -> list[Request]:
-        """The retries whose time has come; if nothing else runs or waits, the next one at once."""
-        found: list[Request] = []
-        while self._heap and (self._heap[0][0] <= time.monotonic() or (idle and not found)):
-            found.append(heapq.heappop(self._heap)[2])
-        return found
+        """The retries whose delay is over; if nothing else runs or waits, the next one at once."""
+        ready: list[Request] = []
+        while self._heap and (self._heap[0][0] <= time.monotonic() or (idle and not ready)):
+            ready.append(heapq.heappop(self._heap)[2])
+        return ready
 
     def seconds_until_next(self, most: float) -> float:
         """The seconds until the next retry, at most ``most``."""

@@ -1,4 +1,4 @@
-"""Sends arrays over mapped files to the workers: by the file's name on one machine, else by content."""
+"""Sends memory-mapped arrays to the workers: by file name on one machine, else by content."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tuner.execution.ray_api import ObjectRef
 
 AnyArray = NDArray[np.generic]
 Order = Literal["C", "F"]
-GONE = f"has been removed or replaced since the study began: run it again, or go on with {option('resume')}"
+GONE = f"has been removed or replaced since the study began: run it again, or resume it with {option('resume')}"
 
 
 @dataclass(frozen=True)
 class MappedArray:
-    """An array in a file: it begins at ``offset`` bytes; ``identity`` tells whether the file is still the same."""
+    """An array in a file at ``offset`` bytes; ``identity`` shows whether the file has changed."""
 
     path: str
     dtype: np.dtype[np.generic]
@@ -51,12 +51,12 @@ def put(data: object, *, one_machine: bool) -> ObjectRef:
 
 
 def describe(array: np.memmap[tuple[int, ...], np.dtype[np.generic]]) -> MappedArray | AnyArray:
-    """The place of a mapped array; the plain array if it is a part of one, computed from one, or writable.
+    """A mapped array's place in its file; the plain array if it is a view, a copy or writable.
 
     Raises:
         DataError: the file does not exist any more.
     """
-    # Only the array that numpy made as it mapped the file has the mapping for its base; a view has that array.
+    # The base of the array that numpy mapped is the mapping. The base of a view is that array.
     path: str | os.PathLike[str] | None = array.filename
     if path is None or array.mode != "r" or array.base is not array._mmap:  # type: ignore[attr-defined]
         return np.asarray(array)
@@ -70,7 +70,7 @@ def describe(array: np.memmap[tuple[int, ...], np.dtype[np.generic]]) -> MappedA
 
 
 def receive(sent: MappedArray | AnyArray) -> AnyArray:
-    """The array in the process that has received it.
+    """The array in the receiving process.
 
     Raises:
         DataError: its file has changed since it was sent.
@@ -86,5 +86,5 @@ def receive(sent: MappedArray | AnyArray) -> AnyArray:
         raise DataError(f"{sent.path} {GONE}") from error
 
 
-def _identity(found: os.stat_result) -> tuple[int, ...]:
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+def _identity(stat: os.stat_result) -> tuple[int, ...]:
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns

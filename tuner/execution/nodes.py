@@ -1,4 +1,4 @@
-"""The nodes of a cluster: their devices, whether they live, and how many processes their kernels have killed."""
+"""The nodes of a cluster: their devices, whether they are alive, and their kernels' OOM kills."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from tuner.trial import Device
 T = TypeVar("T")
 VMSTAT = Path("/proc/vmstat")
 PROBE_SECONDS = 60
-LOOK_SECONDS = 2  # between two looks at the nodes
-# A head that has not answered for this long is given up; after 60 s Ray would end this process.
+LOOK_SECONDS = 2  # between two checks of the nodes
+# A head that has not answered for this time counts as dead. After 60 s Ray would end this process.
 HEAD_SECONDS = 20
 
 
 def cluster_devices(choice: DeviceChoice) -> tuple[Device, ...]:
     """The devices of all nodes of the cluster that this process is connected to, as the nodes see them.
 
-    "auto" means GPUs if any node has one, else the nodes' RAM. Nodes to which Ray gives no CPU are left out.
+    "auto" means GPUs if any node has one, else the nodes' RAM. Nodes without a CPU in Ray are left out.
 
     Raises:
         InputError: a node does not answer, or there is no such device.
@@ -48,16 +48,14 @@ def cluster_devices(choice: DeviceChoice) -> tuple[Device, ...]:
     ]
     gpus = [device for device in devices if device.kind == "cuda"]
     if choice == "cuda" and not gpus:
-        raise ParameterError(
-            "device", choice, f"none of the cluster's {len(nodes)} nodes has a GPU that Ray may give away"
-        )
+        raise ParameterError("device", choice, f"none of the cluster's {len(nodes)} nodes has a GPU that Ray may use")
     if not devices:
-        raise InputError("Ray has no CPU to give away on any node of the cluster")
+        raise InputError("Ray has no CPU on any node of the cluster")
     return tuple(gpus or devices)
 
 
 def detect(choice: DeviceChoice) -> tuple[Device, ...]:
-    """The devices of the node on which this runs; empty if GPUs were asked for and there are none."""
+    """The devices of this node; empty if the choice is "cuda" and there are no GPUs."""
     try:
         return detect_devices(choice)
     except InputError:
@@ -67,7 +65,7 @@ def detect(choice: DeviceChoice) -> tuple[Device, ...]:
 
 
 def oom_kills(vmstat: Path = VMSTAT) -> int:
-    """The number of processes that this machine's kernel has killed since it started because memory ran out."""
+    """The number of OOM kills by this machine's kernel since it started."""
     try:
         fields = dict(line.split() for line in vmstat.read_text().splitlines())
     except OSError:
@@ -76,7 +74,7 @@ def oom_kills(vmstat: Path = VMSTAT) -> int:
 
 
 def on_node(function: Callable[..., object], node_id: str) -> Remote[ObjectRef]:
-    """The function as a Ray task on one node, which takes no resources and is not tried again."""
+    """The function as a Ray task on one node, without resources and retries."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -86,27 +84,27 @@ def on_node(function: Callable[..., object], node_id: str) -> Remote[ObjectRef]:
 
 
 def limited_by_ray(devices: Sequence[Device], node: Node) -> list[Device]:
-    """A node's devices, limited to the GPUs, CPUs and memory that Ray may give away there."""
+    """A node's devices, limited to the GPUs, CPUs and memory that Ray has there."""
     resources = node["Resources"]
     cpus = int(resources.get("CPU", 0))
     gpus = [device for device in devices if device.kind == "cuda"][: min(cpus, int(resources.get("GPU", 0)))]
-    found = []
+    limited = []
     for device in gpus or [device for device in devices if device.kind == "cpu"]:
         cores = min(device.cores, max(1, cpus // max(1, len(gpus))))
         total = device.total_bytes if gpus else min(device.total_bytes, int(resources.get("memory", 0)))
         free = min(device.free_bytes, total)
-        found.append(replace(device, node_id=node["NodeID"], cores=cores, total_bytes=total, free_bytes=free))
-    return found
+        limited.append(replace(device, node_id=node["NodeID"], cores=cores, total_bytes=total, free_bytes=free))
+    return limited
 
 
 def on_one_machine(nodes: Sequence[Node], node_ids: Collection[str]) -> bool:
-    """Whether the nodes with these ids are on one machine: they have the same address and host name."""
+    """Whether the nodes with these ids have the same address and host name."""
     chosen = [node for node in nodes if node["NodeID"] in node_ids]
     return len({(node["NodeManagerAddress"], node["NodeManagerHostname"]) for node in chosen}) == 1
 
 
 class NodeWatch:
-    """Knows which nodes have died. ``own_node`` is the id of the node to which this process is connected."""
+    """Detects dead nodes. ``own_node`` is the id of the node to which this process is connected."""
 
     def __init__(self) -> None:
         import ray
@@ -119,7 +117,7 @@ class NodeWatch:
         self._died: dict[str, str] = {}
 
     def died(self, *, now: bool = False) -> Mapping[str, str]:
-        """The reasons why nodes died that were alive at the beginning, by node id.
+        """The reasons why nodes have died since the beginning, by node id.
 
         Ray is asked at most every ``LOOK_SECONDS``, or ``now``.
         """
@@ -130,7 +128,7 @@ class NodeWatch:
 
     @property
     def head_answers(self) -> bool:
-        """Whether Ray's head answered the last time; calls to one that does not would hang."""
+        """Whether Ray's head answered the last check; otherwise calls to it would hang."""
         return self._answered >= self._looked
 
     def _look(self) -> None:
@@ -158,12 +156,12 @@ def _devices_of(answer: ObjectRef, host: str) -> tuple[Device, ...]:
     import ray
 
     try:
-        found: tuple[Device, ...] = ray.get(answer, timeout=PROBE_SECONDS)
+        devices: tuple[Device, ...] = ray.get(answer, timeout=PROBE_SECONDS)
     except ray.exceptions.GetTimeoutError as error:
         raise InputError(f"node {host} did not report its devices within {PROBE_SECONDS} s") from error
     except (ray.exceptions.RayError, InputError) as error:
         raise InputError(f"node {host} cannot report its devices: {last_line(str(error))}") from error
-    return found
+    return devices
 
 
 def _hosts(nodes: Sequence[Node]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A device's warm workers: Ray actors that each take an equal part of the resources reserved on the device."""
+"""A device's warm workers: Ray actors with equal parts of the resources that are reserved on the device."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class WorkerPool:
     """The workers of one device, at most ``slots`` at once."""
 
     device: Device
-    bundle: Mapping[str, float]  # the resources that Ray reserves for them all
-    slots: int  # the number of workers that divide the bundle
+    bundle: Mapping[str, float]  # the resources that Ray reserves for all workers
+    slots: int  # the number of workers that share the bundle
     budget_bytes: int  # the device's memory for trials and idle workers
     node_id: str
     make: MakeWorker
@@ -34,7 +34,7 @@ class WorkerPool:
     _reserved: dict[WorkerHandle, int] = field(default_factory=dict)  # bytes, by busy worker
 
     def reserve(self) -> None:
-        """Asks Ray for the bundle on the device's node, and does not wait for it.
+        """Requests the bundle on the device's node without waiting for it.
 
         Each device has a placement group of its own, so that losing one with its node does not affect the others.
         """
@@ -49,8 +49,7 @@ class WorkerPool:
     def take(self, placement: Placement, *, new: bool) -> tuple[WorkerHandle, bool]:
         """A worker for a trial, and whether it is new. A ``new`` one replaces an idle one if no slot is free.
 
-        Idle workers belong to no trial's share, but their contexts take memory. Those for which the device's trials
-        leave no room are ended.
+        The contexts of idle workers take memory that is in no trial's share. Idle workers that do not fit are ended.
         """
         warm = self._idle.pop() if self._idle and not new else None
         room = self.budget_bytes - sum(self._reserved.values()) - placement.limit_bytes
@@ -70,7 +69,7 @@ class WorkerPool:
         self._idle.append(worker)
 
     def end(self, worker: WorkerHandle) -> None:
-        """Ends a worker that still lives, so that its part of the device is free."""
+        """Ends a living worker, so that its part of the device is free."""
         import ray
 
         if worker not in self._living:
@@ -110,7 +109,7 @@ def make_pools(
 ) -> dict[Device, WorkerPool]:
     """A pool for each device that the plan uses; nothing is reserved yet.
 
-    ``nodes`` has the id of each device's node, ``memory_bytes`` the memory that Ray may give away on each node.
+    ``nodes`` has the id of each device's node, ``memory_bytes`` the memory that Ray has on each node.
     """
     pools = {}
     for device, slots, budget in zip(plan.devices, plan.slots, plan.budgets, strict=True):

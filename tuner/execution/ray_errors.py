@@ -9,7 +9,7 @@ from tuner.machine.caps import OUT_OF_MEMORY
 from tuner.trial import GB, Lost, Status
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")  # colours in Ray's messages
-# Ray's memory monitor has an error of its own. Where another error quotes it, there is only the text.
+# Part of the memory monitor's error, which has its own class, but may also be quoted in other errors.
 MONITOR = "due to the node running low on memory"
 EXCEPTION = re.compile(r"[\w.]+(Error|Exception|Interrupt|Exit)\b")
 MEMORY_ERRORS = ("MemoryError", "torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError")

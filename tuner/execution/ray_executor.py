@@ -37,7 +37,7 @@ Stream = Iterator[ObjectRef]  # of a trial's events
 
 
 class RayExecutor:
-    """Runs placed trials in warm worker processes; each worker keeps its device and its share for life."""
+    """Runs placed trials in warm worker processes; each worker keeps its device and its share until it ends."""
 
     worker_class: ClassVar[type[Worker]] = Worker
 
@@ -84,7 +84,7 @@ class RayExecutor:
             self._connection = connect_local(devices, self._environment(devices[0]))
 
     def wait(self) -> None:
-        """Waits for the Ray that ``prepare`` has begun to start."""
+        """Waits for the Ray that ``prepare`` is starting."""
         assert self._connection is not None
         self._connection.wait()
 
@@ -103,7 +103,7 @@ class RayExecutor:
         nodes: list[Node] = ray.nodes()
         memory = {node["NodeID"]: int(node["Resources"].get("memory", 0)) for node in nodes}
         self._options = replace(self._options, checkpoints=checkpoints.absolute() if checkpoints else None)
-        # One object, as Ray does not resolve references within containers; its arrays are shared all the same.
+        # One object, as Ray does not resolve references within containers. Its arrays are shared nevertheless.
         one_machine = on_one_machine(nodes, {self._watch.own_node, *self._nodes.values()})
         elsewhere = (
             [] if one_machine else [task.workload for task in tasks.values() if not is_built_in(task.workload)]
@@ -147,7 +147,7 @@ class RayExecutor:
         self._stop_requests.stop_all()
 
     def prune(self, trial_id: str) -> None:
-        """Has a trial end after its current step; on a node without the folder for checkpoints it goes on."""
+        """Has a trial end after its current step; on a node without the folder for checkpoints it continues."""
         self._stop_requests.prune(trial_id)
 
     def close(self) -> None:
@@ -201,7 +201,7 @@ class RayExecutor:
         run = self._running[stream]
         try:
             event = self._ray.get(next(stream), timeout=EVENT_SECONDS)
-        except Exception as error:  # Ray's own, or of unpickling what another machine has sent
+        except Exception as error:  # from Ray, or from unpickling an object of another machine
             del self._running[stream]
             self._worker_lost(run, error)
             return
@@ -215,11 +215,11 @@ class RayExecutor:
             if event.reusable:
                 run.pool.give_back(run.worker)
             else:
-                self._spent.append(run)  # it ends later, as its weights are still to be fetched
+                self._spent.append(run)  # it ends later, as its weights must be fetched first
             self._emit(replace(event, placement=run.placement), lambda: self._weights(stream))
 
     def _worker_lost(self, run: RunningTrial, error: Exception) -> None:
-        """Finds out why; a trial that a warm worker had not even begun starts again."""
+        """Investigates the reason. If a warm worker died before it took the trial, the trial starts on a new one."""
         died_idle = not run.taken and not run.fresh and not raised_in_worker(error)
         if died_idle and run.pool.node_id not in self._watch.died(now=True):
             run.pool.end(run.worker)
@@ -244,7 +244,7 @@ class RayExecutor:
                 self._emit(run.lost("failed", "worker", f"stalled: no report for {self.trial_timeout_seconds:g} s"))
 
     def _lose_node(self, node: str, reason: str) -> None:
-        """Reports once that a node's trials and devices are lost."""
+        """Reports the loss of a node's trials and devices once."""
         devices = [each for each, where in self._nodes.items() if where == node and each not in self._lost]
         streams = [stream for stream, run in self._running.items() if run.pool.node_id == node]
         for run in [self._running.pop(stream) for stream in streams] + self._failures.drop_node(node):

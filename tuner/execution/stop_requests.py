@@ -1,4 +1,4 @@
-"""Asks running trials to end, on whatever machine they run: by files beside their checkpoints.
+"""Asks running trials on all machines to end, by files beside their checkpoints.
 
 A worker is busy with its trial and cannot be called, and a second thread would change its memory. On a machine that
 does not see the folder, a trial trains to its end.
@@ -15,10 +15,10 @@ STOP = "stop"
 
 
 class StopRequests:
-    """All trials *stop* with a checkpoint as their study ends; a single trial is *pruned* for good.
+    """Requests that all trials stop with a checkpoint, or that a single trial is pruned.
 
-    The file that stops all exists from the start, and is written to as the study ends: a network file system may
-    remember for a minute that a file is missing, but reads the content of one that is opened. Without a folder for
+    The file that stops all trials exists from the start and is written when the study ends: a network file system may
+    cache for a minute that a file is missing, but reads the content of an existing one. Without a folder for
     checkpoints nothing is requested.
     """
 
@@ -26,19 +26,11 @@ class StopRequests:
         self._folder = folder
 
     def reset(self) -> None:
-        """Withdraws the request of an earlier run to stop.
-
-        Raises:
-            ExecutionError: the file cannot be written.
-        """
+        """Withdraws the stop request of an earlier run; an ExecutionError is raised if that fails."""
         self._write(b"")
 
     def stop_all(self) -> None:
-        """Asks all trials to write a checkpoint and end.
-
-        Raises:
-            ExecutionError: the file cannot be written.
-        """
+        """Asks all trials to write a checkpoint and end; an ExecutionError is raised if that fails."""
         self._write(b"stop\n")
 
     def stop_requested(self) -> bool:
@@ -59,13 +51,13 @@ class StopRequests:
         return file is not None and file.exists()
 
     def forget_prune(self, trial_id: str) -> None:
-        """Withdraws the request: the trial has ended, or begins again."""
+        """Withdraws the request, as the trial has ended or restarts."""
         if file := self._prune_file(trial_id):
             with suppress(OSError):
                 file.unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Removes the file that stops all, once no trial runs; if that fails, ``reset`` will empty it."""
+        """Removes the file that stops all trials. If that fails, ``reset`` will empty it."""
         if self._folder is not None:
             with suppress(OSError):
                 (self._folder / STOP).unlink()

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 WorkerEvent = EpochReport | Outcome | bytes
 
-# The place in torch's source where an allocation failed, in front of the message.
+# The prefix of a message with the place in torch's source where an allocation failed.
 ENFORCE = re.compile(r"^\[enforce fail at [^\]]*\] \S+ == \S+\. ")
 
-# A worker in which trials have left more than this is not used again: the next trial's cap would miss it. Every
-# need has this much to spare (``tuner.estimation.calibration.HEADROOM_BYTES``). After 56 trials (GraphSAGEs
-# of 14 to 670 MiB and an MLP) in 8 workers, it was 5 MiB or less, except for 3 times 13 to 23 and 4 times 32 to 56.
+# The maximum memory that trials may leave in a worker for it to be used again. Every need includes as much headroom
+# (``tuner.estimation.calibration.HEADROOM_BYTES``). After 56 trials (GraphSAGEs of 14 to 670 MiB and an MLP) in 8
+# workers it was at most 5 MiB, except for 13 to 23 MiB after 3 trials and 32 to 56 MiB after 4.
 LEFT_BYTES = 32 * MB
 
 
@@ -41,10 +41,8 @@ class TrialOptions:
     """A study's options for its workers."""
 
     caps: bool = True
-    # The folder for checkpoints; None, or a folder that this machine does not have, for none.
-    checkpoints: Path | None = None
-    # The time between a trial's checkpoints and before its first. It writes another one as the folder's
-    # ``StopRequests`` stop it.
+    checkpoints: Path | None = None  # the folder for checkpoints; ignored if this machine does not have it
+    # The time between a trial's checkpoints and before the first. ``StopRequests`` cause another one.
     checkpoint_seconds: float = 60.0
 
 
@@ -58,8 +56,8 @@ def run_trial(
     """Trains a placed trial of this task.
 
     Yields an ``EpochReport`` as training begins and after each epoch, then the ``Outcome``, then the content of
-    ``best.pt`` if the trial is completed. ``StopRequests`` make it "pruned" or "interrupted". No exception of the
-    trial gets out. The cap holds while the trial computes, but never while an event is on its way.
+    ``best.pt`` if the trial is completed. ``StopRequests`` make it "pruned" or "interrupted". Exceptions of the trial
+    are caught. The cap applies while the trial computes, but not while events are sent.
     """
     started = time.perf_counter()
     attempt = _TrialExecution(placement)
@@ -76,8 +74,7 @@ def run_trial(
         error=attempt.error,
         traceback=attempt.traceback,
         phase=attempt.phase,
-        # A failed kernel breaks the CUDA context for all that follows, and running out of memory during a late import
-        # leaves a module half loaded.
+        # A failed kernel breaks the CUDA context. An import without enough memory leaves half a module.
         reusable=attempt.status in ("completed", "diverged", "pruned") and left is not None and left <= LEFT_BYTES,
     )
     if attempt.weights:
@@ -130,10 +127,10 @@ class _TrialExecution:
         self.error = "; ".join(filter(None, [self.error, *(checkpoint.faults if checkpoint else ())]))
 
     def measure(self, meter: PeakMeter) -> tuple[int | None, int | None]:
-        """The trial's peak and what it has left behind, in bytes; None if the device does not answer any more.
+        """The trial's peak and the memory that it has not freed, in bytes; None if the device does not answer.
 
-        The peak is read before the clean-up. That must wait until the attempt's frames and exceptions are gone, as
-        they keep the trial's tensors alive.
+        The peak is read before the garbage collection, which must wait until the attempt's frames and exceptions are
+        gone, as they reference the trial's tensors.
         """
         peak = None
         try:
@@ -156,13 +153,13 @@ class _TrialExecution:
             return
         self.status = classify(error)
         self.phase = phase_of(error) or ("evaluation" if self.metrics else "start")
-        own = method_failure(error) if self.status == "failed" else ""  # the place where memory ran out says nothing
+        own = method_failure(error) if self.status == "failed" else ""  # the place where memory ran out is irrelevant
         self.error, self.traceback = own or _one_line(error), traceback.format_exc()
         self.metrics, self.weights = {}, b""
 
 
 def _peak_bytes(meter: PeakMeter) -> int | None:
-    """The trial's peak so far; None if the device does not answer, which does not end the trial here."""
+    """The trial's peak so far; None if the device does not answer."""
     try:
         return meter.peak_bytes()
     except Exception:
@@ -170,7 +167,7 @@ def _peak_bytes(meter: PeakMeter) -> int | None:
 
 
 def torch_device(device: Device) -> str:
-    """Torch's name for a worker's device: the GPU to which it is pinned is the only one that it sees."""
+    """Torch's name for a worker's device; a worker sees only the GPU to which it is pinned."""
     return "cuda:0" if device.kind == "cuda" else "cpu"
 
 
@@ -213,7 +210,7 @@ def to_bytes(trial: Trial, result: Fit) -> bytes:
         "metrics": result.metrics,
         "weights": result.weights,
     }
-    # A block that is mapped by itself. Among the trial's freed memory it would keep the heap from shrinking.
+    # A buffer that is mapped separately. On the heap it would keep the trial's freed memory from being returned.
     buffer = io.BytesIO(bytes(MMAP_THRESHOLD_BYTES))
     torch.save(content, buffer)
     buffer.truncate()

@@ -1,4 +1,4 @@
-"""Why a trial lost its worker: asked of Ray, of the worker's node and of its kernel."""
+"""Finds out why a trial lost its worker, from Ray, the worker's node and the node's kernel."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RunningTrial:
     worker: WorkerHandle
     fresh: bool  # whether this is the worker's first trial
     started: float  # by the monotonic clock
-    taken: bool = False  # whether the worker has begun with it
+    taken: bool = False  # whether the worker has started it
     report: EpochReport | None = None
     reported: float = 0.0  # when it last reported, by the monotonic clock
 
@@ -67,7 +67,7 @@ class WorkerFailures:
     """The trials that lost their workers, until the reason is known."""
 
     def __init__(self, watch: NodeWatch, nodes: Collection[str]) -> None:
-        """Counts what the kernels of these nodes, on which workers run, have killed so far."""
+        """Counts the processes that the kernels of the workers' nodes have killed so far."""
         import ray
 
         self._ray = ray
@@ -84,61 +84,61 @@ class WorkerFailures:
 
     @property
     def references(self) -> list[ObjectRef]:
-        """What to wait for: the next answer of each investigation."""
+        """The next answer of each investigation."""
         return list(self._open)
 
     def investigate(self, run: RunningTrial, error: Exception) -> Outcome | None:
-        """The outcome of a trial that lost its worker with this error; None if more has to be asked first."""
+        """The outcome of a trial that lost its worker with this error; None if it is not known yet."""
         return self._next_step(_Investigation(run, error, time.monotonic()))
 
     def answered(self, reference: ObjectRef) -> Outcome | None:
-        """The outcome of the trial that this answer is about; None if more has to be asked."""
-        found = self._open.pop(reference)
-        if not found.ping:
-            return self._close(found, self._kernel_killed(found.run.pool.node_id, reference))
+        """The outcome of the trial that this answer is about; None if it is not known yet."""
+        case = self._open.pop(reference)
+        if not case.ping:
+            return self._close(case, self._kernel_killed(case.run.pool.node_id, reference))
         try:
             self._ray.get(reference, timeout=KILLS_SECONDS)
         except self._ray.exceptions.RayError as error:
-            found.error = error
-            return self._next_step(found)
-        return self._close(found, False)  # the worker lives, but the trial's reports are lost
+            case.error = error
+            return self._next_step(case)
+        return self._close(case, False)  # the worker lives, but the trial's reports are lost
 
     def overdue(self) -> Iterator[Outcome]:
-        """The outcomes of trials of which nothing more will be known."""
-        for reference, found in list(self._open.items()):
-            if time.monotonic() - found.started > INVESTIGATION_SECONDS:
+        """The outcomes of trials whose investigations take too long."""
+        for reference, case in list(self._open.items()):
+            if time.monotonic() - case.started > INVESTIGATION_SECONDS:
                 del self._open[reference]
-                yield self._close(found, False)
+                yield self._close(case, False)
 
     def drop_node(self, node_id: str) -> list[RunningTrial]:
         """Ends the investigations on a dead node and returns their trials."""
-        gone = [reference for reference, found in self._open.items() if found.run.pool.node_id == node_id]
+        gone = [reference for reference, case in self._open.items() if case.run.pool.node_id == node_id]
         return [self._open.pop(reference).run for reference in gone]
 
-    def _next_step(self, found: _Investigation) -> Outcome | None:
-        """Closes what is clear, and asks the next question about what is not."""
-        error, run = found.error, found.run
+    def _next_step(self, case: _Investigation) -> Outcome | None:
+        """Ends an investigation if the reason is clear, else asks the next question."""
+        error, run = case.error, case.run
         node = run.pool.node_id
         unknown = (self._ray.exceptions.ActorUnavailableError, self._ray.exceptions.GetTimeoutError)
         if killed_by_monitor(error) or raised_in_worker(error):
-            return self._close(found, False)
-        found.ping = isinstance(error, unknown) or node in self._watch.died(now=True)
-        if found.ping:
-            self._open[run.worker.ping.remote()] = found
+            return self._close(case, False)
+        case.ping = isinstance(error, unknown) or node in self._watch.died(now=True)
+        if case.ping:
+            self._open[run.worker.ping.remote()] = case
         elif node == self._watch.own_node:
-            return self._close(found, self._kernel_killed(node))
+            return self._close(case, self._kernel_killed(node))
         else:
-            self._open[on_node(oom_kills, node).remote()] = found
+            self._open[on_node(oom_kills, node).remote()] = case
         return None
 
-    def _close(self, found: _Investigation, kernel_killed: bool) -> Outcome:
-        run, error = found.run, found.error
-        run.pool.end(run.worker)  # after an error of its own it may live on, and would keep its share
+    def _close(self, case: _Investigation, kernel_killed: bool) -> Outcome:
+        run, error = case.run, case.error
+        run.pool.end(run.worker)  # it may still live and would keep its share
         status, lost, reason = classify_loss(error, kernel_killed=kernel_killed)
         return run.lost(status, lost, reason, text=plain_text(error), peak_bytes=monitored_peak(error, run.worker))
 
     def _kernel_killed(self, node: str, reference: ObjectRef | None = None) -> bool:
-        """Whether a node's kernel has killed one more process than has been accounted for."""
+        """Whether a node's kernel has killed a process that is not explained yet."""
         try:
             count: int = oom_kills() if reference is None else self._ray.get(reference, timeout=KILLS_SECONDS)
         except self._ray.exceptions.RayError:

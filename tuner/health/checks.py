@@ -1,4 +1,4 @@
-"""From facts to findings: what works, what does not, and how to repair it. Pure."""
+"""Judges the facts about a machine: what works, what does not, and how to repair it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tuner.trial import GB
 
 Level = Literal["ok", "warning", "problem"]
 OLDEST_PYTHON = (3, 11)
-BUFFER_BYTES = 2 * GB  # the default of what a study leaves alone on each device
+BUFFER_BYTES = 2 * GB  # the default memory buffer of each device
 SHARED_BYTES = GB // 4  # the size of Ray's object store, as tuner starts it
 TIGHT_DISK_BYTES, LITTLE_DISK_BYTES = GB // 2, 5 * GB
-FULLEST = 0.95  # Ray does not write on a disk that is fuller
+FULLEST = 0.95  # Ray does not write to a disk that is fuller
 STALE_BYTES = GB
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What ``doctor`` found in one check."""
+    """The result of a check."""
 
     check: str
     level: Level  # "ok", "warning" (works, but not as well as it could) or "problem" (studies fail)
@@ -30,7 +30,7 @@ class Finding:
 
 
 def examine(facts: Facts) -> list[Finding]:
-    """All findings, in the order of reading."""
+    """All findings in order."""
     return [
         _python(facts),
         *_torch(facts),
@@ -50,7 +50,7 @@ def _python(facts: Facts) -> Finding:
     if tuple(int(part) for part in facts.python.split(".")[:2]) < OLDEST_PYTHON:
         return Finding("python", "problem", text, "install Python 3.11 or newer, and tuner into that")
     if not facts.system.startswith("Linux"):
-        return Finding("python", "warning", text, "trials on the CPU are capped on Linux alone")
+        return Finding("python", "warning", text, "trials on the CPU are capped on Linux only")
     return Finding("python", "ok", text)
 
 
@@ -131,7 +131,7 @@ def _ray(facts: Facts) -> Iterator[Finding]:
             yield Finding("ray's cluster", "warning", f"{where}, where nothing listens", remedy)
     elif sessions.processes:
         pids = ", ".join(map(str, sessions.processes))
-        yield Finding("ray's cluster", "ok", f"studies or programs with a Ray of their own run now (pid {pids})")
+        yield Finding("ray's cluster", "ok", f"studies or programs with their own Ray are running (pid {pids})")
     if sessions.stale:
         size = f"{sessions.stale} old sessions with {sessions.stale_bytes / GB:.2f} GB in {sessions.folder}"
         level: Level = "warning" if sessions.stale_bytes > STALE_BYTES else "ok"
@@ -149,7 +149,7 @@ def _memory(facts: Facts) -> Iterator[Finding]:
     on_gpus = facts.gpus and facts.torch.available  # else trials share it
     short = free < BUFFER_BYTES if on_gpus else min(free, total - BUFFER_BYTES) <= 0
     buffer = option("gpu_memory_buffer_gb")
-    remedy = f"end other programs, ask for a larger limit, or leave less alone with {buffer}"
+    remedy = f"end other programs, ask for a larger limit, or make the buffer smaller with {buffer}"
     yield Finding("memory", "problem" if short else "ok", text, remedy if short else "")
 
 

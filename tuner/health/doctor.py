@@ -1,4 +1,4 @@
-"""``doctor``: looks at this machine, judges what it finds, and reports it."""
+"""``doctor``: checks this machine and reports the findings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def findings(spelling: Spelling) -> list[Finding]:
 
 
 def findings_text(findings: Sequence[Finding]) -> str:
-    """The findings for a terminal: a line each, the remedy below it, and a count at the end."""
+    """The findings for a terminal: a line each with its remedy below, and the counts at the end."""
     lines = []
     for each in findings:
         lines.append(f"{each.level:<8} {each.check}: {each.text}")

@@ -55,13 +55,13 @@ class RaySessions:
     stale: int = 0  # the number of sessions without a running process
     stale_bytes: int = 0  # the size of their folders
     processes: tuple[int, ...] = ()  # pids of Ray's node processes (raylet, gcs_server)
-    address: str = ""  # the cluster that "auto" stands for; empty if there is none
+    address: str = ""  # the cluster that "auto" means; empty if there is none
     answers: bool = False  # whether anything listens there
 
 
 @dataclass(frozen=True)
 class Command:
-    """The program that the shell finds under a name, and whose it is: "tuner", "ray" or "another program"."""
+    """The program that the shell finds under a name, and its owner: "tuner", "ray" or "another program"."""
 
     path: str = ""
     owner: str = ""

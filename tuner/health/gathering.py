@@ -1,4 +1,4 @@
-"""Looks at this machine, and changes nothing."""
+"""Gathers facts about this machine. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ADDRESS_SECONDS = 1.0
 
 
 def gather() -> Facts:
-    """Looks at this machine, within a few seconds."""
+    """The facts about this machine; takes a few seconds."""
     import psutil
 
     memory, (limit, used) = psutil.virtual_memory(), cgroup_memory()
@@ -68,7 +68,7 @@ def _torch() -> Torch:
 
         available = torch.cuda.is_available()
         return Torch("", torch.version.cuda, available, torch.cuda.device_count() if available else 0)
-    except Exception as error:  # a broken installation raises whatever it likes
+    except Exception as error:  # a broken installation may raise anything
         return Torch(f"{type(error).__name__}: {one_line(error, 200)}")
 
 
@@ -92,7 +92,7 @@ def _gpu(index: int) -> Gpu:
     try:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-    except pynvml.NVMLError as error:  # it is lost, is another user's, or shares the machine's RAM
+    except pynvml.NVMLError as error:  # it is lost, belongs to another user, or shares the machine's RAM
         return Gpu(index, "", 0, 0, error=str(error))
     holders: list[Holder] = []
     with suppress(pynvml.NVMLError):
@@ -104,7 +104,7 @@ def _gpu(index: int) -> Gpu:
 
 
 def _holder(pid: int, held_bytes: int | None) -> Holder:
-    """A process with the system's name for it; in a container the driver may use other process numbers."""
+    """A process with its name; in a container the driver may report other process ids."""
     import psutil
 
     try:
@@ -152,14 +152,14 @@ def _size_bytes(folder: Path) -> int:
 
 
 def _disk(path: Path) -> Disk:
-    """The file system that a folder is on, or would be."""
+    """The file system of a folder, which need not exist yet."""
     there = next(each for each in (path.absolute(), *path.absolute().parents) if os.path.exists(each))
     usage = shutil.disk_usage(there)
     return Disk(str(path), usage.total, usage.free, os.access(there, os.W_OK))
 
 
 def _command(name: str, find: Callable[[str], str | None] = shutil.which) -> Command:
-    """The program that a name on the command line starts; its imports tell Ray's script from ours."""
+    """The program that a name on the command line starts. Its imports distinguish Ray's script from ours."""
     path = find(name)
     if path is None:
         return Command()
