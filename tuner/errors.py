@@ -101,6 +101,11 @@ class ParameterError(InputError):
         return type(self), (self.parameter, self.value, self.rule, self.remedy)
 
 
+def both_given(first: str, second: str, remedy: str = "leave one of them out") -> InputError:
+    """The error of two parameters that exclude each other."""
+    return InputError(f"{option(first)} and {option(second)} were both given: {remedy}")
+
+
 class DataError(InputError):
     """A data set is missing, broken or of an unknown format; names the file and, if known, the line."""
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tuner.errors import InputError, ParameterError, Spelling, in_python, option, spelled
+from tuner.errors import InputError, ParameterError, Spelling, both_given, in_python, option, spelled
 from tuner.estimation.service import EstimationService
 from tuner.sizing.choices import Chosen, Goal, check_not_chosen, explanations
 from tuner.sizing.config_edits.edit_plan import EditPlan, NewValues, new_values, parse_keys, plan_edits
@@ -194,9 +194,7 @@ def _check(options: OptimizeOptions) -> None:
         raise InputError(f"{option('min_batch_size', least)} is more than {option('max_batch_size', most)}")
     if options.footprint is not None:
         for name in (name for name in OF_MODELS if name in options.changes() and name != "overrides"):
-            raise InputError(
-                f"{option(name)} and {option('footprint')} were both given: a footprint has no model to train"
-            )
+            raise both_given(name, "footprint", "a footprint has no model to train")
 
 
 def to_record(found: Optimization, spelling: Spelling = in_python) -> dict[str, object]:

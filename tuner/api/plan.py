@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tuner.api.capacity import Capacity, capacity, card_sizes, imagined
-from tuner.errors import InputError, ParameterError, option
+from tuner.errors import InputError, ParameterError, both_given, option
 from tuner.machine.devices import detect_devices
 from tuner.placement.packing import Plan, Schedule, simulate
 from tuner.records.attempts import Attempt
@@ -188,7 +188,7 @@ def _check_alone(options: PlanOptions) -> None:
     """Refuses what the sizes of cards leave nothing to say for."""
     for name in ("device", "gpus", "device_memory_gb", "like", "seeds"):
         if name in options.changes():
-            raise InputError(f"{option('gpu')} and {option(name)} were both given: leave one of them out")
+            raise both_given("gpu", name)
 
 
 def _finished_rows(folder: str, names: Sequence[str]) -> list[Attempt]:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuner.errors import InputError, ParameterError, Spelling, in_python, option
+from tuner.errors import InputError, ParameterError, Spelling, both_given, in_python, option
 from tuner.execution.worker import to_bytes
 from tuner.machine.interrupts import Immediate, orderly
 from tuner.records.files import BEST, TRAIN
@@ -118,9 +118,7 @@ def _checked(options: TrainOptions) -> Path:
         rule = "on GPUs the last digits differ from run to run, as sums are made in any order"
         raise ParameterError("exact", True, rule, f"use {option('device', 'cpu')}")
     if options.exact and options.all_data:
-        raise InputError(
-            f"{option('exact')} and {option('all_data')} were both given: on other data other figures come out"
-        )
+        raise both_given("exact", "all_data", "on other data other figures come out")
     return Path(options.study)
 
 

@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem
 
 from tuner.cli.completion import VARIABLE, complete_shells
 from tuner.cli.options import GroupedCommand, chosen, options
-from tuner.errors import InputError, TunerError, WorkloadError, spelled
+from tuner.errors import TunerError, WorkloadError, both_given, spelled
 from tuner.spec.commands import (
     CalibrateOptions,
     EstimateOptions,
@@ -296,7 +296,7 @@ def completion(shell: str) -> None:
 
 def _check_formats(as_json: bool, as_csv: bool) -> None:
     if as_json and as_csv:
-        raise InputError("--json and --csv were both given: leave one of them out")
+        raise both_given("as_json", "as_csv")
 
 
 def _hint(error: click.ClickException) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import AfterValidator, BeforeValidator, ValidationInfo
 
-from tuner.errors import InputError, ParameterError, option
+from tuner.errors import ParameterError, both_given, option
 from tuner.estimation.registry import Method, check_method, methods
 from tuner.machine.devices import DeviceChoice
 from tuner.placement.packing import Packing
@@ -130,7 +130,7 @@ class SelectionOptions(Options):
             rule = f"workload {' and '.join(own)} has no modes"
             raise ParameterError("mode", self.mode, rule, f"give it a list by {option('config')}")
         if self.config is not None and "mode" in self.model_fields_set:
-            raise InputError(f"{option('config')} and {option('mode')} were both given: leave one of them out")
+            raise both_given("config", "mode")
 
 
 class Seed(Options):

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import ClassVar
 
-from tuner.errors import InputError, ParameterError, option
+from tuner.errors import InputError, ParameterError, both_given, option
 from tuner.placement.packing import Packing
 from tuner.placement.retry import RetryPolicy
 from tuner.records.study_folder import check_empty
@@ -26,18 +26,14 @@ class Settings(SelectionOptions, SearchOptions, StudyOptions, Records):
         """Refuses options that exclude each other, and folders that cannot be used."""
         self.check_selection()
         if self.auto_memory and self.model_memory_gb != self.default("model_memory_gb"):
-            raise InputError(
-                f"{option('auto_memory')} and {option('model_memory_gb')} were both given: leave one of them out"
-            )
+            raise both_given("auto_memory", "model_memory_gb")
         if self.memory_estimation != "auto" and not self.auto_memory:
             raise InputError(
                 f"{option('memory_estimation', self.memory_estimation)}: has no effect without "
                 f"{option('auto_memory')}"
             )
         if self.output and self.resume:
-            raise InputError(
-                f"{option('output')} and {option('resume')} were both given: a resumed study stays in its folder"
-            )
+            raise both_given("output", "resume", "a resumed study stays in its folder")
         if self.output:
             _check_output(Path(self.output))
 

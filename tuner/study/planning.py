@@ -116,7 +116,7 @@ def plan_requests(
     """The plan, and the requests as it can serve them.
 
     A trial of which only the margin is more than any device has is given a whole one; so is one that is too large, if
-    it may accumulate.
+    it may accumulate. ``trials`` is how many there will be, if more: the others are taken to be like these.
 
     Raises:
         InputError: a trial fits on no device; the text names it and says what can be done.

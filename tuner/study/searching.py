@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from tuner.errors import InputError, ParameterError, option
+from tuner.errors import InputError, ParameterError, both_given, option
 from tuner.records.study_record import StudyRecord
 from tuner.search.configurations import configurations, mode_file, name_of, read_space, source_name
 from tuner.search.searchers import to_searcher
@@ -133,7 +133,7 @@ def _spaces(
     """Of each workload itself, its space, the values of all configurations, and what messages call that."""
     config = settings.config
     if settings.space is not None and config is not None:
-        raise InputError("space and config were both given: leave one of them out")
+        raise both_given("space", "config")
     if settings.space is not None:
         given: list[tuple[object, Mapping[str, object], str]] = [(settings.space, {}, "space")] * max(1, len(names))
     elif config is not None:

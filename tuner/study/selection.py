@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.errors import InputError, ParameterError, option
+from tuner.errors import InputError, ParameterError, both_given, option
 from tuner.search.configurations import Configs, Schema, configurations, mode_file, read_configs, select, source_name
 from tuner.search.plain_values import plain_configs
 from tuner.spec.groups import DEFAULT_DATA, DEFAULT_MODE, SelectionOptions
@@ -36,7 +36,8 @@ def choose(
     """What is to be tried of each workload, and what the list of configurations is called.
 
     An entry of a file without the key ``workload`` is for every workload asked for. Without a file, a workload that
-    is not built in has no modes, and one configuration of its defaults.
+    is not built in has no modes, and one configuration of its defaults. ``workload`` replaces the options' own, and
+    ``listing`` gives the configurations in place of a file or a mode.
 
     Raises:
         InputError: one of these cannot be used; data are not looked at.
@@ -47,7 +48,7 @@ def choose(
     names = list(dict.fromkeys(find(wanted).name for wanted in as_list(asked)))
     config = None if options.config is None else plain_configs(options.config)
     if config is not None and mode != DEFAULT_MODE:
-        raise InputError(f"{option('config')} and {option('mode')} were both given: leave one of them out")
+        raise both_given("config", "mode")
     if listing:
         found = listing(names, find)
     elif config is not None:

@@ -109,7 +109,7 @@ class PastTrial:
 
 
 def find_trial(folder: Path, wanted: str, workload: WorkloadLike | None, seed: int | None) -> PastTrial:
-    """The trial of a study that is meant.
+    """The trial of a study that is meant: ``wanted`` is "best", a trial's id or the name of a configuration.
 
     Of a configuration that was trained with several seeds it is the best completed one, unless ``seed`` is one of
     theirs.
