@@ -61,11 +61,11 @@ def test_a_best_that_stands_out_is_said_without_a_double_negative() -> None:
     far = {name: [1.0 + step, 1.1 + step, 1.21 + step] for name, step in (("a", 0), ("b", 1), ("c", 2))}
     both = "(paired over 3 seeds; not corrected for many comparisons)"
     assert summary(averages(rows(**far), "val_rmse")) == (
-        f"the best, a, is told from all 2 other configurations at 95 % {both}"
+        f"the best, a, differs from all 2 other configurations at 95 % {both}"
     )
     del far["c"]
     assert summary(averages(rows(**far), "val_rmse")).startswith(
-        "the best, a, is told from the other configuration at"
+        "the best, a, differs from the other configuration at"
     )
 
 

@@ -142,7 +142,7 @@ def test_what_cannot_be_drawn_is_said_in_a_line(tmp_path: Path) -> None:
     write_study(tmp_path / "one", 1)
     frame = to_frame([seeded("a", 0, 0.5)], tmp_path / "one")
     for plot in (frame.plot_parallel, frame.plot_metric):
-        with pytest.raises(InputError, match="nothing to draw: Only one trial has ended well"):
+        with pytest.raises(InputError, match="nothing to draw: Only one trial was successful"):
             plot()
 
 

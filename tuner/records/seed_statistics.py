@@ -149,7 +149,7 @@ def summary(averaged: Sequence[Average]) -> str:
         noun = f"other configuration{'s' * (len(judged) != 1)}"
         which = f"{len(same)} of {len(judged)} {noun} cannot be told from the best, {best.name},"
         if not same:
-            which = f"the best, {best.name}, is told from {f'all {len(judged)}' if len(judged) > 1 else 'the'} {noun}"
+            which = f"the best, {best.name}, differs from {f'all {len(judged)}' if len(judged) > 1 else 'the'} {noun}"
         lines.append(
             f"{which} at 95 % (paired over {_counts(judged)} seeds; not corrected for many comparisons)"
             + (f": {', '.join(same)}" if same else "")

@@ -49,8 +49,8 @@ class StudyFrame(pd.DataFrame):
     def best(self) -> pd.Series[Any]:
         """The best completed trial of this table: its row, with the configuration under ``config/…``.
 
-        With several seeds it is a trial of the configuration with the smallest mean, of those with at least two
-        completed seeds where there are any: that of its seeds with the smallest metric.
+        With several seeds it is the best trial of the configuration with the smallest mean. That configuration has at
+        least two completed seeds, if any has.
 
         Raises:
             InputError: no trial of this table is completed, or it is not known what trials are compared by.

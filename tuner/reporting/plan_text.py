@@ -38,7 +38,7 @@ def estimates_text(listed: Sequence[tuple[str, MemoryEstimate]]) -> str:
     with console.capture() as capture:
         console.print(table)
     lines = [line.rstrip() for line in capture.get().splitlines()]
-    below = "GB (2**30 bytes) of what lives at the peak; a trial is given its need = context + headroom + reserved · "
+    below = "GB (2**30 bytes) at the peak; the need of a trial = context + headroom + reserved · "
     return "\n".join([*lines, f"{below}(1 + margin)"])
 
 

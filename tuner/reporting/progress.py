@@ -161,7 +161,7 @@ def _reason(outcome: Outcome) -> str:
 
 
 def _what_follows(outcome: Outcome, retry: Retry | None) -> str:
-    """The retry after an attempt, or that there is none after it ran out of memory; else empty."""
+    """A text about the retry of an attempt, or about giving up if it ran out of memory; else empty."""
     if not retry:
         if outcome.status != "out_of_memory" or not outcome.placement:
             return ""

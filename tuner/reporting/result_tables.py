@@ -98,7 +98,7 @@ def estimate_accuracy(rows: Sequence[Attempt]) -> str:
     seeds = len({row.seed for row in rows}) > 1
     names = [title(row.workload, row.name, several=several, seed=row.seed if seeds else None) for row, _ in measured]
     over = [name for name, (row, peak) in zip(names, measured, strict=True) if peak > (row.limit_gb or math.inf)]
-    beyond = f"; more than they were given took: {', '.join(over)}" if over else ""
+    beyond = f"; these took more than was reserved for them: {', '.join(over)}" if over else ""
     return (
         f"estimates: off by {median:.1%} at the median, {errors[worst]:+.1%} at worst ({names[worst]}), "
         f"{under} of {len(errors)} under the peak{beyond}"

@@ -109,7 +109,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             text = answer()
-        except Exception as error:  # the page shows it in a line, and the server goes on
+        except Exception as error:  # the page shows it in a line, and the server continues
             self._send(500, str(error) if isinstance(error, TunerError) else _unexpected(error), "text/plain")
             return
         self._send(200, text, "text/plain" if path == "/version" else "text/html")

@@ -43,7 +43,7 @@ def test_the_quarter_in_which_a_number_does_best_is_named() -> None:
     ("rows", "reason"),
     [
         ([], "No trial has ended with a val_loss yet"),
-        (rows_of(width=[1], val_loss=[0.5]), "Only one trial has ended well"),
+        (rows_of(width=[1], val_loss=[0.5]), "Only one trial was successful"),
         (rows_of(width=[1, 1], val_loss=[0.5, 0.6]), "All trials have the same hyperparameters"),
     ],
 )

@@ -41,7 +41,7 @@ def _too_few(found: Compared, metric: str) -> str:
     if not found.rows:
         return f"No trial has ended with a {metric} yet, so there is nothing to compare."
     if len(found.rows) == 1:
-        return f"Only one {found.noun} has ended well, so there is nothing to compare."
+        return f"Only one {found.noun} was successful, so there is nothing to compare."
     return f"All {found.noun}s have the same hyperparameters, so there is nothing to compare."
 
 

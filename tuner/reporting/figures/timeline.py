@@ -26,7 +26,7 @@ def timelines(study: StudyView) -> list[Chart]:
     bars = to_bars(study.attempts)
     if not bars:
         placed = any(row.device for row in study.attempts)
-        why = "it ran before the times of attempts were kept" if placed else "no attempt has ended yet"
+        why = "an earlier version ran it and did not record times" if placed else "no attempt has ended yet"
         return [Chart(title, f"There is no timeline: {why}.")]
     bars, pauses = without_pauses(bars)
     budgets = {device.label: (device, budget) for device, budget in study.devices()}
