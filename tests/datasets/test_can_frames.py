@@ -61,8 +61,8 @@ def test_chunks_make_no_difference(chunk: int, tmp_path: Path, monkeypatch: pyte
 
 BAD = {
     "cut off": ("10.6,02b0,5,ff,7f,R", "line 2: 2 bytes, fewer than its DLC of 5 \\(cut off\\?\\), in '10.6,02b0,5"),
-    "cut off within a byte": ("10.6,02b0,2,ff,7", "line 2: byte '7' is not of two hexadecimal digits"),
-    "cut off before the flag": ("10.6,02b0,2,ff,7f", "line 2: no flag, which the first row has"),
+    "cut off within a byte": ("10.6,02b0,2,ff,7", "line 2: byte '7' does not have two hexadecimal digits"),
+    "cut off before the flag": ("10.6,02b0,2,ff,7f", "line 2: no flag, but the first row has one"),
     "cut off after a comma": ("10.6,02b0,2,ff,7f,", "line 2: flag '' is neither R nor T"),
     "cut off early": ("10.6,02", "line 2: 2 of at least 3 fields"),
     "ID": ("10.6,02g0,1,ff,R", "line 2: ID '02g0' is not a hexadecimal number"),
@@ -70,7 +70,7 @@ BAD = {
     "large ID": ("10.6,20000000,1,ff,R", "line 2: ID '20000000' is over 1fffffff"),
     "large DLC": ("10.6,02b0,9,00,00,00,00,00,00,00,00,00,R", "line 2: DLC '9' is not a number from 0 to 8"),
     "no DLC": ("10.6,02b0,eight,00,R", "line 2: DLC 'eight' is not a number from 0 to 8"),
-    "byte": ("10.6,02b0,2,ff,7x,R", "line 2: byte '7x' is not of two hexadecimal digits"),
+    "byte": ("10.6,02b0,2,ff,7x,R", "line 2: byte '7x' does not have two hexadecimal digits"),
     "flag": ("10.6,02b0,2,ff,7f,X", "line 2: flag 'X' is neither R nor T"),
     "too many bytes": ("10.6,02b0,1,ff,7f,R", "line 2: 2 bytes, more than its DLC of 1"),
     "time": ("noon,02b0,1,ff,R", "line 2: time 'noon' is not a number of seconds"),
@@ -95,7 +95,7 @@ def test_the_line_is_that_of_the_file(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_flag_in_a_file_without_flags_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="line 2: a flag, which the first row has not"):
+    with pytest.raises(DataError, match="line 2: a flag, but the first row has none"):
         read_frames(write(tmp_path, ROWS[0][:-2] + "\n" + ROWS[1]))
 
 

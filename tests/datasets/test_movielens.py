@@ -146,7 +146,7 @@ def test_the_first_broken_rating_is_shown_with_its_line_number(line: str, before
         (
             ml_100k,
             {"u_item": f"1|A|||u|{FLAGS}\n1|B|||u|{FLAGS}\n"},
-            r"u.item, line 2: .*not there yet, 1 is",
+            r"u.item, line 2: .*a new id \(1 is used twice\)",
         ),
         (ml_1m, {"users_dat": "0::F::1::10::48067\n"}, r"users.dat, line 1: expected id::M or F::age"),
         (ml_1m, {"movies_dat": "1::A\n"}, r"movies.dat, line 1: expected id::title::genre"),

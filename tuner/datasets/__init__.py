@@ -1,1 +1,1 @@
-"""The data of trials: readers of files and tables, and generators of data of the same shape."""
+"""Data sets: readers of files and tables, and generators of synthetic data."""

@@ -1,4 +1,4 @@
-"""What was made of files, kept in the user's cache folder and mapped from there by all processes of a machine."""
+"""Data sets made from files, in the user's cache folder, from which all processes of a machine map them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ if TYPE_CHECKING:
 
     T = TypeVar("T", bound=DataclassInstance)
 
-UNREADABLE = (OSError, ValueError, EOFError)  # numpy says the last of an empty file
+UNREADABLE = (OSError, ValueError, EOFError)  # numpy raises EOFError for an empty file
 
 
 def cached(kind: type[T], key: str, build: Callable[[], T]) -> T:
-    """The data set of that key from the cache; or built, put there for next time, and mapped like any other.
+    """The data set of this key from the cache, where it is built and stored first if necessary.
 
-    Arrays are ``np.memmap`` of read-only files, so that processes that use the same entry share its pages. Where
-    nothing can be written (a full disk, a home without write permission) they are what was built. The other fields
-    of ``kind`` are numbers, texts and tuples of texts.
+    Arrays are ``np.memmap`` of read-only files, so that processes share their pages. If the cache cannot be written,
+    the built arrays are returned. The other fields of ``kind`` are numbers, texts and tuples of texts.
     """
     entry = _cache_folder() / kind.__name__ / key
     if entry.is_dir():
@@ -35,7 +34,7 @@ def cached(kind: type[T], key: str, build: Callable[[], T]) -> T:
             return _load(kind, entry)
         shutil.rmtree(entry, ignore_errors=True)
     data = build()
-    # Another process may have put the entry there meanwhile: that one stays, as others may map it by now.
+    # If another process has stored the entry meanwhile, it stays, since other processes may have mapped it.
     with suppress(OSError):
         _save(data, entry)
     with suppress(*UNREADABLE):
@@ -44,9 +43,9 @@ def cached(kind: type[T], key: str, build: Callable[[], T]) -> T:
 
 
 def file_key(source: Path, files: Sequence[Path], *settings: str | int) -> str:
-    """The name of an entry: other files or settings, or files that have changed, have another.
+    """The name of an entry. It changes with the files and the settings.
 
-    ``files`` are in or below ``source``, or it is the only one. The first of the settings is the cache's version.
+    ``files`` are in or below ``source``, or ``source`` is the only file. The first setting is the cache's version.
     """
     listed = [[str(path.relative_to(source)), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
     text = json.dumps([*settings, str(source.resolve()), listed])
@@ -60,7 +59,7 @@ def _cache_folder() -> Path:
 
 
 def _save(data: DataclassInstance, entry: Path) -> None:
-    """Writes the arrays beside their place and moves them there at once: half an entry is never found."""
+    """Writes the arrays into a temporary folder and renames it, so that an entry is always complete."""
     values = {field.name: getattr(data, field.name) for field in fields(data)}
     arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
     entry.parent.mkdir(parents=True, exist_ok=True)

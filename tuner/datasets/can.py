@@ -15,48 +15,48 @@ from tuner.datasets.can_graphs import window_graphs
 from tuner.datasets.spans import joined, spans, starts
 from tuner.errors import DataError, InputError
 
-VERSION = "1"  # of the cache: anything that changes what is built changes it
-HELD_OUT = 0.2  # of a recording's windows, for validation, and as many for the test
-FEWEST = 3  # windows of a recording
-LARGEST_WINDOW = 100_000  # frames
+VERSION = "1"  # of the cache: increase it when the built data change
+HELD_OUT = 0.2  # the share of a recording's windows for validation, and the same for the test
+FEWEST = 3  # the minimum number of windows of a recording
+LARGEST_WINDOW = 100_000  # the maximum number of frames of a window
 
 
 # eq=False: comparing arrays field by field has no single truth value.
 @dataclass(frozen=True, eq=False)
 class CanData:
-    """G graphs of windows of CAN frames, with N nodes and E edges in all; one node for each ID of a window.
+    """G graphs of windows of CAN frames, with N nodes and E edges in total; one node for each ID of a window.
 
-    A graph's nodes are in the order of their raw IDs. IDs out of the vocabulary have index 0, and a node each. The
-    vocabulary has the IDs of normal frames in training windows.
+    A graph's nodes are in the order of their raw IDs. The vocabulary has the IDs of normal frames in training
+    windows. Each unknown ID has its own node, with index 0.
     """
 
     identifiers: NDArray[np.int32]  # (V,) the vocabulary's CAN IDs, ascending: index k is ``identifiers[k - 1]``
-    ids: NDArray[np.int32]  # (N,) each node's index in the vocabulary; 0 is any other ID
-    # (N, 10): the means of a frame's 8 bytes by 255 (missing bytes are 0), how many frames and the position of the
-    # last, from 0, both by the window's length.
+    ids: NDArray[np.int32]  # (N,) each node's index in the vocabulary; 0 for an unknown ID
+    # (N, 10): the means of a frame's 8 bytes / 255 (missing bytes are 0), the number of frames and the position of
+    # the last one from 0, both divided by the window's length.
     features: NDArray[np.float32]
-    first: NDArray[np.int64]  # (G + 1,) where each graph's nodes begin
-    # (2, E) from a frame's node to the next frame's, counted from 0 in each graph. Each pair is there once, and a
-    # node may lead to itself.
+    first: NDArray[np.int64]  # (G + 1,) the start of each graph's nodes
+    # (2, E) from a frame's node to the next frame's, numbered from 0 in each graph. Each pair occurs once; loops are
+    # possible.
     edge: NDArray[np.int32]
-    edge_count: NDArray[np.float32]  # (E,) how often
-    first_edge: NDArray[np.int64]  # (G + 1,) where each graph's edges begin
-    label: NDArray[np.int8]  # (G,) 1 where a frame of the window was injected
+    edge_count: NDArray[np.float32]  # (E,) how often each pair occurred
+    first_edge: NDArray[np.int64]  # (G + 1,) the start of each graph's edges
+    label: NDArray[np.int8]  # (G,) 1 if a frame of the window was injected
     recording: NDArray[np.int16]  # (G,) an index into ``recordings``
-    attack: NDArray[np.int16]  # (G,) an index into ``attacks``; 0 where no frame was injected
-    train: NDArray[np.int64]  # graphs to train on: the first of each recording
-    validation: NDArray[np.int64]  # graphs to choose by, after them
-    test: NDArray[np.int64]  # graphs to report on: the last
+    attack: NDArray[np.int16]  # (G,) an index into ``attacks``; 0 if no frame was injected
+    train: NDArray[np.int64]  # the first graphs of each recording
+    validation: NDArray[np.int64]  # the graphs after them
+    test: NDArray[np.int64]  # the last graphs
     name: str  # of the data set
-    recordings: tuple[str, ...]  # their names: those of the files, without a suffix
-    attacks: tuple[str, ...]  # "none" and what the names of recordings with injected frames begin with
+    recordings: tuple[str, ...]  # the files' names without suffix
+    attacks: tuple[str, ...]  # "none" and the first words of the names of recordings with injected frames
 
     def __len__(self) -> int:
         """Number of graphs."""
         return len(self.label)
 
     def take(self, graphs: NDArray[np.int64]) -> CanData:
-        """Some of the graphs, each of them in all three parts."""
+        """Some of the graphs, which are in all three splits."""
         every, nodes, edges = np.arange(len(graphs)), spans(self.first, graphs), spans(self.first_edge, graphs)
         return replace(
             self,
@@ -78,9 +78,8 @@ class CanData:
 def load_can(source: str, *, window: int = 100) -> CanData:
     """CAN-bus graphs by name or path.
 
-    ``source`` is ``synthetic`` (generated), an HCRL-style CSV file, or a folder of such files; a graph is of
-    ``window`` frames. Raises ``DataError`` if there is no file, or one cannot be used; names the file, the line and
-    the value.
+    ``source`` is ``synthetic`` (generated), an HCRL-style CSV file, or a folder of such files. A graph has ``window``
+    frames. Raises ``DataError`` with file, line and value if there is no file or one is invalid.
     """
     if not isinstance(window, int) or not 2 <= window <= LARGEST_WINDOW:
         raise InputError(f"window {window!r}: must be a whole number of frames from 2 to {LARGEST_WINDOW:,}")
@@ -99,7 +98,7 @@ def load_can(source: str, *, window: int = 100) -> CanData:
 
 
 def build(recordings: Iterable[tuple[str, Frames]], window: int, name: str) -> CanData:
-    """The graphs of named recordings, split by time within each: 60 % of the windows, then 20 %, then 20 %."""
+    """The graphs of named recordings, each split by time into 60 %, 20 % and 20 % of its windows."""
     names, parts, known = [], [], []
     for recording, frames in recordings:
         if len(frames) < FEWEST * window:
@@ -151,19 +150,19 @@ def _files(path: Path) -> list[Path]:
 
 
 def _sizes(windows: int) -> tuple[int, int, int]:
-    """How many of a recording's windows are for training, validation and the test."""
+    """The numbers of a recording's windows for training, validation and test."""
     held = max(1, round(HELD_OUT * windows))
     return windows - 2 * held, held, held
 
 
 def _split(sizes: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
-    """The graphs of each part, in order, for recordings of these numbers of windows."""
+    """The graphs of each split, in order, for recordings with these numbers of windows."""
     part = np.concatenate([np.repeat(np.arange(3), _sizes(size)) for size in sizes.tolist()])
     return tuple(np.flatnonzero(part == number) for number in range(3))
 
 
 def _index_in(identifiers: NDArray[np.int32], found: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Indices in the vocabulary, from 1; 0 for what is not in it."""
+    """Indices in the vocabulary, from 1; 0 for unknown IDs."""
     place = np.searchsorted(identifiers, found)
     known = np.append(identifiers, -1)[place] == found  # no ID is negative
     return np.where(known, place + 1, 0).astype(np.int32)
@@ -172,7 +171,7 @@ def _index_in(identifiers: NDArray[np.int32], found: NDArray[np.int32]) -> NDArr
 def _attacks(
     names: Sequence[str], recording: NDArray[np.int64], label: NDArray[np.int8]
 ) -> tuple[tuple[str, ...], NDArray[np.int16]]:
-    """The kinds of attack, and which each graph has."""
+    """The kinds of attack, and the kind of each graph."""
     kind = [name.split("_")[0].lower() for name in names]
     found = sorted({kind[each] for each in recording[label > 0].tolist()})
     index = np.array([found.index(each) + 1 if each in found else 0 for each in kind])

@@ -1,4 +1,4 @@
-"""CAN frames from HCRL-style CSV files: ``timestamp,hex ID,DLC,its bytes in hex,flag``, rows of varying width."""
+"""Reads CAN frames from HCRL-style CSV files with rows of varying width: ``timestamp,hex ID,DLC,hex bytes,flag``."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 from tuner.datasets.spans import joined
 from tuner.errors import DataError
 
-Column = tuple[NDArray[np.int64], NDArray[np.int64]]  # where a field of each row begins, and its characters
+Column = tuple[NDArray[np.int64], NDArray[np.int64]]  # the start and the length of a field in each row
 
 EXPECTED = "time,hex ID,DLC,bytes in hex,R or T"
-LONGEST_TIME = 32  # characters
+LONGEST_TIME = 32  # the maximum number of characters
 LARGEST_ID = 2**29 - 1  # of an extended frame
 MOST_BYTES = 8
-CHUNK = 2**23  # characters that are looked at together
+CHUNK = 2**23  # the number of characters that are parsed at a time
 COMMA, LINE_FEED, RETURN = b",\n\r"
 NORMAL, INJECTED = b"RT"
-# What a character stands for as a hexadecimal digit; 16 for none.
+# The value of each character as a hexadecimal digit; 16 for other characters.
 DIGITS = np.full(256, 16, dtype=np.int64)
 for _value, _digit in enumerate("0123456789abcdef"):
     DIGITS[[ord(_digit), ord(_digit.upper())]] = _value
@@ -33,8 +33,8 @@ class Frames:
 
     time: NDArray[np.float64]  # (N,) seconds
     identifier: NDArray[np.int32]  # (N,)
-    data: NDArray[np.uint8]  # (N, 8); bytes that a frame has not are 0
-    injected: NDArray[np.bool_]  # (N,) part of an attack
+    data: NDArray[np.uint8]  # (N, 8); missing bytes are 0
+    injected: NDArray[np.bool_]  # (N,) whether the frame is part of an attack
 
     def __len__(self) -> int:
         """Number of frames."""
@@ -46,15 +46,15 @@ class Frames:
 
 
 def in_order(parts: Sequence[Frames]) -> Frames:
-    """All frames of some parts, by time; those of the same time stay as they are."""
+    """All frames sorted by time, with a stable order for equal times."""
     every = joined(parts)
     return every.take(np.argsort(every.time, kind="stable"))
 
 
 def read_frames(path: Path) -> Frames:
-    """The frames of a file; a row without a flag is of traffic without attacks, if no row of the file has one.
+    """The frames of a file. A file without flags has no attacks.
 
-    Raises ``DataError`` if there is no frame, or a row is broken; names the file and the line.
+    Raises ``DataError`` with file and line if there is no frame or a row is invalid.
     """
     try:
         text = np.fromfile(path, dtype=np.uint8)
@@ -74,7 +74,7 @@ def read_frames(path: Path) -> Frames:
 
 
 def _after_header(text: NDArray[np.uint8]) -> tuple[int, int]:
-    """Where the first row begins, and its line: after a byte-order mark, and a line of column names."""
+    """The start and the line of the first row, after a byte-order mark and a line of column names."""
     mark = 3 if text[:3].tobytes() == b"\xef\xbb\xbf" else 0
     if text[mark : mark + 9].tobytes().lower() != b"timestamp":
         return mark, 1
@@ -89,14 +89,14 @@ def _has_flag(text: NDArray[np.uint8]) -> bool:
 
 
 def _chunk_end(text: NDArray[np.uint8], start: int) -> int:
-    """The end of the last line that ends within a chunk."""
+    """The end of the last complete line of a chunk."""
     ends = np.flatnonzero(text[start : start + CHUNK] == LINE_FEED)
     whole = start + CHUNK >= len(text) or not ends.size
     return len(text) if whole else start + int(ends[-1]) + 1
 
 
 def _parse(text: NDArray[np.uint8], path: Path, line: int, flagged: bool) -> Frames:
-    """The frames of whole lines, the first of which is the file's ``line``."""
+    """The frames of complete lines; ``line`` is the number of the first one."""
     begins, ends = _rows(text)
     numbers = np.flatnonzero(ends > begins)
     begins, ends = begins[numbers], ends[numbers]
@@ -106,7 +106,7 @@ def _parse(text: NDArray[np.uint8], path: Path, line: int, flagged: bool) -> Fra
     bounds = np.concatenate([commas, [len(text)]])
 
     def column(index: int) -> Column:
-        """A field of each row; an empty one where a row has not so many."""
+        """A field of each row; empty if the row has fewer fields."""
         if index == 0:
             starts = begins
         else:
@@ -135,7 +135,7 @@ def _parse(text: NDArray[np.uint8], path: Path, line: int, flagged: bool) -> Fra
 
 
 def _rows(text: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where lines begin and end, without what ends them."""
+    """The start and the end of each line, without line endings."""
     feeds = np.flatnonzero(text == LINE_FEED)
     if not len(feeds) or feeds[-1] != len(text) - 1:
         feeds = np.append(feeds, len(text))
@@ -145,7 +145,7 @@ def _rows(text: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]
 
 
 def _times(text: NDArray[np.uint8], column: Column) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Numbers of seconds, and which are none."""
+    """The times in seconds, and which fields are not numbers."""
     start, width = column
     widest = min(max(1, int(width.max(initial=1))), LONGEST_TIME)
     place = np.arange(widest)
@@ -161,7 +161,7 @@ def _times(text: NDArray[np.uint8], column: Column) -> tuple[NDArray[np.float64]
 def _hexadecimal(
     text: NDArray[np.uint8], column: Column, fewest: int, most: int
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Numbers of so many hexadecimal digits, and which are none."""
+    """Numbers of ``fewest`` to ``most`` hexadecimal digits, and which fields are invalid."""
     start, width = column
     value = np.zeros(len(start), dtype=np.int64)
     bad = (width < fewest) | (width > most)
@@ -188,7 +188,7 @@ def _fault(path: Path, number: int, row: bytes, flagged: bool) -> DataError:
 
 
 def _reason(fields: Sequence[str], flagged: bool) -> str:
-    """What is wrong with a row; ``_parse`` knows only that something is."""
+    """The fault of a row that ``_parse`` has found invalid."""
     if len(fields) < 3:
         return f"{len(fields)} of at least 3 fields"
     time, identifier, dlc, *rest = fields
@@ -210,9 +210,9 @@ def _reason_of_bytes(rest: Sequence[str], length: int, flagged: bool) -> str:
         return f"{len(found)} bytes, fewer than its DLC of {length} (cut off?)"
     wrong = next((each for each in found[:length] if not _is_hexadecimal(each, (2,))), None)
     if wrong is not None:
-        return f"byte {wrong!r} is not of two hexadecimal digits"
+        return f"byte {wrong!r} does not have two hexadecimal digits"
     if len(found) == length:
-        return "no flag, which the first row has" if flagged else "a flag, which the first row has not"
+        return "no flag, but the first row has one" if flagged else "a flag, but the first row has none"
     if len(found) == length + 1 and not has_flag:
         return f"flag {found[-1]!r} is neither R nor T"
     return f"{len(found)} bytes, more than its DLC of {length}"

@@ -15,34 +15,29 @@ FEATURES = (*(f"mean of byte {byte}" for byte in range(8)), "frames", "last posi
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """G graphs with N nodes and E edges in all; a graph's nodes are in the order of their IDs, and counted from 0."""
+    """G graphs with N nodes and E edges in total. A graph's nodes are in the order of their IDs, numbered from 0."""
 
     identifier: NDArray[np.int32]  # (N,) the nodes' CAN IDs
-    features: NDArray[
-        np.float32
-    ]  # (N, 10) see ``FEATURES``: bytes by 255, frames and position by the window's length
-    nodes: NDArray[np.int64]  # (G,) how many each graph has
-    edge: NDArray[np.int32]  # (2, E) from a frame's ID to the next one's; each pair once, and a pair may be of one ID
-    edge_count: NDArray[np.float32]  # (E,) how often
-    edges: NDArray[np.int64]  # (G,) how many each graph has
-    label: NDArray[np.int8]  # (G,) 1 where a frame of the window was injected
+    features: NDArray[np.float32]  # (N, 10) ``FEATURES``: bytes / 255, frames and position / the window's length
+    nodes: NDArray[np.int64]  # (G,) the number of nodes of each graph
+    edge: NDArray[np.int32]  # (2, E) from a frame's ID to the next one's; each pair once; loops are possible
+    edge_count: NDArray[np.float32]  # (E,) how often each pair occurred
+    edges: NDArray[np.int64]  # (G,) the number of edges of each graph
+    label: NDArray[np.int8]  # (G,) 1 if a frame of the window was injected
 
 
 def window_graphs(frames: Frames, window: int) -> Windows:
-    """The graphs of a recording's windows, of ``window`` frames each, which do not overlap.
-
-    Frames after the last whole window are left out.
-    """
+    """The graphs of a recording's windows of ``window`` frames, without overlap and without a last partial window."""
     graphs = len(frames) // window
     used = slice(0, graphs * window)
     graph, position = np.divmod(np.arange(graphs * window), window)
-    # Sorting numbers that hold both graph and ID puts the nodes in the order in which they are kept.
+    # Sorting numbers made of graph and ID gives the final order of the nodes.
     node_of_all, node, frames_of = np.unique(
         (graph << 32) | frames.identifier[used], return_inverse=True, return_counts=True
     )
     nodes = np.bincount(node_of_all >> 32, minlength=graphs)
     last = np.zeros(len(node_of_all))
-    last[node] = position  # of several frames the last one stays
+    last[node] = position  # the last frame of an ID wins
     data = frames.data[used]
     means = [np.bincount(node, data[:, byte], len(node_of_all)) / frames_of / 255 for byte in range(data.shape[1])]
     edge, edge_count, edges = _edges(node - starts(nodes)[graph], window)
@@ -58,14 +53,14 @@ def window_graphs(frames: Frames, window: int) -> Windows:
 
 
 def _edges(node: NDArray[np.int64], window: int) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int64]]:
-    """Pairs of nodes that follow each other, how often, and how many pairs each graph has.
+    """Pairs of nodes that follow each other, their counts, and the number of pairs of each graph.
 
-    ``node`` is that of each frame, counted from 0 in its window.
+    ``node`` is each frame's node, numbered from 0 in its window.
     """
     rows = node.reshape(-1, window)
     pair = rows[:, :-1] * window + rows[:, 1:]
     graph = np.arange(len(rows))[:, None] * window**2
-    found, count = np.unique(graph + pair, return_counts=True)
-    of_graph, pair_of_graph = np.divmod(found, window**2)
+    pairs, count = np.unique(graph + pair, return_counts=True)
+    of_graph, pair_of_graph = np.divmod(pairs, window**2)
     edge = np.stack(np.divmod(pair_of_graph, window)).astype(np.int32)
     return edge, count.astype(np.float32), np.bincount(of_graph, minlength=len(rows))

@@ -1,4 +1,4 @@
-"""MovieLens-100K from GroupLens, once into the user's cache: research use only, see the README it unpacks."""
+"""Downloads MovieLens-100K from GroupLens into the user's cache. Its README allows research use only."""
 
 from __future__ import annotations
 
@@ -30,12 +30,11 @@ def fetch_movielens(
     progress: bool = True,
     timeout: float = 30.0,
 ) -> Path:
-    """Folder of MovieLens-100K, downloaded if the cache, by default the user's, has none yet.
+    """The folder of MovieLens-100K, downloaded if it is not in the cache (by default the user's) yet.
 
-    The archive is checked before it is unpacked, and the folder appears whole or not at all. ``progress`` shows a bar
-    on stderr, if that is a terminal; ``timeout`` is in seconds without an answer.
-
-    Raises ``DataError`` if it cannot be downloaded, verified or stored.
+    The archive is verified before it is unpacked, and the folder is always complete. ``progress`` shows a bar on
+    stderr if that is a terminal; ``timeout`` is the maximum number of seconds without a response. Raises
+    ``DataError`` if the archive cannot be downloaded, verified or stored.
     """
     if cache is None:
         import platformdirs
@@ -52,9 +51,9 @@ def fetch_movielens(
             _unpack(archive, Path(work, "ml-100k"), url)
             _publish(Path(work, "ml-100k"), folder)
     except (OSError, http.client.HTTPException) as error:
-        # urllib's own errors are OSErrors; a full disk or a cache that cannot be written comes here too.
+        # OSError includes urllib's errors, a full disk and a cache that cannot be written.
         if isinstance(error, urllib.error.HTTPError):
-            error.close()  # it holds the connection open
+            error.close()  # closes the connection
         raise _refusal(url, f"failed ({error})") from error
     return folder
 
@@ -91,7 +90,7 @@ def _download(url: str, archive: Path, sha256: str, progress: bool, timeout: flo
 
 
 def _unpack(archive: Path, folder: Path, url: str) -> None:
-    """Write the expected members under names of our own, so that no path in the archive matters."""
+    """Writes the expected members only, so that no other path in the archive is used."""
     folder.mkdir()
     try:
         with zipfile.ZipFile(archive) as members:
@@ -105,6 +104,6 @@ def _publish(unpacked: Path, folder: Path) -> None:
     try:
         os.rename(unpacked, folder)
     except OSError:
-        # Another process was faster: a folder that is not empty cannot be replaced, and need not be.
+        # Another process was faster. A folder that is not empty cannot be replaced.
         if not (folder / "u.data").is_file():
             raise

@@ -1,4 +1,4 @@
-"""MovieLens as GroupLens publishes it: ML-100K, ML-1M and ml-latest (https://grouplens.org/datasets/movielens)."""
+"""Reads MovieLens folders: ML-100K, ML-1M and ml-latest (https://grouplens.org/datasets/movielens)."""
 
 from __future__ import annotations
 
@@ -23,17 +23,16 @@ Parts: TypeAlias = tuple[Ratings, Ratings, Matrix, Matrix]
 User: TypeAlias = tuple[int, bool, str]  # age, whether female, occupation
 
 _LARGEST_ID = 2**31 - 1
-# Where a data set comes without a test part of its own, the same fifth is taken whatever the study's seed,
-# so that results of two seeds can be compared.
+# A data set without a test split gets the same fifth for every seed, so that results of all seeds can be compared.
 _TEST_FRACTION, _TEST_SEED = 0.2, 0
 _RATING = "user, item, rating (0.5 to 5) and time"
 
 
 def load_ratings(source: str, *, seed: int) -> RatingData:
-    """Rating data by name or path; raises ``DataError`` if the folder is missing or broken, or the download failed.
+    """Rating data by name or path; raises ``DataError`` if the folder is missing or invalid, or the download fails.
 
     ``source`` is `synthetic` (generated), `ml-100k` (downloaded once into the user's cache), or a MovieLens folder.
-    The seed is that of the training/validation split: the test ratings of a source are always the same.
+    ``seed`` is the seed of the training/validation split; the test ratings of a source are always the same.
     """
     if source == "synthetic":
         from tuner.datasets.synthetic import synthetic_ratings
@@ -47,16 +46,16 @@ def load_ratings(source: str, *, seed: int) -> RatingData:
 
 
 def load_folder(path: Path, *, seed: int) -> RatingData:
-    """Read a MovieLens folder, whichever of the three layouts it has.
+    """Reads a MovieLens folder in one of three layouts.
 
-    ML-100K: `u.user`, `u.item` and `u1.base` with `u1.test`, or else `u.data`.
+    ML-100K: `u.user`, `u.item` and `u1.base` with `u1.test`, or `u.data`.
     ML-1M: `users.dat`, `movies.dat`, `ratings.dat`.
-    ml-latest: `movies.csv`, `ratings.csv`; nothing is known of its users, who get a constant feature.
+    ml-latest: `movies.csv`, `ratings.csv`; users have no data and get a constant feature.
 
-    User features are the standardised age, whether female, and a flag for each occupation; item features are
-    a flag for each genre. Where the files hold no test part, a fifth of the ratings becomes it.
+    User features are the standardised age, a flag for female, and a flag for each occupation; item features are a
+    flag for each genre. Without a test file, a fifth of the ratings is the test split.
 
-    Raises ``DataError`` if the folder, a file or an id is missing, or a line is broken; names the file and the line.
+    Raises ``DataError`` with file and line if the folder, a file or an id is missing, or a line is invalid.
     """
     try:
         train, test, users, items = _loader(path)(path)
@@ -118,13 +117,13 @@ def _split_test(ratings: Ratings) -> tuple[Ratings, Ratings]:
 
 
 def _lines(path: Path, header: str = "") -> Iterator[tuple[int, str]]:
-    """Numbered lines of a text file, without blank ones, the header, a byte-order mark and line ends."""
+    """The numbered lines of a text file, without blank lines, header, byte-order mark and line endings."""
     data = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:  # ML-100K and ML-1M have latin-1 titles
         text = data.decode("latin-1")
-    # Not splitlines(), which also breaks at characters that latin-1 titles may hold.
+    # splitlines() would also split at characters that latin-1 titles may contain.
     lines = ((number, line.rstrip("\r")) for number, line in enumerate(text.split("\n"), 1) if line.strip())
     if header:
         number, line = next(lines, (1, ""))
@@ -151,17 +150,17 @@ def _id(text: str) -> int:
 def _table(
     path: Path, separator: str, parse: Callable[[list[str]], tuple[int, T]], expected: str, header: str = ""
 ) -> dict[int, T]:
-    """What `parse` makes of every line's fields, by ascending id."""
+    """The parsed fields of every line, by ascending id."""
     table: dict[int, T] = {}
     for number, line in _lines(path, header):
         try:
-            # Only a CSV quotes its titles; elsewhere a quotation mark is part of one.
+            # Only CSV files quote titles; in other files a quotation mark is part of the title.
             fields = next(csv.reader([line])) if separator == "," else line.split(separator)
             key, value = parse(fields)
         except (ValueError, csv.Error) as error:
             raise _fault(path, number, line, expected) from error
         if key in table:
-            raise _fault(path, number, line, f"an id that is not there yet, {key} is")
+            raise _fault(path, number, line, f"a new id ({key} is used twice)")
         table[key] = value
     if not table:
         raise DataError(f"{path} is empty; expected lines of {expected}")
@@ -214,7 +213,7 @@ def _genre_flags(table: dict[int, list[str]]) -> Entities:
     return _ids(table), flags
 
 
-# Ratings: large files, read at once, and by line only to say what is wrong
+# Ratings: large files, which are read at once, and line by line only to find a fault
 
 
 def _ratings(path: Path, separator: str, users: Ids, items: Ids) -> Ratings:
@@ -222,7 +221,7 @@ def _ratings(path: Path, separator: str, users: Ids, items: Ids) -> Ratings:
 
 
 def _with_positions(table: NDArray[np.float64], path: Path, users: Ids, items: Ids, header: str = "") -> Ratings:
-    """Ratings with the ids' places in `users` and `items` for the ids."""
+    """Ratings with positions in `users` and `items` instead of ids."""
     places = []
     for what, ids, known in (("user", table[:, 0], users), ("item", table[:, 1], items)):
         place = np.searchsorted(known, ids).clip(max=len(known) - 1)
@@ -236,7 +235,7 @@ def _with_positions(table: NDArray[np.float64], path: Path, users: Ids, items: I
 
 
 def _rating_table(path: Path, separator: str, header: str = "") -> NDArray[np.float64]:
-    """The fields user, item, rating, time of every line (lines, 4); refuses what `_rating_row` refuses."""
+    """The fields user, item, rating, time of every line (lines, 4); raises the errors of `_rating_row`."""
     table = _read_at_once(path, separator, header)
     if table is None:
         rows = [_rating_row(path, number, line, separator) for number, line in _lines(path, header)]
@@ -247,13 +246,13 @@ def _rating_table(path: Path, separator: str, header: str = "") -> NDArray[np.fl
 
 
 def _read_at_once(path: Path, separator: str, header: str) -> NDArray[np.float64] | None:
-    """The table, or None where anything about it is unusual.
+    """The table; None if the file is unusual in any way.
 
-    numpy's reader, not pandas': it takes 0.04 s longer for ML-100K, but importing pandas takes 0.5 s.
+    numpy takes 0.04 s longer than pandas for ML-100K, but importing pandas takes 0.5 s.
     """
     try:
         with path.open(encoding="utf-8-sig") as file, warnings.catch_warnings():
-            warnings.simplefilter("error")  # of an empty file loadtxt only warns
+            warnings.simplefilter("error")  # loadtxt only warns of an empty file
             if header and next(file, "").rstrip("\n") != header:
                 return None
             lines = (line.replace(separator, "\t") for line in file)

@@ -1,4 +1,4 @@
-"""Third-order paths i→j→k→p of a graph, by vectorised expansion: time and memory are linear in their number."""
+"""Third-order paths i→j→k→p of a graph. Time and memory are linear in the number of paths."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from tuner.errors import InputError
 
 Index = NDArray[np.int64]
 IntT = TypeVar("IntT", bound=np.integer)
-MAX_PATHS = 50_000_000  # 1.6 GB of indices: a dense graph of a thousand nodes would have a thousand times as many
+MAX_PATHS = 50_000_000  # 1.6 GB of indices; a dense graph of a thousand nodes has a thousand times as many paths
 
 
 def third_order_paths(edges: NDArray[np.integer], num_nodes: int, *, max_paths: int = MAX_PATHS) -> Index:
     """All simple paths of four nodes, in both directions, then a path (v, v, v, v) for each node: (4, P) int64.
 
-    The latter are there so that a node of no longer path has one too. On a tree there are Σ over edges {j, k} of
-    2 (deg j - 1)(deg k - 1) simple ones. The edges (2, E) are undirected: no loops, none twice or in both directions.
-
-    Raises ``InputError``, before they are made, if there are more than ``max_paths``.
+    So every node has a path. A tree has Σ over edges {j, k} of 2 (deg j - 1)(deg k - 1) simple paths. The edges
+    (2, E) are undirected, without loops, and each occurs once in one direction. Raises ``InputError`` before paths
+    are made if there are more than ``max_paths``.
     """
     source, target = (np.concatenate([edges[a], edges[b]]).astype(np.int64) for a, b in ((0, 1), (1, 0)))
     order = np.lexsort((target, source))
-    j, k = source[order], target[order]  # neighbours of j are in a row, sorted
+    j, k = source[order], target[order]  # the neighbours of j are consecutive and sorted
     degree = np.bincount(j, minlength=num_nodes)
     first = np.concatenate([[0], np.cumsum(degree)])
     counts = (degree[j] - 1) * (degree[k] - 1)
@@ -37,28 +36,28 @@ def third_order_paths(edges: NDArray[np.integer], num_nodes: int, *, max_paths: 
     middle = np.repeat(np.arange(len(j)), counts)
     rank = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
     j, k, width = j[middle], k[middle], degree[k[middle]] - 1
-    # The rank-th neighbours, leaving out the one that is the path's own middle.
+    # The rank-th neighbours, without the other middle node of the path.
     i = k_th(first[j], rank // np.maximum(width, 1), middle)
     p = k_th(first[k], rank % np.maximum(width, 1), reverse[middle])
     neighbour = target[order]
-    found = np.stack([neighbour[i], j, k, neighbour[p]])
-    found = found[:, found[0] != found[3]]  # a triangle is no path
+    paths = np.stack([neighbour[i], j, k, neighbour[p]])
+    paths = paths[:, paths[0] != paths[3]]  # without triangles
     own = np.broadcast_to(np.arange(num_nodes), (4, num_nodes))
-    return np.concatenate([found, own], axis=1)
+    return np.concatenate([paths, own], axis=1)
 
 
 def k_th(first: Index, rank: Index, left_out: Index) -> Index:
-    """Positions ``first + rank``, counted as if the position ``left_out`` were not there."""
+    """Positions ``first + rank``, skipping the position ``left_out``."""
     position = first + rank
     shifted: Index = position + (position >= left_out)
     return shifted
 
 
 def random_spanning_tree(edges: NDArray[IntT], num_nodes: int, seed: int) -> NDArray[IntT]:
-    """The edges (2, …) of a random spanning tree (of a forest, where the graph is not connected), as they were given.
+    """The edges (2, …) of a random spanning tree (a forest if the graph is not connected), in their order.
 
-    The minimum spanning tree for random weights (Kruskal). SGMP (Zhang and Zhao, NeurIPS 2021) reduces general graphs
-    by such trees, as their paths grow with the nodes and not with their third power.
+    It is the minimum spanning tree for random weights (Kruskal). SGMP (Zhang and Zhao, NeurIPS 2021) reduces general
+    graphs by such trees, whose number of paths is linear, not cubic, in the number of nodes.
     """
     parent = list(range(num_nodes))
 

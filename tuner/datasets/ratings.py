@@ -1,4 +1,4 @@
-"""Ratings of items by users, with features of both: what every rating source ends up as."""
+"""Ratings of items by users with features of both: the common form of all rating sources."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 _COLUMNS = ("user_id", "item_id", "rating")
 
 
-# eq=False here and below: comparing arrays field by field has no single truth value.
+# eq=False here and below, since the comparison of arrays has no single truth value.
 @dataclass(frozen=True, eq=False)
 class Ratings:
-    """User `user[k]` gave item `item[k]` the rating `rating[k]`; three arrays of one length."""
+    """User `user[k]` gave item `item[k]` the rating `rating[k]`. The arrays have the same length."""
 
     user: NDArray[np.int32]
     item: NDArray[np.int32]
@@ -40,7 +40,7 @@ class Ratings:
 
 @dataclass(frozen=True, eq=False)
 class RatingData:
-    """Ratings in three disjoint parts; users and items are rows of the feature matrices."""
+    """Ratings in three disjoint splits. Users and items are rows of the feature matrices."""
 
     name: str
     train: Ratings
@@ -51,19 +51,19 @@ class RatingData:
 
     @property
     def num_users(self) -> int:
-        """Rows of `user_features`, rated or not."""
+        """The number of rows of `user_features`."""
         return len(self.user_features)
 
     @property
     def num_items(self) -> int:
-        """Rows of `item_features`, rated or not."""
+        """The number of rows of `item_features`."""
         return len(self.item_features)
 
 
 def split_validation(train: Ratings, fraction: float, seed: int) -> tuple[Ratings, Ratings]:
-    """Split off a random `fraction` (at least one rating); returns (kept, held out), each in its old order.
+    """Holds out a random `fraction`, at least one rating; returns (kept, held out), each in its old order.
 
-    Raises ``InputError`` if the fraction is not between 0 and 1, or one of the parts would be empty.
+    Raises ``InputError`` if the fraction is not between 0 and 1, or a part would be empty.
     """
     if not 0 < fraction < 1:
         raise InputError(f"the fraction to hold out must lie between 0 and 1, but got {fraction}")
@@ -85,10 +85,10 @@ def rating_data(
     seed: int,
     validation_fraction: float = 0.05,
 ) -> RatingData:
-    """Check that ratings and features fit together, and split validation ratings off the training ones.
+    """Checks that ratings and features fit together, and holds out validation ratings of the training ones.
 
-    Features are (num_users, Fu) and (num_items, Fi). Raises ``InputError`` if ratings are missing, of unequal
-    lengths, not finite, or of users or items outside the feature rows.
+    Features are (num_users, Fu) and (num_items, Fi). Raises ``InputError`` if ratings are missing, have unequal
+    lengths or are not finite, or if users or items have no features.
     """
     _check_features(user_features, "user_features")
     _check_features(item_features, "item_features")
@@ -118,7 +118,7 @@ def _check_ratings(ratings: Ratings, label: str, num_users: int, num_items: int)
 
 def _check_dimensions(array: NDArray[np.generic], label: str) -> None:
     if array.ndim != 2:
-        raise InputError(f"{label} must be 2-D, one row an id, but its shape is {array.shape}")
+        raise InputError(f"{label} must be 2-D with a row for each id, but its shape is {array.shape}")
 
 
 def _check_features(features: NDArray[np.float32], label: str) -> None:
@@ -137,13 +137,13 @@ def _check_features(features: NDArray[np.float32], label: str) -> None:
 def from_tables(
     trainset: Table, testset: Table, user_features: Table, item_features: Table, *, seed: int
 ) -> RatingData:
-    """Rating data from tables in memory, as `tune_hyperparameters_parallel` takes them.
+    """Rating data from tables in memory, for `tune_hyperparameters_parallel`.
 
-    Ratings are a DataFrame with the columns `user_id`, `item_id`, `rating` (others are ignored), or anything
-    array-like with these three columns in this order; validation ratings are held out of ``trainset``. In a DataFrame
-    of features the index holds the ids; in an array, an id is the row's position from 0.
+    Ratings are a DataFrame with the columns `user_id`, `item_id`, `rating` (others are ignored), or an array-like
+    with these three columns in this order. Validation ratings are held out of ``trainset``. The ids of features are
+    the index of a DataFrame or the row numbers of an array from 0.
 
-    Raises ``InputError`` if a column or an id's features are missing; something is empty, not numeric or not finite.
+    Raises ``InputError`` if a column or an id's features are missing, or values are empty, not numeric or not finite.
     """
     users, user_matrix = _features(user_features, "user_features", "user_id")
     items, item_matrix = _features(item_features, "item_features", "item_id")
@@ -158,7 +158,7 @@ def _frame(table: Table, label: str) -> pd.DataFrame:
     if isinstance(table, pd.DataFrame):
         return table
     try:
-        # Lists go to pandas as they are: numpy would make text of every number in [("ann", "film", 4.0)].
+        # Lists are not converted by numpy, which would turn all numbers of [("ann", "film", 4.0)] into text.
         data = np.asarray(table) if hasattr(table, "__array__") else table
         return pd.DataFrame(data)  # type: ignore[arg-type]  # not a table: pandas says so
     except (ValueError, TypeError) as error:
@@ -166,7 +166,7 @@ def _frame(table: Table, label: str) -> pd.DataFrame:
 
 
 def _columns(table: Table, label: str) -> pd.DataFrame:
-    """The three columns of a table of ratings, as they came but complete."""
+    """The three columns of a table of ratings."""
     import pandas as pd
 
     frame = _frame(table, label)
@@ -192,7 +192,7 @@ def _ratings(frame: pd.DataFrame, label: str, users: Ids, items: Ids) -> Ratings
 
 
 def _positions(ids: pd.Series, label: str, index: Ids, features: str) -> NDArray[np.int32]:
-    """Row of every id in the features."""
+    """The row of every id in the features."""
     import pandas as pd
 
     if isinstance(index, pd.RangeIndex):
@@ -210,7 +210,7 @@ def _positions(ids: pd.Series, label: str, index: Ids, features: str) -> NDArray
 
 
 def _whole_numbers(ids: pd.Series, label: str, features: str) -> pd.Series:
-    """Ids that are positions: floats are fine (a mixed array has only those) as long as they are whole."""
+    """Ids that are row numbers. Floats, as in a mixed array, must be whole numbers."""
     if ids.dtype.kind in "iu":
         return ids
     if ids.dtype.kind == "f":
@@ -231,7 +231,7 @@ def _plain(value: object) -> Hashable:
 
 
 def _features(table: Table, label: str, id_name: str) -> tuple[Ids, NDArray[np.float32]]:
-    """Ids and matrix of a table of features."""
+    """The ids and the matrix of a table of features."""
     import pandas as pd
 
     if not isinstance(table, pd.DataFrame):
@@ -242,7 +242,7 @@ def _features(table: Table, label: str, id_name: str) -> tuple[Ids, NDArray[np.f
         _check_dimensions(table, label)
     frame = _frame(table, label)
     if id_name in frame.columns:
-        # Taken as a feature it would shift every row silently wherever ids begin at 1.
+        # Without this check the ids would be a feature, and the row numbers would be taken as ids.
         raise InputError(f"{label} has a column {id_name!r}; make it the index: .set_index({id_name!r})")
     if not frame.index.is_unique:
         twice = frame.index[frame.index.duplicated()]
@@ -259,5 +259,5 @@ def _numbers(frame: pd.DataFrame, label: str) -> NDArray[np.float32]:
                 f"{label} column {column!r} is not numeric ({dtype}); convert it with pandas.to_numeric, "
                 "or categories with pandas.get_dummies"
             )
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as such
+    with np.errstate(over="ignore"):  # numbers beyond float32 become infinite, and are refused later
         return frame.to_numpy(dtype=np.float32, na_value=np.nan)

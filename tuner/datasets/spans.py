@@ -1,4 +1,4 @@
-"""Runs of rows that lie one after another in an array, such as the nodes of each of many graphs."""
+"""Consecutive runs of rows in an array, such as the nodes of many graphs."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 def starts(sizes: Sequence[int] | NDArray[np.integer]) -> NDArray[np.int64]:
-    """(G + 1,): where each of G runs of these sizes begins, and where the last one ends."""
+    """(G + 1,): the starts of G runs of these sizes, and the end of the last one."""
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
 def spans(first: NDArray[np.int64], chosen: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The indices of all rows of the chosen runs, in their order; ``first`` as ``starts`` gives it."""
+    """The indices of all rows of the chosen runs, in their order; ``first`` comes from ``starts``."""
     begins = np.asarray(first)[chosen]
     sizes = np.asarray(first)[np.asarray(chosen) + 1] - begins
     return np.arange(sizes.sum()) + np.repeat(begins - starts(sizes)[:-1], sizes)
 
 
 def joined(parts: Sequence[T], **axes: int) -> T:
-    """Dataclasses of arrays as one, part after part; along the first axis where ``axes`` names no other."""
+    """Concatenates dataclasses of arrays along their first axes, or those in ``axes``."""
     kind, names = type(parts[0]), [field.name for field in fields(parts[0])]
     return kind(
         **{name: np.concatenate([getattr(part, name) for part in parts], axes.get(name, 0)) for name in names}

@@ -1,4 +1,4 @@
-"""Neuron reconstructions in SWC files: read, checked, and reduced to root, branch points and leaves.
+"""Reads neuron reconstructions from SWC files, and reduces them to root, branch points and leaves.
 
 A line is ``id type x y z radius parent``; the root's parent is -1 (Cannon et al., J. Neurosci. Methods 84, 1998).
 """
@@ -19,7 +19,7 @@ COLUMNS = ("id", "type", "x", "y", "z", "radius", "parent")
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """A geometric tree; its nodes are in preorder, so a node's descendants are the rows after it."""
+    """A geometric tree with its nodes in preorder, so that a node's descendants are the rows after it."""
 
     position: NDArray[np.float64]  # (N, 3) in the file's unit (µm)
     radius: NDArray[np.float64]  # (N,)
@@ -31,13 +31,13 @@ class Tree:
 
 
 class SwcFolder(NamedTuple):
-    """What a folder of reconstructions holds."""
+    """The trees of a folder of reconstructions."""
 
     files: list[Path]  # of the trees, in order
     trees: list[Tree]  # reduced
-    labels: NDArray[np.int64]  # (T,) of each tree, an index into ``classes``
-    classes: tuple[str, ...]  # the names of the sub-folders; one empty name where there are none
-    bad: list[str]  # what is wrong with each file that was left out
+    labels: NDArray[np.int64]  # (T,) each tree's index into ``classes``
+    classes: tuple[str, ...]  # the names of the sub-folders; an empty name for the folder itself
+    bad: list[str]  # the faults of the files that were left out
 
 
 def find_files(folder: Path) -> list[Path]:
@@ -52,10 +52,10 @@ def find_files(folder: Path) -> list[Path]:
 
 
 def read_folder(folder: Path, *, skip_bad: bool = False) -> SwcFolder:
-    """Reads and reduces every reconstruction in a folder and its sub-folders, which are the labels.
+    """Reads and reduces every reconstruction in a folder and its sub-folders, whose names are the labels.
 
-    Raises ``DataError`` for the first file that cannot be used, with its line and the reason; with ``skip_bad`` such
-    files are left out, and it is raised if none is left.
+    Raises ``DataError`` with line and reason for the first invalid file. With ``skip_bad`` invalid files are left
+    out, and the error is raised if no file is left.
     """
     files, trees, bad = [], [], []
     for path in find_files(folder):
@@ -74,9 +74,9 @@ def read_folder(folder: Path, *, skip_bad: bool = False) -> SwcFolder:
 
 
 def read_swc(path: Path) -> Tree:
-    """Reads one reconstruction, every node of it.
+    """Reads all nodes of a reconstruction.
 
-    Raises ``DataError`` if a number is not finite, there is not one root, a parent is missing, or there is a cycle.
+    Raises ``DataError`` if a number is not finite, a parent is missing, or there is a cycle or not exactly one root.
     """
     try:
         text = path.read_text(encoding="utf-8-sig", errors="replace")
@@ -93,11 +93,11 @@ def read_swc(path: Path) -> Tree:
 
 
 def reduce_tree(tree: Tree) -> Tree:
-    """Keeps root, branch points and leaves; each is the child of its nearest ancestor that is kept."""
+    """Keeps root, branch points and leaves. The parent of each is its nearest kept ancestor."""
     children = np.bincount(tree.parent[1:], minlength=len(tree))
     kept = children != 1
     kept[0] = True
-    # In preorder a parent comes before its child: the nearest kept ancestor is known when it is asked for.
+    # In preorder a parent comes before its child, so its nearest kept ancestor is known already.
     nearest = np.where(kept, np.arange(len(tree)), -1)
     for node in np.flatnonzero(~kept).tolist():
         nearest[node] = nearest[tree.parent[node]]
@@ -137,7 +137,7 @@ def _check_line(path: Path, number: int, words: list[str]) -> None:
 
 
 def _whole(values: NDArray[np.float64]) -> bool:
-    """Whether they are whole numbers that a float holds exactly."""
+    """Whether all values are whole numbers that a float represents exactly."""
     return bool(((values == np.rint(values)) & (np.abs(values) < 2**53)).all())
 
 
@@ -163,9 +163,9 @@ def _tree(path: Path, table: NDArray[np.float64], lines: NDArray[np.int64]) -> T
 
 
 def preorder(parent: NDArray[np.int64], root: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The nodes that the root reaches, each before its children and with all descendants before its next sibling.
+    """The nodes below the root in preorder, and each one's parent as a position in that order.
 
-    ``parent`` is -1 for the root. Returns their numbers in that order, and of each its parent's place in it.
+    ``parent`` is -1 for the root.
     """
     order = np.argsort(parent, kind="stable")
     first = np.searchsorted(parent[order], np.arange(-1, len(parent) + 1)).tolist()

@@ -1,4 +1,4 @@
-"""Generated ratings of MovieLens-100K's shape, for when there is no data at hand and for tests."""
+"""Synthetic ratings with the shape of MovieLens-100K, for demonstrations and tests."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _OCCUPATIONS = 21
 _GENRES = 19
 _FEWEST = 5
 
-# Standard deviations, in stars. Chosen so that the test RMSE of the global mean is 1.09, of a linear model of
-# the features 1.05, of user and item biases 0.945 and of biased matrix factorisation 0.90 (all measured).
+# Standard deviations in stars. They were chosen so that the measured test RMSE is 1.09 for the global mean, 1.05 for
+# a linear model of the features, 0.945 for user and item biases and 0.90 for biased matrix factorisation.
 _USER_BIAS = 0.45
 _ITEM_BIAS = 0.45
 _TASTE = 0.57
@@ -32,15 +32,14 @@ def synthetic_ratings(
     seed: int = 0,
     split_seed: int = 0,
 ) -> RatingData:
-    """Ratings from a latent-factor model with biases, by users and of items that follow power laws.
+    """Ratings from a latent-factor model with biases; the activity of users and items follows power laws.
 
-    r = clip(round(3.5 + b_user + b_item + <p_user, q_item> + noise), 1, 5). Features are noisy readings of
-    the latent factors, in the shape of ML-100K's: user_features (num_users, 23) are age, gender and 21
-    occupations, item_features (num_items, 19) are genre flags. A fifth of the ratings is the test part.
+    r = clip(round(3.5 + b_user + b_item + <p_user, q_item> + noise), 1, 5). Features are noisy readings of the latent
+    factors with the shape of ML-100K's: user_features (num_users, 23) are age, gender and 21 occupations,
+    item_features (num_items, 19) are genre flags. A fifth of the ratings is the test split.
 
-    Every user has a few ratings at least, as far as `num_ratings` goes; some items may have none. The split into
-    training and validation has a seed of its own. Raises ``InputError`` for a size below 1, or more ratings than
-    there are pairs.
+    Every user has at least a few ratings if `num_ratings` allows it; some items may have none. ``split_seed`` is the
+    seed of the training/validation split. Raises ``InputError`` for a size below 1, or more ratings than pairs.
     """
     if min(num_users, num_items, num_ratings) < 1 or num_ratings > num_users * num_items:
         raise InputError(
@@ -70,7 +69,7 @@ def _pairs(
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Distinct pairs, weighted by activity x popularity, in random order.
 
-    The `count` largest of log(weight) + Gumbel noise are a weighted draw without replacement (Efraimidis and
+    The `count` largest values of log(weight) + Gumbel noise are a weighted sample without replacement (Efraimidis and
     Spirakis 2006, "Weighted random sampling with a reservoir", in its Gumbel form).
     """
     exponential = rng.standard_exponential((num_users, num_items), dtype=np.float32)
@@ -86,20 +85,20 @@ def _pairs(
 
 
 def _power_law(rng: np.random.Generator, count: int, exponent: float) -> Matrix:
-    """Log weights rank^-exponent in random order; the offset keeps the first few from taking all."""
+    """Logarithms of the weights rank^-exponent in random order. An offset of the ranks limits the largest weights."""
     ranks = rng.permutation(count).astype(np.float32)
     return np.asarray(-exponent * np.log(ranks + 1 + 0.01 * count), dtype=np.float32)
 
 
 def _bias(rng: np.random.Generator, latent: Matrix, deviation: float) -> Matrix:
-    """Biases of which half the variance is the latent factors', so that features tell of them."""
+    """Biases with half of their variance from the latent factors, so that features predict them partly."""
     own = rng.standard_normal(len(latent), dtype=np.float32)
     bias: Matrix = deviation * 0.5**0.5 * (_readings(rng, latent, 1)[:, 0] + own)
     return bias
 
 
 def _readings(rng: np.random.Generator, latent: Matrix, count: int, noise: float = 0.0) -> Matrix:
-    """`count` random directions of the latent space (rows, count), each of unit variance before the noise."""
+    """Noisy readings along `count` random directions of the latent space: (rows, count), unit variance plus noise."""
     directions = rng.standard_normal((latent.shape[1], count), dtype=np.float32)
     directions /= np.linalg.norm(directions, axis=0)
     readings: Matrix = latent @ directions
@@ -117,6 +116,6 @@ def _user_features(rng: np.random.Generator, users: Matrix) -> Matrix:
 
 def _item_features(rng: np.random.Generator, items: Matrix) -> Matrix:
     affinity = _readings(rng, items, _GENRES, noise=0.3)
-    # The strongest genre always, others only when strong: about two flags an item, as in ML-100K.
+    # The strongest genre and other strong ones: about two flags for each item, as in ML-100K.
     flags = (affinity > 1.6) | (affinity == affinity.max(axis=1, keepdims=True))
     return np.asarray(flags, dtype=np.float32)

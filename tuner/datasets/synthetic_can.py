@@ -1,4 +1,4 @@
-"""Generated CAN traffic with and without attacks, for when there are no recordings at hand and for tests."""
+"""Synthetic CAN traffic with and without attacks, for demonstrations and tests."""
 
 from __future__ import annotations
 
@@ -10,32 +10,31 @@ from numpy.typing import NDArray
 from tuner.datasets.can_frames import Frames, in_order
 from tuner.errors import InputError
 
-# As in a recorded car: how often IDs are sent, in seconds, and how many there are of each.
+# The period of each ID in seconds, as in a recorded car.
 PERIODS = (0.01,) * 14 + (0.02,) * 5 + (0.05,) * 2 + (0.1,) * 4 + (1.0,) * 2
 JITTER = 0.0003  # seconds, the standard deviation of a frame's delay
-BURSTS = 10  # of an attack in a recording: there are some in each part of a split by time
-ATTACKED = 0.4  # of the time
+BURSTS = 10  # the number of an attack's bursts in a recording; each split by time has some
+ATTACKED = 0.4  # the share of the time with injected frames
 GAPS = {"dos": 0.0005, "fuzzing": 0.001}  # seconds between injected frames
-CONSTANT, COUNTER, SIGNAL, NOISE = range(4)  # what a byte can be
+CONSTANT, COUNTER, SIGNAL, NOISE = range(4)  # the kinds of bytes
 
 
 @dataclass(frozen=True)
 class Message:
-    """What an ID sends."""
+    """The frames of an ID."""
 
     identifier: int
     period: float  # seconds between frames
-    length: int  # bytes of a frame
-    kinds: NDArray[np.int64]  # (8,) what each byte is
-    values: NDArray[np.int64]  # (8,) where each begins
+    length: int  # the number of bytes of a frame
+    kinds: NDArray[np.int64]  # (8,) the kind of each byte
+    values: NDArray[np.int64]  # (8,) the initial value of each byte
 
 
 def synthetic_can(frames: int = 25_000, *, seed: int = 0) -> dict[str, Frames]:
-    """Frames of one car's traffic in three recordings, by name: no attack, denial of service, fuzzing.
+    """Three recordings of one car's traffic by name: no attack, denial of service, fuzzing.
 
-    27 IDs are sent at fixed periods, give or take; their bytes stand still, count, follow a slow signal or are
-    noise. The first attack floods the bus with frames of ID 0 and zeros, the second sends random IDs and bytes; both
-    come in bursts.
+    27 IDs are sent periodically with jitter. Their bytes are constants, counters, slow signals or noise. The first
+    attack floods the bus with frames of ID 0 and zeros, the second sends random IDs and bytes, both in bursts.
     """
     if frames < 1:
         raise InputError(f"frames {frames}: must be at least 1")
@@ -43,7 +42,7 @@ def synthetic_can(frames: int = 25_000, *, seed: int = 0) -> dict[str, Frames]:
     messages = _messages(random)
     recordings = {}
     for attack in ("attack_free", "dos", "fuzzing"):
-        # Long enough for the frames without the injected ones; what is too much is cut off.
+        # Long enough without injected frames; further frames are cut off.
         seconds = 1.1 * frames / sum(1 / period for period in PERIODS)
         parts = [_sent(message, seconds, random) for message in messages]
         if attack in GAPS:
@@ -70,7 +69,7 @@ def _messages(random: np.random.Generator) -> list[Message]:
 
 
 def _sent(message: Message, seconds: float, random: np.random.Generator) -> Frames:
-    """An ID's frames over so many seconds."""
+    """An ID's frames over this number of seconds."""
     count = int(seconds / message.period) + 1
     number = np.arange(count)
     time = (number + random.random()) * message.period + random.normal(0, JITTER, count)
@@ -87,13 +86,13 @@ def _sent(message: Message, seconds: float, random: np.random.Generator) -> Fram
 
 
 def _injected(attack: str, seconds: float, random: np.random.Generator) -> Frames:
-    """An attack's frames: the bursts are spread evenly over so many seconds."""
+    """An attack's frames, in bursts that are spread evenly over this number of seconds."""
     period = seconds / BURSTS
     burst = np.arange(0, ATTACKED * period, GAPS[attack])
     begins = (np.arange(BURSTS) + random.uniform(0, 1 - ATTACKED, BURSTS)) * period
     time = (begins[:, None] + burst).ravel() + random.normal(0, JITTER / 10, BURSTS * len(burst))
     count = len(time)
-    # A denial of service is of frames that win every arbitration: ID 0.
+    # A denial of service sends frames with ID 0, which wins every arbitration.
     identifiers, values = (1, 1) if attack == "dos" else (0x800, 0x100)
     identifier, data = random.integers(0, identifiers, count), random.integers(0, values, (count, 8))
     return Frames(time, identifier.astype(np.int32), data.astype(np.uint8), np.ones(count, dtype=bool))

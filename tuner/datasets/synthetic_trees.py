@@ -1,4 +1,4 @@
-"""Generated geometric trees of two growth types, for when there are no reconstructions at hand and for tests."""
+"""Synthetic geometric trees of two growth types, for demonstrations and tests."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from tuner.datasets.swc import Tree, preorder
 from tuner.errors import InputError
 
 CLASSES = ("bushy", "stemmed")
-# Of the two types: how often the latest tip goes on growing rather than any, and how straight.
-STEM = (0.0, 0.7)
-STRAIGHT = (0.5, 1.2)
-_FEWEST, _MOST = 25, 90  # branchings of a tree
+STEM = (0.0, 0.7)  # for each type, the probability that the latest tip branches instead of a random one
+STRAIGHT = (0.5, 1.2)  # for each type, the weight of the old direction
+_FEWEST, _MOST = 25, 90  # the number of a tree's branchings
 
 
 def synthetic_trees(num_trees: int = 80, *, seed: int = 0) -> tuple[list[Tree], NDArray[np.int64], tuple[str, ...]]:
     """Binary trees that grow tip by tip in space, their labels (num_trees,), and the names of their two types.
 
-    Edges are as many and as long in both types. Bushy ones branch at any tip and wander; stemmed ones mostly branch
-    at the latest tip and go straight on. Edges are log-normal about 30 µm, radii fall with the distance from the
-    root.
+    Both types have the same distribution of edges. Bushy trees branch at any tip and change direction; stemmed trees
+    mostly branch at the latest tip and keep it. Edges are log-normal about 30 µm; radii decrease with the distance
+    from the root.
     """
     if num_trees < 1:
         raise InputError(f"num_trees {num_trees}: must be at least 1")

@@ -1,4 +1,4 @@
-"""Geometric trees as arrays that all trials of a machine share: what every source of trees ends up as."""
+"""Geometric trees as arrays that all trials of a machine share: the common form of all sources of trees."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from tuner.datasets.swc import Tree, find_files, read_folder
 from tuner.errors import DataError
 
 FEATURES = ("is root", "radius", "branch points above", "path length to the root", "distance from the root")
-VERSION = "2"  # of the cache: anything that changes what is built changes it
-HELD_OUT = 0.15  # of the trees, for validation, and as many for the test
+VERSION = "2"  # of the cache: increase it when the built data change
+HELD_OUT = 0.15  # the share of the trees for validation, and the same for the test
 
 
-# eq=False: comparing arrays field by field has no single truth value.
+# eq=False, since the comparison of arrays has no single truth value.
 @dataclass(frozen=True, eq=False)
 class TreeData:
-    """T trees with N nodes and P paths in all. A tree's nodes are in preorder, and counted from 0 in each tree."""
+    """T trees with N nodes and P paths in total. A tree's nodes are in preorder, numbered from 0 in each tree."""
 
     position: NDArray[np.float32]  # (N, 3) from the tree's root, in units of the data set's mean edge
-    features: NDArray[np.float32]  # (N, 5) see ``FEATURES``: nothing in them tells of a node's descendants
+    features: NDArray[np.float32]  # (N, 5) ``FEATURES``, which do not depend on a node's descendants
     parent: NDArray[np.int32]  # (N,); -1 for a root
-    end: NDArray[np.int32]  # (N,) a node's descendants are those between itself and this one
-    first: NDArray[np.int64]  # (T + 1,) where each tree's nodes begin
+    end: NDArray[np.int32]  # (N,) the node after the last descendant
+    first: NDArray[np.int64]  # (T + 1,) the start of each tree's nodes
     path: NDArray[np.int32]  # (4, P) third-order paths, see ``third_order_paths``
-    first_path: NDArray[np.int64]  # (T + 1,) where each tree's paths begin
+    first_path: NDArray[np.int64]  # (T + 1,) the start of each tree's paths
     label: NDArray[np.int32]  # (T,) an index into ``classes``
-    train: NDArray[np.int64]  # trees to pretrain on
-    validation: NDArray[np.int64]  # trees to choose by
-    test: NDArray[np.int64]  # trees to report the losses on
+    train: NDArray[np.int64]  # trees for pretraining
+    validation: NDArray[np.int64]
+    test: NDArray[np.int64]
     name: str  # of the data set
-    classes: tuple[str, ...]  # names of the labels
-    bad: int = 0  # how many files were left out
+    classes: tuple[str, ...]  # the names of the labels
+    bad: int = 0  # the number of files that were left out
 
     def __len__(self) -> int:
         """Number of trees."""
         return len(self.label)
 
     def take(self, trees: NDArray[np.int64]) -> TreeData:
-        """Some of the trees, each of them in all three parts."""
+        """Some of the trees, which are in all three splits."""
         every, nodes, paths = np.arange(len(trees)), spans(self.first, trees), spans(self.first_path, trees)
         return replace(
             self,
@@ -64,10 +64,10 @@ class TreeData:
 
 
 def load_trees(source: str, *, seed: int, skip_bad: bool = False) -> TreeData:
-    """Trees by name or path; raises ``DataError`` if the folder or a file in it cannot be used.
+    """Trees by name or path; raises ``DataError`` if the folder or a file in it is invalid.
 
     ``source`` is ``synthetic`` (generated), or a folder of SWC files whose sub-folders are the labels. ``seed`` is
-    that of the split; ``skip_bad`` leaves out files that cannot be used.
+    the seed of the split; ``skip_bad`` leaves out invalid files.
     """
     if source == "synthetic":
         from tuner.datasets.synthetic_trees import synthetic_trees
@@ -77,8 +77,8 @@ def load_trees(source: str, *, seed: int, skip_bad: bool = False) -> TreeData:
     folder = Path(source).expanduser()
 
     def read() -> TreeData:
-        found = read_folder(folder, skip_bad=skip_bad)
-        return build(found.trees, found.labels, folder.resolve().name, found.classes, len(found.bad))
+        swc = read_folder(folder, skip_bad=skip_bad)
+        return build(swc.trees, swc.labels, folder.resolve().name, swc.classes, len(swc.bad))
 
     return split(cached(TreeData, file_key(folder, find_files(folder), VERSION, skip_bad), read), seed)
 
@@ -86,7 +86,7 @@ def load_trees(source: str, *, seed: int, skip_bad: bool = False) -> TreeData:
 def build(
     trees: Sequence[Tree], labels: NDArray[np.int64], name: str, classes: Sequence[str], bad: int = 0
 ) -> TreeData:
-    """The arrays of some trees, at least one, all of them for training; arguments as the fields of ``TreeData``."""
+    """The arrays of at least one tree, with all trees for training; see the fields of ``TreeData``."""
     edges = np.concatenate([_edge_lengths(tree) for tree in trees])
     scale = float(edges.mean()) if edges.size and edges.mean() > 0 else 1.0
     paths = [third_order_paths(_edges(tree), len(tree)) for tree in trees]
@@ -109,10 +109,7 @@ def build(
 
 
 def split(data: TreeData, seed: int) -> TreeData:
-    """The same trees, 15 % of them held out for validation and 15 % for the test, at random.
-
-    Raises ``DataError`` if there are fewer than three.
-    """
+    """Holds out 15 % of the trees for validation and 15 % for the test; raises ``DataError`` below three trees."""
     if len(data) < 3:
         raise DataError(f"{data.name} holds {len(data)} trees: give at least three, to train, choose and report on")
     order = np.random.default_rng(seed).permutation(len(data))
@@ -131,7 +128,7 @@ def _edge_lengths(tree: Tree) -> NDArray[np.float64]:
 
 
 def _features(tree: Tree, scale: float) -> NDArray[np.float64]:
-    """See ``FEATURES``; what can be large is taken as log(1 + x), in the data set's units."""
+    """``FEATURES``, with log(1 + x) of those that can be large, in the data set's units."""
     depth = np.zeros(len(tree))
     length = np.zeros(len(tree))
     edges = _edge_lengths(tree)
@@ -146,7 +143,7 @@ def _features(tree: Tree, scale: float) -> NDArray[np.float64]:
 
 
 def _ends(tree: Tree) -> NDArray[np.int64]:
-    """For each node the one after its last descendant."""
+    """For each node, the node after its last descendant."""
     end = np.arange(1, len(tree) + 1)
     for node, parent in zip(range(len(tree) - 1, 0, -1), tree.parent[:0:-1].tolist(), strict=True):
         end[parent] = max(end[parent], end[node])
