@@ -91,7 +91,7 @@ def test_the_same_seed_draws_the_same_different_values() -> None:
     assert drawn[:5] == draw(space, 5, 7, "f"), "more samples only add some"
     few = parsed({"epochs": {"int": [1, 3]}})
     assert sorted(each["epochs"] for each in draw(few, 3, 0, "f")) == [1, 2, 3]
-    with pytest.raises(InputError, match="num_samples=4: f has 3: give at most so many"):
+    with pytest.raises(InputError, match="num_samples=4: f has 3: give at most 3"):
         draw(few, 4, 0, "f")
 
 
@@ -100,7 +100,7 @@ def test_values_that_do_not_go_together_are_drawn_again() -> None:
     drawn = draw(space, 10, 0, "f", lambda values: "odd" if values["epochs"] % 2 else "")
     assert len(drawn) == 10
     assert all(each["epochs"] % 2 == 0 for each in drawn)
-    with pytest.raises(InputError, match="f gave 0 that can be used, and then none in 1000 draws, the last as never"):
+    with pytest.raises(InputError, match=r"f gave 0 usable ones, and then none in 1000 draws; .*: never"):
         draw(space, 1, 0, "f", lambda _: "never")
 
 

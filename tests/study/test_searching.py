@@ -323,7 +323,7 @@ def test_a_mode_that_is_a_grid_is_a_space() -> None:
         ({"mode": "quick"}, "quick.yaml: a list of configurations cannot be searched: give 'space'"),
         ({"space": {"lr": {"uniform": [1, 0]}}}, "space: lr: uniform .* must rise"),
         ({"space": {"lr": 0.1}, "config": "x.yaml"}, "space and config were both given: leave one of them out"),
-        ({"space": {"lr": 0.1}}, "num_samples=3: space has 1: give at most so many"),
+        ({"space": {"lr": 0.1}}, "num_samples=3: space has 1: give at most 1"),
         (
             {"search": "optuna", "space": {"batch_size": "auto"}},
             "space: auto: a batch is found for trials that are known",

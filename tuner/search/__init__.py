@@ -1,1 +1,1 @@
-"""What to try next, and what to stop: spaces, searchers and schedulers, without anybody's loop."""
+"""Search spaces, searchers and schedulers, independent of a training loop."""

@@ -1,4 +1,4 @@
-"""Turns a mode's file, a user's own file or a list in Python into named, validated configurations.
+"""Turns a mode's file, a user's file or a list in Python into named, validated configurations.
 
 A file has ``configurations:`` (a list of mappings, each with an optional ``name``), ``grid:`` (a mapping from
 hyperparameter to a list of values, all combinations of which are tried) or ``space:`` (see ``tuner.search.spaces``),
@@ -41,11 +41,7 @@ def modes(workload: str) -> dict[str, Path]:
 
 
 def mode_file(workload: str, mode: str) -> Path:
-    """The file of a mode's configurations: ``configs/<workload>/<mode>.yaml``, with ``_`` for ``-``.
-
-    Raises:
-        InputError: the workload has no such mode.
-    """
+    """A mode's file, ``configs/<workload>/<mode>.yaml`` with ``_`` for ``-``. Unknown modes raise ``InputError``."""
     files = modes(workload)
     if mode not in files:
         hint = did_you_mean(mode, files, f"choose one of {', '.join(sorted(files))}")
@@ -59,11 +55,7 @@ def source_name(config: Configs) -> str:
 
 
 def read_configs(config: Configs) -> tuple[object, Mapping[str, object]]:
-    """The list in a configuration file, not validated yet, and its defaults.
-
-    Raises:
-        InputError: the file is missing, cannot be parsed, or has no configurations.
-    """
+    """The list in a configuration file, not validated yet, and its defaults; other files raise ``InputError``."""
     content, defaults = _content(config)
     if "space" in content:
         raise InputError(
@@ -77,10 +69,9 @@ def read_configs(config: Configs) -> tuple[object, Mapping[str, object]]:
 
 
 def read_space(config: Configs) -> tuple[object, Mapping[str, object]]:
-    """The space in a configuration file, not validated yet, and its defaults; a ``grid:`` is a space of choices.
+    """The space in a configuration file, not validated yet, and its defaults; other files raise ``InputError``.
 
-    Raises:
-        InputError: the file is missing, cannot be parsed, or has no space.
+    A ``grid:`` is a space of choices.
     """
     content, defaults = _content(config)
     if "configurations" in content:
@@ -128,17 +119,11 @@ def configurations(
 ) -> list[Configuration]:
     """Turns a list of mappings into configurations in which every hyperparameter has a value.
 
-    Args:
-        listed: mappings from hyperparameter to value, and from ``name`` to the configuration's name; without one it
-            is named after its values. Missing values come from ``defaults``, then from the schema.
-        schema: the workload's hyperparameters by name.
-        defaults: values for all configurations.
-        source: the list's name in error messages.
-        finish: see ``Workload.finish``.
+    A configuration's ``name`` is by default made of its values. Missing values come from ``defaults``, then from the
+    schema. ``source`` is the list's name in messages. For ``finish`` see ``Workload.finish``.
 
     Raises:
-        InputError: the list is empty, or has unknown keys, values of a wrong type or out of range, or two
-            configurations of one name; the message has every fault.
+        InputError: the list is empty, or has unknown keys, wrong values or repeated names; the text has every fault.
     """
     if isinstance(listed, (str, Mapping)) or not isinstance(listed, Iterable):
         raise InputError(f"{source}: expected a list of configurations, not {_kind(listed)}")
@@ -170,13 +155,13 @@ def _finished(name: str, values: dict[str, ConfigValue], finish: Finish, source:
 
 
 def name_of(entry: Mapping[str, object]) -> str:
-    """The name of a list's entry: its ``name``, or its values, such as ``hidden_dim=64,lr=0.001``."""
+    """An entry's ``name``, or its values, such as ``hidden_dim=64,lr=0.001``."""
     given = {key: value for key, value in entry.items() if key != "name"}
     return str(entry.get("name") or ",".join(f"{key}={value}" for key, value in given.items()) or UNNAMED)
 
 
 def complete(values: Mapping[str, object], schema: Schema) -> dict[str, ConfigValue]:
-    """Adds the schema's defaults, in its order, and makes each value the type of its default, except for ``AUTO``."""
+    """Adds the schema's defaults in its order, and converts each value but ``AUTO`` to its default's type."""
     filled = {key: _typed(values.get(key, spec.default), spec) for key, spec in schema.items()}
     return {key: value for key, value in filled.items() if not schema[key].optional or value != schema[key].default}
 
@@ -184,10 +169,9 @@ def complete(values: Mapping[str, object], schema: Schema) -> dict[str, ConfigVa
 def select(
     found: Mapping[str, Sequence[Configuration]], *, only: str | None = None, limit: int | None = None
 ) -> dict[str, list[Configuration]]:
-    """The configuration called ``only`` or the first ``limit`` ones of each workload that has any.
+    """Each workload's configuration named ``only``, or its first ``limit`` ones.
 
-    Raises:
-        InputError: no configuration has that name, or ``limit`` is less than 1.
+    An unknown name or a ``limit`` below 1 raises ``InputError``.
     """
     if limit is not None and limit < 1:
         raise ParameterError("limit", limit, "must be at least 1")
@@ -210,7 +194,7 @@ def _parse(path: Path) -> object:
         if path.suffix in (".yaml", ".yml"):
             import yaml
 
-            # YAML 1.1 takes 1e-3 for a string; numbers in that form are what people write for learning rates.
+            # YAML 1.1 reads 1e-3 as a string, but learning rates are often written in this form.
             return _numbers(yaml.safe_load(text))
         if path.suffix == ".toml":
             import tomllib
@@ -248,7 +232,7 @@ def _columns(grid: object, source: str) -> dict[str, list[object]]:
 
 
 def faults(values: Mapping[str, object], schema: Schema) -> list[str]:
-    """The faults of values of a workload's hyperparameters, each in a few words."""
+    """The faults of hyperparameters' values, each in a few words."""
     faults = []
     for key, value in values.items():
         if key not in schema:

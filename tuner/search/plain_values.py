@@ -16,10 +16,9 @@ KNOWN = "tune.choice, uniform, loguniform, randint, lograndint or grid_search"
 
 
 def plain_configs(config: Configs) -> Configs:
-    """The same configurations in mappings, lists, texts and numbers; a file as its path.
+    """The configurations as mappings, lists, texts and numbers; a file as its path.
 
-    Raises:
-        InputError: it is no path, mapping or list of mappings, or contains something else than plain values.
+    Other types, also inside, raise ``InputError``.
     """
     if isinstance(config, (str, Path)):
         return str(config)
@@ -40,7 +39,7 @@ def _mapping(value: Mapping[str, object], source: str) -> dict[str, object]:
 
 
 def _value(value: object, source: str) -> object:
-    """A value as JSON has it; numbers of numpy become Python's."""
+    """A value as in JSON; numpy's numbers become Python's."""
     if isinstance(value, Mapping):
         return _mapping(value, source)
     if isinstance(value, (list, tuple, range)):
@@ -53,10 +52,9 @@ def _value(value: object, source: str) -> object:
 
 
 def plain_space(space: object) -> dict[str, object]:
-    """The same space with each domain of ``ray.tune`` in the form of ``tuner.search.spaces``.
+    """The space with each domain of ``ray.tune`` in the form of ``tuner.search.spaces``.
 
-    Raises:
-        InputError: it is no mapping, or has a domain of Tune without such a form.
+    An unsupported domain raises ``InputError``.
     """
     if not isinstance(space, Mapping):
         raise InputError(f"space: must be a mapping from hyperparameter to a value or a range, not {space!r}")

@@ -1,4 +1,4 @@
-"""Decides which trials are not worth further epochs: asked after every epoch of every trial; smaller is better.
+"""Decides after every epoch whether to stop a trial; smaller values are better.
 
 The decisions are those of Ray Tune's AsyncHyperBandScheduler and MedianStoppingRule, without Tune's loop.
 """
@@ -21,14 +21,14 @@ class Scheduler(Protocol):
     """Decides which trials are stopped."""
 
     def stops(self, trial_id: str, epoch: int, value: float) -> bool:
-        """Records a trial's value after an epoch, and returns whether the trial is to be stopped."""
+        """Records a trial's value after an epoch, and returns whether to stop the trial."""
 
 
 class Asha:
     """Asynchronous successive halving (Li et al., MLSys 2020), in one bracket.
 
-    A trial that reaches a rung, at ``grace``, ``grace * reduction``, … epochs, goes on if it is among the best
-    1 / ``reduction`` of those that have reached it before.
+    Rungs are at ``grace``, ``grace * reduction``, … epochs. At a rung, a trial continues if it is among the best
+    1 / ``reduction`` of the trials that reached it before.
     """
 
     def __init__(self, grace: int = GRACE_EPOCHS, reduction: int = REDUCTION) -> None:
@@ -37,7 +37,7 @@ class Asha:
         self._rungs: dict[int, dict[str, float]] = {}
 
     def stops(self, trial_id: str, epoch: int, value: float) -> bool:
-        """Whether a trial is stopped, which happens only as it reaches a rung."""
+        """Whether a trial is stopped. That happens only at a rung."""
         rung = self._rung(epoch)
         if rung is None or trial_id in self._rungs.setdefault(rung, {}):
             return False
@@ -47,7 +47,7 @@ class Asha:
         return not math.isfinite(value) or (cutoff is not None and value > cutoff)
 
     def _rung(self, epoch: int) -> int | None:
-        """The highest rung that is reached after this number of epochs; None if there is none."""
+        """The highest rung reached after this number of epochs, or None."""
         if epoch < self._grace:
             return None
         rung = self._grace
@@ -74,7 +74,7 @@ class Median:
         """Whether a trial is stopped."""
         mine = self._values.setdefault(trial_id, {})
         mine[epoch] = value
-        if epoch <= self._last.get(trial_id, 0):  # an attempt repeats it
+        if epoch <= self._last.get(trial_id, 0):  # a retry repeats it
             self._means.pop(trial_id, None)
         self._last[trial_id] = max(epoch, self._last.get(trial_id, 0))
         if epoch < self._grace:

@@ -1,6 +1,6 @@
 """Suggests values from the results of earlier trials: Optuna's samplers, and any searcher of Ray Tune.
 
-Their loops are not used: a searcher is asked for values when there is room for a trial, and gets the trial's result.
+Their loops are not used. A searcher suggests values when a trial can start, and gets the trial's result.
 """
 
 from __future__ import annotations
@@ -19,18 +19,17 @@ if TYPE_CHECKING:
     import optuna
     from ray import tune
 
-# How a trial ended, for searchers. A scheduler has stopped one that is "pruned". One that diverged, ran out of all
-# memory or fits no device is "unfit": worse than all others, whatever its metric was. One that has "failed" says
-# nothing about its values.
+# How a trial ended, for searchers. "pruned": a scheduler stopped it. "unfit": it diverged, ran out of memory or fits
+# no device, so it ranks below all others. "failed": its values may be as good as others.
 State = Literal["completed", "pruned", "unfit", "failed"]
 EXTRA = "pip install 'tuner[optuna]'"
 
 
 class Searcher(Protocol):
-    """Suggests values of which small metrics are expected."""
+    """Suggests values that are expected to have small metrics."""
 
     def ask(self, trial_id: str) -> Mapping[str, ConfigValue] | None:
-        """Values for a new trial; None if there are none, now or ever."""
+        """Values for a new trial, or None if the searcher suggests none now."""
 
     def report(self, trial_id: str, epoch: int, value: float) -> None:
         """A trial's metric after an epoch."""
@@ -39,11 +38,7 @@ class Searcher(Protocol):
         """A trial has ended, with its metric."""
 
     def recall(self, trial_id: str, values: Mapping[str, ConfigValue]) -> None:
-        """Adds a trial of an earlier process, whose results follow as those of any other.
-
-        Raises:
-            InputError: the searcher cannot take such trials.
-        """
+        """Adds a trial of an earlier process; its results follow. Unsupported searchers raise ``InputError``."""
 
 
 class OptunaSearcher:
@@ -52,13 +47,9 @@ class OptunaSearcher:
     _trials: dict[str, optuna.Trial]
 
     def __init__(self, space: Space, sampler: optuna.samplers.BaseSampler | None = None, seed: int = 0) -> None:
-        """Begins without trials, with a sampler or TPE of this seed.
-
-        Raises:
-            InputError: Optuna is not installed.
-        """
+        """Uses the sampler, or TPE with this seed. If Optuna is not installed, ``InputError`` is raised."""
         optuna = import_optuna()
-        # Without constant_liar it would suggest the neighbourhood of running trials again and again.
+        # Without constant_liar it would repeatedly suggest values near those of running trials.
         sampler = sampler or optuna.samplers.TPESampler(seed=seed, constant_liar=True)
         self._optuna = optuna
         self._study = optuna.create_study(direction="minimize", sampler=sampler)
@@ -96,17 +87,13 @@ class RaySearcher:
     """A ``ray.tune.search.Searcher``."""
 
     def __init__(self, searcher: tune.search.Searcher, space: Space, metric: str) -> None:
-        """Gives the searcher the space, unless it has its own and this one is empty.
-
-        Raises:
-            InputError: it has its own space, and another was given.
-        """
+        """Sets the searcher's space. If it has its own space, too, ``InputError`` is raised."""
         self._searcher = searcher
         self._metric = metric
         self._keys = tuple(space)
         self._recalled: dict[str, Mapping[str, ConfigValue]] = {}
         self._reports: dict[str, dict[int, float]] = {}
-        self._suggested: dict[str, str] = {}  # the name of a trial for the searcher
+        self._suggested: dict[str, str] = {}  # the searcher's name of each trial
         self._number = 0
         taken = searcher.set_search_properties(metric, "min", {key: _ray_domain(each) for key, each in space.items()})
         if space and not taken:
@@ -114,15 +101,14 @@ class RaySearcher:
             raise InputError(f"search={name}: it has a space, a metric or a mode of its own: give these in one place")
 
     def ask(self, trial_id: str) -> Mapping[str, ConfigValue] | None:
-        """Values for a new trial; None if there are none, now or ever.
+        """Values for a new trial, or None if the searcher suggests none now.
 
-        A searcher of Tune may return the values of a known name once more, even if they failed. So each suggestion
-        has a new name.
+        Each suggestion has a new name, as Tune's searchers may repeat a known name's values, even if they failed.
         """
         self._number += 1
         self._suggested[trial_id] = f"{trial_id}-{self._number}"
-        found = self._searcher.suggest(self._suggested[trial_id])
-        return found if isinstance(found, Mapping) else None
+        values = self._searcher.suggest(self._suggested[trial_id])
+        return values if isinstance(values, Mapping) else None
 
     def report(self, trial_id: str, epoch: int, value: float) -> None:
         """A trial's metric after an epoch; if a retry repeats the epoch, the first metric counts."""
@@ -135,9 +121,9 @@ class RaySearcher:
             self._searcher.on_trial_result(self._suggested[trial_id], result)
 
     def tell(self, trial_id: str, state: State, value: float | None) -> None:
-        """A trial has ended; a pruned one with its best value, as in Tune.
+        """A trial has ended. A pruned trial has its best value, as in Tune.
 
-        Tune's OptunaSearch takes an end without result and error for pruned; others ignore it.
+        For Tune's OptunaSearch, a trial without a result and without an error is pruned; others ignore it.
         """
         reports = list(self._reports.pop(trial_id, {}).values())
         if value is None and state == "pruned":
@@ -156,14 +142,14 @@ class RaySearcher:
         from ray.tune.search import Searcher as TuneSearcher
 
         inner = self._searcher
-        while isinstance(getattr(inner, "searcher", None), TuneSearcher):  # such as that of a ConcurrencyLimiter
+        while isinstance(getattr(inner, "searcher", None), TuneSearcher):  # such as a ConcurrencyLimiter's
             inner = inner.searcher
         resume = option("resume")
         if type(inner).add_evaluated_point is TuneSearcher.add_evaluated_point:
             name = type(inner).__name__
             raise InputError(f"{resume}: {name} cannot take earlier trials: start a new study")
         if not self._keys:
-            raise InputError(f"{resume}: a searcher takes earlier trials by the keys of space={{...}}: give that")
+            raise InputError(f"{resume}: a searcher needs the keys of space={{...}} for earlier trials: give it")
         self._recalled[trial_id] = {key: values[key] for key in self._keys}
 
     def _add(
@@ -180,8 +166,7 @@ class RaySearcher:
 def to_searcher(search: object, space: Space, metric: str, seed: int) -> Searcher:
     """The searcher for ``search``: "optuna", an Optuna sampler, or a searcher of Ray Tune.
 
-    Raises:
-        InputError: it is none of these, or Optuna is not installed.
+    Anything else, or a missing Optuna, raises ``InputError``.
     """
     if search == "optuna" or is_sampler(search):
         if not space:
@@ -202,11 +187,7 @@ def is_sampler(search: object) -> TypeGuard[optuna.samplers.BaseSampler]:
 
 
 def import_optuna() -> ModuleType:
-    """Optuna without its log messages.
-
-    Raises:
-        InputError: it is not installed.
-    """
+    """Imports Optuna and silences its log. If it is not installed, ``InputError`` is raised."""
     try:
         optuna = import_module("optuna")
     except ImportError as error:
@@ -223,7 +204,7 @@ def _distribution(kinds: ModuleType, domain: Domain) -> optuna.distributions.Bas
 
 
 def _ray_domain(domain: Domain) -> tune.search.sample.Domain:
-    """The same domain of Tune, whose ranges of whole numbers exclude their end."""
+    """The domain in Tune's form, whose integer ranges exclude their end."""
     from ray import tune
 
     if domain.kind == "choice":

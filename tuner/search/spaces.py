@@ -1,4 +1,4 @@
-"""Search spaces: for every hyperparameter a value, a list of them, or a range. Grids and random draws of them.
+"""Search spaces, with grids and random draws. Each hyperparameter has a value, a list of values, or a range.
 
     space:
       hidden_dim: {choice: [32, 64, 128]}
@@ -31,10 +31,10 @@ MAX_REJECTED_DRAWS = 1000  # in a row
 
 @dataclass(frozen=True)
 class Domain:
-    """The values that a hyperparameter may have."""
+    """The values of a hyperparameter."""
 
-    kind: Kind  # a list, or a range of numbers or whole numbers that are drawn evenly or evenly in their logarithms
-    values: tuple[ConfigValue, ...]  # the list, or the two ends of the range
+    kind: Kind  # a list, or a range of floats or integers that are drawn uniformly or log-uniformly
+    values: tuple[ConfigValue, ...]  # the list, or both ends of the range
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -60,11 +60,9 @@ Space = Mapping[str, Domain]
 
 
 def parse_space(given: object, schema: Schema, source: str) -> dict[str, Domain]:
-    """Turns a mapping, such as the one at the top of this module, into domains; errors call it ``source``.
+    """Turns a mapping such as the one at the top of this module into domains. ``source`` is its name in errors.
 
-    Raises:
-        InputError: it is no mapping, is empty, or has unknown keys, unknown kinds of domain, or ends and values that
-            are wrong or that the workload does not allow; the message has every fault.
+    Wrong keys, kinds, ends and values raise one ``InputError`` with every fault.
     """
     if not isinstance(given, Mapping) or not given:
         raise InputError(f"{source}: 'space' must be a mapping from hyperparameter to a value or a range")
@@ -95,11 +93,7 @@ def size(space: Space) -> float:
 
 
 def grid(space: Space, source: str) -> list[dict[str, ConfigValue]]:
-    """All combinations of a space's values; the last hyperparameter changes fastest.
-
-    Raises:
-        InputError: a domain is a range.
-    """
+    """All combinations of a space's values; the last hyperparameter varies fastest. A range raises ``InputError``."""
     if ranges := [key for key, domain in space.items() if domain.kind != "choice"]:
         raise InputError(
             f"{source}: {', '.join(ranges)}: a range has no grid: give {{choice: [...]}}, or use "
@@ -117,15 +111,13 @@ def draw(
     source: str,
     usable: Callable[[Mapping[str, ConfigValue]], str] = lambda _: "",
 ) -> list[dict[str, ConfigValue]]:
-    """Draws this number of different configurations at random; the same ones for the same seed.
+    """Draws this number of different random configurations, which only depend on the seed.
 
-    ``usable`` returns why values do not go together, or an empty text. Rejected ones are drawn again.
-
-    Raises:
-        InputError: the space does not have as many.
+    ``usable`` returns why a combination of values is rejected, or an empty text. Rejected values are drawn again. A
+    space with fewer configurations raises ``InputError``.
     """
     if number > size(space):
-        raise ParameterError("num_samples", number, f"{source} has {size(space):g}", "give at most so many")
+        raise ParameterError("num_samples", number, f"{source} has {size(space):g}", f"give at most {size(space):g}")
     random = Random(seed)
     drawn: list[dict[str, ConfigValue]] = []
     rejected, reason = 0, ""
@@ -134,15 +126,15 @@ def draw(
         reason = "all were drawn already" if values in drawn else usable(values)
         rejected = rejected + 1 if reason else 0
         if rejected == MAX_REJECTED_DRAWS:
-            found = f"{source} gave {len(drawn)} that can be used, and then none in {MAX_REJECTED_DRAWS} draws"
-            raise ParameterError("num_samples", number, f"{found}, the last as {reason}")
+            rule = f"{source} gave {len(drawn)} usable ones, and then none in {MAX_REJECTED_DRAWS} draws"
+            raise ParameterError("num_samples", number, f"{rule}; reason of the last: {reason}")
         if not reason:
             drawn.append(values)
     return drawn
 
 
 def _kind_of(value: object) -> tuple[str, object]:
-    """The kind of a domain and its values; a single value is a list of one."""
+    """A domain's kind and values; a single value is a list of one."""
     if isinstance(value, Mapping) and len(value) == 1:
         ((kind, values),) = value.items()
         return str(kind), values
@@ -164,7 +156,7 @@ def _wrong(key: str, kind: str, values: object, schema: Schema) -> list[str]:
 
 
 def _wrong_range(kind: str, ends: Sequence[object], default: ConfigValue) -> str:
-    """The fault of the ends of a range, whatever its hyperparameter allows; empty if there is none."""
+    """The fault of a range's ends, or an empty text. The hyperparameter's bounds are checked elsewhere."""
     whole = kind in ("int", "logint")
     if isinstance(default, str):
         return "is a range, but the hyperparameter is text: give {choice: [...]}"

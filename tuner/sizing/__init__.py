@@ -1,1 +1,1 @@
-"""Fitting a run to a device: batch sizes, accumulation and footprints, for one run that has the device to itself."""
+"""Fits a single run to its device: batch sizes, accumulation and footprints."""

@@ -1,4 +1,4 @@
-"""What one run is to be trained with: batch, accumulation, numbers of pairs; decided from sizes alone."""
+"""The choice of a run's batch, accumulation and numbers of pairs, from sizes alone."""
 
 from __future__ import annotations
 
@@ -10,42 +10,40 @@ from tuner.sizing.search import TRAINING_SET, USERS_BOUND, largest_batch
 from tuner.trial import ACCUMULATION, GB, Config
 
 Number = int | float
-# Pairs of a sample that can be left out where a batch does not fit otherwise; what should go first is first.
-PAIRS = ("n_negatives", "n_positives")
+PAIRS = ("n_negatives", "n_positives")  # a sample's pairs, lowered in this order if a batch does not fit
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What is asked for."""
+    """The target of a choice."""
 
-    limit_bytes: int  # what a step may take of its device
-    safety_margin: float = 0.85  # the share of the device's memory that this is
-    effective_batch: int = 256  # the samples of an optimizer step that are wanted, over all devices
-    devices: int = 1  # how many share each optimizer step
+    limit_bytes: int  # the maximum memory of a step
+    safety_margin: float = 0.85  # the limit's share of the device's memory
+    effective_batch: int = 256  # the wanted samples of an optimizer step, over all devices
+    devices: int = 1  # the number of devices that share each optimizer step
     min_batch_size: int = 1
     max_batch_size: int | None = None
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """What a stage or a configuration, of this name, is to be trained with."""
+    """The choice for a stage or a configuration of this name."""
 
     name: str
-    batch_size: int  # samples that a device takes at a time
-    accumulation: int  # batches for each optimizer step
-    devices: int  # how many take them side by side
-    need_bytes: int  # what a batch is predicted to take of its device
-    stopped_by: str  # "memory", or what else kept the batch from being larger
-    method: str  # where the prediction comes from
-    beyond_bytes: int | None = None  # what one sample more would take; None where it is not memory that stops
-    # the numbers of pairs, or whatever else a stage sets, by name
-    variables: Mapping[str, Number] = field(default_factory=dict)
-    lowered: tuple[str, ...] = ()  # those of them that had to be lowered
-    measured_bytes: int | None = None  # what a real step took; None where none was run
+    batch_size: int  # samples per device
+    accumulation: int  # batches per optimizer step
+    devices: int  # the number of devices that share each optimizer step
+    need_bytes: int  # the predicted memory of a batch
+    stopped_by: str  # what bounds the batch: "memory" or the name of another bound
+    method: str  # the source of the prediction
+    beyond_bytes: int | None = None  # the memory of one more sample; None if memory is not the bound
+    variables: Mapping[str, Number] = field(default_factory=dict)  # numbers of pairs or a stage's other variables
+    lowered: tuple[str, ...] = ()  # the names of lowered variables
+    measured_bytes: int | None = None  # the measured memory of a real step, if one was run
 
     @property
     def step_size(self) -> int:
-        """The samples of an optimizer step on one device: what our files call the batch."""
+        """The samples of an optimizer step on one device, which our files call the batch."""
         return self.batch_size * self.accumulation
 
     @property
@@ -55,17 +53,17 @@ class Chosen:
 
 
 def accumulation_for(batch_size: int, devices: int, effective_batch: int) -> int:
-    """Batches for each optimizer step: max(1, ⌊effective / (batch · devices)⌋), as in the GPU memory guide."""
+    """The batches per optimizer step: max(1, ⌊effective / (batch · devices)⌋), as in the GPU memory guide."""
     return max(1, effective_batch // (batch_size * devices))
 
 
 def lowered(
     need: Callable[[Mapping[str, int]], int], pairs: Mapping[str, Number], limit_bytes: int
 ) -> dict[str, int] | None:
-    """The numbers of pairs with which a batch fits that does not fit with those given, as large as can be.
+    """The largest numbers of pairs with which a batch fits that does not fit now; None if nothing helps.
 
-    Negatives are lowered first, to 1 at the least; then positives. What takes no memory stays. None where it does not
-    help; else those that change. ``need`` is what the batch takes with other numbers in the place of those given.
+    Negatives are lowered first, to at least 1, then positives. Pairs that take no memory stay. Only changed numbers
+    are returned. ``need`` is the batch's memory with changed numbers.
     """
     changed: dict[str, int] = {}
     for name in PAIRS:
@@ -86,11 +84,7 @@ def lowered(
 
 
 def check_not_chosen(text: str, batch: str) -> None:
-    """Refuses an override, ``NAME=VALUE``, of what is chosen: the batch, by its name, or the accumulation.
-
-    Raises:
-        InputError: it is one.
-    """
+    """Raises ``InputError`` if ``NAME=VALUE`` overrides a chosen value: the batch or the accumulation."""
     name, given = text.partition("=")[0], option("overrides", text)
     if name == batch:
         raise InputError(f"{given}: {name} is the batch, which is chosen; see {option('max_batch_size')}")
@@ -99,13 +93,7 @@ def check_not_chosen(text: str, batch: str) -> None:
 
 
 def explanations(chosen: Chosen, goal: Goal, given: Config) -> list[str]:
-    """Why it is this batch, this accumulation and these numbers of pairs, in a sentence each.
-
-    Args:
-        chosen: the choice.
-        goal: what was asked for.
-        given: the numbers of pairs before they were lowered.
-    """
+    """The reasons for batch, accumulation and lowered pairs, a line each; ``given`` has the numbers before."""
     name = chosen.name
     found = [
         f"{name}: {each} {chosen.variables[each]:g} instead of {float(given[each]):g}, the most with which a batch "

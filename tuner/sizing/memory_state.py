@@ -1,4 +1,4 @@
-"""A line in the log for where memory stands."""
+"""Logs the memory state of a device and this process."""
 
 from __future__ import annotations
 
@@ -65,11 +65,7 @@ def _cuda_state(device: str | torch.device | None) -> dict[str, int]:
 
 
 def torch_device(choice: str | torch.device) -> torch.device:
-    """The device that a text names.
-
-    Raises:
-        InputError: it names none.
-    """
+    """The device of this name. An unknown name raises ``InputError``."""
     import torch
 
     try:

@@ -1,4 +1,4 @@
-"""The check of a choice by real steps on the device."""
+"""Checks a choice by real steps on the device."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from tuner.sizing.workload_sizing import Predictor, batch_key, in_batches, size_
 from tuner.trial import GB, Config, MemoryEstimate
 
 ROUNDS = 3
-NEARLY = 1.03  # a batch that is larger by no more than this is not worth another round
+NEARLY = 1.03  # the batch must grow by more than this factor to be worth another round
 
 
 def profiled(predictor: Predictor, config: Config, goal: Goal, chosen: Chosen) -> tuple[Chosen, list[str]]:
-    """The choice after real steps with it on the device, made anew with what they took.
+    """Measures real steps, corrects the predictions, and chooses again.
 
-    What was measured beyond a prediction, or below it, is added to every other in proportion to what they reserve. A
-    choice stands if its steps fit and that correction does not make the batch more than ``NEARLY`` times as large.
+    The prediction's error is added to other predictions in proportion to their reserved bytes. A choice is final if
+    its steps fit and the corrected batch is at most ``NEARLY`` times as large.
 
     Returns:
-        The largest choice whose steps fitted, with what they took, and a sentence for each round.
+        The largest choice whose steps fit, with its measured memory, and a line for each round.
 
     Raises:
-        InputError: by what the steps took no batch fits, or after ``ROUNDS`` they still take too much.
-        ExecutionError: a step failed; the text has the reason.
+        InputError: no batch fits by the measurements, or steps do not fit after ``ROUNDS``.
+        ExecutionError: a step failed.
     """
     name, notes, best, too_large = chosen.name, list[str](), None, math.inf
     for _ in range(ROUNDS):
@@ -61,5 +61,5 @@ def _measured_bytes(predictor: Predictor, config: Config, chosen: Chosen) -> int
     task, device = predictor.task, predictor.device
     sizes = chosen.batch_size, chosen.accumulation
     whole = in_batches(with_fewer_pairs(config, chosen), batch_key(task), *sizes)
-    found = measure(task.workload, whole, task.data, device, predictor.service.expandable_segments)
-    return found.peak_bytes + (RAY_BYTES if device.kind == "cpu" else 0)
+    measured = measure(task.workload, whole, task.data, device, predictor.service.expandable_segments)
+    return measured.peak_bytes + (RAY_BYTES if device.kind == "cpu" else 0)

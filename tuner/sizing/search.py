@@ -1,4 +1,4 @@
-"""The largest batch whose footprint fits, however the footprint is known: by formula, by tracing or by measuring."""
+"""The search for the largest batch whose footprint fits, for any source of footprints."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from functools import cache
 from tuner.errors import InputError, option
 from tuner.trial import GB
 
-# What bounds are called: the memory, a batch that has all samples, and the user's own bound.
-MEMORY, TRAINING_SET, USERS_BOUND = "memory", "the training set", "max_batch_size"
-Need = Callable[[int], int]  # bytes that a batch of so many samples takes
+MEMORY, TRAINING_SET, USERS_BOUND = "memory", "the training set", "max_batch_size"  # the names of bounds
+Need = Callable[[int], int]  # from a batch's samples to its bytes
 
 
 class DoesNotFit(InputError):
-    """Not even the smallest batch fits: what it takes, and what there is."""
+    """Not even the smallest batch fits."""
 
     def __init__(self, text: str, need_bytes: int, limit_bytes: int) -> None:
-        """Says what is missing."""
+        """Takes the smallest batch's need and the limit."""
         super().__init__(text)
         self.need_bytes = need_bytes
         self.limit_bytes = limit_bytes
@@ -26,9 +25,9 @@ class DoesNotFit(InputError):
 
 @dataclass(frozen=True)
 class LargestBatch:
-    """The largest batch that fits, and what keeps it from being larger: "memory", or what the bound is called.
+    """The largest batch that fits, and the name of its bound.
 
-    ``beyond_bytes`` is what one sample more would take; None where the batch is bounded otherwise.
+    ``beyond_bytes`` is the memory with one more sample, or None if memory is not the bound.
     """
 
     batch_size: int
@@ -42,16 +41,9 @@ def largest_batch(
 ) -> LargestBatch:
     """The largest batch size that takes no more than ``limit_bytes``.
 
-    A footprint is nearly linear in the batch, so a line through the ends of the interval that is left is a good
-    guess; the interval is halved where that guess does not get on. Each size is asked for once.
-
-    Args:
-        need: the footprint in bytes; it must not fall as the batch grows.
-        limit_bytes: what there is.
-        at_least: the smallest batch of interest.
-        at_most: the largest.
-        bound: what ``at_most`` is called, such as "the training set".
-        growth: where it is not 0, a size is asked for only if a batch so many times smaller fits.
+    A footprint is nearly linear in the batch, so a line through the interval's ends is a good guess. If a guess does
+    not halve the interval, bisection follows. ``need`` must not decrease with the batch, and is called once per size.
+    ``bound`` is the name of ``at_most``. A ``growth`` above 0 limits a tried size to this multiple of one that fits.
 
     Raises:
         DoesNotFit: a batch of ``at_least`` takes more.
@@ -84,16 +76,12 @@ def does_not_fit(batch: int, need_bytes: int, limit_bytes: int) -> str:
 
 
 def check_least(at_least: int, at_most: int, bound: str) -> None:
-    """Refuses a smallest batch above the largest that there can be, which ``bound`` names.
-
-    Raises:
-        InputError: it is.
-    """
+    """Raises ``InputError`` if the smallest batch is above the largest, which is ``bound``."""
     if at_least > at_most:
         raise InputError(f"{option('min_batch_size', at_least)} is above {at_most}, {bound}: lower it")
 
 
 def _on_the_line(need: Need, fits: int, beyond: int, limit_bytes: int) -> int:
-    """Where the line through both ends meets the limit; strictly between them."""
+    """The size at which the line through both ends reaches the limit, strictly between them."""
     share = (limit_bytes - need(fits)) / (need(beyond) - need(fits))
     return min(max(fits + int(share * (beyond - fits)), fits + 1), beyond - 1)

@@ -1,4 +1,4 @@
-"""Which device a run is sized for, and how much of it a step may take."""
+"""The device that a run is sized for, and the memory limit of a step."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ from tuner.trial import GB, Device
 
 @dataclass(frozen=True)
 class Target:
-    """A device, or one as large as was asked for, and what may be taken of it: a safe share, or what is free.
-
-    ``notes`` are what the user should know of this, in a sentence each.
-    """
+    """A real or assumed device, the limit (a safe share, at most the free memory), and notes for the user."""
 
     device: Device
     limit_bytes: int
@@ -22,11 +19,7 @@ class Target:
 
 
 def detected_target(choice: DeviceChoice, safety_margin: float) -> Target:
-    """The device of this machine of which the least may be taken, if that much is free.
-
-    Raises:
-        InputError: GPUs were asked for and there is none.
-    """
+    """This machine's device with the smallest limit. A missing GPU raises ``InputError``."""
     devices = detect_devices(choice)
     device = min(devices, key=lambda each: _limit(each, safety_margin))
     limit, notes = _limit(device, safety_margin), []
@@ -42,14 +35,14 @@ def detected_target(choice: DeviceChoice, safety_margin: float) -> Target:
 
 
 def given_target(choice: DeviceChoice, total_gb: float, safety_margin: float) -> Target:
-    """A device with so much memory, which need not be there: a GPU, or with "cpu" a machine's RAM."""
+    """An assumed device with this memory: a GPU, or with "cpu" a machine's RAM."""
     total = int(total_gb * GB)
     known = ram_device() if choice == "cpu" else _gpu()
     return Target(replace(known, total_bytes=total, free_bytes=total), int(total * safety_margin))
 
 
 def _gpu() -> Device:
-    """This machine's first GPU, or one that stands for any."""
+    """This machine's first GPU, or a placeholder."""
     try:
         return detect_devices("cuda")[0]
     except InputError:

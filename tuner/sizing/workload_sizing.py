@@ -1,4 +1,4 @@
-"""The largest batch of a workload's configuration, and what goes with it where it has a device to itself."""
+"""Chooses the largest batch of a workload's configuration that has a device to itself."""
 
 from __future__ import annotations
 
@@ -27,28 +27,26 @@ from tuner.workloads.base import numeric_hyperparameter
 from tuner.workloads.protocols import Checkpointing, DataDescription, Teachers, optional
 from tuner.workloads.task import TrainingTask
 
-# What no smaller model is made of.
-NOT_SIZES = ("epochs", *PAIRS)
-# Where a step accumulates, the second batch is like all further ones: the gradients of those before it are there.
-ACCUMULATING = 2
-NeedBytes = Callable[[MemoryEstimate], int]  # what an estimate counts as, with or without margins
+NOT_SIZES = ("epochs", *PAIRS)  # whole numbers that do not change the model's size
+ACCUMULATING = 2  # a step's second batch has the gradients of the one before, like all further ones
+NeedBytes = Callable[[MemoryEstimate], int]  # the bytes that count of an estimate, with or without margins
 
 
 def total_bytes(guess: MemoryEstimate) -> int:
-    """What an estimate counts as where a safety margin is taken off the device: no margin of its own."""
+    """The estimate without its own margin, as the device already has a safety margin."""
     return guess.total_bytes
 
 
 @dataclass(frozen=True)
 class Predictor:
-    """How footprints of a workload's configurations are predicted: for which data, which device, and by whom."""
+    """Predicts footprints of a workload's configurations on a device."""
 
     task: TrainingTask
     device: Device
     service: EstimationService = field(default_factory=EstimationService)
 
     def estimate(self, config: Config, batch: int, accumulation: int = 1) -> MemoryEstimate:
-        """A configuration's estimate with batches of so many samples, and so many of them in an optimizer step."""
+        """The estimate with this batch size and this number of batches in an optimizer step."""
         sized = in_batches(config, batch_key(self.task), batch, accumulation)
         return self.service.estimate(self.task.workload, sized, self.task.data, self.device)
 
@@ -62,21 +60,14 @@ class Predictor:
         at_most: int | None = None,
         accumulation: int = 1,
     ) -> tuple[LargestBatch, MemoryEstimate]:
-        """The largest batch of a configuration that fits, or micro-batch, and the estimate of its footprint.
+        """The largest batch that fits, and its estimate; the configuration's own batch and accumulation are ignored.
 
-        Args:
-            config: a complete configuration; its own batch and its accumulation do not count.
-            limit_bytes: what there is.
-            need_bytes: what an estimate counts as.
-            at_least: the smallest batch of interest, in samples.
-            at_most: the largest; by default the training set, or what the hyperparameter allows.
-            accumulation: micro-batches in a step. Where there are several, one of them is sought: it takes more
-                than a batch of its size does, as the gradients of those before it are there, too.
+        By default the training set or the hyperparameter's maximum bounds the batch. With an ``accumulation`` above 1
+        the result is a micro-batch. It takes more than a batch of its size, because of the gradients before it.
 
         Raises:
-            InputError: the workload has no batch to size, not as many samples as asked for at least, or a footprint
-                cannot be estimated.
-            DoesNotFit: a batch of ``at_least`` does not.
+            InputError: the workload has no batch to size, too few samples, or no estimate.
+            DoesNotFit: a batch of ``at_least`` does not fit.
         """
         guess = cache(lambda batch: self.estimate(config, batch, accumulation))
         most, bound = batch_bound(self.task, config)
@@ -93,28 +84,21 @@ class Predictor:
 
 
 def in_batches(config: Config, key: str, batch: int, accumulation: int) -> dict[str, ConfigValue]:
-    """The configuration with optimizer steps of so many batches of this size; its own do not count.
-
-    ``key`` is the hyperparameter that says how many samples an optimizer step has.
-    """
+    """The configuration with this batch size and accumulation; ``key`` is the samples of an optimizer step."""
     alone = {name: value for name, value in config.items() if name != ACCUMULATION}
     parts = {ACCUMULATION: accumulation} if accumulation > 1 else {}
     return {**alone, key: batch * accumulation, **parts}
 
 
 def batch_key(task: TrainingTask) -> str:
-    """The hyperparameter that says how many samples are in a batch.
-
-    Raises:
-        InputError: the workload has none that memory grows with.
-    """
+    """The hyperparameter for the batch size. A workload without one raises ``InputError``."""
     if task.workload.memory_scales_with is None:
         raise InputError(f"workload {task.workload.name}: it has no batch whose size decides its memory")
     return task.workload.memory_scales_with
 
 
 def batch_bound(task: TrainingTask, config: Config = MappingProxyType({})) -> tuple[int, str]:
-    """The most samples that a batch of a configuration can have, and what sets that bound."""
+    """The maximum batch size of a configuration, and the name of that bound."""
     key = batch_key(task)
     allowed = int(numeric_hyperparameter(task.workload, key).high)
     training_samples = optional(task.workload, DataDescription.training_samples)
@@ -126,17 +110,17 @@ def batch_bound(task: TrainingTask, config: Config = MappingProxyType({})) -> tu
 
 
 def with_fewer_pairs(config: Config, chosen: Chosen) -> Config:
-    """The configuration with the numbers of pairs that had to be lowered."""
+    """The configuration with the lowered numbers of pairs."""
     return {**config, **{key: chosen.variables[key] for key in chosen.lowered}}
 
 
 def reachable(task: TrainingTask, goal: Goal) -> int:
-    """The samples of an optimizer step that are wanted, but no more than there are or the hyperparameter allows."""
+    """The wanted samples of an optimizer step, at most the training set and the hyperparameter's maximum."""
     return min(goal.effective_batch, batch_bound(task)[0])
 
 
 def limited_by(predictor: Predictor, config: Config, chosen: Chosen) -> str | None:
-    """The hyperparameter that kept memory from growing before the batch met its bound; None where nothing did."""
+    """The hyperparameter that bounds the memory of large batches, or None."""
     name = predictor.task.workload.memory_limited_by
     if name is None or chosen.beyond_bytes is not None or chosen.batch_size < 2:
         return None
@@ -148,14 +132,13 @@ def limited_by(predictor: Predictor, config: Config, chosen: Chosen) -> str | No
 def size_configuration(
     predictor: Predictor, name: str, config: Config, goal: Goal, need_bytes: NeedBytes = total_bytes
 ) -> Chosen:
-    """The largest batch of a configuration, with fewer pairs where not even the smallest fits with all of them.
+    """The largest batch of a configuration, with fewer pairs if the smallest batch does not fit otherwise.
 
-    Its own batch and accumulation do not count.
+    The configuration's own batch and accumulation are ignored.
 
     Raises:
-        InputError: the workload has no batch to size or none as large as the smallest asked for, or a footprint
-            cannot be estimated.
-        DoesNotFit: nothing makes the smallest batch fit; the text says by how much, and what would.
+        InputError: the workload has no batch to size, too few samples, or no estimate.
+        DoesNotFit: the smallest batch does not fit; the text has the missing memory and remedies.
     """
 
     def largest(accumulation: int = 1) -> tuple[LargestBatch, MemoryEstimate]:
@@ -183,7 +166,7 @@ def size_configuration(
             found, guess = largest(ACCUMULATING)
             accumulation = _accumulation(predictor, goal, found.batch_size)
         except DoesNotFit:
-            accumulation = 1  # the text of the choice says so
+            accumulation = 1  # the choice's explanation says why
     return Chosen(
         name=name,
         batch_size=found.batch_size,
@@ -203,9 +186,9 @@ def _accumulation(predictor: Predictor, goal: Goal, batch: int) -> int:
 
 
 def _fewer_pairs(predictor: Predictor, config: Config, goal: Goal, need_bytes: NeedBytes) -> dict[str, int] | None:
-    """Those with which the smallest batch fits, where it can be beside the gradients of those before it."""
+    """The pairs with which the smallest batch fits, if possible beside the gradients of earlier batches."""
     batch = goal.min_batch_size
-    # Of the positives 0 stands for all that there are, which are fewer than the most that can be asked for.
+    # For positives, 0 means all of a sample's, which are at most the hyperparameter's maximum.
     pairs = {key: int(config[key]) for key in PAIRS if key in config}
     if pairs.get("n_positives") == 0:
         pairs["n_positives"] = int(numeric_hyperparameter(predictor.task.workload, "n_positives").high)
@@ -220,7 +203,7 @@ def _fewer_pairs(predictor: Predictor, config: Config, goal: Goal, need_bytes: N
 
 
 def _remedies(predictor: Predictor, config: Config, goal: Goal, need: int) -> list[str]:
-    """What would make the smallest batch fit: a larger device, a switch, half of what counts the most."""
+    """Remedies: a larger device, a smaller minimum, a switch, or half of the hyperparameter that matters most."""
     batch = goal.min_batch_size
     found = [f"it fits a device of {need / goal.safety_margin / GB:.2f} GB"]
     if batch > 1:
@@ -234,7 +217,7 @@ def _remedies(predictor: Predictor, config: Config, goal: Goal, need: int) -> li
 
 
 def _switches(predictor: Predictor, config: Config) -> list[tuple[str, int]]:
-    """What can be switched on to need less; mixed precision on the CPU only where a study does not refuse it."""
+    """The switches that save memory and are off. On the CPU, studies allow mixed precision only for fixed batches."""
     workload = predictor.task.workload
     allowed = {
         "amp": predictor.device.kind == "cuda" or not workload.batches_vary,
@@ -245,7 +228,7 @@ def _switches(predictor: Predictor, config: Config) -> list[tuple[str, int]]:
 
 
 def _halved(predictor: Predictor, config: Config, batch: int) -> list[tuple[str, int]]:
-    """The whole number of which half leaves the smallest footprint, and that half; none where there is no number."""
+    """The whole number whose half gives the smallest footprint, and that half; empty if there is none."""
     without = (*NOT_SIZES, batch_key(predictor.task))
     halves = [
         (key, int(config[key]) // 2)

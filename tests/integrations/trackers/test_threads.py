@@ -91,7 +91,7 @@ def test_a_tracker_that_fails_costs_one_line(
     result = study(tmp_path / "out", {"name": "a"}, {"name": "b"})
     assert result.exit_code == 0
     said = [line for line in capsys.readouterr().out.splitlines() if "stand" in line]
-    assert said == ["stand: the server is gone; it gets nothing more, the study goes on"]
+    assert said == ["stand: the server is gone; it gets nothing more, the study continues"]
 
 
 def test_a_tracker_that_hangs_is_not_waited_for_for_ever(

@@ -1,1 +1,1 @@
-"""A trainable of Ray Tune's, made aware of memory: Tune's own loop runs it."""
+"""Makes a trainable of Ray Tune memory-aware; Tune's own loop runs it."""

@@ -1,4 +1,4 @@
-"""A trial's attempt in a process of Tune: its cap, its peak, and what follows if it runs out of memory."""
+"""A trial's attempt in a process of Tune: its memory cap, its peak, and its retry after running out of memory."""
 
 from __future__ import annotations
 
@@ -16,18 +16,14 @@ from tuner.machine.peak import PeakMeter
 from tuner.placement.retry import RetryPolicy, next_attempt
 from tuner.trial import GB, AttemptResult, Device
 
-WAIT_SECONDS = 0.5  # between two looks at the free memory
+WAIT_SECONDS = 0.5  # between checks of the free memory
 
 
 class CappedAttempt:
-    """Caps a trial's code at its share, and turns running out of memory into another attempt."""
+    """Caps a trial at its memory share, and retries it if it runs out of memory."""
 
     def __init__(self, resources: TrialResources, policy: RetryPolicy, *, caps: bool) -> None:
-        """Measures the process with torch loaded and a first step taken.
-
-        Raises:
-            InputError: the process does not have the device of these resources.
-        """
+        """Measures the process after loading torch and a first step. A missing device raises ``InputError``."""
         self._resources = resources
         self._policy = policy
         self._postponed: BaseException | None = None
@@ -53,7 +49,7 @@ class CappedAttempt:
 
     @contextmanager
     def postponing(self) -> Iterator[None]:
-        """A block whose lack of memory is raised by the next ``computing``: Tune gives up what fails in setup."""
+        """Postpones an out-of-memory error to the next ``computing``, as Tune does not retry a failed setup."""
         try:
             with self._capped():
                 yield
@@ -64,11 +60,7 @@ class CappedAttempt:
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """A block that is capped.
-
-        Raises:
-            RunAgain: it ran out of memory and is to run again with more. Other exceptions are its own.
-        """
+        """Caps the memory of a block. If it runs out of memory and can be retried, ``RunAgain`` is raised."""
         try:
             if self._postponed is not None:
                 raise self._postponed
@@ -81,10 +73,7 @@ class CappedAttempt:
             raise
 
     def wait_for_room(self, sleep: Callable[[float], None] = time.sleep) -> None:
-        """Waits until the trial's memory is free, but no longer than the attempt's delay.
-
-        So a retry backs off only while others have its memory. A first attempt has no delay.
-        """
+        """Waits until the trial's memory is free, at most for the attempt's delay. A first attempt has no delay."""
         end = time.monotonic() + self._resources.delay_seconds
         missing = self._resources.request.need_bytes - self._meter.context_bytes
         while time.monotonic() < end and _free_bytes(self._device) < missing:
@@ -120,7 +109,7 @@ class CappedAttempt:
             random=random.random,
         )
         if retry is None:
-            note = f"tuner: {had} of {resources.budget.budget_bytes / GB:.2f} GB, and is not tried again"
+            note = f"tuner: {had} of {resources.budget.budget_bytes / GB:.2f} GB; there is no further retry"
             _origin(error).add_note(note)
             return
         more = f"{had}: runs again with {retry.request.need_bytes / GB:.2f} GB"
@@ -128,7 +117,7 @@ class CappedAttempt:
 
 
 def _origin(error: BaseException) -> BaseException:
-    """The first cause of an error, which is all that Tune shows of a function's error."""
+    """The first cause of an error, which is the only one that Tune shows for functions."""
     return error if error.__cause__ is None else _origin(error.__cause__)
 
 

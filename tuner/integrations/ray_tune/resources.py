@@ -43,25 +43,18 @@ class TrialResources(PlacementGroupFactory):  # type: ignore[misc]
     """The resources of one trial. They grow after an attempt that ran out of memory.
 
     Tune keeps this object with its trial in the driver, and sends a copy with every attempt. It is a key of Tune's
-    dictionaries, so each equals only itself, however it has grown.
-
-    Attributes:
-        resources_id: the same in the driver and in the copies.
-        request: the attempt, its need, and how earlier ones have ended.
-        budget: its device's; None if the trial fits on no device.
-        refusal: why it does not fit; else empty.
-        delay_seconds: the longest time that the attempt waits for its memory to be free.
+    dictionaries, so each object equals only itself.
     """
 
     def __init__(
         self, request: Request, budget: Budget | None, others: Mapping[str, float], refusal: str = ""
     ) -> None:
         """Requests the trial's share, and ``others`` of Ray's resources, such as ``{"CPU": 1}``."""
-        self.resources_id = uuid4().hex
+        self.resources_id = uuid4().hex  # the same in the driver and in the copies
         self.request = request
-        self.budget = budget
-        self.refusal = refusal
-        self.delay_seconds = 0.0
+        self.budget = budget  # None if the trial fits on no device
+        self.refusal = refusal  # why it does not fit, or empty
+        self.delay_seconds = 0.0  # the maximum time that the attempt waits for free memory
         self._others = dict(others)
         self._bundle()
         _IN_DRIVER[self.resources_id] = self
@@ -72,7 +65,7 @@ class TrialResources(PlacementGroupFactory):  # type: ignore[misc]
         return self.budget.fraction(self.request.need_bytes) if self.budget else 0.0
 
     def grow(self, request: Request, delay_seconds: float) -> None:
-        """Grows to what the next attempt needs; ignores an attempt that it has been given already."""
+        """Grows to the need of the next attempt; ignores a repeated call for the same attempt."""
         if request.trial.attempt == self.request.trial.attempt + 1:
             self.request = replace(self.request, **{name: getattr(request, name) for name in GROWING})
             self.delay_seconds = delay_seconds
@@ -98,16 +91,16 @@ _IN_DRIVER: WeakValueDictionary[str, TrialResources] = WeakValueDictionary()
 
 
 class RunAgain(RayActorError):  # type: ignore[misc]
-    """Raised by an attempt that ran out of memory: Tune runs the trial again from its last checkpoint, with more.
+    """Makes Tune retry a trial that ran out of memory, from its last checkpoint, with more memory.
 
-    Whatever its ``FailureConfig``, Tune does so when a ``RayActorError`` says that the trial's actor was preempted.
-    It asks in the driver, and there the resources grow before the answer.
+    Tune retries after every ``RayActorError`` whose actor was preempted, regardless of ``FailureConfig``. Tune reads
+    ``preempted`` in the driver, where the resources grow at the same time.
     """
 
     def __init__(
         self, resources_id: str = "", request: Request | None = None, delay: float = 0.0, reason: str = ""
     ) -> None:
-        """Takes the next attempt. All arguments are positional, as exceptions are copied by their arguments."""
+        """Takes the next attempt. All arguments are positional, as exceptions are pickled by their arguments."""
         super().__init__(None, reason, False, True)
         self.resources_id = resources_id
         self.request = request
@@ -115,7 +108,7 @@ class RunAgain(RayActorError):  # type: ignore[misc]
 
     @property
     def preempted(self) -> bool:
-        """Whether Tune is to run the trial again: yes, if its resources are known here and can grow."""
+        """Whether Tune retries the trial: if this process is the driver, which has its resources."""
         resources = _IN_DRIVER.get(self.resources_id)
         if resources is None or self.request is None:
             return False
@@ -126,11 +119,8 @@ class RunAgain(RayActorError):  # type: ignore[misc]
 def trial_resources(spec: TrainableSpec, config: dict[str, object], requested: object) -> TrialResources:
     """The resources of a trial with this configuration; called in Tune's driver.
 
-    ``requested`` is what the trainable's ``default_resource_request`` returns. A trial that fits on no device gets no
-    share and will fail by itself, while the others go on.
-
-    Raises:
-        InputError: the estimate cannot be used, or the trainable asks for several bundles.
+    ``requested`` is the result of the trainable's ``default_resource_request``. A trial that fits on no device gets
+    no share, and fails alone. A wrong estimate or several bundles raise ``InputError``.
     """
     estimate = spec.estimated(config)
     need = min(need_bytes(estimate), spec.budget_bytes)
@@ -141,7 +131,7 @@ def trial_resources(spec: TrainableSpec, config: dict[str, object], requested: o
 
 
 def _budget(spec: TrainableSpec) -> Budget:
-    """What the trials of a device divide, with what Ray has of it."""
+    """The budget of the smallest device, with Ray's amount of it."""
     amount = 1.0
     if spec.smallest.kind == "cpu":
         nodes: list[Node] = ray.nodes()

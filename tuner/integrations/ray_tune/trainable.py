@@ -1,4 +1,4 @@
-"""The class that Tune gets in place of a trainable."""
+"""The class that replaces a trainable in Tune."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tuner.integrations.ray_tune.attempt import CappedAttempt
 from tuner.integrations.ray_tune.resources import TrialResources, trial_resources
 from tuner.integrations.ray_tune.trainable_spec import TrainableSpec
 
-SAME_RESULT = "__duplicate__"  # in what Tune's wrapper of a function reports at its end
+SAME_RESULT = "__duplicate__"  # a key of the last result that Tune's wrapper of a function reports
 
 
 def wrapped(base: Any, spec: TrainableSpec) -> type:
-    """A subclass of a trainable of Tune, which differs only in its memory."""
+    """A subclass of a trainable of Tune with a memory share, a cap and retries."""
 
     class MemoryAware(base):  # type: ignore[misc]
         is_memory_aware = True

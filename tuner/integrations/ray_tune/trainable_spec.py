@@ -1,4 +1,4 @@
-"""What all trials of a wrapped trainable have in common."""
+"""The common settings of all trials of a wrapped trainable."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from tuner.trial import GB, MB, MOST_GB, Device, MemoryEstimate
 if TYPE_CHECKING:
     from tuner.spec.commands import Estimate
 
-# What a process of Tune takes on the CPU beyond a worker of tuner, for which estimates are made: ray.tune, pandas and
-# pyarrow, which writes checkpoints. With hardly any tensors, ``tests/support/tune_mnist.py`` took 470 MiB.
+# The CPU memory that a process of Tune takes beyond a worker of tuner: ray.tune, pandas, and pyarrow for checkpoints.
+# With few tensors, ``tests/support/tune_mnist.py`` took 470 MiB.
 TUNE_BYTES = 120 * MB
 
 
 @dataclass(frozen=True)
 class TrainableSpec:
-    """What all trials of a wrapped trainable have in common."""
+    """The common settings of all trials of a wrapped trainable."""
 
     name: str
-    estimate: Estimate  # the GB that a trial needs, or a function of its configuration that returns that
+    estimate: Estimate  # a trial's need in GB, or a function of its configuration that returns it
     devices: Sequence[Device]
     settings: Settings  # buffer, caps and retries
 
     @property
     def policy(self) -> RetryPolicy:
-        """When a trial is tried again."""
+        """The rules for retries."""
         return self.settings.retry_policy
 
     @property
     def smallest(self) -> Device:
-        """The device with the smallest budget: Tune cannot choose a trial's device, so a trial must fit on any."""
+        """The device with the smallest budget. A trial must fit on any device, as Tune cannot choose one."""
         return min(self.devices, key=lambda device: budget_bytes(device, self.settings.buffer_bytes))
 
     @property
@@ -47,11 +47,7 @@ class TrainableSpec:
         return budget_bytes(self.smallest, self.settings.buffer_bytes)
 
     def estimated(self, config: dict[str, object]) -> MemoryEstimate:
-        """The memory that a trial with this configuration needs.
-
-        Raises:
-            InputError: the estimate fails, or is no number of GB.
-        """
+        """The estimate for a configuration. If it fails or is no number of GB, ``InputError`` is raised."""
         if not callable(self.estimate):
             return given_estimate(self.estimate)
         try:
@@ -78,11 +74,7 @@ class TrainableSpec:
 
 
 def given_estimate(value: object, where: str = "") -> MemoryEstimate:
-    """A number of GB as an estimate without a margin.
-
-    Raises:
-        InputError: the value is no number of GB.
-    """
+    """A number of GB as an estimate without a margin; other values raise ``InputError``."""
     gb = float(value) if not isinstance(value, bool) and isinstance(value, Real) else 0.0
     if not 0 < gb <= MOST_GB:
         raise InputError(

@@ -1,4 +1,4 @@
-"""The interface of a tracker, and the figures that it gets of a trial: those of the CSV, under the CSV's names."""
+"""The interface of a tracker, and the figures of a trial that it gets, with the CSV's names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEXTS = ("workload", "name", "status", "device", "error")
 
 @dataclass(frozen=True)
 class TrackedStudy:
-    """A study by the name of its folder; its id stays the same if the folder is moved."""
+    """A study, named after its folder. Its id stays the same if the folder is moved."""
 
     name: str
     study_id: str
@@ -30,12 +30,12 @@ class TrackedStudy:
 
 @dataclass(frozen=True)
 class TrackedTrial:
-    """A trial as one of its attempts begins; all of its attempts are one run of the tracker."""
+    """A trial at the start of an attempt. All attempts of a trial are one run of the tracker."""
 
     trial: Trial
     device: str
-    epoch: int  # the last epoch that it does not train again; 0 for a new trial
-    earlier: Mapping[int, Figures]  # the known figures of the epochs up to that one
+    epoch: int  # the last epoch that is not trained again; 0 for a new trial
+    earlier: Mapping[int, Figures]  # the figures of the epochs up to that one
 
     @property
     def name(self) -> str:
@@ -54,17 +54,13 @@ class Tracker(Protocol):
     name: str
 
     def connect(self) -> None:
-        """Makes sure that it can be used, before anything is written.
-
-        Raises:
-            InputError: it cannot be used.
-        """
+        """Checks that it can be used, before anything is written; raises ``InputError`` if not."""
 
     def open(self, study: TrackedStudy) -> None:
         """The study begins or is resumed."""
 
     def begin(self, tracked: TrackedTrial) -> None:
-        """An attempt has begun: makes the trial's run or continues it."""
+        """An attempt has begun: creates the trial's run or continues it."""
 
     def log(self, trial_id: str, epoch: int, figures: Figures) -> None:
         """An epoch has ended."""
@@ -73,7 +69,7 @@ class Tracker(Protocol):
         """A trial has ended; ``row`` is its row in the CSV."""
 
     def close(self) -> None:
-        """The study has ended: sends what is left."""
+        """The study has ended: sends the rest."""
 
 
 def epoch_figures(report: EpochReport, share_bytes: int) -> Figures:
@@ -96,7 +92,7 @@ def row_figures(row: Attempt) -> Figures:
 
 
 def row_texts(row: Attempt) -> dict[str, str]:
-    """The texts in a row: what was trained, where, and how it ended."""
+    """The texts in a row: workload, name, status, device and error."""
     return {key: str(value) for key in TEXTS if (value := row.value(key))}
 
 

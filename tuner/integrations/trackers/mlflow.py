@@ -1,4 +1,4 @@
-"""MLflow: an experiment for the study, called by its folder's name, and a run for each trial."""
+"""MLflow: an experiment for the study, named after its folder, and a run for each trial."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from tuner.trial import SUCCESSFUL
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
-KEY = "tuner.run"  # the tag by which a trial's run is found again
+KEY = "tuner.run"  # the tag that identifies a trial's run
 CONNECT_SECONDS = 3.0
 SQLITE = "sqlite:///"
 EXAMPLES = "a server such as http://127.0.0.1:5000, or sqlite:///mlflow.db"
-SECRETS = ("password", "passwd", "pwd", "passcode", "token")  # the names that drivers of databases have in a query
+SECRETS = ("password", "passwd", "pwd", "passcode", "token")  # query parameters of database drivers
 PORTS = {"http": 80, "https": 443}
 # For the first request; by default MLflow waits up to 16 minutes.
 PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
@@ -42,7 +42,7 @@ PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIE
 
 @dataclass
 class _Known:
-    """A run that this process has made or found."""
+    """A run that this process has created or found."""
 
     run_id: str
     params: dict[str, str]
@@ -50,7 +50,7 @@ class _Known:
 
 
 class MLflow:
-    """Talks to a server, or writes a database, by MLflow's own client."""
+    """Writes to a server or a database with MLflow's own client."""
 
     name = "mlflow"
 
@@ -59,13 +59,13 @@ class MLflow:
         self._runs: dict[str, _Known] = {}
 
     def connect(self) -> None:
-        """Asks for an experiment, which creates a new database."""
+        """Requests an experiment, which also creates a missing database."""
         _check_server(self._uri)
         os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # two lines after each trial
         try:
             from mlflow.tracking import MlflowClient
 
-            for noisy in ("mlflow", "alembic"):  # they report how tables are made
+            for noisy in ("mlflow", "alembic"):  # they log the creation of tables
                 logging.getLogger(noisy).setLevel(logging.WARNING)
             self._client: MlflowClient = MlflowClient(tracking_uri=self._uri)
             with environment({name: value for name, value in PATIENCE.items() if name not in os.environ}):
@@ -83,9 +83,9 @@ class MLflow:
         self._experiment = found.experiment_id if found else self._client.create_experiment(study.name)
 
     def begin(self, tracked: TrackedTrial) -> None:
-        """Continues the trial's run; if it has epochs that will be trained again, replaces it by one without these.
+        """Continues the trial's run. If it has epochs that will be trained again, replaces it by one without them.
 
-        MLflow keeps every value of a metric for ever, so an epoch that is logged twice would be there twice.
+        MLflow keeps every value of a metric, so an epoch that is logged twice would appear twice.
         """
         trial_id = tracked.trial.trial_id
         params = {_plain(key): str(value) for key, value in tracked.hyperparameters.items()}
@@ -118,7 +118,7 @@ class MLflow:
         self._batch(known.run_id, figures, epoch)
 
     def end(self, row: Attempt) -> None:
-        """Adds the final figures, how the trial ended, and what a retry has changed in its configuration."""
+        """Adds the final figures, the status, and a retry's changes of the configuration."""
         known = self._runs.pop(row.trial_id)
         late = {_plain(key): str(value) for key, value in row_config(row).items()}
         late = {key: value for key, value in late.items() if key not in known.params}
@@ -151,7 +151,7 @@ class MLflow:
         )
 
     def _find(self, tracked: TrackedTrial) -> _Known | None:
-        """The run that an earlier process has made for the trial."""
+        """The trial's run by an earlier process, if there is one."""
         found = self._client.search_runs(
             [self._experiment], f"tags.`{KEY}` = '{self._key(tracked.trial.trial_id)}'", max_results=1
         )
@@ -172,11 +172,7 @@ def _plain(name: str) -> str:
 
 
 def check_uri(uri: object) -> str:
-    """A tracking URI that may be kept in ``study.json``.
-
-    Raises:
-        InputError: it is no text, empty, contains a password, or names a file in a folder that does not exist.
-    """
+    """The tracking URI. An empty one, one with a password, or a file in a missing folder raises ``InputError``."""
     if not isinstance(uri, str) or not uri.strip():
         raise ParameterError("mlflow", uri, f"give {EXAMPLES}")
     parts = urlsplit(uri)
@@ -192,7 +188,7 @@ def check_uri(uri: object) -> str:
 
 
 def _check_server(uri: str) -> None:
-    """Rejects a server that does not answer, as MLflow would try for minutes."""
+    """Rejects a server that does not answer, as MLflow would retry for minutes."""
     parts = urlsplit(uri)
     if parts.scheme not in PORTS:
         return

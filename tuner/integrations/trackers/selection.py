@@ -10,11 +10,7 @@ from tuner.integrations.trackers.threads import Trackers
 
 
 def choose_trackers(tensorboard: bool, mlflow: str | None, wandb: str | None) -> Trackers:
-    """The trackers that were asked for, not connected yet.
-
-    Raises:
-        InputError: a package is not installed, or a URI or a name cannot be one.
-    """
+    """The chosen trackers, not connected yet. A missing package, or a wrong URI or name, raises ``InputError``."""
     chosen: list[Tracker] = []
     if tensorboard:
         from tuner.integrations.trackers.tensorboard import TensorBoard

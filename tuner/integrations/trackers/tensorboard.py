@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tensorboardX import SummaryWriter
 
 FOLDER = "tensorboard"
-HPARAMS = ".hparams"  # ends the name of the file with a trial's hyperparameters and final figures
+HPARAMS = ".hparams"  # the suffix of the file with a trial's hyperparameters and final figures
 
 
 class _Protobuf(Protocol):
@@ -35,18 +35,18 @@ class TensorBoard:
         """Nothing to do: its package comes with Ray Tune, and its files are in the study's folder."""
 
     def open(self, study: TrackedStudy) -> None:
-        """Remembers the folder."""
+        """Sets the folder."""
         self._folder = study.folder / FOLDER
 
     def begin(self, tracked: TrackedTrial) -> None:
-        """Begins another event file, which declares void what earlier ones have of the epochs that follow."""
+        """Starts a new event file, which discards the later epochs of earlier files."""
         from tensorboardX import SummaryWriter
 
         if before := self._writers.pop(tracked.trial.trial_id, None):
             before.close()
         folder = self._folder / _folder_name(tracked)
         purge = tracked.epoch + 1 if folder.exists() else None
-        # Files are named by the second, and one of the same name would be written over.
+        # Files are named by the second, and a file of the same name would be overwritten.
         suffix = f".{tracked.epoch:06d}"
         self._writers[tracked.trial.trial_id] = SummaryWriter(
             str(folder), purge_step=purge, flush_secs=5, filename_suffix=suffix
@@ -58,7 +58,7 @@ class TensorBoard:
             self._writers[trial_id].add_scalar(name, value, epoch)
 
     def end(self, row: Attempt) -> None:
-        """Writes hyperparameters and final figures into a file of their own, which replaces an earlier one."""
+        """Writes hyperparameters and final figures into a separate file, which replaces an earlier one."""
         from tensorboardX import SummaryWriter
 
         writer = self._writers.pop(row.trial_id)
@@ -84,9 +84,9 @@ def _folder_name(tracked: TrackedTrial) -> str:
 
 
 def _session(row: Attempt) -> list[object]:
-    """The two messages that HParams reads: the hyperparameters, and how the trial ended.
+    """The two messages that HParams reads: the hyperparameters and the status.
 
-    TensorBoard makes the experiment, a list of all trials' hyperparameters, from these.
+    TensorBoard derives the experiment, a list of all trials' hyperparameters, from them.
     """
     from tensorboardX.proto.api_pb2 import Status
     from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData, SessionEndInfo, SessionStartInfo

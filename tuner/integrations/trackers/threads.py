@@ -1,6 +1,6 @@
-"""Runs each tracker in a thread of its own, so that one that is slow or fails does not hold up the study.
+"""Runs each tracker in its own thread, so that a slow or failing tracker does not delay the study.
 
-Events stay in order. The end of the study waits for them, but no longer than ``CLOSE_SECONDS``.
+Events stay in order. The end of the study waits for them, at most ``CLOSE_SECONDS``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CLOSE_SECONDS = 30.0
 
 
 class Trackers:
-    """All trackers of a study, of which there may be none."""
+    """All trackers of a study; there may be none."""
 
     def __init__(self, trackers: Sequence[Tracker] = ()) -> None:
         self._threads = [_TrackerThread(tracker) for tracker in trackers]
@@ -34,11 +34,7 @@ class Trackers:
         self._figures: dict[str, dict[int, Figures]] = {}  # by trial id and epoch
 
     def connect(self) -> None:
-        """Makes sure that all can be used.
-
-        Raises:
-            InputError: one cannot.
-        """
+        """Checks that all can be used; raises ``InputError`` if not."""
         for thread in self._threads:
             thread.tracker.connect()
 
@@ -70,7 +66,7 @@ class Trackers:
         self._send(lambda tracker: tracker.log(trial_id, report.epoch, figures))
 
     def ended(self, row: Attempt) -> None:
-        """A trial has ended for good or for now; one that was never placed has no run."""
+        """A trial has ended or was interrupted. A trial that was never placed has no run."""
         trial_id = row.trial_id
         if trial_id not in self._placements:
             return
@@ -114,7 +110,7 @@ class _TrackerThread:
         self.tracker = tracker
         self.faults: SimpleQueue[str] = SimpleQueue()
         self._queue: SimpleQueue[Callable[[Tracker], None] | None] = SimpleQueue()
-        # Not waited for when the process ends: a server that does not answer must not keep it.
+        # A daemon, so that the process can end while a server does not answer.
         self._thread = Thread(target=self._run, daemon=True, name=tracker.name)
         self._broken = False
 
@@ -142,7 +138,7 @@ class _TrackerThread:
             except Exception as error:
                 self._broken = True
                 text = one_line(error) or type(error).__name__
-                self.faults.put(f"{self.tracker.name}: {text[:300]}; it gets nothing more, the study goes on")
+                self.faults.put(f"{self.tracker.name}: {text[:300]}; it gets nothing more, the study continues")
 
 
 def study_id(study: StudyRecord) -> str:

@@ -1,4 +1,4 @@
-"""Weights & Biases: a run for each trial, in the project that was named, grouped by the study."""
+"""Weights & Biases: a run for each trial, in the chosen project, grouped by the study."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROJECT = re.compile(r"(?:[^/\\#?%:\s]+/)?[^/\\#?%:]{1,128}")
 
 
 class WandB:
-    """Talks to W&B by its own client, which keeps what it could not send under ``wandb/`` in the study's folder."""
+    """Writes with W&B's own client, which keeps unsent data under ``wandb/`` in the study's folder."""
 
     name = "wandb"
 
@@ -29,7 +29,7 @@ class WandB:
         self._runs: dict[str, wandb.Run] = {}
 
     def connect(self) -> None:
-        """Makes sure that there is a login, as W&B would otherwise ask for one during the study."""
+        """Checks that there is a login, as W&B would otherwise ask for one during the study."""
         import wandb
 
         if wandb.setup().settings.mode in OFFLINE:
@@ -43,11 +43,11 @@ class WandB:
             raise ParameterError("wandb", self._project, "W&B knows no key here", remedy)
 
     def open(self, study: TrackedStudy) -> None:
-        """Remembers the study."""
+        """Stores the study."""
         self._study = study
 
     def begin(self, tracked: TrackedTrial) -> None:
-        """Makes the trial's run or continues it; W&B keeps the first values of an epoch."""
+        """Creates the trial's run or continues it; W&B keeps the first values of an epoch."""
         import wandb
 
         if tracked.trial.trial_id in self._runs:
@@ -61,8 +61,8 @@ class WandB:
             config=tracked.hyperparameters,
             dir=os.fspath(self._study.folder),
             resume="allow",
-            reinit="create_new",  # trials run side by side
-            # Its own measurements are of this process, not of the worker that trains.
+            reinit="create_new",  # trials run in parallel
+            # W&B's own statistics are of this process, not of the worker.
             settings=wandb.Settings(silent=True, console="off", x_disable_stats=True),
         )
 
@@ -73,22 +73,18 @@ class WandB:
             run.log(figures, step=epoch)
 
     def end(self, row: Attempt) -> None:
-        """Adds the final figures and how it ended, and finishes the run."""
+        """Adds the final figures and the status, and finishes the run."""
         run = self._runs.pop(row.trial_id)
         run.config.update(row_config(row), allow_val_change=True)
         run.summary.update({**row_figures(row), **row_texts(row)})
         run.finish(exit_code=0 if row.status in SUCCESSFUL else 1)
 
     def close(self) -> None:
-        """Nothing to do: every run that has ended is finished."""
+        """Nothing to do: every ended run is finished."""
 
 
 def check_project(project: object) -> str:
-    """A valid name of a project.
-
-    Raises:
-        InputError: it is not valid.
-    """
+    """The name of a project; an invalid one raises ``InputError``."""
     if not isinstance(project, str) or not PROJECT.fullmatch(project.strip()):
         rule = "give a project's name, or ENTITY/PROJECT, without any of / \\ # ? % :"
         raise ParameterError("wandb", project, rule)

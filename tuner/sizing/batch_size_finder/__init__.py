@@ -1,1 +1,1 @@
-"""The largest batch for any torch model and a sample of its data."""
+"""Finds the largest batch of any torch model from a sample of its data."""

@@ -27,16 +27,16 @@ from tuner.training.optimizers import Adam
 from tuner.trial import GB, MOST_GB, Device, MemoryEstimate
 
 Mode = Literal["static", "traced", "measured"]
-# What an allocator loses beyond the tensors, as a share, where the mode does not find it out. CUDA: the figure of the
-# GPU memory estimation guide, as are the 500 MB of context. CPU: the gaps in the heap, if all tensors lie in it.
+# Fragmentation as a share of the tensors, for modes that do not measure it. CUDA: from the GPU memory estimation
+# guide. CPU: the gaps in the heap, if it has all tensors.
 FRAGMENTATION = {"cuda": 0.10, "cpu": HEAP_SLACK}
-# What a step raises that is wrong itself. Torch has classes of its own, of these, for what a trace cannot follow.
+# Errors of a step that is wrong itself. Torch has subclasses of these for what a trace does not support.
 ORDINARY_ERRORS = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError)
-GROWTH = 4  # a size that fits is tried this many times as large, so that no trace is far beyond the limit
+GROWTH = 4  # a tried size is at most this multiple of one that fits, so that no trace is far beyond the limit
 
 
 class Details(TypedDict, total=False):
-    """What ``compute_batch_size`` may be told beside the bounds of the search."""
+    """Further arguments of ``compute_batch_size``."""
 
     total_gb: float | None
     loss: Loss | None
@@ -54,7 +54,7 @@ class _Details:
 
 @dataclass(frozen=True)
 class _Search:
-    """Of what the largest batch is sought, where, and from which size on; ``limit_bytes`` is what may be taken."""
+    """The search's step, samples, device, memory limit and bounds."""
 
     step: TrainingStep
     samples: Samples
@@ -66,7 +66,7 @@ class _Search:
 
 @dataclass(frozen=True)
 class _Footprint:
-    """What batches take, however that is known; memory lets no batch above ``at_most`` run."""
+    """The memory of batches. A batch above ``at_most`` is known to run out of memory."""
 
     need: Need
     optimizer_bytes: int
@@ -139,7 +139,7 @@ def _static(search: _Search) -> _Footprint:
     held = counted.total_bytes + state_bytes
     each = samples.sample_bytes + sum(activation_bytes(model, samples.extent()) for model in step.models())
     context, fragmentation = CONTEXT_BYTES[device.kind], FRAGMENTATION[device.kind]
-    workspace_bytes = 2 * cublas_workspace_bytes(device)  # of forward and of backward
+    workspace_bytes = 2 * cublas_workspace_bytes(device)  # for the forward and the backward pass
 
     def need(size: int) -> int:
         tensor_bytes = max(held + size * each, least_bytes + counted.teacher) + workspace_bytes
@@ -155,7 +155,7 @@ def _traced(search: _Search) -> _Footprint:
 
     @cache
     def guess(size: int) -> MemoryEstimate:
-        fresh = sharing(own)  # for each size, as a model may keep what it computes
+        fresh = sharing(own)  # for each size, as a model may keep its results
         with step.frozen():
             return _trace(fresh, search.samples, search.device, size)
 
@@ -180,7 +180,7 @@ def _trace(step: TrainingStep, samples: Samples, device: Device, size: int) -> M
 
 
 def _explained(error: Untraceable, size: int) -> TunerError:
-    """Says whether it is the trace that fails, or the step itself."""
+    """The error to raise, depending on whether the step or only its trace fails."""
     cause = error.__cause__
     if cause is not None and type(cause) in ORDINARY_ERRORS and not is_out_of_memory(cause):
         return InputError(f'{step_failed(size, cause)} (traced without values; mode="measured" runs it with them)')
@@ -188,7 +188,7 @@ def _explained(error: Untraceable, size: int) -> TunerError:
 
 
 def _traced_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of a batch's outline, as one that is allocated in the trace; integers are real in it."""
+    """A tensor of an outline, allocated in the trace; integers stay real."""
     return torch.empty(tensor.shape, dtype=tensor.dtype) if tensor.is_meta else tensor
 
 
@@ -196,7 +196,7 @@ def _measured(search: _Search) -> _Footprint:
     device, context = search.device, CONTEXT_BYTES[search.device.kind]
     fragmentation = FRAGMENTATION["cuda"] if device.kind == "cuda" else 0.0  # the heap's gaps are measured
     room_bytes = int(min(search.limit_bytes - context, device.free_bytes) / (1 + fragmentation))
-    # Not "cpu:0", which would be another device to Tensor.to, and a second copy of each batch.
+    # For Tensor.to, "cpu:0" is a different device, so each batch would be copied.
     target = torch.device("cuda", device.index) if device.kind == "cuda" else torch.device("cpu")
     try:
         with rehearsal(search.step, search.samples, target) as run:
@@ -229,7 +229,7 @@ def _measured(search: _Search) -> _Footprint:
 
 
 def _largest(search: _Search, footprint: _Footprint, least: int) -> LargestBatch:
-    """The search; what memory bounds while measuring is bounded by memory."""
+    """Searches the largest batch. If measuring ran out of memory, memory is the bound."""
     most, bound = search.largest, USERS_BOUND
     if footprint.at_most is not None and footprint.at_most < least:
         raise DoesNotFit(
@@ -312,7 +312,7 @@ def _normalises_batches(model: nn.Module) -> bool:
 
 
 def _device(choice: str | torch.device, mode: str, total_gb: float | None) -> Device:
-    """The device that is to be filled, with the memory that it has or is said to have."""
+    """The chosen device, with ``total_gb`` as its memory if that is set."""
     chosen = torch_device(choice)
     if chosen.type == "cpu":
         found = ram_device()

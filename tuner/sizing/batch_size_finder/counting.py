@@ -1,4 +1,4 @@
-"""What training takes by counting, without running it: exact for what a model holds, above it for activations."""
+"""Counts the memory of training without running it: models exactly, activations by an upper bound."""
 
 from __future__ import annotations
 
@@ -16,20 +16,18 @@ from tuner.sizing.batch_size_finder.samples import Extent
 from tuner.sizing.batch_size_finder.training_step import TrainingStep
 
 FLOAT_BYTES = 4  # activations are counted in single precision
-# Of a layer's output are kept at most: itself, an activation function's of it, and dropout's with its mask. By
-# tracing, an MLP with ReLU keeps one, a deep one with GELU and dropout 3.1 on the CPU and 2.3 on CUDA.
+# A layer keeps its output, the activation function's, and dropout's with its mask. In traces, an MLP with ReLU keeps
+# one, and a deep one with GELU and dropout 3.1 on the CPU and 2.3 on CUDA.
 KEPT_COPIES = 3
-# Of messages: what was gathered, and what it was multiplied with or made to. By tracing GCN keeps 0, GATv2 2.
-MESSAGE_COPIES = 2
-# Of each edge and head attention keeps two terms, their sum, its leaky ReLU, and the softmax's five values.
-ATTENTION_VALUES = 9
-# These multiply with their weights before they pass messages; others are taken to pass what they are given as well.
+MESSAGE_COPIES = 2  # the gathered messages and their product; in traces, GCN keeps 0 and GATv2 2
+ATTENTION_VALUES = 9  # per edge and head: two terms, their sum, its leaky ReLU, and the softmax's five values
+# These multiply by their weights before they pass messages. Others are assumed to pass their input, too.
 WEIGHTS_FIRST = ("GCNConv", "GATConv", "GATv2Conv", "TransformerConv")
 
 
 @dataclass(frozen=True)
 class Counted:
-    """Bytes of what lives as long as the training: of each its own kind, a shared parameter once."""
+    """The bytes that live as long as the training. A shared parameter counts once."""
 
     parameters: int
     embeddings: int
@@ -43,7 +41,7 @@ class Counted:
 
 
 def count(step: TrainingStep) -> Counted:
-    """The bytes that can be read off the modules."""
+    """Counts the bytes of the modules."""
     embeddings = {
         parameter
         for module in step.model.modules()
@@ -60,9 +58,9 @@ def count(step: TrainingStep) -> Counted:
 
 
 def optimizer_bytes(step: TrainingStep, device_kind: DeviceKind) -> tuple[int, int]:
-    """The bytes of the optimizer's state, and all of a step's but activations: with the optimizer's temporaries.
+    """The bytes of the optimizer's state, and of a step without activations, with the optimizer's temporaries.
 
-    Found by tracing the optimizer alone, on gradients without content.
+    The optimizer is traced alone, on fake gradients.
 
     Raises:
         InputError: the optimizer cannot be traced.
@@ -88,11 +86,11 @@ def _held_bytes(model: nn.Module) -> int:
 
 
 def activation_bytes(model: nn.Module, extent: Extent) -> int:
-    """What a sample's activations take at most, by the shapes of the weights alone.
+    """An upper bound of a sample's activations, by the shapes of the weights.
 
-    Each layer with weights keeps ``KEPT_COPIES`` of its output, rows · width; a message-passing layer of PyTorch
-    Geometric keeps ``MESSAGE_COPIES`` of messages · (width · heads) and what attention computes for a message and
-    head. The largest of all counts twice more, for the gradients at both its ends.
+    A layer with weights keeps ``KEPT_COPIES`` of its output, rows · width. A message-passing layer of PyTorch
+    Geometric keeps ``MESSAGE_COPIES`` of messages · (width · heads), and attention's values per message and head. The
+    largest output counts twice more, for the gradients of a layer's input and output.
     """
     layers = [*_layers(model, extent)]
     sizes = [copies * values for copies, values in layers]
@@ -100,14 +98,14 @@ def activation_bytes(model: nn.Module, extent: Extent) -> int:
 
 
 def _layers(model: nn.Module, extent: Extent) -> Iterator[tuple[int, int]]:
-    """Of each layer the copies that are kept, and the values in one."""
+    """The number of kept copies and the values per copy, for each layer."""
     widest = max([extent.features, *(_width(module) for module in model.modules())])
     on_messages: set[nn.Module] = set()
     for module in model.modules():
         if _passes_messages(module):
             heads = getattr(module, "heads", 0)
-            given = 0 if type(module).__name__ in WEIGHTS_FIRST else _channels(module, "in_channels")
-            width = max(given, _channels(module, "out_channels") * max(1, heads)) or widest
+            inputs = 0 if type(module).__name__ in WEIGHTS_FIRST else _channels(module, "in_channels")
+            width = max(inputs, _channels(module, "out_channels") * max(1, heads)) or widest
             yield MESSAGE_COPIES, extent.messages * width
             yield 1, extent.messages * heads * ATTENTION_VALUES
             on_messages |= set(_message_layers(module))
@@ -121,20 +119,20 @@ def _passes_messages(module: nn.Module) -> bool:
 
 
 def _message_layers(module: nn.Module) -> Iterator[nn.Module]:
-    """The layers inside of a message-passing one that may work on messages: all but those it calls lin for nodes."""
+    """The inner layers that may work on messages: all but those named lin, which work on nodes."""
     for name, child in module.named_children():
         if not name.startswith("lin") or "edge" in name:
             yield from child.modules()
 
 
 def _channels(module: nn.Module, name: str) -> int:
-    """The widest of a layer's channels of this name, which may be one number, one for each end, or not there."""
+    """A layer's largest number of channels of this name, which may be a number, a tuple or missing (0)."""
     channels = getattr(module, name, 0)
     return max(channels) if isinstance(channels, tuple) else int(channels)
 
 
 def _width(module: nn.Module) -> int:
-    """Values that a layer with weights of its own computes for a row; 0 without any."""
+    """The values that a layer computes per row; 0 if it has no weights."""
     for name in ("out_features", "out_channels", "embedding_dim", "num_features"):
         if isinstance(getattr(module, name, None), int) and not _passes_messages(module):
             return int(getattr(module, name))

@@ -1,4 +1,4 @@
-"""What batches take by running a training step on the device, with copies of the model and its teacher."""
+"""Measures batches by training steps on the device, with copies of the model and its teacher."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from tuner.machine.caps import MMAP_THRESHOLD_BYTES, is_out_of_memory
 from tuner.sizing.batch_size_finder.samples import Samples, apply
 from tuner.sizing.batch_size_finder.training_step import TrainingStep, copied
 
-SAME_LINE = 0.02  # two neighbouring slopes that differ by no more than this share are of one line
+SAME_LINE = 0.02  # the maximum relative difference of neighbouring slopes on one line
 
 
 @dataclass(frozen=True)
 class Line:
-    """A footprint as a line through the two largest batches that were run."""
+    """A footprint as a line through the two largest measured batches."""
 
-    peaks: dict[int, int]  # bytes by batch size, from small to large; the first may be a batch of 0, the model alone
-    at_most: int | None = None  # the largest batch that memory lets run; None where it did not run out
+    peaks: dict[int, int]  # bytes by batch size in ascending order; a batch of 0 is the model alone
+    at_most: int | None = None  # the largest batch that ran, if a larger one ran out of memory
 
     def at(self, size: int) -> int:
-        """The bytes of a batch of this size: never less than what was measured of a smaller one."""
+        """The bytes of a batch of this size, at least those of every smaller measured batch."""
         ran = [peak for batch, peak in self.peaks.items() if batch <= size]
         (low, low_bytes), (high, high_bytes) = [*self.peaks.items()][-2:]
         slope = (high_bytes - low_bytes) / (high - low)
@@ -36,9 +36,9 @@ class Line:
     def is_settled(self, least_bytes: int, count: int) -> bool:
         """Whether larger batches would lie on the line.
 
-        The peak is the largest of several lines: where it is the optimizer's or the gradients', more samples do not
-        show. So the samples must weigh more than ``least_bytes``, three sizes must be on one line, and the last two
-        must have all ``count`` samples that were given.
+        The peak is the maximum of several lines. If the optimizer or the gradients set it, samples do not show. So
+        samples must take more than ``least_bytes``, three sizes must be on one line, and the last two must include
+        all ``count`` samples.
         """
         if len(self.peaks) < 4:  # the model alone is no step
             return False
@@ -56,15 +56,10 @@ def measure_line(
     most: int,
     count: int = 1,
 ) -> Line:
-    """Runs batches of doubling size until a line can be drawn through them.
+    """Runs batches of doubling size, from ``first`` to ``most``, until they are on one line.
 
-    Args:
-        peak_bytes: runs a batch, and returns its peak in bytes.
-        model_bytes: what is held without any batch.
-        room_bytes: a batch is run only if it should take no more.
-        first: the smallest batch; where it does not fit, its error is raised.
-        most: the largest of interest.
-        count: samples that were given: one of the sizes, as they may differ from each other.
+    ``peak_bytes`` runs a batch. A batch that is predicted to take more than ``room_bytes`` is not run. The number of
+    samples, ``count``, is one of the sizes, as samples may differ. If the first batch does not fit, it raises.
     """
     line = Line({0: model_bytes, first: peak_bytes(first)})
     size = first
@@ -86,19 +81,16 @@ class Rehearsal:
     """Training steps of a model on its device."""
 
     def __init__(self, step: TrainingStep, samples: Samples, device: torch.device, base_bytes: int) -> None:
-        """Takes what is already on its device; ``base_bytes`` of CUDA's memory are somebody else's."""
+        """Takes a step on its device. ``base_bytes`` of CUDA's memory belong to others."""
         self._step, self._samples, self._device, self._base_bytes = step, samples, device, base_bytes
         self._optimizer = step.optimizer()
         self._started = False
 
     def peak_bytes(self, size: int) -> int:
-        """What the tensors of a step with so many samples take at the peak, with the model and all that it holds.
+        """The peak of a step's tensors, with the model, in bytes.
 
-        CUDA: by the allocator's statistics, whose peak is set back. CPU: by the profiler, with the heap's gaps as
-        ``tuner.estimation.overheads`` allows for them.
-
-        Raises:
-            InputError: the step fails, for another reason than memory.
+        CUDA: by the allocator's statistics, whose peak is reset. CPU: by the profiler, plus the heap's gaps
+        (``HEAP_SLACK``). A step that fails for another reason than memory raises ``InputError``.
         """
         try:
             if not self._started:
@@ -111,7 +103,7 @@ class Rehearsal:
             raise step_failed(size, error) from error
 
     def optimizer_bytes(self) -> int:
-        """What the optimizer's state takes on the device, once a step was taken."""
+        """The bytes of the optimizer's state on the device, after the first step."""
         return sum(tensor.nbytes for tensor in self._state())
 
     def _run(self, size: int) -> None:
@@ -120,7 +112,7 @@ class Rehearsal:
         if all(parameter.grad is None for parameter in self._step.model.parameters()):
             raise InputError("loss: it must use the model that it is given, which is a copy")
         self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)  # here, as the profiler misses the end of what is older than it
+        self._optimizer.zero_grad(set_to_none=True)  # now, as the profiler misses releases of older tensors
 
     def _cuda_peak_bytes(self, size: int) -> int:
         torch.cuda.reset_peak_memory_stats(self._device)
@@ -133,7 +125,7 @@ class Rehearsal:
         return _peak(held, changes) + round(HEAP_SLACK * _peak(_in_heap(held), _in_heap(changes)))
 
     def _held(self) -> list[torch.Tensor]:
-        """All tensors that live between two steps."""
+        """The tensors that live between steps."""
         modules = self._step.models()
         return [*(held for module in modules for held in (*module.parameters(), *module.buffers())), *self._state()]
 
@@ -143,17 +135,16 @@ class Rehearsal:
 
 
 def step_failed(size: int, error: BaseException) -> InputError:
-    """What to say of a step that fails for no fault of memory: most often the sample does not suit the model."""
+    """The error of a step that fails for another reason than memory, mostly because of the sample."""
     reason = one_line(error, 200)
     return InputError(f"the step failed on a batch of {size}: {type(error).__name__}: {reason}")
 
 
 @contextmanager
 def rehearsal(step: TrainingStep, samples: Samples, device: torch.device) -> Iterator[Rehearsal]:
-    """Steps with copies on a device; what was given, and torch's random numbers, are left as they were.
+    """Steps with copies on a device. The originals and torch's random state stay as they are.
 
-    Raises:
-        InputError: the model cannot be copied.
+    A model that cannot be copied raises ``InputError``.
     """
     cuda = device.type == "cuda"
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Batches of any size made of the samples that were given."""
+"""Makes batches of any size from the user's samples."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tuner.errors import InputError
 
 
 class Graph(Protocol):
-    """What PyTorch Geometric's Data, HeteroData and Batch have."""
+    """The interface of PyTorch Geometric's Data, HeteroData and Batch."""
 
-    stores: Sequence[Mapping[str, object]]  # of each kind of nodes and edges, its attributes
+    stores: Sequence[Mapping[str, object]]  # the attributes of each node and edge type
     num_nodes: int
     num_edges: int
     keys: Callable[[], Iterable[str]]
@@ -24,11 +24,11 @@ class Graph(Protocol):
     apply: Callable[[Callable[[Tensor], Tensor]], Graph]
 
 
-Batch = Tensor | Sequence[Tensor] | Mapping[str, Tensor] | Graph  # what samples are given as, and models called with
+Batch = Tensor | Sequence[Tensor] | Mapping[str, Tensor] | Graph  # the form of samples and of models' inputs
 
 
 class Extent(NamedTuple):
-    """What a sample has to be computed for: rows of a layer's output, messages between them, features of a row."""
+    """A sample's size: rows of a layer's output, messages between them, and features per row."""
 
     rows: int
     messages: int
@@ -49,14 +49,14 @@ class Samples(ABC):
 
     @abstractmethod
     def take(self, size: int, *, outline: bool = False) -> Batch:
-        """A new batch of so many samples on the CPU; an ``outline`` has its floats on torch's device "meta".
+        """A new batch of ``size`` samples on the CPU.
 
-        There they have shapes and no content, so an outline takes little memory at any size.
+        An ``outline`` has its floats on the device "meta", without values, so it takes little memory.
         """
 
     @abstractmethod
     def extent(self) -> Extent:
-        """The extent of one sample: of several the average, rounded up."""
+        """The extent of a sample: the average, rounded up."""
 
 
 class TensorSamples(Samples):
@@ -73,12 +73,12 @@ class TensorSamples(Samples):
         super().__init__(len(parts[0]))
 
     def take(self, size: int, *, outline: bool = False) -> Batch:
-        """A new batch of so many rows of each tensor."""
+        """A new batch of ``size`` rows of each tensor."""
         index = torch.arange(size) % self.count
         return apply(self._outline if outline else self._sample, lambda part: part[index.to(part.device)])
 
     def extent(self) -> Extent:
-        """Rows are positions: all but features at the end or, with channels first, all but these; the larger."""
+        """Rows are positions: the product of all dimensions but the last or, if larger, but the first (channels)."""
         parts = [*tensors_of(self._sample)]
         rows = [part.shape[2:].numel() for part in parts]
         rows += [(part.shape[1:-1] if part.is_floating_point() else part.shape[1:]).numel() for part in parts]
@@ -99,7 +99,7 @@ class GraphSamples(Samples):
         super().__init__(len(graphs))
 
     def take(self, size: int, *, outline: bool = False) -> Graph:
-        """A new Batch of so many graphs."""
+        """A new Batch of ``size`` graphs."""
         from torch_geometric.data import Batch
 
         graphs = self._outlines if outline else self._graphs
@@ -107,7 +107,7 @@ class GraphSamples(Samples):
         return batch
 
     def extent(self) -> Extent:
-        """Rows are nodes; messages are edges and, as most layers add one, a loop at each node."""
+        """Rows are nodes. Messages are edges, and a self-loop per node, which most layers add."""
         nodes = sum(graph.num_nodes for graph in self._graphs)
         edges = sum(graph.num_edges for graph in self._graphs)
         tensors = (tensor for graph in self._graphs for tensor in tensors_of(graph))
@@ -116,11 +116,7 @@ class GraphSamples(Samples):
 
 
 def samples_of(sample: Batch) -> Samples:
-    """The samples of a tensor, a sequence or mapping of tensors, or a graph or batch of PyTorch Geometric.
-
-    Raises:
-        InputError: it is something else, or its tensors have no common batch dimension.
-    """
+    """The samples of tensors or graphs. Other types, or tensors without a batch dimension, raise ``InputError``."""
     if is_graph(sample):
         return GraphSamples(sample)
     for part in parts_of(sample):
@@ -133,13 +129,13 @@ def samples_of(sample: Batch) -> Samples:
 
 
 def is_graph(sample: object) -> TypeGuard[Graph]:
-    """Whether it is a graph of PyTorch Geometric, which is not imported to find out."""
+    """Whether it is a graph of PyTorch Geometric, checked without importing that."""
     data = sys.modules.get("torch_geometric.data.data")
     return data is not None and isinstance(sample, data.BaseData)
 
 
 def apply(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
-    """A batch with each of its tensors changed."""
+    """A batch with ``change`` applied to each tensor."""
     if isinstance(batch, Tensor):
         return change(batch)
     if is_graph(batch):
@@ -150,7 +146,7 @@ def apply(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
 
 
 def tensors_of(batch: Batch) -> Iterator[Tensor]:
-    """All tensors of a batch; of a graph, those of each of its kinds of nodes and edges."""
+    """All tensors of a batch, including every node and edge type of a graph."""
     if is_graph(batch):
         for store in batch.stores:
             yield from (value for value in store.values() if isinstance(value, Tensor))
@@ -159,19 +155,19 @@ def tensors_of(batch: Batch) -> Iterator[Tensor]:
 
 
 def without_floats(tensor: Tensor) -> Tensor:
-    """A tensor of floats without its content, on torch's device "meta"; integers as they are."""
+    """A float tensor on the device "meta", without values; other tensors stay."""
     return tensor.to("meta") if tensor.is_floating_point() or tensor.is_complex() else tensor
 
 
 def parts_of(batch: Batch) -> Sequence[Tensor]:
-    """What a sequence or a mapping has, else the batch itself; it is no graph."""
+    """The tensors of a sequence or a mapping, or the single tensor."""
     if isinstance(batch, Mapping):
         return [*batch.values()]
     return batch if isinstance(batch, (list, tuple)) else [batch]  # type: ignore[list-item]
 
 
 def _copy(tensor: Tensor) -> Tensor:
-    """A copy on the CPU: with a storage of its own, where a view's would count as a whole."""
+    """A copy on the CPU with its own storage, as a view's storage would count completely."""
     return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
 
 

@@ -1,4 +1,4 @@
-"""A training step of any model on a batch: how the model is called, its loss, its teacher, and copies."""
+"""A training step of any model: the call, the loss, the teacher, and copies."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from tuner.errors import InputError, one_line
 from tuner.machine.caps import is_out_of_memory
 from tuner.sizing.batch_size_finder.samples import Batch, Graph, is_graph, parts_of, tensors_of
 
-Loss = Callable[..., Tensor]  # of a model and a batch
+Loss = Callable[..., Tensor]  # its arguments are a model and a batch
 MakeOptimizer = Callable[[list[nn.Parameter]], Optimizer]
 
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """What is trained, and how.
+    """A model with its optimizer and loss, by default the mean of its floating outputs.
 
-    Without a ``loss`` of model and batch, it is the mean of the model's floating outputs. The teacher is called
-    before the model, without gradients; its outputs live until the loss is known.
+    The teacher is called before the model, without gradients. Its outputs live until the loss is computed.
     """
 
     model: nn.Module
@@ -34,14 +33,10 @@ class TrainingStep:
     teacher: nn.Module | None = None
 
     def value(self, batch: Batch) -> Tensor:
-        """The loss of a batch.
-
-        Raises:
-            InputError: the model cannot be called with it, or has no loss to follow back.
-        """
+        """The loss of a batch. A model that rejects it or has no differentiable loss raises ``InputError``."""
         with torch.no_grad():
             taught = None if self.teacher is None else call(self.teacher, batch)
-        held = [tensor.detach() for tensor in tensors_of(batch)]  # a view is how a trace meets what nothing else uses
+        held = [tensor.detach() for tensor in tensors_of(batch)]  # so that a trace also sees unused tensors
         value = mean_output(call(self.model, batch)) if self.loss is None else self.loss(self.model, batch)
         del taught, held
         if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
@@ -52,11 +47,7 @@ class TrainingStep:
         return value
 
     def optimizer(self) -> Optimizer:
-        """An optimizer of the model's trainable parameters.
-
-        Raises:
-            InputError: it has none of them, so that it would not train this model, which may be a copy.
-        """
+        """An optimizer of the model's trainable parameters; one without any of them raises ``InputError``."""
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         made = self.make_optimizer(trained)
         if {*trained}.isdisjoint(parameter for group in made.param_groups for parameter in group["params"]):
@@ -69,7 +60,7 @@ class TrainingStep:
 
     @contextmanager
     def flags(self) -> Iterator[None]:
-        """In this block the model trains and the teacher does not; frozen parts of a model in training stay so."""
+        """Sets the model to training mode, unless it is in it already, and the teacher to evaluation mode."""
         with ExitStack() as restore:
             for module in (module for model in self.models() for module in model.modules()):
                 restore.callback(setattr, module, "training", module.training)
@@ -81,7 +72,7 @@ class TrainingStep:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """In this block no gradient can reach the model, not even from a loss that uses it and not a copy of it."""
+        """No gradient reaches the model in this block, even if the loss uses it instead of its copy."""
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         for parameter in trained:
             parameter.requires_grad_(False)
@@ -93,13 +84,13 @@ class TrainingStep:
 
 
 def call(model: nn.Module, batch: Batch) -> object:
-    """Calls a model with a batch as its ``forward`` takes it.
+    """Calls a model with a batch.
 
-    A graph goes in by its attributes where these have the names of all parameters that ``forward`` needs, else as one
-    object; sequences of tensors are positional arguments, mappings named ones, and a tensor is the only one.
+    If a graph has all required parameters of ``forward`` as attributes, these are the arguments; else the graph is.
+    Sequences are positional arguments, mappings keyword arguments, and a tensor is the single argument.
 
     Raises:
-        InputError: ``forward`` does not take that.
+        InputError: ``forward`` does not take these arguments.
     """
     signature = inspect.signature(model.forward)
     arguments: list[object] = []
@@ -120,13 +111,13 @@ def call(model: nn.Module, batch: Batch) -> object:
 
 
 def _attributes(signature: inspect.Signature, graph: Graph) -> dict[str, object] | None:
-    """The attributes that ``forward`` names, or None where the graph lacks one that it needs."""
+    """The graph's attributes for ``forward``, or None if a required one is missing."""
     found: dict[str, object] = {}
     names = set(graph.keys())
     for name, parameter in signature.parameters.items():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
-        held = name in names or name.removesuffix("_dict") in names  # x_dict: the x of every kind of nodes
+        held = name in names or name.removesuffix("_dict") in names  # x_dict: the x of every node type
         value = getattr(graph, name, None) if held else None
         if value is not None:
             found[name] = value
@@ -136,10 +127,9 @@ def _attributes(signature: inspect.Signature, graph: Graph) -> dict[str, object]
 
 
 def mean_output(output: object) -> Tensor:
-    """The sum of the means of all floating tensors among a model's outputs, one level deep.
+    """The sum of the means of all floating tensors in a model's outputs, one level deep.
 
-    Raises:
-        InputError: there is none that depends on a trainable parameter.
+    Outputs that do not depend on a trainable parameter raise ``InputError``.
     """
     values = [*output.values()] if isinstance(output, Mapping) else output
     parts = values if isinstance(values, (list, tuple)) else [values]
@@ -150,11 +140,7 @@ def mean_output(output: object) -> Tensor:
 
 
 def copied(step: TrainingStep, device: torch.device) -> TrainingStep:
-    """The same step with copies of its model and teacher on a device.
-
-    Raises:
-        InputError: they cannot be copied.
-    """
+    """The step with copies of model and teacher on a device. A failed copy raises ``InputError``."""
     own = _copied(step, {})
     own.model.zero_grad(set_to_none=True)
     for module in own.models():
@@ -163,13 +149,9 @@ def copied(step: TrainingStep, device: torch.device) -> TrainingStep:
 
 
 def sharing(step: TrainingStep) -> TrainingStep:
-    """The same step with copies that use the memory of its floating parameters and buffers, for a trace.
+    """The step with copies for a trace, which share floating parameters and buffers with the originals.
 
-    A trace changes no floating value, but modules may keep what they compute, which then has no content: in a copy
-    that does no harm.
-
-    Raises:
-        InputError: they cannot be copied.
+    A trace changes no floats, but modules may keep fake results, which must not stay in the originals.
     """
     shared: dict[int, object] = {}
     for module in step.models():
@@ -184,7 +166,7 @@ def sharing(step: TrainingStep) -> TrainingStep:
 
 
 def _copied(step: TrainingStep, memo: dict[int, object]) -> TrainingStep:
-    """Deep copies, where ``memo`` says by its id what stands for an object."""
+    """The step with deep copies; ``memo`` has replacements by object id."""
     for model in step.models():
         memo |= {id(tensor): tensor.detach().clone() for tensor in _computed(model)}
     try:
@@ -198,6 +180,6 @@ def _copied(step: TrainingStep, memo: dict[int, object]) -> TrainingStep:
 
 
 def _computed(model: nn.Module) -> list[Tensor]:
-    """Attributes that torch refuses to copy, as they were computed from parameters: weight normalisation has them."""
+    """Attributes computed from parameters, which torch does not copy, such as those of weight normalisation."""
     values = (value for module in model.modules() for value in vars(module).values())
     return [value for value in values if isinstance(value, Tensor) and not value.is_leaf]

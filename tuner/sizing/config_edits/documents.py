@@ -1,7 +1,7 @@
-"""YAML and TOML texts whose numbers can be changed: ruamel.yaml and tomlkit write them anew.
+"""YAML and TOML texts with numbers that can be changed, by ruamel.yaml and tomlkit.
 
-Values, order, comments, quotes, anchors, merge keys and flow style stay, in TOML all else, too. In YAML spacing and
-indentation may become regular.
+Values, order, comments, quotes, anchors, merge keys and flow style stay. In TOML, everything else stays, too. In
+YAML, spacing and indentation may become regular.
 """
 
 from __future__ import annotations
@@ -26,15 +26,14 @@ from tuner.trial import AUTO
 FORMATS = (".yaml", ".yml", ".toml")
 QUOTES = ("'", '"')
 A_VALUE, A_LIST, MULTILINE = "a value", "a list", "text of several lines"
-# What stands where no number has been chosen yet, beside a number itself.
-BLANK = ("", "~", "null", "true", "false", AUTO)
+BLANK = ("", "~", "null", "true", "false", AUTO)  # a number may replace these
 MOST_PLACES = 100_000  # aliases of aliases can stand for more values than fit into memory
 MERGE = "<<"
-# The marker that begins a document, with all comments before it: ruamel.yaml does not write these again.
+# The marker at a document's beginning, with the comments before it, which ruamel.yaml does not write again.
 HEAD = re.compile(r"(?:[ \t]*(?:#.*)?\n)*---[ \t]*(?:#.*)?(?:\n|$)")
-FOLD = "\a"  # where ruamel.yaml has found a line's end in folded text; it can write it again between two words alone
+FOLD = "\a"  # ruamel.yaml's mark for a line end in folded text; it can only write one between two words
 NO_FOLD = re.compile(rf"(?<!\S){FOLD}|{FOLD}(?! \S)")
-WIDE = 2**20  # so that no line is folded
+WIDE = 2**20  # a line width at which no line is folded
 
 
 @dataclass(frozen=True)
@@ -42,36 +41,35 @@ class Place:
     """A value in a document."""
 
     key: str  # its dotted path
-    kind: str  # "a value", or what it is instead, such as "a mapping"
-    text: str  # the value's text, quotes included; of an alias, that of what it stands for
-    content: object  # all that stays as it is where this value is not changed
-    origin: int  # the same for a value and all aliases of it
-    # gives it another text. Aliases of a value follow it; an alias gets a value of its own.
-    put: Callable[[str], None]
-    alias: str = ""  # how an alias is written, such as "*batch"; else empty
-    literal: bool = True  # whether the path is written out, not just brought along by an alias or a merge key
+    kind: str  # "a value", or another kind such as "a mapping"
+    text: str  # the value's text with quotes; for an alias, the text of its anchor
+    content: object  # compared to check that a value did not change
+    origin: int  # the same for a value and all its aliases
+    put: Callable[[str], None]  # sets the text. Aliases of a value follow it; an alias becomes a value of its own.
+    alias: str = ""  # an alias' own text, such as "*batch"
+    literal: bool = True  # the path itself is in the file, not only by an alias or a merge key
 
 
 def new_text(old: str, value: int | float) -> str:
-    """What a value's text becomes: the old one if it says that number already; quotes stay around numbers."""
+    """The text of a new value. The old text stays if it is the same number, and quotes stay."""
     inner, quote = (old[1:-1], old[0]) if old[:1] in QUOTES else (old, "")
     text = repr(value)
-    if "." not in text:  # YAML 1.1 takes an exponent without a point before it for text
+    if "." not in text:  # YAML 1.1 reads an exponent without a decimal point as text
         text = text.replace("e", ".0e")
     try:
         same = float(inner) == value
     except ValueError:
         return text
-    ambiguous = inner.lstrip("+-")[:1] == "0" and inner.lstrip("+-")[1:2].isdigit()  # 010 is 8 to some
+    ambiguous = inner.lstrip("+-")[:1] == "0" and inner.lstrip("+-")[1:2].isdigit()  # some parsers read 010 as 8
     return old if same and not ambiguous else f"{quote}{text}{quote}"
 
 
 def replaceable(text: str) -> bool:
-    """Whether a number may take a value's place: not that of text such as ``${oc.env:BATCH}``."""
+    """Whether a number may replace a value. It may not replace text such as ``${oc.env:BATCH}``."""
     inner = (text[1:-1] if text[:1] in QUOTES else text).strip()
     if inner.lower() in BLANK:
         return True
-    for parse in (float, lambda number: int(number, 0)):  # the second knows 0x18
+    for parse in (float, lambda number: int(number, 0)):  # the second parses 0x18
         try:
             parse(inner)
             return True
@@ -81,7 +79,7 @@ def replaceable(text: str) -> bool:
 
 
 class YamlDocument:
-    """A YAML document as ruamel.yaml's nodes, in which every value is still the text that the file has."""
+    """A YAML document as ruamel.yaml's nodes, whose values are still the file's texts."""
 
     def __init__(self, text: str, source: str) -> None:
         found = HEAD.match(text)
@@ -90,14 +88,14 @@ class YamlDocument:
         self._yaml.width = WIDE
         self._yaml.brace_single_entry_mapping_in_flow_sequence = True
         try:
-            with warnings.catch_warnings():  # that an anchor is used again, which is no fault
+            with warnings.catch_warnings():  # reused anchors are allowed
                 warnings.simplefilter("ignore")
                 self._root: Node | None = self._yaml.compose(text[len(self._head) :])
         except (YAMLError, YAMLStreamError, ValueError) as error:
             raise self._not_yaml(error) from error
 
     def places(self) -> list[Place]:
-        """All values, also those that aliases and merge keys bring along."""
+        """All values, also those by aliases and merge keys."""
         found: list[Place] = []
         for place in self._inside(self._root, "", True, set(), ()) if self._root else ():
             found.append(place)
@@ -109,7 +107,7 @@ class YamlDocument:
         """The text that ruamel.yaml writes."""
         self._indent()
         for node in _nodes(self._root):
-            if isinstance(node.anchor, str):  # a name, which is only written of an ``Anchor``
+            if isinstance(node.anchor, str):  # only an ``Anchor`` is written, not its name alone
                 name, node.anchor = node.anchor, Anchor()
                 node.anchor.value, node.anchor.always_dump = name, True
             if isinstance(node, ScalarNode) and node.style == ">":
@@ -119,7 +117,7 @@ class YamlDocument:
         return self._head + out.getvalue()
 
     def _inside(self, node: Node, key: str, literal: bool, met: set[int], above: tuple[int, ...]) -> Iterator[Place]:
-        """The places inside a node, each before what is inside of it."""
+        """The places inside a node, each before its own content."""
         if id(node) in above:
             raise self._fault(node, "an alias is inside of what it stands for")
         for name, entry, number in self._entries(node):
@@ -136,7 +134,7 @@ class YamlDocument:
             yield from self._inside(entry, path, here and not alias, met, (*above, id(node)))
 
     def _entries(self, node: Node) -> Iterator[tuple[str, Node, int | None]]:
-        """What is inside a mapping or a list: name, node and number, which is None of what a merge key brings."""
+        """The entries of a mapping or a list: name, node and number, which is None for those by a merge key."""
         if isinstance(node, SequenceNode):
             yield from ((str(number), item, number) for number, item in enumerate(node.value))
         elif isinstance(node, MappingNode):
@@ -151,27 +149,27 @@ class YamlDocument:
             merged = own.pop(MERGE, None)
             for source in [merged] if isinstance(merged, MappingNode) else merged.value if merged else ():
                 for name, value, _ in self._entries(source):
-                    if own.setdefault(name, value) is value:  # the first that has a key gives it
+                    if own.setdefault(name, value) is value:  # the first source of a key counts
                         yield name, value, None
 
     def _put(self, holder: Node, number: int | None, alias: str, text: str) -> None:
-        """Changes a node, or gives its holder another one where it is an alias."""
+        """Changes a node. An alias is replaced by a new node."""
         entry = holder.value[number]
         node = entry[1] if isinstance(entry, tuple) else entry
-        is_said = node.style is None and node.tag != self._tag(node.value)  # the file says what it is: !!str 8
+        is_tagged = node.style is None and node.tag != self._tag(node.value)  # explicitly, as in !!str 8
         if alias:
             node = ScalarNode(None, "")
             holder.value[number] = (entry[0], node) if isinstance(entry, tuple) else node
-        if alias or not (is_said or text[:1] in QUOTES):
+        if alias or not (is_tagged or text[:1] in QUOTES):
             node.style, node.tag = None, self._tag(text)
         node.value = text.strip("'\"")
 
     def _tag(self, text: str) -> str:
-        """What a plain text is taken for."""
+        """The tag that YAML resolves for a plain text."""
         return str(self._yaml.resolver.resolve(ScalarNode, text, (True, False)))
 
     def _indent(self) -> None:
-        """Has mappings and lists indented as the first of each are."""
+        """Sets the indentation of mappings and lists to that of the first ones."""
         steps: dict[str, int] = {}
         for node in _nodes(self._root):
             for key, value in node.value if isinstance(node, MappingNode) and not node.flow_style else ():
@@ -199,7 +197,7 @@ class YamlDocument:
 
 
 def _nodes(root: Node | None) -> Iterator[Node]:
-    """A node and all that are inside of it, each once, in their order."""
+    """A node and all nodes inside it, without duplicates, in order."""
     waiting, met = [root] if root else [], set[int]()
     while waiting:
         node = waiting.pop()
@@ -220,7 +218,7 @@ def _anchor(node: Node) -> str | None:
 
 
 class TomlDocument:
-    """A TOML document as tomlkit has it."""
+    """A TOML document as tomlkit's values."""
 
     def __init__(self, text: str, source: str) -> None:
         try:
@@ -244,7 +242,7 @@ class TomlDocument:
             path = f"{key}.{step}" if key else str(step)
             kind, text = "a table" if isinstance(value, dict) else A_LIST, ""
             if not isinstance(value, (dict, list)):
-                # Of all values only booleans come without their text.
+                # Only booleans do not keep their text.
                 text = str(value).lower() if isinstance(value, bool) else value.as_string()
                 kind = MULTILINE if text[:3] in ('"""', "'''") else A_VALUE
             yield Place(path, kind, text, (kind, text), id(value), partial(self._put, holder, step))

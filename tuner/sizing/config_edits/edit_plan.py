@@ -1,4 +1,4 @@
-"""Which values go into which configuration files."""
+"""Plans which values are written to which configuration files."""
 
 from __future__ import annotations
 
@@ -15,32 +15,31 @@ from tuner.sizing.config_edits.listed_configurations import SizedConfiguration, 
 from tuner.sizing.footprints.footprint import stage_numbers
 from tuner.trial import ACCUMULATION
 
-# A number in a file's name, or two of a range, that stands alone or after "stage".
+# A number or a range of numbers in a file's name, alone or after "stage".
 NUMBERS = re.compile(r"(?<![^\W_])(?:stage)?(\d+(?:-\d+)?)(?![^\W_])", re.IGNORECASE)
-FEW = 3  # files that a line names; it counts the others
+FEW = 3  # the maximum number of files that a line names; others are counted
 SAY_WHERE = f"say where it is with {option('key', 'NAME=DOTTED.PATH')}"
 
 
 @dataclass(frozen=True)
 class NewValues:
-    """What is to be written."""
+    """The values to write."""
 
-    batch: str  # what the batch is called
-    common: Mapping[str, Number]  # values for any file that holds them, by name: batch and accumulation
-    stages: Mapping[str, Mapping[str, Number]]  # the values of each stage's variables
-    needed: Mapping[str, tuple[str, ...]]  # names without which the batch does not fit, by stage
-    # whether the one name that stands for the stages is no stage's, so that all is for any file
-    without_stages: bool = False
-    configuration: str = ""  # of several configurations, the one that these are of
+    batch: str  # the batch's name
+    common: Mapping[str, Number]  # batch and accumulation by name, for any file that has them
+    stages: Mapping[str, Mapping[str, Number]]  # variables by stage
+    needed: Mapping[str, tuple[str, ...]]  # by stage, the variables without which the batch does not fit
+    without_stages: bool = False  # the single entry of ``stages`` is for any file
+    configuration: str = ""  # the configuration's name, if there are several
 
     def names(self) -> dict[str, None]:
-        """What all of the values are called, in order."""
+        """The names of all values, in order."""
         return dict.fromkeys([*self.common, *(name for variables in self.stages.values() for name in variables)])
 
 
 @dataclass(frozen=True)
 class EditPlan:
-    """What is to be changed in files, and what the user should know of it."""
+    """The changes of files, and notes for the user."""
 
     edits: tuple[FileEdit, ...] = ()
     notes: tuple[str, ...] = ()
@@ -48,25 +47,20 @@ class EditPlan:
 
 @dataclass(frozen=True)
 class _FilePlan:
-    """What becomes of a file."""
+    """The plan for a file."""
 
     file: ConfigFile
-    edit: FileEdit | None = None  # what is to be changed in it; None where it is left alone
-    # what it holds, by stage and name; of what is the same for all stages, the stage is ""
-    written: frozenset[tuple[str, str]] = frozenset()
-    strays: tuple[str, ...] = ()  # variables that it holds, of which its name tells no stage
+    edit: FileEdit | None = None  # None: no change
+    written: frozenset[tuple[str, str]] = frozenset()  # stage and name of its values; common values have the stage ""
+    strays: tuple[str, ...] = ()  # its stage variables, if its name has no stage
     fault: str = ""  # why it cannot be read
     notes: tuple[str, ...] = ()
 
 
 def new_values(chosen: Sequence[Chosen], batch: str, *, one_step: bool, configuration: str = "") -> NewValues:
-    """What is to be written of a choice: a footprint's stages, which share their batch, or one configuration.
+    """The values to write for a choice: of a footprint's stages, which share their batch, or of one configuration.
 
-    Args:
-        chosen: the choice.
-        batch: what the batch is called.
-        one_step: whether files say the samples of an optimizer step, as ours do, and not of a batch.
-        configuration: of several configurations, the name of this one.
+    With ``one_step``, the files' batch is the samples of an optimizer step, as in our files.
     """
     first = chosen[0]
     return NewValues(
@@ -80,11 +74,7 @@ def new_values(chosen: Sequence[Chosen], batch: str, *, one_step: bool, configur
 
 
 def parse_keys(texts: Sequence[str]) -> dict[str, str]:
-    """Where values are, by name, from texts such as ``batch_size=data_loader.batch_size``.
-
-    Raises:
-        InputError: a text is none.
-    """
+    """The places of values by name, from texts such as ``batch_size=data_loader.batch_size``."""
     found = {}
     for text in texts:
         name, _, found[name] = text.partition("=")
@@ -100,18 +90,18 @@ def plan_edits(
     given: Mapping[str, str],
     sized: Sequence[SizedConfiguration] = (),
 ) -> EditPlan:
-    """What is to be changed in each file; nothing is written.
+    """The changes of each YAML or TOML file; nothing is written.
 
     Args:
-        files: YAML and TOML files.
-        values: what is to be written.
-        own: what the files call it by themselves, where they do not call it by its name.
-        given: what the user says that they call it; this counts before the other.
-        sized: the choices of all configurations, for files that list these; with ``given`` these are as any others.
+        files: the files.
+        values: the values to write.
+        own: the names of values in files, if they differ; by the footprint.
+        given: the same by the user, which takes precedence.
+        sized: the choices of all configurations, for files that list configurations; ignored with ``given``.
 
     Raises:
-        InputError: a file that was named, or all of a folder, holds nothing of it, a path that the user gave or what
-            must be written is in none, or a file cannot be edited.
+        InputError: a named file or a whole folder has none of the values, a user's path or a required value is in no
+            file, or a file cannot be edited.
     """
     names = values.names()
     for name, path in given.items():
@@ -148,13 +138,13 @@ def stage_of(file: Path, stages: Sequence[str]) -> str | None:
 
 @dataclass(frozen=True)
 class _Planner:
-    """New values, and where they are in files: a dotted path or a bare name for each."""
+    """New values, with a dotted path or a bare name in the files for each."""
 
     values: NewValues
     keys: Mapping[str, str]
 
     def plan(self, file: ConfigFile, sized: Sequence[SizedConfiguration]) -> _FilePlan:
-        """What becomes of a file. One that was named must be readable and hold something."""
+        """The plan for a file. A file that the user named must be readable and have at least one of the values."""
         values, keys = self.values, self.keys
         try:
             found = held(file.path, keys.values())
@@ -182,7 +172,7 @@ class _Planner:
         raise InputError(f"{file.path}: holds none of {missing}: add one, or {SAY_WHERE}")
 
     def check_folders(self, plans: Sequence[_FilePlan]) -> None:
-        """Refuses folders of which no file is to be changed."""
+        """Rejects folders in which no file changes."""
         for folder in dict.fromkeys(folder for each in plans for folder in each.file.folders):
             inside = [each for each in plans if folder in each.file.folders]
             if not any(each.edit for each in inside):
@@ -191,7 +181,7 @@ class _Planner:
                 raise InputError(f"{option('config_path', str(folder))}: {texts}")
 
     def check_written(self, written: set[tuple[str, str]]) -> None:
-        """Refuses files that would have the batch without what it needs."""
+        """Rejects a batch without the values that it needs."""
         values, accumulation = self.values, self.values.common[ACCUMULATION]
         if ("", values.batch) not in written:
             return
@@ -209,7 +199,7 @@ class _Planner:
                 )
 
     def not_written(self, written: set[tuple[str, str]]) -> list[str]:
-        """What was chosen, but has no place in any file; that there is no accumulation needs none."""
+        """A line for chosen values that are in no file, except an accumulation of 1."""
         common = {name: value for name, value in self.values.common.items() if (name, value) != (ACCUMULATION, 1)}
         found = []
         for stage, wanted in {"": common, **self.values.stages}.items():
@@ -221,14 +211,14 @@ class _Planner:
         return found
 
     def left_alone(self, plans: Sequence[_FilePlan]) -> list[str]:
-        """What is not changed in files, and why."""
+        """A line for each reason why files or values are not changed."""
         none = [str(each.file.path) for each in plans if not (each.edit or each.strays or each.fault)]
         nothing = [f"{_few(none)}, without any of {', '.join(self.keys.values())}"] if none else []
         lines = [*self._strays(plans), "; ".join([*nothing, *_faults(plans)])]
         return [f"left alone: {line}" for line in lines if line]
 
     def _strays(self, plans: Sequence[_FilePlan]) -> list[str]:
-        """Variables of files that are no stage's, in one text if there are any."""
+        """One text for stage variables in files without a stage; empty if there are none."""
         strays = [f"{', '.join(each.strays)} in {each.file.path}" for each in plans if each.strays]
         return [f"{_few(strays)}: {self._no_stage()}"] if strays else []
 
@@ -237,7 +227,7 @@ class _Planner:
 
 
 def _faults(plans: Sequence[_FilePlan]) -> list[str]:
-    """Files that cannot be read, in one text if there are any."""
+    """One text for files that cannot be read; empty if there are none."""
     faults = [each.fault for each in plans if each.fault]
     return [_few(faults)] if faults else []
 

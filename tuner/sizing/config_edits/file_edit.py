@@ -32,7 +32,7 @@ BOM = "\ufeff"
 
 @dataclass(frozen=True)
 class ValueChange:
-    """A value that is another one afterwards, with its texts in the file; that of an alias is like ``*batch``."""
+    """A changed value with its old and new text; an alias' text is like ``*batch``."""
 
     key: str
     before: str
@@ -41,10 +41,7 @@ class ValueChange:
 
 @dataclass(frozen=True)
 class FileEdit:
-    """What is to become of a file; nothing is written before ``apply_edits``.
-
-    ``changes`` are the values asked for and those that are aliases of them.
-    """
+    """A planned change of a file, which ``apply_edits`` writes; ``changes`` include aliases of changed values."""
 
     path: Path
     before: str
@@ -59,19 +56,14 @@ class FileEdit:
 
 
 def edit_file(path: Path, values: Mapping[str, int | float]) -> FileEdit:
-    """Works out how a file changes; nothing is written.
+    """Plans the change of a ``.yaml``, ``.yml`` or ``.toml`` file; nothing is written.
 
-    A value that is an alias gets a value of its own; aliases of a value follow it.
-
-    Args:
-        path: a ``.yaml``, ``.yml`` or ``.toml`` file.
-        values: new numbers by dotted path (``data_loader.batch_size``; ``stages.0.batch_size`` for what is in a
-            list), or by a bare name that is found at any depth. A path is looked for first.
+    The keys of ``values`` are dotted paths (``data_loader.batch_size``; ``stages.0.batch_size`` in a list), or bare
+    names at any depth; paths come first. An alias gets its own value; aliases of a value follow it.
 
     Raises:
-        InputError: the file cannot be read or parsed, a key is not in it, is there more than once, or holds
-            something else than a single value, or text that stands for a value that is found elsewhere; or a comment
-            would be lost.
+        InputError: the file cannot be read or parsed, a key is missing, ambiguous or no number, or a comment would be
+            lost.
     """
     before = _read(path)
     text = _plain(before)
@@ -95,24 +87,20 @@ def edit_file(path: Path, values: Mapping[str, int | float]) -> FileEdit:
 
 
 def held(path: Path, keys: Iterable[str]) -> set[str]:
-    """Those of the keys that a file holds, each given as a dotted path or a bare name.
-
-    Raises:
-        InputError: the file cannot be read or parsed.
-    """
+    """The keys (dotted paths or bare names) that a file has. An unreadable file raises ``InputError``."""
     found = _parse(path, _plain(_read(path))).places()
     return {key for key in keys if _matches(found, key)}
 
 
 def apply_edits(edits: Sequence[FileEdit]) -> list[Path]:
-    """Writes edits of different files, each as a whole, behind copies: ``NAME.backup``, ``NAME.backup.1``, ….
+    """Writes edits of different files atomically, and returns the backups: ``NAME.backup``, ``NAME.backup.1``, ….
 
-    All new files are on disk under other names before the first gets its own. A file keeps its permissions; a link
-    stays one. What would not change is not touched. The backups are returned.
+    All new files are on disk under temporary names before the first is renamed. Permissions and links stay. Files
+    without changes are not touched.
 
     Raises:
-        InputError: a file is not what it was when the edit was worked out, or is given twice. Nothing is written.
-        ExecutionError: a file cannot be written; the text says which have been.
+        InputError: a file has changed since it was planned, or occurs twice. Nothing is written.
+        ExecutionError: a file cannot be written; the text names the changed files.
     """
     changing = {each.path.resolve(): each for each in edits if each.before != each.after}
     _check(edits, changing)
@@ -160,7 +148,7 @@ def _stage(target: Path, text: str) -> Path:
 
 
 def _back_up(target: Path, text: str) -> Path:
-    """Copies a file to the first name that is free; making a link, unlike renaming, never replaces a file."""
+    """Copies a file to the first free name, by a hard link, as that never replaces a file."""
     partial = _stage(target, text)
     try:
         for number in count():
@@ -188,12 +176,12 @@ def _read(path: Path) -> str:
 
 
 def _plain(text: str) -> str:
-    """The text as parsers want it."""
+    """The text without BOM and with Unix line ends, for parsers."""
     return text.removeprefix(BOM).replace("\r\n", "\n")
 
 
 def _parse(path: Path, text: str) -> YamlDocument | TomlDocument:
-    """The content of a file, looked over as a whole."""
+    """The content of a file, after a check of all places."""
     if path.suffix not in FORMATS:
         raise InputError(f"{path}: unknown kind of file {path.suffix!r}; use {', '.join(FORMATS)}")
     try:
@@ -206,7 +194,7 @@ def _parse(path: Path, text: str) -> YamlDocument | TomlDocument:
 
 
 def _verify(path: Path, before: str, after: str, expected: Sequence[Place]) -> None:
-    """Reads what would be written, to be sure that no other value is another one and that no comment is lost."""
+    """Reads the new text to check that no other value changes and that no comment is lost."""
     found = _parse(path, after).places()
     if [(each.key, each.content) for each in found] != [(each.key, each.content) for each in expected]:
         raise InputError(f"{path}: cannot be changed without changing more: change it by hand")
@@ -215,7 +203,7 @@ def _verify(path: Path, before: str, after: str, expected: Sequence[Place]) -> N
 
 
 def _locate(found: Sequence[Place], name: str, path: Path) -> Place:
-    """What is to change."""
+    """The place to change."""
     matches = _matches(found, name)
     if not matches:
         raise InputError(f"{path}: holds no key {name}{_close(found, name)}")
@@ -234,7 +222,7 @@ def _locate(found: Sequence[Place], name: str, path: Path) -> Place:
 
 
 def _matches(found: Sequence[Place], name: str) -> list[Place]:
-    """What a name stands for: a whole path, or else the end of one."""
+    """The places with this path, or else those whose path ends with this name."""
     written = [each for each in found if each.literal]
     return [each for each in written if each.key == name] or [each for each in written if _last(each) == name]
 
@@ -244,7 +232,7 @@ def _last(place: Place) -> str:
 
 
 def _close(found: Sequence[Place], name: str) -> str:
-    """What may have been meant."""
+    """A hint about similar keys."""
     for each in found:
         if not each.literal and name in (each.key, _last(each)):
             written = next(other.key for other in found if other.literal and other.origin == each.origin)

@@ -1,4 +1,4 @@
-"""The files that the user names to be changed, and those inside of folders."""
+"""Finds the files to change: named ones, and those in named folders."""
 
 from __future__ import annotations
 
@@ -18,24 +18,20 @@ class ConfigFile:
     """A file that may be changed."""
 
     path: Path
-    named: bool = True  # whether the user named it itself; what cannot be changed in it is an error then
-    folders: tuple[Path, ...] = ()  # the folders named that it is in
+    named: bool = True  # the user named it, so a file that cannot be changed is an error
+    folders: tuple[Path, ...] = ()  # the named folders that have it
 
 
 def find_config_files(paths: Sequence[str]) -> list[ConfigFile]:
-    """The files named, and those in the folders named and in folders inside them, each once.
+    """The named files, and those in named folders and their subfolders, without duplicates.
 
-    Hidden folders, links to folders and backups are left out; a link to a file counts where the file itself is not in
-    the folder.
-
-    Raises:
-        InputError: there is no such file, it is of no format that is understood, or a folder has none or cannot be
-            read.
+    Hidden folders, links to folders and backups are ignored. A link to a file counts if the file itself is not in the
+    folder. A missing or unknown file, or a folder without files, raises ``InputError``.
     """
     found: dict[Path, ConfigFile] = {}
     for path in map(Path, paths):
         folders = (path,) if path.is_dir() else ()
-        # Links are behind what they may lead to.
+        # Links come after the files that they may lead to.
         files = sorted(_walk(path), key=lambda file: (file.is_symlink(), file)) if folders else [path]
         if not files:
             raise _fault(path, f"the folder has no file in {', '.join(FORMATS)}")

@@ -1,4 +1,4 @@
-"""Which values go where in a file that lists configurations: each has its own choice, the defaults the smallest."""
+"""Plans the values of a file that lists configurations. Each entry has its own choice, the defaults the smallest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LISTED, DEFAULTS = "configurations", "defaults"
 
 @dataclass(frozen=True)
 class SizedConfiguration:
-    """What was chosen for a workload's configuration."""
+    """The choice for a workload's configuration."""
 
     workload: str
     name: str
@@ -26,7 +26,7 @@ class SizedConfiguration:
 
 @dataclass(frozen=True)
 class _Entry:
-    """A listed configuration; of several workloads it has a choice for each, and none where it was not sized."""
+    """A listed configuration with a choice for each workload; without choices it was not sized."""
 
     path: str
     name: str
@@ -36,7 +36,7 @@ class _Entry:
 
 @dataclass(frozen=True)
 class _File:
-    """A file that lists configurations, and the dotted paths that are written out in it."""
+    """A file that lists configurations, and its literal dotted paths."""
 
     path: Path
     entries: tuple[_Entry, ...]
@@ -44,7 +44,7 @@ class _File:
     written: set[str]
 
     def place(self, entry: _Entry, key: str) -> str | None:
-        """Where an entry's value of a key is: in itself, else in the defaults, if it is in either."""
+        """The path of an entry's value: in the entry, else in the defaults, else None."""
         for where, values in ((entry.path, entry.values), (DEFAULTS, self.defaults)):
             path = f"{where}.{key}"
             if path in self.written:
@@ -57,16 +57,11 @@ class _File:
 def listed_values(
     path: Path, batch: str, sized: Sequence[SizedConfiguration]
 ) -> tuple[dict[str, Number], list[str]] | None:
-    """What goes where in a file that lists configurations; None where it lists none of those sized.
+    """The values by dotted path, and notes for the user; None if the file lists no sized configuration.
 
-    An entry with a batch of its own has its own choice. The others share what the defaults have: the smallest of
-    theirs. ``batch`` is what the samples of an optimizer step are called.
-
-    Returns:
-        The values by dotted path, and what the user should know.
-
-    Raises:
-        InputError: an entry would have a batch without the accumulation or the numbers of pairs that go with it.
+    An entry with its own batch has its own choice. The others share the defaults, which get the smallest choice.
+    ``batch`` is the name of the samples of an optimizer step. A batch without the accumulation or the numbers of
+    pairs that it needs raises ``InputError``.
     """
     file = _read(path, batch, sized)
     if file is None:
@@ -132,7 +127,7 @@ def _check_missing(file: _File, entry: _Entry, key: str, value: Number) -> None:
 
 
 def _agreed(file: _File, at: str, wishes: Mapping[Number, Sequence[str]]) -> Number:
-    """The one value that all want in a place."""
+    """The value of a place; different ones raise ``InputError``."""
     if len(wishes) > 1:
         each = ", ".join(f"{value:g} for {names[0]}" for value, names in wishes.items())
         raise InputError(f"{file.path}: {at} would have to be {each}: give each configuration one of its own")

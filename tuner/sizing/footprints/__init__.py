@@ -1,1 +1,1 @@
-"""Footprints of models that are not at hand: files of terms, and how to fit them to measured rows."""
+"""Footprints of models without their code: files of terms, and fits to measured rows."""

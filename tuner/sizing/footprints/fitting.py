@@ -1,8 +1,8 @@
-"""A footprint from a few measured rows.
+"""Fits a footprint to a few measured rows.
 
     GB = c + c₁ · v + … + batch · (c₂ + c₃ · v + …),   every c ≥ 0
 
-Of all sums of such terms, the one whose error is smallest for rows that it was not fitted to (leave one out).
+Of all sums of such terms, the one with the smallest leave-one-out error is chosen.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ if TYPE_CHECKING:
     Matrix = NDArray[np.float64]
 
 LEAST_ROWS = 4
-MOST_VARIABLES = 6  # beside the batch: all sums of up to MOST_TERMS of 14 terms are 6,475
+MOST_VARIABLES = 6  # beside the batch; there are 3,472 sums of up to MOST_TERMS of their 14 terms
 MOST_TERMS = 5
-COLLINEAR = 0.999  # variables of a larger correlation count as one
-# Of sums that are this close to the best, the one of the fewest terms: the others fit noise.
-AS_GOOD = 1.05
-EXACT = 1e-4  # relative: smaller errors are rounding
+COLLINEAR = 0.999  # variables with a larger correlation count as one
+AS_GOOD = 1.05  # of sums within this factor of the best, the one with the fewest terms is chosen
+EXACT = 1e-4  # smaller relative errors are rounding
 DIGITS = 6  # of a coefficient
 
 
@@ -54,7 +53,7 @@ class FootprintFit:
     left_out: tuple[str, ...]
 
     def text(self) -> str:
-        """The formula, its errors and what was left out, for people."""
+        """The formula, its errors and what was left out."""
         rows = len(self.errors)
         lines = [
             f"GB = {self.footprint.formula()}",
@@ -70,11 +69,7 @@ def fitted(
     batch: str,
     overwrite: bool,
 ) -> FootprintFit:
-    """What ``tuner.fit_footprint`` does, with its options.
-
-    Raises:
-        InputError: as there.
-    """
+    """See ``tuner.fit_footprint``."""
     if output is not None:
         check_new(output, overwrite=overwrite)
     measured = read_rows(rows, batch)
@@ -97,7 +92,7 @@ def fitted(
 
 
 def _distinct_columns(measured: Measured, batch: str) -> tuple[dict[str, list[float]], list[str]]:
-    """The batch and the variables that differ from it and each other, and why others are left out."""
+    """The batch and the variables that differ from it and from each other, and the reasons for omitting others."""
     import numpy as np
 
     rows, source = len(measured.memory_gb), measured.source
@@ -130,7 +125,7 @@ def _distinct_columns(measured: Measured, batch: str) -> tuple[dict[str, list[fl
 def _best(
     measured: Measured, variables: Mapping[str, Sequence[float]], batch: str
 ) -> tuple[tuple[Term, ...], tuple[float, ...], tuple[float, ...]]:
-    """The terms that are best for rows left out, and their errors with and without a row."""
+    """The terms with the smallest leave-one-out error, their errors, and their leave-one-out errors."""
     import numpy as np
 
     memory = np.asarray(measured.memory_gb)
@@ -168,16 +163,15 @@ class _Fit:
 
     @property
     def score(self) -> float:
-        """The root mean square error of rows that are left out."""
+        """The root mean square of the leave-one-out errors."""
         return float((self.left_out_errors**2).mean() ** 0.5)
 
 
 def _fits(columns: Mapping[tuple[str, ...], Matrix], memory: Matrix) -> Iterator[_Fit]:
-    """Least squares of relative errors, for all sums of terms whose coefficients come out positive.
+    """Least squares of relative errors, for all sums of terms with positive coefficients.
 
-    The best fit with coefficients of 0 or more is among them: it is the plain one of its positive terms. A row's
-    error without it is e / (1 − h), where h is its leverage, the row's entry in the diagonal of the hat matrix
-    (Allen 1974).
+    They include the best non-negative fit, which is the unconstrained fit of its positive terms. A row's
+    leave-one-out error is e / (1 − h), where the leverage h is its diagonal entry in the hat matrix (Allen 1974).
     """
     import numpy as np
 
@@ -188,7 +182,7 @@ def _fits(columns: Mapping[tuple[str, ...], Matrix], memory: Matrix) -> Iterator
             if not scale.all():
                 continue
             basis, triangle = np.linalg.qr(matrix / scale)
-            if np.abs(np.diag(triangle)).min() < 1e-8:  # some terms are sums of others
+            if np.abs(np.diag(triangle)).min() < 1e-8:  # the terms are linearly dependent
                 continue
             gb = np.linalg.solve(triangle, basis.sum(axis=0)) / scale
             leverage = (basis**2).sum(axis=1)

@@ -1,8 +1,8 @@
-"""The memory of a model that is not at hand: a sum of terms, each a size times a product of variables.
+"""A model's memory as a sum of terms, each a size times a product of variables.
 
     bytes = Σ size · variable · variable · …
 
-A file says it in TOML (``configs/footprints`` has some), in GB of 2**30 bytes; docs/sizing.md describes the format.
+TOML files have the sizes in GB (2**30 bytes). See ``configs/footprints`` for examples, and docs/sizing.md.
 """
 
 from __future__ import annotations
@@ -29,10 +29,7 @@ STAGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
 
 @dataclass(frozen=True)
 class Term:
-    """One summand: bytes for each unit of a product of variables, of which one may occur twice.
-
-    Terms of one ``part``, such as "activations", are added up.
-    """
+    """Bytes times a product of variables, which may repeat; ``part`` is a category such as "activations"."""
 
     part: str
     size_bytes: float
@@ -41,24 +38,22 @@ class Term:
 
 @dataclass(frozen=True)
 class Footprint:
-    """What a model takes, as a function of its variables."""
+    """A model's memory as a function of variables."""
 
     name: str
     terms: tuple[Term, ...]
-    variables: Values  # values where neither a stage nor the caller says otherwise
-    batch: str  # which variable is the batch, in samples
-    max_batch_size: int | None = None  # the most samples to consider; None for no bound
-    # variables of the stages of a curriculum, by "01" or "02-05"
-    stages: Mapping[str, Values] = field(default_factory=dict)
-    # what configuration files call a variable or "accumulation": a dotted path, or a bare name
+    variables: Values  # the defaults
+    batch: str  # the variable that is the batch, in samples
+    max_batch_size: int | None = None  # None: no bound
+    stages: Mapping[str, Values] = field(default_factory=dict)  # a curriculum's variables by "01" or "02-05"
+    # A variable's or the accumulation's name in configuration files: a dotted path or a bare name.
     keys: Mapping[str, str] = field(default_factory=dict)
-    # whether configuration files say the samples of an optimizer step where they say the batch, as ours do, and not
-    # of one of its batches; the footprint is of one of these
+    # The batch in configuration files is the samples of an optimizer step. The footprint is of one micro-batch.
     batch_is_step: bool = False
-    source: str = "footprint"  # the file that it comes from, for messages
+    source: str = "footprint"  # the file's name, for messages
 
     def parts(self, values: Values) -> dict[str, int]:
-        """Bytes by part; values of variables that are left out are taken from ``self.variables``.
+        """Bytes by part; ``self.variables`` has the defaults.
 
         Raises:
             InputError: a value is missing, unknown, or not a number of 0 or more.
@@ -73,7 +68,7 @@ class Footprint:
         return {part: round(size) for part, size in parts.items()}
 
     def need_bytes(self, values: Values) -> int:
-        """The sum of ``parts``, which raises the same."""
+        """The sum of ``parts``."""
         return sum(self.parts(values).values())
 
     def formula(self) -> str:
@@ -108,22 +103,18 @@ class Footprint:
 
 
 def used(terms: Iterable[Term]) -> list[str]:
-    """The variables that occur in terms, each once."""
+    """The variables of the terms, without duplicates."""
     return list(dict.fromkeys(name for term in terms for name in term.times))
 
 
 def stage_numbers(name: str) -> range:
-    """The numbers that a stage's name stands for: "01" is 1, "02-05" is 2 to 5; empty if it is no such name."""
+    """The numbers in a stage's name: 1 for "01", 2 to 5 for "02-05", and none for other names."""
     match = STAGE.fullmatch(name)
     return range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
 
 
 def read_footprint(path: str | Path) -> Footprint:
-    """Reads a footprint from a TOML file, or from one in ``configs/footprints`` by its bare name.
-
-    Raises:
-        InputError: there is no such file, or something in it is wrong; the text says what, in one line.
-    """
+    """Reads a TOML file, or one of ``configs/footprints`` by name. A missing or wrong file raises ``InputError``."""
     file = _find(path)
     table = _Table(str(file), "", _load(file))
     table.check_keys(FILE_KEYS, ("name", "batch", "terms"))
@@ -159,15 +150,11 @@ def read_footprint(path: str | Path) -> Footprint:
 
 
 def write_footprint(footprint: Footprint, path: str | Path, *, overwrite: bool = False) -> None:
-    """Writes a footprint as ``read_footprint`` reads it; whoever reads it sees a whole file at any moment.
-
-    Raises:
-        InputError: the file exists and is not to be overwritten, or cannot be written.
-    """
+    """Writes a footprint atomically. A file that exists already or is not writable raises ``InputError``."""
     import tomlkit
 
     check_new(path, overwrite=overwrite)
-    # Twelve digits of a size: what a division by 2**30 adds behind them is noise.
+    # Twelve digits of a size, as further ones are rounding of the division by 2**30.
     terms = [
         {"part": term.part, "gb": float(f"{term.size_bytes / GB:.12g}")}
         | ({"times": [*term.times]} if term.times else {})
@@ -191,11 +178,7 @@ def write_footprint(footprint: Footprint, path: str | Path, *, overwrite: bool =
 
 
 def check_new(path: str | Path, *, overwrite: bool) -> None:
-    """Refuses a file that is there, unless it is to be overwritten.
-
-    Raises:
-        InputError: it is.
-    """
+    """Raises ``InputError`` if the file exists, unless it is to be overwritten."""
     if Path(path).exists() and not overwrite:
         raise InputError(f"{path}: already exists; give another name, or {option('overwrite', True)}")
 
@@ -224,7 +207,7 @@ def _load(path: Path) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class _Table:
-    """A table of a file; every message begins with the file's name and where the table is in it."""
+    """A table of a file. Its errors begin with the file's name and the table's place."""
 
     source: str
     where: str
@@ -234,7 +217,7 @@ class _Table:
         return InputError(f"{self.source}: {self.where}{text}")
 
     def inside(self, key: str, where: str) -> _Table:
-        """The table of this key, empty where there is none."""
+        """The table of this key, or an empty one."""
         return self.table(self.content.get(key, {}), where)
 
     def table(self, value: object, where: str) -> _Table:
@@ -252,7 +235,7 @@ class _Table:
         return _number(self.content[key], f"{self.source}: {self.where}{key}")
 
     def numbers(self, batch: str) -> dict[str, Number]:
-        """All values as variables, of which none is chosen."""
+        """All values as variables. Chosen ones (batch, accumulation) are errors."""
         for name in self.content:
             if name == batch:
                 raise self.fault(f"{name} is the batch, which is chosen for all stages: leave it out")

@@ -1,4 +1,4 @@
-"""Measured rows, from a CSV or from Python, as columns of numbers that a footprint can be fitted to."""
+"""Reads measured rows from a CSV or from Python as columns of numbers."""
 
 from __future__ import annotations
 
@@ -19,40 +19,36 @@ if TYPE_CHECKING:
     Rows = str | Path | Sequence[Mapping[str, object]] | pd.DataFrame
 
 MEMORY = ("memory_gb", "peak_memory_gb")
-CONFIG = "config/"  # begins the hyperparameters' columns in a study's results.csv
+CONFIG = "config/"  # the prefix of hyperparameters in a study's results.csv
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Columns of numbers, one of each for every row."""
+    """Measured columns with a number for every row."""
 
-    memory_gb: list[float]  # what was measured, in GB of 2**30 bytes
-    variables: dict[str, list[float]]  # the columns whose values differ, by name
-    constants: dict[str, float]  # the value of those that do not
-    left_out: list[str]  # what was not used, and why, a line each
+    memory_gb: list[float]  # in GB of 2**30 bytes
+    variables: dict[str, list[float]]  # the columns whose values differ
+    constants: dict[str, float]  # the values of the other columns
+    left_out: list[str]  # a line for each omitted column or row, with the reason
     source: str  # the file's name, for messages
-    # whether the rows say the samples of an optimizer step; here are those of one of its batches
-    batch_is_step: bool = False
+    batch_is_step: bool = False  # the source's batch was an optimizer step's; here it is a micro-batch
 
 
 class _Row(NamedTuple):
-    """A row, and what messages call it."""
+    """A row and its name in messages."""
 
     where: str
     values: Mapping[str, object]
 
 
 def read_rows(rows: Rows, batch: str) -> Measured:
-    """Reads measured rows.
+    """Reads measured rows from a CSV file, mappings or a DataFrame; ``batch`` is the batch's column.
 
-    Args:
-        rows: a CSV file, or its rows as mappings or a DataFrame. One column is the memory, ``memory_gb`` or
-            ``peak_memory_gb``; the others are variables. Of a study's ``results.csv`` the completed rows count, and
-            of its columns the hyperparameters; its batch is divided by the accumulation.
-        batch: the column of the batch.
+    The memory is in the column ``memory_gb`` or ``peak_memory_gb``; other columns are variables. From a study's
+    ``results.csv``, only completed rows and hyperparameters are used, and the batch is divided by the accumulation.
 
     Raises:
-        InputError: there is no such file, a column is missing, or a value is not a number of 0 or more.
+        InputError: the file or a column is missing, or a value is not a number of 0 or more.
     """
     if isinstance(rows, (str, Path)):
         source, records = str(rows), _read_csv(Path(rows))
@@ -132,7 +128,7 @@ def _completed(rows: Sequence[_Row], source: str) -> list[_Row]:
 
 
 def _filled(row: _Row) -> _Row:
-    """A study's row, with the defaults of the training loop's options, which it has only where they are others."""
+    """A study's row with the defaults of the training loop's options, as the file has only other values."""
     given = {name: row.values.get(CONFIG + name) for name in LOOP_OPTIONS}
     blank = [name for name, value in given.items() if value in (None, "") or value != value]  # pandas has NaN for it
     return _Row(row.where, {**row.values, **{CONFIG + name: LOOP_OPTIONS[name].default for name in blank}})

@@ -1,4 +1,4 @@
-"""What each stage of a footprint's curriculum is to be trained with."""
+"""Chooses the batch for the stages of a footprint's curriculum."""
 
 from __future__ import annotations
 
@@ -10,18 +10,15 @@ from tuner.sizing.footprints.footprint import Footprint, used
 from tuner.sizing.search import USERS_BOUND, DoesNotFit, LargestBatch, check_least, does_not_fit, largest_batch
 from tuner.trial import GB
 
-# Where neither the footprint nor the user has a bound: no batch of interest is larger.
-LARGEST = 2**20
-Stages = Mapping[str, Mapping[str, Number]]  # the values of each stage's variables, by its name
+LARGEST = 2**20  # the largest batch, if neither the footprint nor the user has a bound
+Stages = Mapping[str, Mapping[str, Number]]  # variables by stage
 
 
 def stages_of(footprint: Footprint, overrides: Sequence[str]) -> dict[str, dict[str, Number]]:
-    """The variables of each stage; of a footprint without stages, those of the whole, under its name.
+    """The variables by stage. A footprint without stages is one stage of its own name.
 
-    ``overrides`` are ``"variable=value"`` texts, for all stages.
-
-    Raises:
-        InputError: a text is none, or names the batch or the accumulation.
+    ``overrides`` are ``"variable=value"`` texts for all stages. A wrong text, the batch or the accumulation raise
+    ``InputError``.
     """
     given = dict(_override(footprint, text) for text in overrides)
     stages = footprint.stages or {footprint.name: {}}
@@ -29,12 +26,11 @@ def stages_of(footprint: Footprint, overrides: Sequence[str]) -> dict[str, dict[
 
 
 def size_stages(footprint: Footprint, stages: Stages, goal: Goal) -> list[Chosen]:
-    """The batch of the stage that takes the most, which is that of all stages, and what each of them is to have.
+    """The choice for each stage; all share the batch of the stage that needs the most memory.
 
     Raises:
-        InputError: the smallest batch asked for is above the largest.
-        DoesNotFit: of a stage not even the smallest batch does, with any numbers of pairs; the text says by how much,
-            and what would make it.
+        InputError: the smallest batch is above the largest.
+        DoesNotFit: a stage's smallest batch does not fit even with fewer pairs; the text has remedies.
     """
     check_least(goal.min_batch_size, *_bound(footprint, goal))
     fewer = {name: _fewer_pairs(footprint, name, values, goal) for name, values in stages.items()}
@@ -64,7 +60,7 @@ def size_stages(footprint: Footprint, stages: Stages, goal: Goal) -> list[Chosen
 
 
 def _fewer_pairs(footprint: Footprint, name: str, values: Mapping[str, Number], goal: Goal) -> dict[str, int]:
-    """The numbers of pairs that have to be lowered for the smallest batch to fit; none where it fits."""
+    """The lowered numbers of pairs with which the smallest batch fits; empty if it fits anyway."""
     least = goal.min_batch_size
 
     def need(changed: Mapping[str, int]) -> int:
@@ -107,7 +103,7 @@ def _largest(footprint: Footprint, values: Mapping[str, Number], goal: Goal) -> 
 
 
 def _bound(footprint: Footprint, goal: Goal) -> tuple[int, str]:
-    """The largest batch that is looked at, and what sets that bound."""
+    """The largest batch to try, and the name of that bound."""
     bounds = [(LARGEST, "the search")]
     if footprint.max_batch_size is not None:
         bounds.append((footprint.max_batch_size, "the footprint's max_batch_size"))

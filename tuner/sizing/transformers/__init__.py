@@ -1,1 +1,1 @@
-"""A GPT-style transformer's training footprint, by a closed formula."""
+"""The training footprint of a GPT-style transformer, by a closed formula."""

@@ -1,10 +1,9 @@
-"""What a training step of a GPT-style transformer takes, by a closed formula.
+"""The memory of a training step of a GPT-style transformer, by a closed formula.
 
 The model is that of ``scripts/gpt_model.py``: nanoGPT's with ``bias=False`` and no dropout, trained by AdamW's fused
-kernel. A step takes the most at one of a few moments, which differ by what is alive: the ledger below adds each of
-them up, and the largest is the footprint. It is the peak of the tensors' bytes, as
-``torch.cuda.max_memory_allocated`` shows it. The optimizer's step is never the largest: its kernel has no
-temporaries, and the embedding's backward has more.
+kernel. A step's peak is at one of a few moments, at which different tensors are alive. The ledger below adds up each
+moment, and the largest is the footprint, as in ``torch.cuda.max_memory_allocated``. The optimizer step is never the
+peak: its kernel has no temporaries, and the embedding's backward pass takes more.
 
 N = batch_size · seq_len tokens, d the width, L layers, H heads, T = seq_len, V the vocabulary, P positions.
 """
@@ -27,7 +26,7 @@ SIZES = ("model_positions", "model_embd", "model_layer", "model_head", "batch_si
 
 
 class Variant(TypedDict, total=False):
-    """What a model may have otherwise, as ``TransformerConfig`` has it."""
+    """The optional fields of ``TransformerConfig``."""
 
     mixed_precision: bool
     checkpointing: bool
@@ -40,21 +39,20 @@ class Variant(TypedDict, total=False):
 class TransformerConfig:
     """The sizes of a model and of its batch."""
 
-    model_positions: int  # places that the model has an embedding for
+    model_positions: int  # positions with an embedding
     model_embd: int  # the width
     model_layer: int  # blocks
-    model_head: int  # attention heads, between which the width is divided
+    model_head: int  # attention heads; they divide the width
     batch_size: int  # sequences in a micro-batch
-    seq_len: int
-    # whether it is to be trained under autocast; the formula's ``precision`` decides, not this
-    mixed_precision: bool = False
-    checkpointing: bool = False  # whether each block is computed again in backward instead of being kept
+    seq_len: int  # tokens in a sequence
+    mixed_precision: bool = False  # train under autocast; the formula uses its ``precision`` instead
+    checkpointing: bool = False  # recompute each block in the backward pass
     attention: Attention = "sdpa"  # torch's kernel "sdpa", or "explicit", which keeps the matrix of scores
-    vocabulary: int = GPT2_VOCABULARY  # tokens that there are
-    tied: bool = True  # whether the head's weight is the token embedding's
+    vocabulary: int = GPT2_VOCABULARY  # the number of tokens
+    tied: bool = True  # the head shares the token embedding's weight
 
     def __post_init__(self) -> None:
-        """Refuses sizes of which there is no model."""
+        """Rejects sizes that no model can have."""
         for name in SIZES:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -73,7 +71,7 @@ class TransformerConfig:
 
 
 def parameter_count(config: TransformerConfig) -> int:
-    """12·L·d² + P·d + V·d + d·(2L + 1), the last for layer norms without bias; an untied head has another V·d."""
+    """12·L·d² + P·d + V·d + d·(2L + 1); the last term is layer norms without bias. An untied head adds V·d."""
     width, layers = config.model_embd, config.model_layer
     tables = config.model_positions + config.vocabulary * (1 if config.tied else 2)
     return 12 * layers * width**2 + tables * width + width * (2 * layers + 1)
@@ -81,7 +79,7 @@ def parameter_count(config: TransformerConfig) -> int:
 
 @dataclass(frozen=True)
 class _Moment:
-    """Bytes that are alive at a moment beside weights, optimizer state and batch."""
+    """The live bytes at a moment beside weights, optimizer state and batch."""
 
     gradient_bytes: int
     activation_bytes: int
@@ -89,10 +87,10 @@ class _Moment:
 
 
 class _Ledger:
-    """The moments at which a step may take the most.
+    """The moments at which a step may peak.
 
-    Sizes of one value: ``weight`` in parameters and gradients; ``stream`` in the residual stream, layer norms and the
-    loss; ``branch`` in what linear layers read and write. Under autocast only the branches are 2 bytes wide.
+    Bytes per number: ``weight`` for parameters and gradients; ``stream`` for the residual stream, layer norms and the
+    loss; ``branch`` for the inputs and outputs of linear layers. Under autocast only branches have 2 bytes.
     """
 
     def __init__(self, config: TransformerConfig, precision: Precision, device_kind: DeviceKind) -> None:
@@ -102,84 +100,83 @@ class _Ledger:
         self.tokens = config.batch_size * config.seq_len
         values = self.tokens * config.model_embd
         self.x = self.stream * values  # one tensor (B, T, d) of the residual stream
-        self.y = self.branch * values  # one of a branch
-        # Autocast casts each weight once and keeps the cast, which the linear layer's backward needs.
+        self.y = self.branch * values  # one tensor of a branch
+        # Autocast casts each weight once and keeps the cast for the linear layer's backward pass.
         self.cast = 2 if precision == "amp" else 0
         self.square = config.model_embd**2
         self.table = config.vocabulary * config.model_embd
-        self.statistics = 2 * self.stream * self.tokens  # a layer norm's means and deviations
+        self.statistics = 2 * self.stream * self.tokens  # a layer norm's means and standard deviations
         self.scores = config.batch_size * config.model_head * config.seq_len**2
-        # CUDA's autocast computes a softmax in float32, and casts its result for the product with the values.
+        # CUDA's autocast computes softmax in float32, and casts its result for the product with the values.
         self.wide_softmax = precision == "amp" and device_kind == "cuda"
 
     def moments(self) -> Iterator[_Moment]:
-        """Every moment that is the largest for some sizes, in the order of a step."""
+        """Every moment that is the peak for some sizes, in the order of a step."""
         layers = self.config.model_layer
         yield from self._loss()
-        for block in {layers, 1}:  # in between, gradients come and activations go by the same bytes a block
+        for block in {layers, 1}:  # in between, the bytes change linearly
             yield self._mlp(block)
             yield self._attention(block)
         yield self._embedding()
 
     def kept_by_attention(self) -> int:
-        """The softmax's result for each pair of places and the mask; of the kernel a log-sum for each row."""
+        """The kernel's log-sum per row, or the softmax's result per pair of positions and the mask."""
         if self.config.attention == "sdpa":
             return 4 * self.tokens * self.config.model_head
         return self.scores * (4 + 2 if self.wide_softmax else self.branch) + self.config.seq_len**2
 
     def kept_by_block(self) -> int:
-        """What a block's forward keeps for its backward.
+        """The bytes that a block keeps for its backward pass.
 
-        In the stream what the two norms read; in the branches what qkv reads (1), queries, keys and values (3), what
-        the projection reads (1), what the MLP's first layer reads (1) and writes (4), and what its second reads (4).
+        Stream: the inputs of both norms. Branches: the input of qkv (1), queries, keys and values (3), the input of
+        the projection (1), the MLP's first layer's input (1) and output (4), and its second layer's input (4).
         """
         return 2 * self.x + 14 * self.y + 2 * self.statistics + self.kept_by_attention()
 
     def kept_by_earlier(self, blocks: int) -> int:
-        """What so many blocks keep while a later one is computed."""
+        """The bytes that this number of blocks keep while a later one is computed."""
         if self.config.checkpointing:
-            return blocks * self.x  # what each reads
+            return blocks * self.x  # each block's input
         return blocks * (self.kept_by_block() + 12 * self.square * self.cast)
 
     def _loss(self) -> Iterator[_Moment]:
-        """The head and the loss, when all blocks keep what they keep; the last norm's input and output too."""
+        """The head and the loss, beside the kept bytes of all blocks, and the last norm's input and output."""
         logits = self.tokens * self.config.vocabulary
         kept = self.kept_by_earlier(self.config.model_layer) + self.x + self.y + self.statistics
         kept += self.cast * self.table
         if self.precision == "amp" and self.config.checkpointing:
-            # Still inside autocast, whose cache has every weight's cast: the logits, their cast, log_softmax's
-            # result.
+            # Under autocast, whose cache has every weight's cast: the logits, their cast, and log_softmax's result.
             casts = 12 * self.config.model_layer * self.square * self.cast
             yield _Moment(0, kept + casts, logits * (2 + 4 + 4))
-        # LogSoftmaxBackward: its saved result, the gradient of that, and the gradient of the logits.
+        # LogSoftmaxBackward: its saved result, that result's gradient, and the gradient of the logits.
         yield _Moment(0, kept, 3 * self.stream * logits)
-        # The head's MmBackward: the gradients of the logits, of the weight, and of what the head read.
+        # The head's MmBackward: the gradients of the logits, the weight, and the head's input.
         yield _Moment(self.branch * self.table, kept + self.y, self.branch * logits)
         if self.precision == "amp":  # the weight's gradient is cast back
             yield _Moment((2 + 4) * self.table, kept - self.cast * self.table, 0)
 
     def _gradients_above(self, block: int) -> int:
-        """Of the head, the last norm and the blocks above this one, which is counted from 1."""
+        """The gradients of the head, the last norm, and the blocks above this one; the first block is 1."""
         width = self.config.model_embd
         blocks = (self.config.model_layer - block) * (12 * self.square + 2 * width)
         return self.weight * (self.table + width + blocks)
 
     def _mlp(self, block: int) -> _Moment:
-        """MmBackward of the MLP's second layer: nothing of this block is freed yet.
+        """MmBackward of the MLP's second layer, before any release in this block.
 
-        The stream's gradient (under autocast cast to a branch's type too), that of the layer's input, which is four
-        times as wide, and of its weight.
+        It has the gradients of the stream (under autocast also cast to a branch's type), of the layer's input, which
+        is four times as wide, and of its weight.
         """
         alive = self.kept_by_earlier(block - 1) + self.kept_by_block() + 12 * self.square * self.cast
         alive += self.x + 4 * self.y + (self.y if self.precision == "amp" else 0)
         return _Moment(self._gradients_above(block) + 4 * self.square * self.branch, alive)
 
     def _attention(self, block: int) -> _Moment:
-        """Attention's backward: the MLP's share is freed; its weights' gradients and the projection's are there.
+        """Attention's backward pass. The MLP's tensors are released; weight gradients of MLP and projection exist.
 
-        In the stream the block's input and its gradient. In the branches what qkv read (1), queries, keys and values
-        (3), the result and its gradient (2) and theirs (3); written out, one of each of these is freed or not there
-        yet, and SoftmaxBackward has its saved result, the gradient of that and its own result.
+        Stream: the block's input and its gradient. Branches: the input of qkv (1), queries, keys and values (3) and
+        their gradients (3), the result and its gradient (2). With explicit attention fewer of them are alive at once,
+        and SoftmaxBackward has its saved result, that result's gradient and its own result.
         """
         alive = self.kept_by_earlier(block - 1) + 2 * self.x + 3 * self.square * self.cast
         if self.config.attention == "sdpa":
@@ -190,11 +187,10 @@ class _Ledger:
         return _Moment(self._gradients_above(block) + 9 * self.square * self.weight, alive)
 
     def _embedding(self) -> _Moment:
-        """The token embedding's backward, when every gradient is there, and nothing else but the stream's.
+        """The token embedding's backward pass, beside all gradients and the stream's.
 
-        Where the head shares its weight, its gradient has waited for the embedding's. The engine adds the one to the
-        other in place where it owns it, as the cast that autocast's backward makes; a transposed view it does not
-        own, and the sum is a third table.
+        With a tied head, the engine adds its gradient to the embedding's: in place if the engine owns it, as with the
+        cast of autocast's backward pass. A transposed view is not owned, so the sum is a third table.
         """
         own = 0 if not self.config.tied else 1 if self.precision == "amp" else 2
         return _Moment(self.weight * (parameter_count(self.config) + own * self.table), self.x)
@@ -208,17 +204,11 @@ def footprint(
     include_activations: bool = True,
     include_optimizer: bool = True,
 ) -> MemoryEstimate:
-    """What the tensors of a training step take when they take the most, from the second step on.
+    """The peak of a training step's tensors from the second step on, without context, workspaces and fragmentation.
 
-    Args:
-        config: the sizes.
-        precision: "float32"; "amp", float32 weights under autocast to a type of 2 bytes; "half", 2 bytes everywhere.
-        device_kind: where; autocast computes a softmax in other types on a GPU than on the CPU.
-        include_activations: whether activations and logits count.
-        include_optimizer: whether AdamW's two moments count.
-
-    Returns:
-        The parts in bytes, without context, workspaces or the allocator's fragmentation; the method is "formula".
+    Precisions are "float32"; "amp", float32 weights under autocast to a 2-byte type; and "half", 2 bytes everywhere.
+    Autocast's softmax depends on the device. ``include_activations`` includes the logits, and ``include_optimizer``
+    AdamW's two moments.
     """
     ledger = _Ledger(config, precision, device_kind)
     moments = list(ledger.moments())
@@ -238,6 +228,6 @@ def footprint(
 
 
 def _data_bytes(config: TransformerConfig) -> int:
-    """Tokens, targets and places as 8-byte integers, and explicit attention's mask in each block."""
+    """Tokens, targets and positions as 8-byte integers, and explicit attention's mask in each block."""
     masks = config.model_layer * config.model_positions**2 if config.attention == "explicit" else 0
     return 8 * (2 * config.batch_size * config.seq_len + config.seq_len) + masks

@@ -1,4 +1,4 @@
-"""A transformer's footprint in three precisions, as the functions and commands give it."""
+"""A transformer's footprint in three precisions, for functions and commands."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from tuner.sizing.transformers.formula import (
 from tuner.trial import GB, Device, MemoryEstimate
 
 CARDS_GB = (8, 12, 16, 24, 40, 80)
-CARD_SHARE = 0.85  # of a card may be taken: the safety margin of ``tune optimize``
-HANDLES = 2  # of cuBLAS, each with a workspace: the backward pass runs in a thread of its own
+CARD_SHARE = 0.85  # the usable share of a card, which is the safety margin of ``tune optimize``
+HANDLES = 2  # of cuBLAS, each with a workspace, as the backward pass has its own thread
 
 
 def precision_of(config: TransformerConfig) -> Precision:
-    """The precision that a configuration asks for."""
+    """The precision of a configuration."""
     return "amp" if config.mixed_precision else "float32"
 
 
 def transformer_estimates(config: TransformerConfig, device: Device) -> list[tuple[str, MemoryEstimate]]:
-    """Name and footprint of each precision, "float32", "amp" and "half", on a device that need not be there."""
+    """The name and footprint of each precision, "float32", "amp" and "half"; the device need not be present."""
     return [(precision, _estimate(config, precision, device)) for precision in PRECISIONS]
 
 
@@ -42,10 +42,7 @@ def _estimate(config: TransformerConfig, precision: Precision, device: Device) -
 
 
 def largest_batches(config: TransformerConfig, precision: Precision, device: Device) -> dict[int, int]:
-    """For each of ``CARDS_GB`` the most sequences in a batch that fit, context included; 0 where not even one does.
-
-    The configuration's own batch does not count, nor does the device's memory.
-    """
+    """The maximum batch for each of ``CARDS_GB``, or 0; the configuration's own batch is ignored."""
 
     def need(batch: int) -> int:
         return _estimate(replace(config, batch_size=batch), precision, device).total_bytes

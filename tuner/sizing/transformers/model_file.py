@@ -1,4 +1,4 @@
-"""A transformer's sizes, from a TOML file and from options, which win."""
+"""Reads a transformer's sizes from a TOML file and from options, which take precedence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 from tuner.errors import InputError, did_you_mean, one_line, option
 from tuner.sizing.transformers.formula import TransformerConfig
 
-# What a file may set, by the options' names, and which type it has there.
+# The keys of a file, which are the options' names, with their types.
 KEYS = {name: kind if kind in (int, bool) else str for name, kind in get_type_hints(TransformerConfig).items()}
 REQUIRED = ("model_embd", "model_layer", "batch_size")
 TABLES = ("model", "training")
@@ -20,17 +20,10 @@ POSITIONS = 512
 
 
 def transformer_config(path: str | None, given: Mapping[str, object]) -> TransformerConfig:
-    """The sizes that a file and options give together.
+    """The sizes from a TOML file, if any, and from options that are not None, which take precedence.
 
-    Where neither says so, there are as many heads of 64 as the width has room for, sequences are as long as the model
-    has positions, and those are 512, or as many as the sequences have tokens.
-
-    Args:
-        path: a TOML file, or None.
-        given: options by their names; one that is None was not given. They win over the file.
-
-    Raises:
-        InputError: the file cannot be used, a size is missing, or sizes do not go together.
+    By default heads are 64 wide, sequences fill the model's positions, and these are ``seq_len`` or 512. A wrong
+    file, or missing or contradictory sizes, raise ``InputError``.
     """
     values: dict[str, Any] = _read_sizes(path) if path is not None else {}  # ``TransformerConfig`` checks them
     values |= {key: value for key, value in given.items() if value is not None}
@@ -53,7 +46,7 @@ def transformer_config(path: str | None, given: Mapping[str, object]) -> Transfo
 
 
 def _read_sizes(path: str) -> dict[str, object]:
-    """The sizes in a TOML file, at its top level or under [model] and [training]; other keys are left alone."""
+    """The sizes in a TOML file, at its top level or under [model] and [training]; other keys are ignored."""
     try:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:  # tomllib's and the decoder's errors are ValueErrors
@@ -66,7 +59,7 @@ def _read_sizes(path: str) -> dict[str, object]:
     for written, value in [item for table in tables for item in table.items()]:
         key = written.replace("-", "_")
         if key not in KEYS:
-            # Left alone, a key that is nearly one of ours would be a silent default.
+            # If a misspelled key were ignored, the default would be used silently.
             if hint := did_you_mean(key, KEYS, cutoff=0.9):
                 raise InputError(f"{path}: unknown key {written!r}: {hint}")
             continue
