@@ -98,6 +98,15 @@ def test_packages_import_nothing_when_one_of_their_modules_is_imported() -> None
     assert [name for name in packages if imported_modules(name)] == []
 
 
+def test_a_public_class_is_the_only_one_of_its_name() -> None:
+    homes: dict[str, list[str]] = {}
+    for module, path in MODULES.items():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(module)
+    assert {name: modules for name, modules in homes.items() if len(modules) > 1} == {}
+
+
 def test_the_documented_table_says_the_same() -> None:
     table = (ROOT.parent / "docs" / "architecture.md").read_text()
     rows = re.findall(r"^\| `([\w]+)(?:\.py|/)` \|.*\| ([^|]*)\|$", table, flags=re.MULTILINE)

@@ -14,7 +14,7 @@ from tests.support.toy import Toy
 from tuner.api.capacity import Capacity, capacity, card_sizes, cheapest_change, to_record
 from tuner.cli.print_capacity import capacity_text
 from tuner.errors import InputError
-from tuner.estimation.service import Estimated, EstimationService
+from tuner.estimation.service import EstimatePair, EstimationService
 from tuner.spec.settings import Settings
 from tuner.trial import GB, Config, Configuration, Hyperparameter, MemoryEstimate, Trial
 from tuner.workloads.task import Selection, TrainingTask
@@ -90,9 +90,9 @@ def test_a_switch_that_is_refused_is_not_proposed() -> None:
 def made_up(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Capacity]:
     """The answer for batches of 2, 8 and 64 with ``footprint`` for estimates."""
 
-    def estimates(_: Any, workload: Any, listed: list[Configuration], *given: Any) -> list[Estimated]:
+    def estimates(_: Any, workload: Any, listed: list[Configuration], *given: Any) -> list[EstimatePair]:
         raw = [MemoryEstimate("traced", context_bytes=footprint(each.values)) for each in listed]
-        return list(map(Estimated, raw, raw))
+        return list(map(EstimatePair, raw, raw))
 
     monkeypatch.setattr(EstimationService, "estimate_all", estimates)
 

@@ -24,7 +24,7 @@ def memory_key(config: Config) -> tuple[tuple[str, object], ...]:
     return tuple((name, value) for name, value in config.items() if name not in WITHOUT_MEMORY)
 
 
-class Estimated(NamedTuple):
+class EstimatePair(NamedTuple):
     """An estimate before and after calibration."""
 
     raw: MemoryEstimate
@@ -44,7 +44,7 @@ class EstimationService:
 
     def estimate_all(
         self, workload: Workload, configurations: Sequence[Configuration], data: object, device: Device
-    ) -> list[Estimated]:
+    ) -> list[EstimatePair]:
         """The estimates of complete configurations.
 
         Raises:
@@ -61,7 +61,7 @@ class EstimationService:
                     kind = WorkloadError if isinstance(error, WorkloadError) else InputError
                     raise kind(f"{named}{error.text}") from error
         raw = [found[memory_key(configuration.values)] for configuration in configurations]
-        return list(map(Estimated, raw, self.calibrated(raw, workload.name, device.name)))
+        return list(map(EstimatePair, raw, self.calibrated(raw, workload.name, device.name)))
 
     def estimate(self, workload: Workload, config: Config, data: object, device: Device) -> MemoryEstimate:
         """The calibrated estimate of one complete configuration. Errors are as in ``estimate_all``."""

@@ -8,7 +8,7 @@ from itertools import cycle, islice
 
 from tuner.errors import InputError, ParameterError, option
 from tuner.estimation.calibration import Sample
-from tuner.estimation.service import Estimated, EstimationService
+from tuner.estimation.service import EstimatePair, EstimationService
 from tuner.placement.packing import Plan, budget_bytes, limited, make_plan, need_bytes
 from tuner.spec.settings import Settings
 from tuner.trial import GB, Config, Configuration, Device, MemoryEstimate, Request, Trial, title
@@ -155,7 +155,7 @@ def _config(workload: Workload, configuration: Configuration, epochs: int | None
 
 def _largest(
     service: EstimationService, task: TrainingTask, trials: Sequence[Trial], devices: Sequence[Device]
-) -> list[Estimated]:
+) -> list[EstimatePair]:
     """Each trial's estimate on the device on which it needs the most: it may be placed on any of them."""
     configurations = [Configuration(trial.name, trial.config) for trial in trials]
     found = [service.estimate_all(task.workload, configurations, task.data, device) for device in devices]
