@@ -233,14 +233,25 @@ def test_a_dry_run_prints_the_plan_and_stops(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    printed = said(capsys, "run", "--mode", "architecture", "--auto-memory", "--data", str(folder), "--dry-run")
+    printed = said(
+        capsys,
+        "run",
+        "--mode",
+        "architecture",
+        "--auto-memory",
+        "--data",
+        str(folder),
+        "--dry-run",
+        "--max-workers",
+        "1",
+    )
     for text in (
         "8\n",
         "ml-small: 40 users, 60 items; 760 ratings to train on",
         ", the largest (traced)",
         "2.0 GB buffer",
         "fit by memory",
-        "bounded by",
+        "bounded by --max-workers",
     ):
         assert text in printed
     assert [path.name for path in tmp_path.iterdir()] == ["ml-small"]

@@ -208,7 +208,7 @@ def test_a_plan_finds_it_and_what_has_no_shares_refuses_it(tmp_path: Path) -> No
     options: dict[str, Any] = {"workload": "batched", "config": own_file(tmp_path), "device": "cpu"}
     found = tuner.plan(**options, auto_memory=True, device_memory_gb=1, gpu_memory_buffer_gb=0, calibration=False)
     assert (found.plan.packing, list(to_record(found)["auto_batch"])) == ("uniform", ["t001"])
-    assert f"batch      {found.sized.share}\n           a: batch_size " in forecast_text(found)
+    assert f"batch      {found.sized.share.text}\n           a: batch_size " in forecast_text(found)
     assert all(need_bytes(each.estimate) <= GB // 2 for each in found.requests)
     for command in (tuner.estimate, tuner.calibrate):
         with pytest.raises(InputError, match=r"a: batch_size auto: .*use `tune plan`, or give a number"):

@@ -144,7 +144,9 @@ def plan(ctx: click.Context, /, as_json: bool, **_: object) -> None:
     if isinstance(found, capacity.Capacity):
         click.echo(json.dumps(capacity.to_record(found), indent=2) if as_json else capacity_text(found))
     else:
-        click.echo(json.dumps(plan.to_record(found), indent=2) if as_json else forecast_text(found))
+        click.echo(
+            json.dumps(plan.to_record(found), indent=2) if as_json else spelled(forecast_text(found), in_terminal)
+        )
 
 
 @command(OptimizeOptions, "as_json")

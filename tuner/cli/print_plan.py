@@ -17,7 +17,7 @@ FIRST = 5  # so many of the trials that start together on a device are named
 def forecast_text(forecast: Forecast) -> str:
     """The plan, what each device would do, and how long it would take."""
     plan = forecast.plan
-    lines = [plan_text(plan, forecast.requests, forecast.data, str(forecast.sized))]
+    lines = [plan_text(plan, forecast.requests, forecast.data, forecast.sized.text)]
     lines += [
         f"{'first':<10} {each.trial.name} is trained, once and alone: {each.need_bytes / GB:.2f} GB"
         for each in forecast.first

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tuner.errors import option
 from tuner.placement.packing import low_bytes, need_bytes
 from tuner.reporting.console import WIDE, make_table
 from tuner.reporting.texts import count_text
@@ -60,8 +61,9 @@ def plan_text(plan: Plan, requests: Sequence[Request], data: str, batches: str =
     if len(plan.devices) > DEVICES:
         lines.append(f"{'':<10} and {len(plan.devices) - DEVICES} more devices")
     threads = f"{count_text(plan.threads, 'thread')} each"
+    bound = option(plan.bound) if plan.bound == "max_workers" else plan.bound
     least = f"{plan.guaranteed} to " if plan.guaranteed < plan.workers else ""
-    lines.append(f"{'workers':<10} {least}{plan.workers}, {threads}; bounded by {plan.bound}")
+    lines.append(f"{'workers':<10} {least}{plan.workers}, {threads}; bounded by {bound}")
     return "\n".join(lines)
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tuner.errors import InputError, ParameterError, option
+from tuner.errors import InputError, ParameterError, option, spelled
 from tuner.estimation.service import memory_key
 from tuner.placement.packing import Bound, budget_bytes, need_bytes
 from tuner.sizing.search import TRAINING_SET, DoesNotFit, LargestBatch
@@ -33,13 +33,15 @@ class WorkerShare:
     bound: Bound = "number of trials"  # what keeps them from being more
     devices: int = 1  # so many are used
 
-    def __str__(self) -> str:
+    @property
+    def text(self) -> str:
         """Where it comes from, in one line."""
         if self.device is None:
             return f"the share is {self.size_bytes / GB:.2f} GB, as given"
+        bound = option(self.bound) if self.bound == "max_workers" else self.bound
         return (
             f"the share is {self.size_bytes / GB:.2f} GB = {self.budget_bytes / GB:.2f} GB of {self.device.label} / "
-            f"{self.workers} worker{'s' * (self.workers > 1)}, bounded by {self.bound}"
+            f"{self.workers} worker{'s' * (self.workers > 1)}, bounded by {bound}"
         )
 
 
@@ -78,13 +80,17 @@ class SizedTrials:
         """The batches that were found, by trial id."""
         return {each.trial.trial_id: each.batch_size for each in self.batches}
 
-    def __str__(self) -> str:
+    @property
+    def text(self) -> str:
         """The share, and each configuration's batch in a line; empty where none was to be found."""
         several = len({trial.workload for trial in self.trials}) > 1
         names = [title(each.trial.workload, each.trial.name, several=several) for each in self.batches]
         lines = list(dict.fromkeys(f"{name}: {each}" for name, each in zip(names, self.batches, strict=True)))
         more = [f"and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
-        return "\n".join([str(self.share), *lines[:SHOWN], *more]) if lines else ""
+        return "\n".join([self.share.text, *lines[:SHOWN], *more]) if self.share and lines else ""
+
+    def __str__(self) -> str:
+        return spelled(self.text)
 
 
 def packed_uniformly(settings: Settings) -> Settings:

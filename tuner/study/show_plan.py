@@ -23,7 +23,7 @@ REMEDIES: dict[Status, str] = {
 
 def show_plan(console: Console, study: Placed) -> None:
     """Prints the plan, and what a search adds to it; if nothing is left to do, what would run trials again."""
-    lines = [plan_text(study.plan, study.requests, describe(study.tasks), str(study.sized))]
+    lines = [plan_text(study.plan, study.requests, describe(study.tasks), study.sized.text)]
     if study.live and study.live.left:
         name, left = study.settings.search_name, study.live.left
         lines.append(
