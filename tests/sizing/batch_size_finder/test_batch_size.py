@@ -317,3 +317,8 @@ def test_every_tensor_of_a_batch_is_traced_once() -> None:
     found = size(nn.Linear(100_000, 1), torch.rand(1, 100_000), "traced", max_batch_size=64, min_batch_size=64)
     assert found.per_sample_bytes == 400_000
     assert found.activation_bytes < 100_000  # the heap's gaps
+
+
+def test_a_detail_that_there_is_not_is_an_error_that_names_the_function() -> None:
+    with pytest.raises(TypeError, match=r"^compute_batch_size\(\) got an unexpected keyword argument 'nosuch'$"):
+        compute_batch_size(nn.Linear(1, 1), torch.ones(1, 1), "cpu", nosuch=1)  # type: ignore[call-arg]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from numbers import Integral, Real
 from typing import Literal, TypedDict, Unpack, get_args
@@ -117,6 +117,8 @@ def compute_batch_size(
         InputError: something given cannot be used, or the step fails on the sample.
         Untraceable: mode "traced" cannot follow the step; ``mode="measured"`` may.
     """
+    for name in details.keys() - {each.name for each in fields(_Details)}:
+        raise TypeError(f"compute_batch_size() got an unexpected keyword argument {name!r}")
     given = _Details(**details)
     _check(mode, target_utilization, min_batch_size, max_batch_size, given.total_gb)
     target = _device(device, mode, given.total_gb)
