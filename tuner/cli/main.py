@@ -7,7 +7,7 @@ import json
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import click
 from click.shell_completion import CompletionItem
@@ -69,9 +69,7 @@ def cli() -> None:
     """
 
 
-def command(
-    spec: type[Options], *printing: str, without: Sequence[str] = ()
-) -> Callable[[Callable[..., object]], click.Command]:
+def command(spec: type[Options], *printing: str) -> Callable[[Callable[..., object]], click.Command]:
     """A command with the options of a specification, those of how it prints, and ``--debug``."""
 
     def decorate(function: Callable[..., object]) -> click.Command:
@@ -79,7 +77,7 @@ def command(
         made = click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")(made)
         for name in reversed(printing):
             made = PRINTING[name](made)
-        return cli.command(cls=GroupedCommand)(options(spec, without=without)(made))
+        return cli.command(cls=GroupedCommand)(options(spec)(made))
 
     return decorate
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Literal, TypeVar, get_args, get_origin
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
 from click.core import ParameterSource
@@ -42,19 +42,22 @@ class GroupedCommand(click.Command):
 class _Option(click.Option):
     """An option that knows its group."""
 
-    group = "Other options"
+    def __init__(self, *declarations: Any, group: str, **attributes: Any) -> None:
+        super().__init__(*declarations, **attributes)
+        self.group = group
 
 
-def options(spec: type[Options], *, without: Sequence[str] = ()) -> Callable[[Command], Command]:
+def options(spec: type[Options]) -> Callable[[Command], Command]:
     """Adds the options of a specification to a command."""
     titles = spec.titles()
     order = list(dict.fromkeys(titles.values()))
-    names = [name for name in titles if name not in without and not spec.terminal(name).hidden]
+    names = [name for name in titles if not spec.terminal(name).hidden]
     names.sort(key=lambda name: order.index(titles[name]))  # groups of one title stand together
 
     def decorate(command: Command) -> Command:
         for name in reversed(names):
-            command = (_argument if spec.terminal(name).argument else _option)(spec, name, titles[name])(command)
+            made = _argument(spec, name) if spec.terminal(name).argument else _option(spec, name, titles[name])
+            command = made(command)
         return command
 
     return decorate
@@ -74,7 +77,7 @@ def chosen(ctx: click.Context, spec: type[Chosen]) -> Chosen:
     return spec(**given)
 
 
-def _argument(spec: type[Options], name: str, group: str) -> Callable[[Command], Command]:
+def _argument(spec: type[Options], name: str) -> Callable[[Command], Command]:
     several = spec.default(name) == ()
     return click.argument(
         name,
@@ -92,10 +95,11 @@ def _option(spec: type[Options], name: str, group: str) -> Callable[[Command], C
         spelling = f"{spelling}/{spelling.replace('--', '--no-', 1)}"
     text = spelled(str(spec.model_fields[name].description), in_terminal)
     unset = f"  [default: {spelled(terminal.unset, in_terminal)}]" if terminal.unset else ""
-    decorate = click.option(
+    return click.option(
         spelling,
         name,
-        cls=type("Option", (_Option,), {"group": group}),
+        cls=_Option,
+        group=group,
         type=None if kind is click.BOOL else kind,
         is_flag=kind is click.BOOL,
         multiple=several,
@@ -105,7 +109,6 @@ def _option(spec: type[Options], name: str, group: str) -> Callable[[Command], C
         help=f"{text}{' Can be given again.' if several else ''}{unset}",
         shell_complete=COMPLETIONS.get(name),
     )
-    return decorate
 
 
 def _is_listed(spec: type[Options], name: str) -> bool:
