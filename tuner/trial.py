@@ -7,6 +7,7 @@ Memory is in bytes, and every name ends with its unit. A GB in options, CSV file
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -18,6 +19,7 @@ MOST_GB = 1_000_000  # the upper bound of every option in GB
 
 ConfigValue = int | float | str
 Config = Mapping[str, ConfigValue]  # the values of hyperparameters, by key
+Direction = Literal["minimize", "maximize"]
 Status = Literal["completed", "pruned", "out_of_memory", "diverged", "failed", "interrupted"]
 Phase = Literal["", "start", "first step", "training", "evaluation"]
 Lost = Literal["", "worker", "node"]
@@ -59,6 +61,27 @@ class Configuration:
 
     name: str
     values: Config
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What the trials of a workload are compared by."""
+
+    metric: str
+    direction: Direction = "minimize"
+
+    def loss(self, value: float) -> float:
+        """The value, or its negative if it is maximised: the less, the better. NaN stays NaN."""
+        return -value if self.direction == "maximize" else value
+
+    def better(self, value: float, than: float) -> bool:
+        """Whether one value is better than another one. NaN is never better."""
+        return self.loss(value) < self.loss(than)
+
+    @property
+    def worst(self) -> float:
+        """The infinity than which every number is better."""
+        return self.loss(math.inf)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from tuner.trial import (
     Trial,
     title,
 )
-from tuner.workloads.base import Workload, numeric_hyperparameter
+from tuner.workloads.base import Trainable, numeric_hyperparameter
 from tuner.workloads.micro_batches import halved
 from tuner.workloads.task import Selection, Tasks, describe
 
@@ -203,7 +203,7 @@ def _allowed(tasks: Tasks, trial: Trial, config: Config) -> bool:
     return True
 
 
-def cheapest_change(workload: Workload, config: Config, fits: Fits, allowed: Fits) -> Config | None:
+def cheapest_change(workload: Trainable, config: Config, fits: Fits, allowed: Fits) -> Config | None:
     """The cheapest change of a configuration with which it fits, or None.
 
     Micro-batches come first, which leave the results as they are; then mixed precision, gradient checkpointing, and
@@ -227,7 +227,7 @@ def cheapest_change(workload: Workload, config: Config, fits: Fits, allowed: Fit
     return None
 
 
-def _accumulated(workload: Workload, config: Config) -> list[Config]:
+def _accumulated(workload: Trainable, config: Config) -> list[Config]:
     """The configuration in smaller and smaller micro-batches."""
     found = []
     changed = halved(workload, config)
@@ -237,7 +237,7 @@ def _accumulated(workload: Workload, config: Config) -> list[Config]:
     return found
 
 
-def _smaller(workload: Workload, config: Config) -> list[Config]:
+def _smaller(workload: Trainable, config: Config) -> list[Config]:
     """The configuration, and with a batch, in one piece, of half the size again and again."""
     found: list[Config] = [config]
     key = workload.memory_scales_with

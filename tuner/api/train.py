@@ -26,7 +26,7 @@ from tuner.study.retraining.model_folder import about_it, make_folder, save
 from tuner.study.retraining.past_trial import find_trial
 from tuner.study.retraining.run import Run, check_room, choose_device, estimate_memory, load_data, plan_run
 from tuner.trial import GB, Device, MemoryEstimate
-from tuner.workloads.base import Workload
+from tuner.workloads.base import Trainable
 from tuner.workloads.lookup import classes_of, texts_of
 from tuner.workloads.protocols import describe_data, joined_splits
 from tuner.workloads.task import TrainingTask
@@ -136,11 +136,11 @@ def _head(run: Run, about: str, device: Device, estimate: MemoryEstimate) -> str
     return "\n".join(f"{label:<10} {text}" for label, text in lines.items() if text)
 
 
-def _is_found_again(workload: Workload) -> bool:
+def _is_found_again(workload: Trainable) -> bool:
     return None not in classes_of([workload]).values()
 
 
-def _command(options: TrainOptions, workload: Workload) -> str:
+def _command(options: TrainOptions, workload: Trainable) -> str:
     """What a terminal would be told; a call, where the workload is an object that no text finds again."""
     if not _is_found_again(workload):
         return "tuner.train()"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from tuner.trial import Config, Device, MemoryEstimate
-    from tuner.workloads.base import Workload
+    from tuner.workloads.base import Trainable
 
 
 class Estimator(ABC):
@@ -25,7 +25,7 @@ class Estimator(ABC):
 
     @abstractmethod
     def estimate(
-        self, workload: Workload, config: Config, data: object, device: Device, *, expandable_segments: bool
+        self, workload: Trainable, config: Config, data: object, device: Device, *, expandable_segments: bool
     ) -> MemoryEstimate:
         """The uncalibrated estimate of a complete configuration.
 

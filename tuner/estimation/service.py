@@ -14,7 +14,7 @@ from tuner.trial import MAX_BATCH, UNNAMED, Configuration, Device, MemoryEstimat
 
 if TYPE_CHECKING:
     from tuner.trial import Config
-    from tuner.workloads.base import Workload
+    from tuner.workloads.base import Trainable
 
 WITHOUT_MEMORY = ("lr", "epochs", MAX_BATCH)  # parameters that no allocation depends on
 
@@ -43,7 +43,7 @@ class EstimationService:
         check_method(self.method)
 
     def estimate_all(
-        self, workload: Workload, configurations: Sequence[Configuration], data: object, device: Device
+        self, workload: Trainable, configurations: Sequence[Configuration], data: object, device: Device
     ) -> list[EstimatePair]:
         """The estimates of complete configurations.
 
@@ -63,11 +63,11 @@ class EstimationService:
         raw = [found[memory_key(configuration.values)] for configuration in configurations]
         return list(map(EstimatePair, raw, self.calibrated(raw, workload.name, device.name)))
 
-    def estimate(self, workload: Workload, config: Config, data: object, device: Device) -> MemoryEstimate:
+    def estimate(self, workload: Trainable, config: Config, data: object, device: Device) -> MemoryEstimate:
         """The calibrated estimate of one complete configuration. Errors are as in ``estimate_all``."""
         return self.calibrated([self.raw(workload, config, data, device)], workload.name, device.name)[0]
 
-    def raw(self, workload: Workload, config: Config, data: object, device: Device) -> MemoryEstimate:
+    def raw(self, workload: Trainable, config: Config, data: object, device: Device) -> MemoryEstimate:
         """The uncalibrated estimate of one complete configuration, by the chosen method or the next that works.
 
         Raises:

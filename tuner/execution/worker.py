@@ -19,6 +19,7 @@ from tuner.execution.stop_requests import StopRequests
 from tuner.machine.caps import MMAP_THRESHOLD_BYTES, capped, is_out_of_memory
 from tuner.machine.peak import PeakMeter
 from tuner.trial import GB, MB, Device, EpochReport, Outcome, Phase, Placement, Status, Trial
+from tuner.workloads.base import needs_workload
 from tuner.workloads.contract import method_failure
 from tuner.workloads.task import TrainingTask
 
@@ -111,7 +112,14 @@ class _TrialExecution:
                 seconds = options.checkpoint_seconds
                 checkpoint = Checkpoint(options.checkpoints, trial, seconds, requests.stop_requested)
             pruned = partial(requests.prune_requested, trial.trial_id)
-            training = fit(task.workload, trial, task.data, torch_device(device), checkpoint, prune_asked=pruned)
+            training = fit(
+                needs_workload(task.workload, "training"),
+                trial,
+                task.data,
+                torch_device(device),
+                checkpoint,
+                prune_asked=pruned,
+            )
             while True:
                 with _cap(self.placement, meter, options):
                     event = next(training)

@@ -12,6 +12,7 @@ from tuner.estimation.overheads import RAY_BYTES
 from tuner.sizing.choices import Chosen, Goal
 from tuner.sizing.workload_sizing import Predictor, batch_key, in_batches, size_configuration, with_fewer_pairs
 from tuner.trial import GB, Config, MemoryEstimate
+from tuner.workloads.base import needs_workload
 
 ROUNDS = 3
 NEARLY = 1.03  # the batch must grow by more than this factor to be worth another round
@@ -61,5 +62,11 @@ def _measured_bytes(predictor: Predictor, config: Config, chosen: Chosen) -> int
     task, device = predictor.task, predictor.device
     sizes = chosen.batch_size, chosen.accumulation
     whole = in_batches(with_fewer_pairs(config, chosen), batch_key(task), *sizes)
-    measured = measure(task.workload, whole, task.data, device, predictor.service.expandable_segments)
+    measured = measure(
+        needs_workload(task.workload, "a measured step"),
+        whole,
+        task.data,
+        device,
+        predictor.service.expandable_segments,
+    )
     return measured.peak_bytes + (RAY_BYTES if device.kind == "cpu" else 0)

@@ -23,7 +23,7 @@ from tuner.trial import (
     Hyperparameter,
     MemoryEstimate,
 )
-from tuner.workloads.base import numeric_hyperparameter
+from tuner.workloads.base import needs_workload, numeric_hyperparameter
 from tuner.workloads.protocols import Checkpointing, DataDescription, Teachers, optional
 from tuner.workloads.task import TrainingTask
 
@@ -232,7 +232,7 @@ def _halved(predictor: Predictor, config: Config, batch: int) -> list[tuple[str,
     without = (*NOT_SIZES, batch_key(predictor.task))
     halves = [
         (key, int(config[key]) // 2)
-        for key, spec in predictor.task.workload.hyperparameters.items()
+        for key, spec in needs_workload(predictor.task.workload, "a smaller size").hyperparameters.items()
         if isinstance(spec, Hyperparameter) and isinstance(spec.default, int)
         if key not in without and int(config[key]) // 2 >= max(spec.low, 1)
     ]

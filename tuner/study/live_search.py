@@ -15,7 +15,7 @@ from tuner.search.spaces import MAX_REJECTED_DRAWS
 from tuner.spec.settings import Settings
 from tuner.study.planning import Estimates, estimate_requests, to_trials, within
 from tuner.trial import GB, Configuration, Device, Request, Status, Trial
-from tuner.workloads.base import Workload
+from tuner.workloads.base import Trainable
 from tuner.workloads.protocols import check, finish_of, prerequisites
 from tuner.workloads.task import Selection, Tasks
 
@@ -33,7 +33,7 @@ STATES: Mapping[Status, State] = {
 class LiveSearch:
     """Suggests a study's trials."""
 
-    workload: Workload  # what they train
+    workload: Trainable  # what they train
     searcher: Searcher  # what suggests values
     fixed: Mapping[str, object]  # values of all of them
     settings: Settings  # the study's
@@ -175,7 +175,7 @@ def _estimated(trial: Trial, live: LiveSearch, tasks: Tasks, devices: Sequence[D
     return estimate_requests({trial.workload: tasks[trial.workload]}, [trial], devices, live.settings)
 
 
-def to_configuration(workload: Workload, values: Mapping[str, object], name: str) -> Configuration:
+def to_configuration(workload: Trainable, values: Mapping[str, object], name: str) -> Configuration:
     """The complete configuration of some values.
 
     Raises:
@@ -188,12 +188,12 @@ def to_configuration(workload: Workload, values: Mapping[str, object], name: str
     return found
 
 
-def _refuse_prerequisites(workload: Workload, found: Configuration) -> None:
+def _refuse_prerequisites(workload: Trainable, found: Configuration) -> None:
     for key, wanted in prerequisites(workload, found.values).items():
         raise InputError(
             f"{wanted.name} must be trained first: do that, and give the path by {option('overrides', f'{key}=PATH')}"
         )
 
 
-def _selection(workload: Workload, listed: Sequence[Configuration]) -> Selection:
+def _selection(workload: Trainable, listed: Sequence[Configuration]) -> Selection:
     return Selection(workload, lambda: None, listed)

@@ -12,7 +12,7 @@ from tuner.estimation.service import EstimatePair, EstimationService
 from tuner.placement.packing import Plan, budget_bytes, limited, make_plan, need_bytes
 from tuner.spec.settings import Settings
 from tuner.trial import GB, Config, Configuration, Device, MemoryEstimate, Request, Trial, title
-from tuner.workloads.base import Workload, numeric_hyperparameter
+from tuner.workloads.base import Trainable, numeric_hyperparameter
 from tuner.workloads.task import Selection, Tasks, TrainingTask, accumulated
 
 
@@ -144,7 +144,7 @@ def plan_requests(
     return plan, served
 
 
-def _config(workload: Workload, configuration: Configuration, epochs: int | None) -> Config:
+def _config(workload: Trainable, configuration: Configuration, epochs: int | None) -> Config:
     if epochs is None:
         return configuration.values
     most = numeric_hyperparameter(workload, "epochs").high

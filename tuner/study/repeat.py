@@ -16,7 +16,7 @@ from tuner.spec.settings import Settings
 from tuner.spec.spelling import arguments, in_terminal
 from tuner.study.selection import source_of
 from tuner.study.stored_options import from_stored
-from tuner.workloads.base import Workload
+from tuner.workloads.base import Trainable
 from tuner.workloads.built_in import is_built_in
 from tuner.workloads.lookup import Classes, find_workload
 
@@ -24,7 +24,7 @@ from tuner.workloads.lookup import Classes, find_workload
 ALONE = ("time_limit", "limit", "output", "resume", "max_workers", "tensorboard", "mlflow", "wandb")
 
 
-def how_to_repeat(study: StudyRecord, row: Attempt, folder: Path, workload: Workload | None = None) -> str:
+def how_to_repeat(study: StudyRecord, row: Attempt, folder: Path, workload: Trainable | None = None) -> str:
     """The command that runs a trial again; where no command can, the call that gives its study's best model.
 
     What a search suggested depends on what ran beside it, so such a trial is trained again by its record.
@@ -89,7 +89,7 @@ def values_again(row: Attempt) -> str:
     return " ".join(in_terminal("overrides", shlex.quote(f"{key}={value}")) for key, value in row.config.items())
 
 
-def _constructor(workload: Workload | None) -> str:
+def _constructor(workload: Trainable | None) -> str:
     """How an object of the user's own was made, in Python."""
     if workload is None or is_built_in(workload):
         return "…"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from tuner.reporting.frame import StudyFrame
-    from tuner.workloads.base import Workload
+    from tuner.workloads.base import Trainable
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class StudyResult:
     estimates: Mapping[str, MemoryEstimate]
     trials: Sequence[Attempt] = ()
     folder: Path | None = None
-    workloads: Mapping[str, Workload] = field(default_factory=dict)
+    workloads: Mapping[str, Trainable] = field(default_factory=dict)
 
     @property
     def rows(self) -> list[Line]:
@@ -103,7 +103,7 @@ class StudyResult:
         """The trials as a table in a notebook."""
         return self.to_frame()._repr_html_() if self.trials else None
 
-    def _only_workload(self, asked: str) -> Workload:
+    def _only_workload(self, asked: str) -> Trainable:
         if self.folder is None:
             raise InputError(f"{asked}: a dry run has no results")
         if len(self.workloads) != 1:

@@ -23,13 +23,13 @@ from tuner.study.live_search import LiveSearch, to_configuration
 from tuner.study.selection import choose, label_of, parse_override
 from tuner.study.stored_options import to_stored
 from tuner.trial import AUTO, Configuration, ConfigValue
-from tuner.workloads.base import Workload
+from tuner.workloads.base import Trainable
 from tuner.workloads.built_in import DEFAULT_WORKLOAD, is_built_in
 from tuner.workloads.lookup import Finder, as_list
 from tuner.workloads.protocols import finish_of
 from tuner.workloads.task import Selection
 
-_SpaceOf = tuple[Workload, Space, Mapping[str, object], str]
+_SpaceOf = tuple[Trainable, Space, Mapping[str, object], str]
 SELECTION = ("workload", "mode", "config", "only", "limit", "overrides")
 
 
@@ -109,7 +109,7 @@ def _listing(settings: Settings, names: Sequence[str], find: Finder) -> dict[str
     return found
 
 
-def _one_space(settings: Settings) -> tuple[Workload, Space, Mapping[str, object]]:
+def _one_space(settings: Settings) -> tuple[Trainable, Space, Mapping[str, object]]:
     """The workload, the space and the fixed values of a live search; a searcher of Tune's may have its own space."""
     find = Finder()
     asked = list(dict.fromkeys(find(each).name for each in as_list(settings.workload)))
@@ -129,7 +129,7 @@ def _one_space(settings: Settings) -> tuple[Workload, Space, Mapping[str, object
 
 def _spaces(
     settings: Settings, names: Sequence[str], find: Finder
-) -> list[tuple[Workload, Space, Mapping[str, object], str]]:
+) -> list[tuple[Trainable, Space, Mapping[str, object], str]]:
     """Of each workload itself, its space, the values of all configurations, and what messages call that."""
     config = settings.config
     if settings.space is not None and config is not None:
@@ -156,7 +156,7 @@ def _spaces(
     return found
 
 
-def _mode_file(workload: Workload, mode: str) -> Path:
+def _mode_file(workload: Trainable, mode: str) -> Path:
     if not is_built_in(workload):
         raise InputError(
             f"{option('search')}: workload {workload.name} has no modes: give it a space by {option('config')}, or "
@@ -170,7 +170,7 @@ def _fixed(settings: Settings) -> dict[str, ConfigValue]:
     return dict(parse_override(text) for text in settings.overrides)
 
 
-def _unusable(workload: Workload, fixed: Mapping[str, object], values: Mapping[str, ConfigValue]) -> str:
+def _unusable(workload: Trainable, fixed: Mapping[str, object], values: Mapping[str, ConfigValue]) -> str:
     try:
         to_configuration(workload, {**fixed, **values}, "sample")
     except InputError as error:

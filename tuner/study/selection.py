@@ -12,7 +12,7 @@ from tuner.search.configurations import Configs, Schema, configurations, mode_fi
 from tuner.search.plain_values import plain_configs
 from tuner.spec.groups import DEFAULT_DATA, DEFAULT_MODE, SelectionOptions
 from tuner.trial import Configuration, ConfigValue
-from tuner.workloads.base import Workload
+from tuner.workloads.base import Trainable
 from tuner.workloads.built_in import BUILT_IN, DEFAULT_WORKLOAD, is_built_in
 from tuner.workloads.contract import load_data
 from tuner.workloads.custom import SPEC
@@ -174,7 +174,7 @@ def _without_key(entry: object) -> object:
     return {name: value for name, value in entry.items() if name != "workload"}
 
 
-def _workload(name: str, find: Finder, source: str) -> Workload:
+def _workload(name: str, find: Finder, source: str) -> Trainable:
     try:
         return find(name)
     except InputError as error:

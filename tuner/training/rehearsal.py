@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tuner.training.step import build_optimizer, evaluate, place, snapshot, to_device, train_step
 from tuner.trial import ACCUMULATION, CHECKPOINTING, Config, Hyperparameter
 from tuner.workloads import contract
-from tuner.workloads.base import Batch, Workload
+from tuner.workloads.base import Batch, Workload, needs_workload
 from tuner.workloads.contract import calling
 from tuner.workloads.micro_batches import micro_batch, sample_count
 from tuner.workloads.protocols import DataDescription, VaryingBatches, finish_of, optional
@@ -106,7 +106,7 @@ def warm_up(device: str, threads: int | None = None, tasks: Iterable[TrainingTas
 
 
 def _rehearse_smallest(task: TrainingTask, device: str) -> None:
-    workload, data = task.workload, task.data
+    workload, data = needs_workload(task.workload, "a rehearsal"), task.data
     # Integers are mostly sizes. The batch size keeps its default: the smallest could give 100,000 batches an epoch.
     config = {
         name: kind.low

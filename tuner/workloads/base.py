@@ -12,7 +12,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal
 
-from tuner.trial import LOOP_OPTIONS, AnyHyperparameter, Config, Hyperparameter, TextHyperparameter
+from tuner.errors import InputError
+from tuner.trial import (
+    LOOP_OPTIONS,
+    AnyHyperparameter,
+    Config,
+    Direction,
+    Hyperparameter,
+    Objective,
+    TextHyperparameter,
+)
 from tuner.workloads.pickling import SearchPath, search_path
 
 if TYPE_CHECKING:
@@ -37,31 +46,61 @@ def _unpickled(_: SearchPath, cls: type[Workload]) -> Workload:
     return cls.__new__(cls)
 
 
-class Workload(ABC, Generic[DataT, ModelT]):
-    """A model, its data and its loss. ``protocols.py`` lists the optional methods.
+class Trainable(ABC):
+    """What trials train: a ``Workload``, or a program whose training is its own.
 
     Attributes:
         name: its name in results; by default the class's name, as ``my-model``.
-        metric: the validation metric by which configurations are compared; smaller is better.
-        hyperparameters: the keys that a configuration may set. They must include ``epochs``, ``lr`` and
-            ``weight_decay``, which the training loop reads.
+        metric: the metric by which configurations are compared.
+        direction: whether less of the metric is better, or more.
         batches_vary: whether batches differ in size, apart from the last one of an epoch.
         memory_scales_with: the key of the batch size, if memory grows with it and ``loss`` is a mean over the batch.
             Then a batch may be split into micro-batches, and the key's value may be ``AUTO``.
         memory_limited_by: the key of a limit beyond which a larger batch takes no more memory; None without a limit.
         default_data: the default ``source`` of ``load_data``.
-        divergence_factor: a trial has diverged if an epoch's mean loss exceeds this factor times the first step's.
         skips_bad_files: whether ``load_data`` accepts ``skip_bad=True``, which leaves out files that cannot be used.
     """
 
-    name: ClassVar[str]
-    metric: ClassVar[str]
-    hyperparameters: ClassVar[Mapping[str, AnyHyperparameter]]
+    name: str
+    metric: str
+    direction: Direction = "minimize"
     batches_vary: ClassVar[bool] = False
     memory_scales_with: ClassVar[str | None] = None
     memory_limited_by: ClassVar[str | None] = None
     skips_bad_files: ClassVar[bool] = False
     default_data: ClassVar[str] = ""
+
+    @property
+    @abstractmethod
+    def schema(self) -> Mapping[str, AnyHyperparameter]:
+        """The keys that a configuration may set."""
+
+    @abstractmethod
+    def load_data(self, source: str, seed: int) -> Any:
+        """The data of all trials, which processes share without copies if they are numpy arrays in plain containers.
+
+        ``source`` is the user's ``data`` option: a name that the workload knows, or a folder. ``seed`` is the seed of
+        the validation split only.
+        """
+
+    @property
+    def objective(self) -> Objective:
+        """What configurations are compared by."""
+        return Objective(self.metric, self.direction)
+
+
+class Workload(Trainable, Generic[DataT, ModelT]):
+    """A model, its data and its loss. ``protocols.py`` lists the optional methods.
+
+    ``metric`` is a validation metric of ``evaluate``, with the prefix ``val_``.
+
+    Attributes:
+        hyperparameters: the keys that a configuration may set. They must include ``epochs``, ``lr`` and
+            ``weight_decay``, which the training loop reads.
+        divergence_factor: a trial has diverged if an epoch's mean loss exceeds this factor times the first step's.
+    """
+
+    hyperparameters: ClassVar[Mapping[str, AnyHyperparameter]]
     # Wide models with one step per epoch reached 80,000 times their first loss and still converged.
     divergence_factor: ClassVar[float] = 1e6
 
@@ -88,11 +127,7 @@ class Workload(ABC, Generic[DataT, ModelT]):
 
     @abstractmethod
     def load_data(self, source: str, seed: int) -> DataT:
-        """The data set as numpy arrays in plain containers, which processes share without copies.
-
-        ``source`` is the user's ``data`` option: a name that the workload knows, or a folder. ``seed`` is the seed of
-        the validation split only.
-        """
+        """As ``Trainable.load_data``."""
 
     @abstractmethod
     def build_model(self, config: Config, data: DataT) -> ModelT:
@@ -111,7 +146,14 @@ class Workload(ABC, Generic[DataT, ModelT]):
         """The metrics of the validation or test split, by name without the split's prefix."""
 
 
-def numeric_hyperparameter(workload: Workload, key: str) -> Hyperparameter:
+def needs_workload(trainable: Trainable, what: str) -> Workload:
+    """The workload; raises ``InputError`` if it is none, as ``what`` needs its model and its loss."""
+    if not isinstance(trainable, Workload):
+        raise InputError(f"{trainable.name}: {what} needs a class derived from tuner.Workload")
+    return trainable
+
+
+def numeric_hyperparameter(workload: Trainable, key: str) -> Hyperparameter:
     """The numeric hyperparameter of this key; raises ``TypeError`` if it is text."""
     hyperparameter = workload.schema[key]
     if isinstance(hyperparameter, TextHyperparameter):

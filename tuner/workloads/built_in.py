@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tuner.workloads.base import Workload
+from tuner.workloads.base import Trainable
 
 DEFAULT_WORKLOAD = "graphsage"
 BUILT_IN = {
@@ -12,6 +12,6 @@ BUILT_IN = {
 }
 
 
-def is_built_in(workload: Workload) -> bool:
+def is_built_in(workload: Trainable) -> bool:
     """Whether it is a built-in workload, not the user's."""
     return workload.name in BUILT_IN

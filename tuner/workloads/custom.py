@@ -13,7 +13,7 @@ from types import ModuleType
 
 from tuner.errors import InputError, WorkloadError, did_you_mean
 from tuner.trial import Hyperparameter, TextHyperparameter
-from tuner.workloads.base import NAME, Workload
+from tuner.workloads.base import NAME, Trainable, Workload
 from tuner.workloads.contract import summarize
 
 SPEC = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")  # package.module:Class
@@ -59,13 +59,13 @@ def make(cls: type[Workload]) -> Workload:
     return workload
 
 
-def check(workload: Workload) -> None:
+def check(workload: Trainable) -> None:
     """Raises ``InputError`` if an attribute of a workload is missing or invalid."""
     for fault in _faults(workload):
         raise InputError(f"{_what(type(workload))}: {fault}")
 
 
-def _faults(workload: Workload) -> Iterator[str]:
+def _faults(workload: Trainable) -> Iterator[str]:
     if not isinstance(workload.name, str) or not NAME.fullmatch(workload.name):
         yield f"name {workload.name!r}: expected letters, digits, '-', '_' and '.'"
     metric = getattr(workload, "metric", None)
@@ -99,7 +99,7 @@ def _hyperparameter_fault(key: object, value: object) -> str:
     return ""
 
 
-def spec_of(workload: Workload | type[Workload]) -> str | None:
+def spec_of(workload: Trainable | type[Trainable]) -> str | None:
     """``module:Class``, by which another process finds a workload; None if it has state or is not in a module."""
     cls = workload if isinstance(workload, type) else type(workload)
     if cls is not workload and vars(workload):
@@ -151,5 +151,5 @@ def _classes(module: object, wanted: str) -> str:
     return ": " + did_you_mean(wanted, own, f"it has {', '.join(own)}") if own else ""
 
 
-def _what(cls: type[Workload]) -> str:
+def _what(cls: type[Trainable]) -> str:
     return f"workload {cls.__module__}:{cls.__qualname__}"

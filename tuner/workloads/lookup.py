@@ -8,10 +8,10 @@ from types import MappingProxyType
 
 from tuner.errors import InputError
 from tuner.workloads import custom
-from tuner.workloads.base import Workload
+from tuner.workloads.base import Trainable, Workload
 from tuner.workloads.built_in import BUILT_IN, is_built_in
 
-WorkloadLike = str | Workload | type[Workload]  # a name, module:Class, an object or its class
+WorkloadLike = str | Trainable | type[Workload]  # a name, module:Class, an object or its class
 WorkloadsLike = WorkloadLike | Sequence[WorkloadLike]
 
 Classes = Mapping[str, str | None]
@@ -19,7 +19,7 @@ NO_CLASSES: Classes = MappingProxyType({})
 WAS_OBJECT = "was passed as an object whose class is not in a module or that has attributes of its own"
 
 
-def find_workload(wanted: WorkloadLike, classes: Classes = NO_CLASSES) -> Workload:
+def find_workload(wanted: WorkloadLike, classes: Classes = NO_CLASSES) -> Trainable:
     """The workload for a built-in name, ``package.module:Class``, an object or its class.
 
     Modules are also found in the current folder. ``classes`` maps the names of a study's workloads to their
@@ -27,7 +27,7 @@ def find_workload(wanted: WorkloadLike, classes: Classes = NO_CLASSES) -> Worklo
     """
     if isinstance(wanted, str) and wanted in BUILT_IN:
         return _built_in(wanted)
-    if isinstance(wanted, Workload):
+    if isinstance(wanted, Trainable):
         workload = wanted
         custom.check(workload)
     elif isinstance(wanted, type) and issubclass(wanted, Workload):
@@ -67,7 +67,7 @@ def texts_of(wanted: WorkloadsLike) -> Sequence[str] | str:
     return [(specs_of([each]) or [find_workload(each).name])[0] for each in as_list(wanted)]
 
 
-def classes_of(workloads: Sequence[Workload]) -> dict[str, str | None]:
+def classes_of(workloads: Sequence[Trainable]) -> dict[str, str | None]:
     """``module:Class`` of the user's own workloads by name; None for one that has none."""
     return {each.name: custom.spec_of(each) for each in workloads if not is_built_in(each)}
 
@@ -77,9 +77,9 @@ class Finder:
 
     def __init__(self, classes: Classes = NO_CLASSES) -> None:
         self._classes = classes
-        self._known: dict[str, Workload] = {}
+        self._known: dict[str, Trainable] = {}
 
-    def __call__(self, wanted: WorkloadLike) -> Workload:
+    def __call__(self, wanted: WorkloadLike) -> Trainable:
         """As ``find_workload``; raises ``InputError`` also if two different workloads have the same name."""
         if isinstance(wanted, str) and wanted in self._known:
             return self._known[wanted]
@@ -92,13 +92,13 @@ class Finder:
         return known
 
 
-def _built_in(name: str) -> Workload:
+def _built_in(name: str) -> Trainable:
     module, _, attribute = BUILT_IN[name].partition(":")
-    workload: Workload = getattr(importlib.import_module(module), attribute)()
+    workload: Trainable = getattr(importlib.import_module(module), attribute)()
     return workload
 
 
-def _by_class(wanted: str, classes: Classes) -> Workload:
+def _by_class(wanted: str, classes: Classes) -> Trainable:
     spec = classes.get(wanted, wanted)
     if not isinstance(spec, str):
         raise InputError(f"workload {wanted} {WAS_OBJECT}: pass it again from Python")

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from itertools import islice
 
 from tuner.trial import ACCUMULATION, Config
-from tuner.workloads.base import Batch, Workload
+from tuner.workloads.base import Batch, Trainable, Workload
 from tuner.workloads.contract import epoch
 from tuner.workloads.protocols import Accumulation, VaryingBatches, optional
 
 
-def halved(workload: Workload, config: Config) -> Config | None:
+def halved(workload: Trainable, config: Config) -> Config | None:
     """The same training with micro-batches of half the size; None if they cannot be halved."""
     micro_batches, key = 2 * int(config.get(ACCUMULATION, 1)), workload.memory_scales_with
     if key is None or int(config[key]) % micro_batches:
@@ -19,7 +19,7 @@ def halved(workload: Workload, config: Config) -> Config | None:
     return {**config, ACCUMULATION: micro_batches}
 
 
-def micro_batch(workload: Workload, config: Config) -> Config:
+def micro_batch(workload: Trainable, config: Config) -> Config:
     """The configuration with the micro-batch size as its batch size."""
     key, parts = workload.memory_scales_with, int(config.get(ACCUMULATION, 1))
     return config if key is None or parts == 1 else {**config, key: int(config[key]) // parts}

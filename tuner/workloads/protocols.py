@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
 from tuner.errors import InputError, option
 from tuner.trial import Config, Configuration, ConfigValue
-from tuner.workloads.base import Batch, Workload
+from tuner.workloads.base import Batch, Trainable, needs_workload
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -104,42 +104,42 @@ class Restorable(Protocol):
         """The model with the state dict ``weights``."""
 
 
-def optional(workload: Workload, method: Callable[Concatenate[S, P], R]) -> Callable[P, R] | None:
+def optional(workload: Trainable, method: Callable[Concatenate[S, P], R]) -> Callable[P, R] | None:
     """The workload's method of this name; None if it has none."""
     own: Callable[P, R] | None = getattr(workload, method.__name__, None)
     return own
 
 
-def finish_of(workload: Workload) -> Callable[[dict[str, ConfigValue]], dict[str, ConfigValue]]:
+def finish_of(workload: Trainable) -> Callable[[dict[str, ConfigValue]], dict[str, ConfigValue]]:
     """The workload's ``finish``; without one, values are not changed."""
     return optional(workload, ConfigurationRules.finish) or dict
 
 
-def check(workload: Workload, configurations: Sequence[Configuration], data: object) -> None:
+def check(workload: Trainable, configurations: Sequence[Configuration], data: object) -> None:
     """Calls the workload's ``check``, if it has one."""
     if own := optional(workload, ConfigurationRules.check):
         own(configurations, data)
 
 
-def prerequisites(workload: Workload, config: Config) -> Mapping[str, Configuration]:
+def prerequisites(workload: Trainable, config: Config) -> Mapping[str, Configuration]:
     """The workload's ``prerequisites``; empty without the method."""
     own = optional(workload, Teachers.prerequisites)
     return own(config) if own else {}
 
 
-def frozen(workload: Workload, model: nn.Module) -> list[nn.Module]:
+def frozen(workload: Trainable, model: nn.Module) -> list[nn.Module]:
     """The modules that are never trained; empty without the method ``frozen``."""
     own = optional(workload, Teachers.frozen)
     return list(own(model)) if own else []
 
 
-def describe_data(workload: Workload, data: object) -> str:
+def describe_data(workload: Trainable, data: object) -> str:
     """A short description of the data set; empty without the method ``describe``."""
     own = optional(workload, DataDescription.describe)
     return own(data) if own else ""
 
 
-def joined_splits(workload: Workload, data: object) -> object:
+def joined_splits(workload: Trainable, data: object) -> object:
     """The workload's ``all_data``; raises ``InputError`` without the method."""
     if own := optional(workload, DataDescription.all_data):
         return own(data)
@@ -149,13 +149,14 @@ def joined_splits(workload: Workload, data: object) -> object:
     )
 
 
-def restore(workload: Workload, config: Config, weights: Mapping[str, Tensor]) -> nn.Module:
+def restore(workload: Trainable, config: Config, weights: Mapping[str, Tensor]) -> nn.Module:
     """The model with the state dict ``weights``; by default made by ``build_model`` without data.
 
     Raises ``InputError`` if ``build_model`` fails without data.
     """
     if own := optional(workload, Restorable.restore_model):
         return own(config, weights)
+    workload = needs_workload(workload, "a model")
     try:
         model: nn.Module = workload.build_model(config, None)
     except Exception as error:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tuner.errors import InputError
 from tuner.trial import ACCUMULATION, AUTO, CHECKPOINTING, OFFLOADING, Config, Configuration, Trial
-from tuner.workloads.base import Workload
+from tuner.workloads.base import Trainable
 from tuner.workloads.micro_batches import halved
 from tuner.workloads.protocols import Checkpointing, Teachers, check, describe_data, optional
 
@@ -16,7 +16,7 @@ from tuner.workloads.protocols import Checkpointing, Teachers, check, describe_d
 class TrainingTask:
     """A workload with the data of its trials."""
 
-    workload: Workload
+    workload: Trainable
     data: object
     checkpointing: bool = False  # whether one of the trials uses gradient checkpointing
 
@@ -28,7 +28,7 @@ Tasks = Mapping[str, TrainingTask]  # a study's tasks by the workload's name, in
 class Selection:
     """The selected configurations of a workload."""
 
-    workload: Workload
+    workload: Trainable
     load_data: Callable[[], object]  # called once, after everything else has been checked
     configurations: Sequence[Configuration]  # complete and valid
 

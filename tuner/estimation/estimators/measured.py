@@ -10,7 +10,7 @@ from tuner.estimation.overheads import RAY_BYTES
 
 if TYPE_CHECKING:
     from tuner.trial import Config, Device, MemoryEstimate
-    from tuner.workloads.base import Workload
+    from tuner.workloads.base import Trainable
 
 
 class MeasuredEstimator(Estimator):
@@ -21,12 +21,14 @@ class MeasuredEstimator(Estimator):
     takes_real_step = True
 
     def estimate(
-        self, workload: Workload, config: Config, data: object, device: Device, *, expandable_segments: bool
+        self, workload: Trainable, config: Config, data: object, device: Device, *, expandable_segments: bool
     ) -> MemoryEstimate:
         """See ``Estimator.estimate``; the device must be present."""
         from tuner.estimation.calibration import UNCALIBRATED_MARGIN
         from tuner.estimation.measure import measure
+        from tuner.workloads.base import needs_workload
 
-        measured = measure(workload, config, data, device, expandable_segments).to_estimate()
+        model = needs_workload(workload, "a measured step")
+        measured = measure(model, config, data, device, expandable_segments).to_estimate()
         context = measured.context_bytes + (RAY_BYTES if device.kind == "cpu" else 0)
         return replace(measured, context_bytes=context, margin=UNCALIBRATED_MARGIN)

@@ -13,7 +13,7 @@ from tuner.estimation.formulas.kd_gat import estimate_kd_gat
 
 if TYPE_CHECKING:
     from tuner.trial import Config, Device, MemoryEstimate
-    from tuner.workloads.base import Workload
+    from tuner.workloads.base import Trainable
 
 # By workload; each formula takes that workload's data.
 FORMULAS: Mapping[str, Callable[[Config, Any], MemoryEstimate]] = {
@@ -30,7 +30,7 @@ class StaticEstimator(Estimator):
     order = 3
 
     def estimate(
-        self, workload: Workload, config: Config, data: object, device: Device, *, expandable_segments: bool
+        self, workload: Trainable, config: Config, data: object, device: Device, *, expandable_segments: bool
     ) -> MemoryEstimate:
         """See ``Estimator.estimate``; the formula is the same for all devices."""
         from tuner.workloads.micro_batches import micro_batch  # not above: ``tune --help`` lists the estimators

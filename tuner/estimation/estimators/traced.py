@@ -11,7 +11,7 @@ from tuner.trial import CHECKPOINTING
 
 if TYPE_CHECKING:
     from tuner.trial import Config, Device, MemoryEstimate
-    from tuner.workloads.base import Workload
+    from tuner.workloads.base import Trainable
 
 
 class TracedEstimator(Estimator):
@@ -22,11 +22,13 @@ class TracedEstimator(Estimator):
     can_be_calibrated = True
 
     def estimate(
-        self, workload: Workload, config: Config, data: object, device: Device, *, expandable_segments: bool
+        self, workload: Trainable, config: Config, data: object, device: Device, *, expandable_segments: bool
     ) -> MemoryEstimate:
         """See ``Estimator.estimate``; the GPU need not be present."""
         from tuner.estimation.tracing.tracer import trace_workload
+        from tuner.workloads.base import needs_workload
 
+        workload = needs_workload(workload, "a traced step")
         workspace = cublas_workspace_bytes(device)
         trace = trace_workload(workload, config, data, device_kind=device.kind, cublas_workspace_bytes=workspace)
         estimate = trace.to_estimate(device.kind, expandable_segments)

@@ -14,6 +14,7 @@ from tuner.reporting.training import TrainingProgress
 from tuner.study.retraining.model_folder import remove
 from tuner.study.retraining.run import Run
 from tuner.trial import Device, EpochReport
+from tuner.workloads.base import needs_workload
 from tuner.workloads.task import TrainingTask
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def _fit(
     from tuner.training.loop import fit
 
     training = fit(
-        task.workload,
+        needs_workload(task.workload, "another training"),
         run.trial,
         task.data,
         device,

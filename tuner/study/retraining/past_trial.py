@@ -19,7 +19,7 @@ from tuner.study.resume import fingerprint
 from tuner.study.selection import chosen_before, source_of
 from tuner.study.stored_options import CALL
 from tuner.trial import ACCUMULATION, Config
-from tuner.workloads.base import Workload
+from tuner.workloads.base import Trainable
 from tuner.workloads.lookup import WAS_OBJECT, find_workload
 from tuner.workloads.protocols import check
 from tuner.workloads.task import Selection
@@ -42,10 +42,10 @@ class PastTrial:
     # Into how many micro-batches each of the trial's attempts has divided its batches.
     accumulations: tuple[int, ...] = (1,)
     notes: Sequence[str] = ()  # what could not be read of the study, a line each
-    given: Workload | None = None  # its workload, where the user gave that
+    given: Trainable | None = None  # its workload, where the user gave that
 
     @property
-    def workload(self) -> Workload:
+    def workload(self) -> Trainable:
         """What it trained."""
         return self.given or find_workload(self.row.workload, self.study.classes)
 
@@ -150,7 +150,7 @@ def find_trial(folder: Path, wanted: str, workload: WorkloadLike | None, seed: i
     return PastTrial(folder, study, row, chosen, accumulations, notes, given)
 
 
-def _named_workload(study: StudyRecord, wanted: WorkloadLike | None) -> tuple[str | None, Workload | None]:
+def _named_workload(study: StudyRecord, wanted: WorkloadLike | None) -> tuple[str | None, Trainable | None]:
     """The name of the workload that is meant, and itself, where it is given and not only named."""
     wanted = next((name for name, spec in study.classes.items() if spec == wanted is not None), wanted)
     if wanted is None or (isinstance(wanted, str) and ":" not in wanted):
@@ -159,7 +159,7 @@ def _named_workload(study: StudyRecord, wanted: WorkloadLike | None) -> tuple[st
     return found.name, found
 
 
-def _metric(folder: Path, study: StudyRecord, name: str, given: Workload | None) -> str:
+def _metric(folder: Path, study: StudyRecord, name: str, given: Trainable | None) -> str:
     if given is None and study.classes.get(name, "") is None:
         raise InputError(
             f"{option('study', str(folder))}: its workload {name} {WAS_OBJECT}: give it again, from Python: "

@@ -31,8 +31,8 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
     ratings in evaluation only.
     """
 
-    name: ClassVar[str] = "graphsage"
-    metric: ClassVar[str] = "val_rmse"
+    name = "graphsage"
+    metric = "val_rmse"
     default_data: ClassVar[str] = "synthetic"
     memory_scales_with: ClassVar[str | None] = "batch_size"
     # The defaults were chosen on the validation RMSE of MovieLens-100K.

@@ -25,8 +25,8 @@ class GTSSL(Workload["TreeData", "GtSsl"]):
     frozen embeddings that decides nothing.
     """
 
-    name: ClassVar[str] = "gt-ssl"
-    metric: ClassVar[str] = "val_loss"
+    name = "gt-ssl"
+    metric = "val_loss"
     default_data: ClassVar[str] = "synthetic"
     memory_scales_with: ClassVar[str | None] = "batch_size"
     memory_limited_by: ClassVar[str | None] = "max_paths_per_batch"

@@ -41,8 +41,8 @@ class KDGAT(Workload["CanData", "Distilled"]):
     ``teacher_path``, or from one that is trained first for all configurations that need it.
     """
 
-    name: ClassVar[str] = "kd-gat"
-    metric: ClassVar[str] = "val_loss"
+    name = "kd-gat"
+    metric = "val_loss"
     default_data: ClassVar[str] = "synthetic"
     memory_scales_with: ClassVar[str | None] = "batch_size"
     batches_vary: ClassVar[bool] = True
