@@ -24,7 +24,7 @@ from tuner.workloads.contract import method_failure
 from tuner.workloads.task import TrainingTask
 
 if TYPE_CHECKING:
-    from tuner.training.loop import Fit
+    from tuner.training.endings import Fit
 
 WorkerEvent = EpochReport | Outcome | bytes
 
@@ -150,8 +150,7 @@ class _TrialExecution:
             return peak, None
 
     def _fail(self, error: Exception) -> None:
-        from tuner.training.checkpoints import Stopped
-        from tuner.training.loop import Pruned, phase_of
+        from tuner.training.endings import Pruned, Stopped, phase_of
 
         if isinstance(error, Stopped):
             self.status = "interrupted"
@@ -181,7 +180,7 @@ def torch_device(device: Device) -> str:
 
 def classify(error: Exception) -> Status:
     """The status of a trial that raised an exception."""
-    from tuner.training.loop import Diverged
+    from tuner.training.endings import Diverged
 
     if isinstance(error, ShareTooSmall) or is_out_of_memory(error):
         return "out_of_memory"
