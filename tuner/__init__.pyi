@@ -42,6 +42,7 @@ from tuner.trial import TextHyperparameter as TextHyperparameter
 from tuner.errors import TunerError as TunerError
 from tuner.workloads.base import Workload as Workload
 from tuner.estimation.formulas.graphsage import auto_estimate_memory_from_configs as auto_estimate_memory_from_configs
+from tuner.api.inside_trial import checkpoint as checkpoint
 from tuner.api.compare import compare as compare
 from tuner.cli.completion import completion as completion
 from tuner.sizing.batch_size_finder.batch_size import compute_batch_size as compute_batch_size
@@ -51,6 +52,7 @@ from tuner.estimation.formulas.graphsage import estimate_model_memory as estimat
 from tuner.records.weights import load_best as load_best
 from tuner.sizing.memory_state import log_memory_state as log_memory_state
 from tuner.api.new_workload import new_workload as new_workload
+from tuner.api.inside_trial import report as report
 
 __all__ = [
     "DataError",
@@ -63,6 +65,7 @@ __all__ = [
     "Workload",
     "auto_estimate_memory_from_configs",
     "calibrate",
+    "checkpoint",
     "compare",
     "completion",
     "compute_batch_size",
@@ -83,6 +86,7 @@ __all__ = [
     "run",
     "train",
     "tune_hyperparameters_parallel",
+    "write_report",
 ]
 __version__: str
 
@@ -484,31 +488,6 @@ def plan(
     like: str | PathLike[str] | None = None,
 ) -> Capacity: ...
 
-def report(
-    directory: str | PathLike[str] | None = None,
-    *,
-    output: str | PathLike[str] | None = None,
-    watch: bool = False,
-    port: int = 8765,
-) -> Path:
-    """Writes a study as one HTML page that works offline: results, plots, and what memory did.
-
-    What could not be read of the study is in the page, and a warning.
-
-    Args:
-        directory: The study's folder. By default the newest study under results/.
-        output: The page's file. By default report.html in the study's folder.
-        watch: Serve the page on this machine until Ctrl-C, while the study runs, and write it then.
-        port: The port where watch serves it; 0 is any that is free.
-
-    Returns:
-        The page's file.
-
-    Raises:
-        InputError: there is no such study, the file cannot be written or is there and no earlier page, or the port is
-            in use.
-    """
-
 def results(
     paths: Paths = (),
     *,
@@ -792,4 +771,29 @@ def tune_hyperparameters_parallel(
     Raises:
         InputError: something given cannot be used; nothing has been written.
         ExecutionError: Ray does not start, or the folder can no longer be written.
+    """
+
+def write_report(
+    directory: str | PathLike[str] | None = None,
+    *,
+    output: str | PathLike[str] | None = None,
+    watch: bool = False,
+    port: int = 8765,
+) -> Path:
+    """Writes a study as one HTML page that works offline: results, plots, and what memory did.
+
+    What could not be read of the study is in the page, and a warning.
+
+    Args:
+        directory: The study's folder. By default the newest study under results/.
+        output: The page's file. By default report.html in the study's folder.
+        watch: Serve the page on this machine until Ctrl-C, while the study runs, and write it then.
+        port: The port where watch serves it; 0 is any that is free.
+
+    Returns:
+        The page's file.
+
+    Raises:
+        InputError: there is no such study, the file cannot be written or is there and no earlier page, or the port is
+            in use.
     """

@@ -23,6 +23,11 @@ Direction = Literal["minimize", "maximize"]
 Status = Literal["completed", "pruned", "out_of_memory", "diverged", "failed", "interrupted"]
 Phase = Literal["", "start", "first step", "training", "evaluation"]
 Lost = Literal["", "worker", "node"]
+# The columns of results beside metrics and hyperparameters, by whose names no metric can be called.
+RESERVED_METRICS = (
+    *("trial_id", "workload", "name", "seed", "status", "attempts", "epochs", "duration_s", "device", "gpu_fraction"),
+    *("estimated_memory_gb", "peak_memory_gb", "error", "limit_gb", "lost", "started_at", "ended_at", "study"),
+)
 SUCCESSFUL: tuple[Status, ...] = ("completed", "pruned")
 
 AUTO = "auto"  # a batch size that tuner chooses: the largest for which a trial fits into its memory share
@@ -97,8 +102,9 @@ class Trial:
 
     @property
     def epochs(self) -> int:
-        """The number of epochs in its configuration."""
-        return int(self.config["epochs"])
+        """The number of epochs in its configuration; 0 if that does not say."""
+        epochs = self.config.get("epochs", 0)
+        return epochs if isinstance(epochs, int) else 0
 
     @property
     def micro_batches(self) -> int:
@@ -220,7 +226,7 @@ class EpochReport:
 
     trial_id: str
     epoch: int  # counts from 1; at the beginning of training the number of epochs already done, mostly 0
-    epochs: int
+    epochs: int  # how many there will be; 0 if unknown
     metrics: Mapping[str, float] = field(default_factory=dict)
     memory_bytes: int | None = None  # the peak of its process so far; None if unknown
 

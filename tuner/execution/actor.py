@@ -11,6 +11,7 @@ from tuner.execution.worker import TrialOptions, WorkerEvent, run_trial, torch_d
 from tuner.machine.devices import pin
 from tuner.machine.peak import PeakMeter
 from tuner.trial import Device, Placement
+from tuner.workloads.program import Program
 from tuner.workloads.task import Tasks
 
 
@@ -31,9 +32,14 @@ class Worker:
         A benchmark with simulated GPUs replaces this method, and sets ``device`` to the real one.
         """
         pin(device)  # Ray may have chosen another GPU
+        tasks = list(self._tasks.values())
+        if any(isinstance(task.workload, Program) for task in tasks):
+            from tuner.training.program import warm_up_program
+
+            return PeakMeter(device, partial(warm_up_program, torch_device(device), threads, tasks))
         from tuner.training.rehearsal import warm_up
 
-        return PeakMeter(device, partial(warm_up, torch_device(device), threads, self._tasks.values()))
+        return PeakMeter(device, partial(warm_up, torch_device(device), threads, tasks))
 
     def run(self, placement: Placement) -> Iterator[WorkerEvent | None]:
         """Streams a trial's events after a None, which says that the worker has taken the trial."""

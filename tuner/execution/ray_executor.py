@@ -106,7 +106,7 @@ class RayExecutor:
         # One object, as Ray does not resolve references within containers. Its arrays are shared nevertheless.
         one_machine = on_one_machine(nodes, {self._watch.own_node, *self._nodes.values()})
         elsewhere = (
-            [] if one_machine else [task.workload for task in tasks.values() if not is_built_in(task.workload)]
+            [] if one_machine else [task.workload.code for task in tasks.values() if not is_built_in(task.workload)]
         )
         with sent_by_value(elsewhere):
             self._shared = (put(dict(tasks), one_machine=one_machine), plan.threads, self._options)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -88,9 +89,8 @@ def capped(device: Device, cap_bytes: int, base_bytes: int) -> Iterator[None]:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out, by the type or text of an exception or of its causes. Not every case has a type."""
-    import torch
-
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+    torch = sys.modules.get("torch")
+    if isinstance(error, MemoryError) or (torch and isinstance(error, torch.OutOfMemoryError)):
         return True
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:
         return True

@@ -84,6 +84,11 @@ class Trainable(ABC):
         """
 
     @property
+    def code(self) -> object:
+        """The user's class or function, whose module other processes import."""
+        return type(self)
+
+    @property
     def objective(self) -> Objective:
         """What configurations are compared by."""
         return Objective(self.metric, self.direction)

@@ -1,0 +1,241 @@
+"""Runs a trial's own program in a thread that waits at each report until the study has taken it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import random
+import sys
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+
+from tuner.errors import WorkloadError
+from tuner.training.endings import Diverged, Fit, Pruned, Stopped, phases
+from tuner.training.program_checkpoints import ProgramCheckpoints, Progress, files_of
+from tuner.trial import EpochReport, Objective, Trial
+from tuner.workloads.contract import calling
+from tuner.workloads.program import Program
+from tuner.workloads.session import State, TrialEnd, entered, is_finite, never_finite, to_numbers
+from tuner.workloads.task import TrainingTask
+
+Asked = Callable[[], bool]
+IDLE_SECONDS = 1.0  # an ended program has returned by then
+
+
+def run_program(
+    program: Program,
+    trial: Trial,
+    data: object,
+    objective: Objective,
+    store: ProgramCheckpoints,
+    *,
+    threads: int = 1,
+    stop_asked: Asked = lambda: False,
+    prune_asked: Asked = lambda: False,
+) -> Generator[EpochReport | Fit, None, None]:
+    """Runs a trial's program; yields a report before it begins and each of its own, and at the end a ``Fit``.
+
+    The first report is of an idle process, so that its memory is that of no trial.
+
+    Raises ``Pruned``, ``Stopped`` if the study ends, ``Diverged`` if the metric was never finite, ``WorkloadError``
+    if it reports nothing, and what the program raises.
+    """
+    progress = store.restore()
+    session = _Session(trial, objective, store, progress)
+    with phases() as enter:
+        yield EpochReport(trial.trial_id, progress.epoch, trial.epochs)
+        limit_threads(threads)
+        program_thread().start(partial(session.run, program, data))
+        enter("training")
+        try:
+            while (report := session.next()) is not None:
+                yield report
+                if prune_asked():
+                    raise Pruned(progress.best)
+                if stop_asked():
+                    raise Stopped(f"stopped after epoch {progress.epoch}")
+                session.go_on()
+        finally:
+            session.end()
+        if not session.reports:
+            raise WorkloadError(f"{program.name} ended without a report: call tuner.report({objective.metric}=…)")
+        if not is_finite(progress.best.get(objective.metric)):
+            raise Diverged(never_finite(objective.metric))
+        kept = store.best(progress)
+        if isinstance(kept, Path):
+            yield Fit(progress.best, files=files_of(kept))
+        else:
+            yield Fit(progress.best, kept or {})
+
+
+class _Session:
+    """The program's side of the thread, and the study's."""
+
+    def __init__(self, trial: Trial, objective: Objective, store: ProgramCheckpoints, progress: Progress) -> None:
+        self._trial = trial
+        self._objective = objective
+        self._store = store
+        self._progress = progress
+        self._reports: SimpleQueue[EpochReport | BaseException | None] = SimpleQueue()
+        self._answers: SimpleQueue[bool] = SimpleQueue()  # whether to go on
+        self._ending = False
+        self._ended = threading.Event()
+        self.reports = 0
+
+    def report(
+        self, metrics: Mapping[str, object], epoch: int | None = None, checkpoint: State | str | None = None
+    ) -> None:
+        """See ``Session.report``."""
+        if self._ending:
+            raise TrialEnd
+        numbers = to_numbers(metrics, self._objective.metric)
+        progress, metric = self._progress, self._objective.metric
+        progress.epoch = self._counted(epoch)
+        best = progress.best.get(metric, self._objective.worst)
+        is_best = is_finite(numbers[metric]) and self._objective.better(numbers[metric], best)
+        if is_best:
+            progress.best, progress.best_checkpoint = {**numbers, "best_epoch": progress.epoch}, None
+        if checkpoint is not None:
+            self._store.save(checkpoint, progress, is_best=is_best)  # type: ignore[arg-type]
+        self.reports += 1
+        self._reports.put(EpochReport(self._trial.trial_id, progress.epoch, self._trial.epochs, numbers))
+        if not self._answers.get():
+            raise TrialEnd
+
+    def checkpoint(self) -> State | None:
+        """See ``Session.checkpoint``."""
+        return self._store.last()
+
+    def run(self, program: Program, data: object) -> None:
+        """Runs the program in this thread, and says that it has ended."""
+        error: BaseException | None = None
+        try:
+            _set_seeds(self._trial.seed)
+            with entered(self), calling(program, program.name):
+                program.run(self._trial.config, data, self)
+        except TrialEnd:
+            pass
+        except BaseException as raised:  # the study's thread raises it again
+            error = raised
+        self._ended.set()
+        self._reports.put(error)
+
+    def next(self) -> EpochReport | None:
+        """The program's next report; None if it has ended. Raises what it has raised."""
+        said = self._reports.get()
+        if isinstance(said, SystemExit):
+            if said.code in (None, 0):
+                return None
+            raise WorkloadError(f"the program ended with sys.exit({said.code!r})")
+        if isinstance(said, Exception):
+            raise said
+        if isinstance(said, BaseException):
+            raise WorkloadError(f"the program ended with {type(said).__name__}")
+        return said
+
+    def go_on(self) -> None:
+        """Lets the program continue after a report."""
+        self._answers.put(True)
+
+    def end(self) -> None:
+        """Ends a program that waits at a report, and waits until it has ended."""
+        while not self._ended.is_set():
+            self._ending = True
+            self._answers.put(False)
+            self._ended.wait(IDLE_SECONDS)
+
+    def _counted(self, epoch: int | None) -> int:
+        """A report's epoch, counted from 1: the program's own, or the number of its reports."""
+        if epoch is None:
+            return self._progress.epoch + 1
+        if not isinstance(epoch, int) or epoch < 0:
+            raise WorkloadError(f"tuner.report: epoch is {epoch!r}: expected a whole number")
+        if epoch == 0:
+            self._progress.offset = 1
+        return epoch + self._progress.offset
+
+
+class ProgramThread:
+    """A thread that runs one program after another, so that the threads that torch starts for it are started once."""
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._idle = threading.Event()
+        self._idle.set()
+        threading.Thread(target=self._work, daemon=True, name="trial").start()
+
+    def start(self, job: Callable[[], None]) -> None:
+        """Runs a job, which raises nothing, and returns at once."""
+        self._idle.clear()
+        self._jobs.put(job)
+
+    def is_idle(self) -> bool:
+        """Whether it can take a job; the last one may be about to end."""
+        return self._idle.wait(IDLE_SECONDS)
+
+    def wait(self, job: Callable[[], None]) -> None:
+        """Runs a job and waits for its end."""
+        done = threading.Event()
+
+        def signalling() -> None:
+            try:
+                job()
+            finally:
+                done.set()
+
+        self.start(signalling)
+        done.wait()
+
+    def _work(self) -> None:
+        while True:
+            job = self._jobs.get()
+            try:
+                job()
+            finally:
+                del job  # it holds the trial's data
+                self._idle.set()
+
+
+_threads: list[ProgramThread] = []
+
+
+def program_thread() -> ProgramThread:
+    """The process's thread for programs; a new one if an abandoned program still runs in it."""
+    if not _threads or not _threads[-1].is_idle():
+        _threads.append(ProgramThread())
+    return _threads[-1]
+
+
+def limit_threads(threads: int) -> None:
+    """Limits the threads of CPU operations, also of libraries that are imported later."""
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(threads)
+    for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[variable] = str(threads)
+
+
+def warm_up_program(device: str, threads: int, tasks: Sequence[TrainingTask]) -> None:
+    """Imports what the programs need and takes a step with torch, so that neither is in a trial's footprint."""
+    limit_threads(threads)
+    names = {name for task in tasks if isinstance(task.workload, Program) for name in task.workload.imports}
+    for name in sorted(names):
+        with suppress(Exception):  # the trial will raise it again
+            importlib.import_module(name)
+    if "torch" in sys.modules or device != "cpu":
+        from tuner.training.rehearsal import warm_up
+
+        others = [task for task in tasks if not isinstance(task.workload, Program)]
+        program_thread().wait(partial(warm_up, device, threads, others))
+
+
+def _set_seeds(seed: int) -> None:
+    """Seeds the random generators of Python, and of numpy and torch if they are loaded."""
+    random.seed(seed)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(seed % 2**32)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(seed)

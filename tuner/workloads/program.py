@@ -1,0 +1,37 @@
+"""The interface of what trains by itself: a user's function, a script, or an Optuna objective."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from tuner.trial import AnyHyperparameter, Config
+from tuner.workloads.base import Trainable
+
+if TYPE_CHECKING:
+    from tuner.workloads.session import Session
+
+
+class Program(Trainable):
+    """A training that tuner does not look into: it is called with a configuration, and reports.
+
+    Attributes:
+        imports: modules that a worker imports before its first trial, so that they are in no trial's footprint.
+    """
+
+    imports: tuple[str, ...] = ()
+
+    @property
+    def schema(self) -> Mapping[str, AnyHyperparameter]:
+        """Empty: a program takes any keys."""
+        return MappingProxyType({})
+
+    def load_data(self, source: object, seed: int) -> Any:
+        """The user's ``data`` as they are."""
+        return source
+
+    @abstractmethod
+    def run(self, config: Config, data: object, session: Session) -> None:
+        """Trains until the end; raises what the user's code raises, and ``TrialEnd`` from a report."""
