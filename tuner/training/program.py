@@ -162,11 +162,13 @@ class _Session:
 class ProgramThread:
     """A thread that runs one program after another, so that the threads that torch starts for it are started once."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_this_thread: bool = False) -> None:
+        """Starts the thread; or leaves it to this one, which calls ``work``."""
         self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._idle = threading.Event()
         self._idle.set()
-        threading.Thread(target=self._work, daemon=True, name="trial").start()
+        if not in_this_thread:
+            threading.Thread(target=self.work, daemon=True, name="trial").start()
 
     def start(self, job: Callable[[], None]) -> None:
         """Runs a job, which raises nothing, and returns at once."""
@@ -190,7 +192,8 @@ class ProgramThread:
         self.start(signalling)
         done.wait()
 
-    def _work(self) -> None:
+    def work(self) -> None:
+        """Runs jobs for ever."""
         while True:
             job = self._jobs.get()
             try:
@@ -208,6 +211,21 @@ def program_thread() -> ProgramThread:
     if not _threads or not _threads[-1].is_idle():
         _threads.append(ProgramThread())
     return _threads[-1]
+
+
+def use_main_thread() -> ProgramThread:
+    """Has programs run in the main thread, which must then call ``work``."""
+    _threads.append(ProgramThread(in_this_thread=True))
+    return _threads[-1]
+
+
+_answering: dict[str, SimpleQueue[object]] = {}  # the queues of running trials, by id
+
+
+def deliver(trial_id: str, answer: object) -> None:
+    """Gives a running trial the answer to its question; one that has ended needs none."""
+    if trial_id in _answering:
+        _answering[trial_id].put(answer)
 
 
 def limit_threads(threads: int) -> None:
