@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from multiprocessing import Pipe
 from pathlib import Path
 from pickle import dumps, loads
@@ -16,11 +18,13 @@ from typing import cast
 from tuner.execution.mapped_arrays import pack
 from tuner.execution.worker import TrialOptions, WorkerEvent
 from tuner.machine.caps import worker_environment
-from tuner.trial import Device, Placement
+from tuner.machine.peak import resident_bytes
+from tuner.trial import Device, EpochReport, Outcome, Placement
 from tuner.workloads.task import Tasks
 
 END_SECONDS = 5.0  # for a process that is asked to end
 SEARCH_PATH = "PYTHONPATH"
+LOGS = "logs"  # the folder of output in a study's folder
 
 
 class ChildDied(Exception):
@@ -105,3 +109,54 @@ class Child:
     def _send(self, message: object) -> None:
         with suppress(OSError):  # ``receive`` tells that the process has ended
             self._connection.send_bytes(dumps(message))
+
+
+def run_apart(tasks: Tasks, placement: Placement, threads: int, options: TrialOptions) -> Iterator[WorkerEvent]:
+    """Runs a trial in a new process beside this one, with the events of ``run_trial``.
+
+    This process takes a part of the trial's memory, too.
+    """
+    own = resident_bytes().get("resident", 0) if placement.device.kind == "cpu" else 0
+    name, started = placement.trial.workload, time.monotonic()
+    log = log_file(options, placement.trial.trial_id)
+    child = Child({name: tasks[name]}, placement.device, threads, options, {}, log)
+    epochs, peak = 0, None
+    try:
+        child.run(replace(placement, limit_bytes=placement.limit_bytes - own))
+        while True:
+            event = child.receive()
+            if isinstance(event, EpochReport):
+                epochs, peak = event.epoch, _more(event.memory_bytes, own)
+                event = replace(event, memory_bytes=peak)
+            elif isinstance(event, Outcome):
+                event = replace(event, placement=placement, peak_bytes=_more(event.peak_bytes, own), reusable=True)
+            if event is not None:
+                yield event
+            if isinstance(event, bytes) or (isinstance(event, Outcome) and event.status != "completed"):
+                return
+    except ChildDied as died:
+        yield Outcome(
+            placement.trial,
+            "failed",
+            placement,
+            epochs=epochs,
+            seconds=time.monotonic() - started,
+            peak_bytes=peak,
+            error=f"{died}: its output is in {log.name}",
+            phase="training" if epochs else "start",
+        )
+    finally:
+        child.end()
+
+
+def log_file(options: TrialOptions, name: str) -> Path:
+    """The file for the output of a trial or a worker; nowhere without a folder."""
+    if options.checkpoints is None or not options.checkpoints.is_dir():
+        return Path(os.devnull)
+    folder = options.checkpoints.parent / LOGS
+    folder.mkdir(exist_ok=True)
+    return folder / f"{name}.log"
+
+
+def _more(size: int | None, own: int) -> int | None:
+    return None if size is None else size + own

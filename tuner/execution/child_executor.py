@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tuner.execution.child import Child, ChildDied
+from tuner.execution.child import Child, ChildDied, log_file
 from tuner.execution.loop import ExecutorEvent
 from tuner.execution.nodes import oom_kills
 from tuner.execution.stop_requests import StopRequests
@@ -17,9 +16,8 @@ from tuner.execution.worker import TrialOptions
 from tuner.machine.devices import DeviceChoice, allocator_environment, detect_devices
 from tuner.placement.packing import Plan
 from tuner.trial import Device, EpochReport, Outcome, Placement
+from tuner.workloads.program import Program
 from tuner.workloads.task import Tasks
-
-LOGS = "logs"
 
 
 class ChildExecutor:
@@ -55,6 +53,7 @@ class ChildExecutor:
     def open(self, tasks: Tasks, plan: Plan, checkpoints: Path | None) -> None:
         """Keeps what the process will be given."""
         self._tasks, self._threads = tasks, plan.threads
+        self._apart = any(isinstance(task.workload, Program) and task.workload.own_process for task in tasks.values())
         self._options = replace(self._options, checkpoints=checkpoints.absolute() if checkpoints else None)
         self._stop_requests = StopRequests(checkpoints)
         self._stop_requests.reset()
@@ -105,10 +104,7 @@ class ChildExecutor:
         if placement.trial.attempt > 1:
             self._drop()
         if self._child is None:
-            log = Path(os.devnull)
-            if self._options.checkpoints:
-                log = self._options.checkpoints.parent / LOGS / "worker.log"
-                log.parent.mkdir(exist_ok=True)
+            log = log_file(self._options, placement.trial.trial_id if self._apart else "worker")
             self._child = Child(self._tasks, placement.device, self._threads, self._options, self._variables, log)
         self._running, self._report = placement, None
         self._started = self._heard = time.monotonic()
@@ -125,7 +121,7 @@ class ChildExecutor:
                 content = weights if isinstance(weights, bytes) else b""
             except ChildDied:
                 self._drop()
-        if not outcome.reusable:
+        if self._apart or not outcome.reusable:
             self._drop()
         return [(outcome, lambda: content)]
 

@@ -15,6 +15,7 @@ from queue import SimpleQueue
 
 from tuner.execution.actor import Worker
 from tuner.execution.mapped_arrays import unpack
+from tuner.machine.interrupts import die_with_parent
 from tuner.trial import Placement
 
 
@@ -26,6 +27,7 @@ def main(descriptor: int, content: int) -> None:
     if inherited is not None:
         os.environ["PYTHONPATH"] = inherited
     sys.path[:] = search_path
+    die_with_parent()
     from tuner.training.program import use_main_thread
 
     programs = use_main_thread()
@@ -51,10 +53,11 @@ def _listen(connection: Connection[bytes, bytes], placements: SimpleQueue[Placem
 
 def _follow(connection: Connection[bytes, bytes], content: int, placements: SimpleQueue[Placement]) -> None:
     try:
-        worker = Worker(*unpack(content))
+        worker = Worker(*unpack(content), is_child=True)
         while True:
             for event in worker.run(placements.get()):
-                connection.send_bytes(dumps(event))
+                if event is not None:
+                    connection.send_bytes(dumps(event))
     except BaseException:
         import traceback
 

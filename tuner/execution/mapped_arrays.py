@@ -77,8 +77,8 @@ def pack(content: object) -> BinaryIO:
     pickled, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
     _Pickler(pickled, protocol=5, buffer_callback=buffers.append).dump(content)
     parts = [pickled.getbuffer(), *(buffer.raw() for buffer in buffers)]
-    sizes = np.array([len(parts), *(part.nbytes for part in parts)], np.int64)
-    for part in (sizes.tobytes(), *parts):
+    file.write(np.array([len(parts), *(part.nbytes for part in parts)], np.int64).tobytes())
+    for part in parts:
         file.write(bytes(-file.tell() % ALIGNMENT))
         file.write(part)
     file.flush()

@@ -78,6 +78,7 @@ class _Session:
     def __init__(self, trial: Trial, objective: Objective, store: ProgramCheckpoints, progress: Progress) -> None:
         self._trial = trial
         self._objective = objective
+        self.metric = objective.metric
         self._store = store
         self._progress = progress
         self._reports: SimpleQueue[EpochReport | BaseException | None] = SimpleQueue()
@@ -92,8 +93,8 @@ class _Session:
         """See ``Session.report``."""
         if self._ending:
             raise TrialEnd
-        numbers = to_numbers(metrics, self._objective.metric)
-        progress, metric = self._progress, self._objective.metric
+        numbers = to_numbers(metrics, self.metric)
+        progress, metric = self._progress, self.metric
         progress.epoch = self._counted(epoch)
         best = progress.best.get(metric, self._objective.worst)
         is_best = is_finite(numbers[metric]) and self._objective.better(numbers[metric], best)

@@ -32,7 +32,6 @@ class Function(Program):
         """Raises ``InputError`` if it takes no configuration."""
         self.function = function
         self.name = re.sub(r"\W+", "-", getattr(self.code, "__name__", "")).strip("-") or UNNAMED
-        self.metric = ""
         self.takes_data = _takes_data(function, self.name)
         # What the function needs is mostly imported by now.
         self.imports = tuple(name for name in HEAVY if name in sys.modules)
@@ -51,7 +50,8 @@ class Function(Program):
 
     def run(self, config: Config, data: object, session: Session) -> None:
         """Calls the function. If it returns metrics by name, they are its last report."""
-        arguments = [dict(config), data] if self.takes_data else [dict(config)]
+        values = self.arguments_of(config)
+        arguments = [values, data] if self.takes_data else [values]
         returned = self.function(*arguments)
         if isinstance(returned, Mapping):
             session.report(returned)

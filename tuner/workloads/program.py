@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tuner.trial import AnyHyperparameter, Config
 from tuner.workloads.base import Trainable
@@ -18,15 +18,22 @@ class Program(Trainable):
     """A training that tuner does not look into: it is called with a configuration, and reports.
 
     Attributes:
+        own_process: whether each trial needs a new process, whose main thread runs it.
         imports: modules that a worker imports before its first trial, so that they are in no trial's footprint.
     """
 
     imports: tuple[str, ...] = ()
+    own_process: ClassVar[bool] = False
+    metric = ""  # and no direction: the study's options have them
 
     @property
     def schema(self) -> Mapping[str, AnyHyperparameter]:
         """Empty: a program takes any keys."""
         return MappingProxyType({})
+
+    def arguments_of(self, config: Config) -> dict[str, object]:
+        """What the user's code receives for a configuration."""
+        return dict(config)
 
     def load_data(self, source: object, seed: int) -> Any:
         """The user's ``data`` as they are."""

@@ -22,7 +22,13 @@ class TrialEnd(BaseException):
 
 
 class Session(Protocol):
-    """The connection of a trial's program to its study."""
+    """The connection of a trial's program to its study.
+
+    Attributes:
+        metric: what trials are compared by; every report has it.
+    """
+
+    metric: str
 
     def report(
         self, metrics: Mapping[str, object], epoch: int | None = None, checkpoint: State | str | None = None
