@@ -232,6 +232,14 @@ class EpochReport:
 
 
 @dataclass(frozen=True)
+class Question:
+    """What a running trial asks the study, which answers it. The trial waits for the answer."""
+
+    trial_id: str
+    content: object
+
+
+@dataclass(frozen=True)
 class DeviceLost:
     """A device is lost with its node, so that nothing more can be placed on it."""
 

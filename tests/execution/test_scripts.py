@@ -75,9 +75,9 @@ def test_how_a_script_failed_is_told_in_one_line(tmp_path: Path, body: str, stat
 
 def test_arguments_name_every_key_of_the_space_and_no_other(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
-    with pytest.raises(InputError, match=r"its arguments have {depth}, but the space has lr"):
+    with pytest.raises(InputError, match=r"its arguments have \{depth\}, but the space has lr"):
         Script(tmp_path / "train.py", ["--depth", "{depth}"]).check_keys(["lr"])
-    with pytest.raises(InputError, match=r"its arguments lack lr: add for example --lr {lr}"):
+    with pytest.raises(InputError, match=r"its arguments lack lr: add for example --lr \{lr\}"):
         Script(tmp_path / "train.py", []).check_keys(["lr"])
     with pytest.raises(InputError, match=r"missing.py: the script cannot be read: No such file"):
         Script(tmp_path / "missing.py", [])

@@ -61,5 +61,11 @@ class Worker:
             return
         yield from run_trial(self._tasks[placed.trial.workload], placed, self._meter, self._options)
 
+    def answer(self, trial_id: str, answer: object) -> None:
+        """Answers the question of a running trial, in another thread than that one's."""
+        from tuner.training.program import deliver
+
+        deliver(trial_id, answer)
+
     def ping(self) -> None:
         """Returns if the process is alive."""

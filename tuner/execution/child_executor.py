@@ -15,7 +15,7 @@ from tuner.execution.stop_requests import StopRequests
 from tuner.execution.worker import TrialOptions
 from tuner.machine.devices import DeviceChoice, allocator_environment, detect_devices
 from tuner.placement.packing import Plan
-from tuner.trial import Device, EpochReport, Outcome, Placement
+from tuner.trial import Device, EpochReport, Outcome, Placement, Question
 from tuner.workloads.program import Program
 from tuner.workloads.task import Tasks
 
@@ -78,12 +78,20 @@ class ChildExecutor:
         if isinstance(event, EpochReport):
             self._report, self._heard = event, time.monotonic()
             return [(event, bytes)]
+        if isinstance(event, Question):
+            self._heard = time.monotonic()
+            return [(event, bytes)]
         if isinstance(event, Outcome):
             return self._ended(event)
         silent = time.monotonic() - self._heard
         if self._report is not None and self._timeout_seconds is not None and silent > self._timeout_seconds:
             return self._failed(f"stalled: no report for {self._timeout_seconds:g} s")
         return []
+
+    def answer(self, trial_id: str, answer: object) -> None:
+        """Answers a trial's question."""
+        if self._child is not None:
+            self._child.answer(trial_id, answer)
 
     def stop(self) -> None:
         """Has the trial write a checkpoint and end after its epoch."""

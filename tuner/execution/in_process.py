@@ -13,7 +13,7 @@ from tuner.execution.worker import TrialOptions, WorkerEvent, run_trial
 from tuner.machine.devices import DeviceChoice, detect_devices
 from tuner.machine.peak import PeakMeter
 from tuner.placement.packing import Plan
-from tuner.trial import Device, EpochReport, Outcome, Placement
+from tuner.trial import Device, EpochReport, Outcome, Placement, Question
 from tuner.workloads.task import Tasks
 
 
@@ -60,8 +60,14 @@ class InProcessExecutor:
             self._queue.popleft()
             weights = next(trial, b"")
             return [(event, lambda: weights if isinstance(weights, bytes) else b"")]
-        assert isinstance(event, EpochReport)
+        assert isinstance(event, (EpochReport, Question))
         return [(event, bytes)]
+
+    def answer(self, trial_id: str, answer: object) -> None:
+        """Answers a trial's question."""
+        from tuner.training.program import deliver
+
+        deliver(trial_id, answer)
 
     def stop(self) -> None:
         """Has every trial write a checkpoint and end as soon as it continues."""

@@ -24,13 +24,15 @@ from tuner.execution.worker_failures import RunningTrial, WorkerFailures
 from tuner.machine.caps import worker_environment
 from tuner.machine.devices import DeviceChoice, allocator_environment, detect_devices
 from tuner.placement.packing import Plan
-from tuner.trial import Device, DeviceLost, EpochReport, Outcome, Placement
+from tuner.trial import Device, DeviceLost, EpochReport, Outcome, Placement, Question
 from tuner.workloads.built_in import is_built_in
 from tuner.workloads.pickling import sent_by_value
+from tuner.workloads.program import Program
 from tuner.workloads.task import Tasks
 
 EVENT_SECONDS = 30
 WEIGHTS_SECONDS = 60
+ANSWERS = "answers"  # the group of a worker's calls that need not wait for its trial
 START_SECONDS = 300  # importing torch from a slow network drive takes a while
 
 Stream = Iterator[ObjectRef]  # of a trial's events
@@ -97,7 +99,10 @@ class RayExecutor:
         import ray
 
         self._ray = ray
-        self._actor: Remote[WorkerHandle] = ray.remote(self.worker_class)
+        # A thread for answers makes Ray run trials in a thread, too, so it is there only for those that ask.
+        asking = any(isinstance(task.workload, Program) and task.workload.asks for task in tasks.values())
+        remote = ray.remote(concurrency_groups={ANSWERS: 1}) if asking else ray.remote
+        self._actor: Remote[WorkerHandle] = remote(self.worker_class)
         self._watch = NodeWatch()
         self._nodes = {device: device.node_id or self._watch.own_node for device in plan.devices}
         nodes: list[Node] = ray.nodes()
@@ -141,6 +146,12 @@ class RayExecutor:
         self._check_health()
         events, self._events = self._events, []
         return events
+
+    def answer(self, trial_id: str, answer: object) -> None:
+        """Answers a trial's question, unless its worker is lost by now."""
+        for run in self._running.values():
+            if run.placement.trial.trial_id == trial_id:
+                run.worker.answer.options(concurrency_group=ANSWERS).remote(trial_id, answer)
 
     def stop(self) -> None:
         """Has the workers end their trials after the current epoch, with a checkpoint."""
@@ -206,7 +217,9 @@ class RayExecutor:
             self._worker_lost(run, error)
             return
         run.taken = True
-        if isinstance(event, EpochReport):
+        if isinstance(event, Question):
+            self._emit(event)
+        elif isinstance(event, EpochReport):
             run.report, run.reported = event, time.monotonic()
             self._emit(event)
         elif isinstance(event, Outcome):
@@ -255,7 +268,7 @@ class RayExecutor:
             if device in self._pools and self._watch.head_answers:
                 self._pools[device].close()
 
-    def _emit(self, event: EpochReport | Outcome | DeviceLost | None, weights: Weights = bytes) -> None:
+    def _emit(self, event: EpochReport | Question | Outcome | DeviceLost | None, weights: Weights = bytes) -> None:
         if event is not None:
             self._events.append((event, weights))
 

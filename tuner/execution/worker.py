@@ -19,7 +19,7 @@ from tuner.execution.stop_requests import StopRequests
 from tuner.machine.caps import MMAP_THRESHOLD_BYTES, capped, is_out_of_memory
 from tuner.machine.peak import PeakMeter
 from tuner.training.endings import Diverged, Fit, Pruned, Stopped, phase_of
-from tuner.trial import GB, MB, Device, EpochReport, Outcome, Phase, Placement, Status, Trial
+from tuner.trial import GB, MB, Device, EpochReport, Outcome, Phase, Placement, Question, Status, Trial
 from tuner.workloads.base import needs_workload
 from tuner.workloads.contract import method_failure
 from tuner.workloads.program import Program
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tuner.training.checkpoints import Checkpoint
     from tuner.training.program_checkpoints import ProgramCheckpoints
 
-WorkerEvent = EpochReport | Outcome | bytes
+WorkerEvent = EpochReport | Question | Outcome | bytes
 
 # The prefix of a message with the place in torch's source where an allocation failed.
 ENFORCE = re.compile(r"^\[enforce fail at [^\]]*\] \S+ == \S+\. ")
@@ -99,7 +99,7 @@ class _TrialExecution:
     error: str = ""
     traceback: str = ""
 
-    def train(self, task: TrainingTask, meter: PeakMeter, options: TrialOptions) -> Iterator[EpochReport]:
+    def train(self, task: TrainingTask, meter: PeakMeter, options: TrialOptions) -> Iterator[EpochReport | Question]:
         """Trains under the cap, yields the reports and records how it ended."""
         checkpoint: Checkpoint | ProgramCheckpoints | None = None
         try:
@@ -109,6 +109,9 @@ class _TrialExecution:
             while True:
                 with _cap(self.placement, meter, options):
                     event = next(training)
+                if isinstance(event, Question):
+                    yield event
+                    continue
                 if not isinstance(event, EpochReport):
                     break
                 self.epochs = event.epoch
@@ -153,7 +156,9 @@ class _TrialExecution:
 
 def _training(
     task: TrainingTask, placement: Placement, options: TrialOptions
-) -> tuple[Generator[EpochReport | Fit], Checkpoint | ProgramCheckpoints | None]:
+) -> tuple[
+    Generator[EpochReport | Question | Fit] | Generator[EpochReport | Fit], Checkpoint | ProgramCheckpoints | None
+]:
     """A trial's training, which has not begun, and what keeps its checkpoints."""
     workload, trial, folder = task.workload, placement.trial, options.checkpoints
     requests = StopRequests(folder)

@@ -136,7 +136,7 @@ def _decisions(
         steering.reported(report)
         return pruning.stops(report)
 
-    return Decisions(try_again, learn, steering.suggest, prune, steering.ended)
+    return Decisions(try_again, learn, steering.suggest, prune, ended=steering.ended)
 
 
 def ray_executor(settings: Settings) -> Executor:

@@ -16,10 +16,10 @@ from queue import SimpleQueue
 from tuner.errors import WorkloadError
 from tuner.training.endings import Diverged, Fit, Pruned, Stopped, phases
 from tuner.training.program_checkpoints import ProgramCheckpoints, Progress, files_of
-from tuner.trial import EpochReport, Objective, Trial
+from tuner.trial import EpochReport, Objective, Question, Trial
 from tuner.workloads.contract import calling
 from tuner.workloads.program import Program
-from tuner.workloads.session import State, TrialEnd, entered, is_finite, never_finite, to_numbers
+from tuner.workloads.session import ProgramPruned, State, TrialEnd, entered, is_finite, never_finite, to_numbers
 from tuner.workloads.task import TrainingTask
 
 Asked = Callable[[], bool]
@@ -36,7 +36,7 @@ def run_program(
     threads: int = 1,
     stop_asked: Asked = lambda: False,
     prune_asked: Asked = lambda: False,
-) -> Generator[EpochReport | Fit, None, None]:
+) -> Generator[EpochReport | Question | Fit, None, None]:
     """Runs a trial's program; yields a report before it begins and each of its own, and at the end a ``Fit``.
 
     The first report is of an idle process, so that its memory is that of no trial.
@@ -52,8 +52,10 @@ def run_program(
         program_thread().start(partial(session.run, program, data))
         enter("training")
         try:
-            while (report := session.next()) is not None:
-                yield report
+            while (said := session.next()) is not None:
+                yield said
+                if isinstance(said, Question):
+                    continue
                 if prune_asked():
                     raise Pruned(progress.best)
                 if stop_asked():
@@ -61,15 +63,16 @@ def run_program(
                 session.go_on()
         finally:
             session.end()
-        if not session.reports:
+        final = progress.best if session.final is None else dict(session.final)
+        if not session.reports and not final:
             raise WorkloadError(f"{program.name} ended without a report: call tuner.report({objective.metric}=…)")
-        if not is_finite(progress.best.get(objective.metric)):
+        if not is_finite(final.get(objective.metric)):
             raise Diverged(never_finite(objective.metric))
         kept = store.best(progress)
         if isinstance(kept, Path):
-            yield Fit(progress.best, files=files_of(kept))
+            yield Fit(final, files=files_of(kept))
         else:
-            yield Fit(progress.best, kept or {})
+            yield Fit(final, kept or {})
 
 
 class _Session:
@@ -81,11 +84,13 @@ class _Session:
         self.metric = objective.metric
         self._store = store
         self._progress = progress
-        self._reports: SimpleQueue[EpochReport | BaseException | None] = SimpleQueue()
+        self._reports: SimpleQueue[EpochReport | Question | BaseException | None] = SimpleQueue()
         self._answers: SimpleQueue[bool] = SimpleQueue()  # whether to go on
+        self._replies: SimpleQueue[object] = SimpleQueue()
         self._ending = False
         self._ended = threading.Event()
         self.reports = 0
+        self.final: Mapping[str, float] | None = None
 
     def report(
         self, metrics: Mapping[str, object], epoch: int | None = None, checkpoint: State | str | None = None
@@ -107,6 +112,16 @@ class _Session:
         if not self._answers.get():
             raise TrialEnd
 
+    def ask(self, question: object) -> object:
+        """See ``Session.ask``."""
+        if self._ending:
+            raise TrialEnd
+        self._reports.put(Question(self._trial.trial_id, question))
+        answer = self._replies.get()
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
     def checkpoint(self) -> State | None:
         """See ``Session.checkpoint``."""
         return self._store.last()
@@ -114,19 +129,23 @@ class _Session:
     def run(self, program: Program, data: object) -> None:
         """Runs the program in this thread, and says that it has ended."""
         error: BaseException | None = None
+        _answering[self._trial.trial_id] = self._replies
         try:
             _set_seeds(self._trial.seed)
             with entered(self), calling(program, program.name):
-                program.run(self._trial.config, data, self)
+                self.final = program.run(self._trial.config, data, self)
+        except ProgramPruned:
+            error = Pruned(self._progress.best)
         except TrialEnd:
             pass
         except BaseException as raised:  # the study's thread raises it again
             error = raised
+        del _answering[self._trial.trial_id]
         self._ended.set()
         self._reports.put(error)
 
-    def next(self) -> EpochReport | None:
-        """The program's next report; None if it has ended. Raises what it has raised."""
+    def next(self) -> EpochReport | Question | None:
+        """The program's next report or question; None if it has ended. Raises what it has raised."""
         said = self._reports.get()
         if isinstance(said, SystemExit):
             if said.code in (None, 0):
@@ -147,6 +166,7 @@ class _Session:
         while not self._ended.is_set():
             self._ending = True
             self._answers.put(False)
+            self._replies.put(TrialEnd())
             self._ended.wait(IDLE_SECONDS)
 
     def _counted(self, epoch: int | None) -> int:

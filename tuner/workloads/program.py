@@ -18,11 +18,13 @@ class Program(Trainable):
     """A training that tuner does not look into: it is called with a configuration, and reports.
 
     Attributes:
+        asks: whether it asks the study questions as it runs.
         own_process: whether each trial needs a new process, whose main thread runs it.
         imports: modules that a worker imports before its first trial, so that they are in no trial's footprint.
     """
 
     imports: tuple[str, ...] = ()
+    asks: ClassVar[bool] = False
     own_process: ClassVar[bool] = False
     metric = ""  # and no direction: the study's options have them
 
@@ -40,5 +42,8 @@ class Program(Trainable):
         return source
 
     @abstractmethod
-    def run(self, config: Config, data: object, session: Session) -> None:
-        """Trains until the end; raises what the user's code raises, and ``TrialEnd`` from a report."""
+    def run(self, config: Config, data: object, session: Session) -> Mapping[str, float] | None:
+        """Trains until the end; returns the final metrics, if they are not those of the best report.
+
+        Raises what the user's code raises, ``TrialEnd`` from a report, and ``ProgramPruned``.
+        """

@@ -21,6 +21,10 @@ class TrialEnd(BaseException):
     """
 
 
+class ProgramPruned(Exception):
+    """The program itself has pruned its trial."""
+
+
 class Session(Protocol):
     """The connection of a trial's program to its study.
 
@@ -39,6 +43,9 @@ class Session(Protocol):
             TrialEnd: the trial was pruned, or the study ends.
             WorkloadError: the metrics or the checkpoint cannot be used.
         """
+
+    def ask(self, question: object) -> object:
+        """The study's answer to a question; raises the exception if that is the answer."""
 
     def checkpoint(self) -> State | None:
         """The trial's last checkpoint, from an earlier attempt or the study that is resumed; None without one."""
