@@ -556,6 +556,7 @@ def run(
     checkpoint_seconds: float = 60.0,
     caps: bool = True,
     time_limit: str | float | None = None,
+    in_process: bool = False,
     address: str | None = None,
     output: str | PathLike[str] | None = None,
     resume: str | PathLike[str] | None = None,
@@ -619,6 +620,7 @@ def run(
         checkpoint_seconds: The time between two checkpoints of a running trial, in seconds.
         caps: End a trial that takes more than its share, before it takes memory from the others.
         time_limit: End the study after this time with what it has: seconds, or a text such as "90s", "30m" or "1h30m".
+        in_process: Train one trial after another in this process, without Ray: the quickest start, and a debugger works.
         address: Join this Ray cluster: auto or HOST:PORT. By default a local Ray is started.
         output: The study's folder, new or empty. By default a new one under results/.
         resume: Continue the study in this folder. Its options are kept, except those that are given now.
@@ -708,6 +710,7 @@ def tune_hyperparameters_parallel(
     checkpoint_seconds: float = 60.0,
     caps: bool = True,
     time_limit: str | float | None = None,
+    in_process: bool = False,
     address: str | None = None,
     output: str | PathLike[str] | None = None,
     resume: str | PathLike[str] | None = None,
@@ -754,6 +757,7 @@ def tune_hyperparameters_parallel(
         checkpoint_seconds: The time between two checkpoints of a running trial, in seconds.
         caps: End a trial that takes more than its share, before it takes memory from the others.
         time_limit: End the study after this time with what it has: seconds, or a text such as "90s", "30m" or "1h30m".
+        in_process: Train one trial after another in this process, without Ray: the quickest start, and a debugger works.
         address: Join this Ray cluster: auto or HOST:PORT. By default a local Ray is started.
         output: The study's folder, new or empty. By default a new one under results/.
         resume: Continue the study in this folder. Its options are kept, except those that are given now.

@@ -101,7 +101,7 @@ def test_it_is_tuned_retried_resumed_trained_again_and_loaded(
     rows = tuner.run("digits:Digits", **config, auto_memory=True, output="study", limit=1, **common).rows
     assert [(row["workload"], row["status"], row["attempts"]) for row in rows] == [("digits", "completed", 1)]
     with monkeypatch.context() as patch:
-        patch.setattr("tuner.study.study.ray_executor", lambda _: InProcessExecutor())  # workers have had the class
+        patch.setattr("tuner.study.study.make_executor", lambda _: InProcessExecutor())  # workers have had the class
         resumed = tuner.run(resume="study", seeds=2, threads=1)
     assert [row["status"] for row in resumed.rows] == ["completed"] * 2
     notebook: dict[str, Any] = {"__name__": "__main__"}

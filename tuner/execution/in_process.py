@@ -20,10 +20,11 @@ from tuner.workloads.task import Tasks
 class InProcessExecutor:
     """Runs trials one after another: for tests, to debug a workload, or without Ray.
 
-    Trials are not capped, as that would cap this whole process.
+    A cap would be one of this whole process, so there is none by default.
     """
 
-    def __init__(self, *, checkpoint_seconds: float = 60.0) -> None:
+    def __init__(self, *, checkpoint_seconds: float = 60.0, caps: bool = False) -> None:
+        self._caps = caps
         self._checkpoint_seconds = checkpoint_seconds
         self._queue: deque[Iterator[WorkerEvent]] = deque()
         self._stop_requests = StopRequests(None)
@@ -38,7 +39,9 @@ class InProcessExecutor:
     def open(self, tasks: Tasks, plan: Plan, checkpoints: Path | None) -> None:
         """Keeps the tasks and the folder for checkpoints."""
         self._tasks = tasks
-        self._options = TrialOptions(caps=False, checkpoints=checkpoints, checkpoint_seconds=self._checkpoint_seconds)
+        self._options = TrialOptions(
+            caps=self._caps, checkpoints=checkpoints, checkpoint_seconds=self._checkpoint_seconds
+        )
         self._stop_requests = StopRequests(checkpoints)
         self._stop_requests.reset()
 

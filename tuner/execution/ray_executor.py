@@ -85,6 +85,11 @@ class RayExecutor:
         if self._connection is None:
             self._connection = connect_local(devices, self._environment(devices[0]))
 
+    @property
+    def started(self) -> bool:
+        """Whether it is connected to a Ray, or is starting one."""
+        return self._connection is not None
+
     def wait(self) -> None:
         """Waits for the Ray that ``prepare`` is starting."""
         assert self._connection is not None

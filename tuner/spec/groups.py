@@ -312,6 +312,10 @@ class StudyOptions(Training, PackingOptions, Retries, Caps):
         'End the study after this time with what it has: seconds, or a text such as "90s", "30m" or "1h30m".',
         Terminal("90s|30m|1h30m"),
     )
+    in_process: bool = field(
+        False,
+        "Train one trial after another in this process, without Ray: the quickest start, and a debugger works.",
+    )
     address: str | None = field(
         None, "Join this Ray cluster: auto or HOST:PORT.", Terminal("auto|HOST:PORT", unset="a local Ray is started")
     )

@@ -48,13 +48,14 @@ class Function(Program):
             inner = inner.func
         return inner
 
-    def run(self, config: Config, data: object, session: Session) -> None:
+    def run(self, config: Config, data: object, session: Session) -> Mapping[str, float] | None:
         """Calls the function. If it returns metrics by name, they are its last report."""
         values = self.arguments_of(config)
         arguments = [values, data] if self.takes_data else [values]
         returned = self.function(*arguments)
         if isinstance(returned, Mapping):
             session.report(returned)
+        return None
 
 
 def _takes_data(function: Callable[..., object], name: str) -> bool:

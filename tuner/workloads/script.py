@@ -55,10 +55,8 @@ class Script(Program):
         """Raises ``InputError`` if the arguments name another key than these, or lack one of them."""
         named = {key for each in self.arguments for key in PLACEHOLDER.findall(each)}
         if unknown := sorted(named - set(keys)):
-            rule = (
-                f"{{{unknown[0]}}} is in its arguments, but not in the space, which has {', '.join(keys) or 'no key'}"
-            )
-            raise InputError(f"{self.path.name}: {rule}")
+            known = ", ".join(keys) or "no key"
+            raise InputError(f"{self.path.name}: its arguments have {{{unknown[0]}}}, but the space has {known}")
         if missing := [key for key in keys if key not in named]:
             more = " ".join(f"--{key} {{{key}}}" for key in missing)
             raise InputError(f"{self.path.name}: its arguments lack {', '.join(missing)}: add for example {more}")
