@@ -39,9 +39,8 @@ class InProcessExecutor:
     def open(self, tasks: Tasks, plan: Plan, checkpoints: Path | None) -> None:
         """Keeps the tasks and the folder for checkpoints."""
         self._tasks = tasks
-        self._options = TrialOptions(
-            caps=self._caps, checkpoints=checkpoints, checkpoint_seconds=self._checkpoint_seconds
-        )
+        seconds = self._checkpoint_seconds
+        self._options = TrialOptions(caps=self._caps, checkpoints=checkpoints, checkpoint_seconds=seconds)
         self._stop_requests = StopRequests(checkpoints)
         self._stop_requests.reset()
 

@@ -25,12 +25,12 @@ def make_executor(settings: Settings) -> Executor:
 
 def several_expected(settings: Settings, devices: Sequence[Device], trials: int) -> bool:
     """Whether the plan will surely not be of one worker, as far as that is known without estimates."""
-    most = min(settings.max_workers or trials, trials, sum(device.cores or trials for device in devices))
+    most = min(settings.most_workers or trials, trials, sum(device.cores or trials for device in devices))
     return most > 1 or settings.address is not None
 
 
 def for_plan(executor: Executor, plan: Plan, settings: Settings) -> Executor:
-    """The executor for a plan: with one worker a process beside the study, which needs no Ray, if none was started."""
+    """The executor for a plan: for one worker a process beside the study, unless Ray was started."""
     from tuner.execution.ray_executor import RayExecutor
 
     if not isinstance(executor, RayExecutor) or executor.started or settings.address is not None:
