@@ -8,8 +8,9 @@ import pytest
 
 from tests.support.toy import Toy
 from tuner.errors import InputError
+from tuner.search.domains import Space
 from tuner.search.searchers import OptunaSearcher, RaySearcher, Searcher, to_searcher
-from tuner.search.spaces import Space, parse_space
+from tuner.search.spaces import parse_space
 
 SPACE = parse_space(
     {"lr": {"loguniform": [1e-4, 1]}, "epochs": {"int": [1, 9]}, "fault": {"choice": [0, 1]}}, Toy().schema, "f"

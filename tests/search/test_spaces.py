@@ -7,8 +7,10 @@ import pytest
 
 from tests.support.toy import Batched
 from tuner.errors import InputError
+from tuner.search.domains import Domain
+from tuner.search.drawing import draw, grid
 from tuner.search.plain_values import plain_space
-from tuner.search.spaces import Domain, draw, grid, parse_space
+from tuner.search.spaces import parse_space
 from tuner.trial import TextHyperparameter
 
 SCHEMA = {**Batched().schema, "kind": TextHyperparameter("a", "", choices=("a", "b"))}
@@ -79,7 +81,7 @@ def test_a_grid_has_every_combination_and_no_range() -> None:
         (0.5, 0.1, 2),
     ]
     with pytest.raises(
-        InputError, match=r"f: lr: a range has no grid: give {choice: \[...\]}, or use search='random'"
+        InputError, match=r"f: lr: a range has no grid: give {choice: \[...\]} or a step, or use search='random'"
     ):
         grid(parsed({"lr": {"uniform": [0, 1]}}), "f")
 
@@ -126,5 +128,5 @@ def test_a_space_of_tune_becomes_a_plain_one() -> None:
         "accumulation": 2,
     }
     assert set(parsed(plain_space(space))) == set(space)
-    with pytest.raises(InputError, match=r"space: lr: Quantized Float of ray.tune: use tune.choice, uniform"):
-        plain_space({"lr": tune.quniform(0, 1, 0.1)})
+    with pytest.raises(InputError, match=r"space: model.lr: Normal Float of ray.tune: use tune.choice, uniform"):
+        plain_space({"model": {"lr": tune.randn(0, 1)}})
