@@ -3,8 +3,8 @@
 A file has ``configurations:`` (a list of mappings, each with an optional ``name``), ``grid:`` (a mapping from
 hyperparameter to a list of values, all combinations of which are tried) or ``space:`` (see ``tuner.search.spaces``),
 and optionally ``defaults:`` for all of them; beside a grid or a space, ``points:`` lists what a search tries first.
-It is YAML, TOML or JSON; Python may give the same content as a mapping, or the list alone. The key ``workload`` beside
-hyperparameters names the workload of a configuration.
+It is YAML, TOML or JSON; Python may give the same content as a mapping, or the list alone. The key ``workload``
+beside hyperparameters names the workload of a configuration.
 """
 
 from __future__ import annotations

@@ -146,7 +146,8 @@ def _of_tune(key: str, value: Domain) -> dict[str, object]:
     kinds |= {("Integer", "Uniform"): "int", ("Integer", "LogUniform"): "logint"}
     kind = kinds.get((type(value).__name__, name))
     if kind is None:
-        raise InputError(f"space: {key}: {name} {type(value).__name__} of ray.tune: use {KNOWN}")
+        what = "sample_from" if type(value).__name__ == "Function" else f"{name} {type(value).__name__}"
+        raise InputError(f"space: {key}: {what} of ray.tune: use {KNOWN}")
     low, high = _scalar(value.lower), _scalar(value.upper)
     if kind in ("int", "logint") and step in (None, 1):  # only then Tune's range excludes its end
         return {kind: [low, high - 1]}

@@ -248,9 +248,8 @@ def _wrong(key: str, form: _Form, schema: Schema) -> list[str]:
         remedy = f"give a value or one of {', '.join(f'{{{each}: [...]}}' for each in KINDS)}"
         return [f"{key}: {shown}: {did_you_mean(kind, KINDS, remedy)}"]
     if form.unknown:
-        known = (*KINDS, STEP, CONDITION)
-        words = ", ".join(map(repr, form.unknown))
-        return [f"{key}: unknown beside {kind!r}: {words} ({did_you_mean(form.unknown[0], known, 'leave it out')})"]
+        hint = did_you_mean(form.unknown[0], (STEP, CONDITION), "leave it out")
+        return [f"{key}: {form.unknown[0]!r} cannot stand beside {kind!r} ({hint})"]
     if not isinstance(values, (list, tuple)) or not values:
         return [f"{key}: {kind} {values!r}: expected a list that is not empty"]
     default = None if schema is None else schema[key].default
