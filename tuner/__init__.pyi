@@ -26,6 +26,7 @@ from tuner.spec.commands import Paths as Paths
 from tuner.spec.commands import Rows as Rows
 from tuner.spec.commands import Step as Step
 from tuner.spec.commands import Table as Table
+from tuner.spec.groups import Points as Points
 from tuner.spec.groups import Search as Search
 from tuner.spec.groups import Space as Space
 from tuner.study.result import StudyResult as StudyResult
@@ -529,6 +530,7 @@ def run(
     limit: int | None = None,
     search: Search | None = None,
     space: Space | None = None,
+    points: Points | None = None,
     num_samples: int | None = None,
     scheduler: SchedulerName = 'fifo',
     seed: int = 0,
@@ -584,11 +586,13 @@ def run(
         skip_bad: Leave out data files that cannot be used, instead of refusing them all.
         only: Take only the configuration of this name.
         limit: Take only the first N configurations of each workload.
-        search: How to search the space of config, or of a mode that is a grid: grid, random or optuna. One of Optuna's
-            samplers or a searcher of ray.tune.search can be given as it is. By default the configurations that are listed
-            are tried.
-        space: The space, in place of a file's "space:": from hyperparameter to a value, to a mapping such as
-            {"loguniform": [1e-4, 0.1]}, or to a domain of ray.tune.
+        search: How to search a space, or a mode that is a grid: grid, random or optuna. One of Optuna's samplers or a
+            searcher of ray.tune.search can be given as it is. By default grid for a space of choices alone without
+            num_samples, random for another one.
+        space: A file with the space to search, alone or under "space:" (YAML, TOML or JSON). A mapping can be given as it
+            is: from hyperparameter to a value, to a mapping such as {"loguniform": [1e-4, 0.1]}, to a domain of ray.tune
+            or to a distribution of Optuna.
+        points: Values of hyperparameters that are tried before what the search draws, each a mapping of some or all.
         num_samples: The number of configurations that a search tries; a grid is tried as a whole.
         scheduler: End trials early: asha keeps the best quarter, median those above the median, fifo all.
         seed: The seed of the validation split, weights, batches and dropout.
