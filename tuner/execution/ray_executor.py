@@ -122,7 +122,8 @@ class RayExecutor:
             self._shared = (put(dict(tasks), one_machine=one_machine), plan.threads, self._options)
         self._pools = make_pools(plan, self._nodes, memory, self._make)
         reserve(list(self._pools.values()))
-        self._failures = WorkerFailures(self._watch, {pool.node_id for pool in self._pools.values()})
+        nodes_used = {pool.node_id for pool in self._pools.values()}
+        self._failures = WorkerFailures(self._watch, nodes_used, caps=self._options.caps)
 
     def submit(self, placement: Placement) -> None:
         """Starts a trial on an idle worker of its device; on a new one if there is none, or if it is a retry."""
