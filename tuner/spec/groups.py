@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BeforeValidator, ValidationInfo
 
@@ -61,13 +61,13 @@ def _time(given: object, about: ValidationInfo) -> object:
 
 
 def _plain(data: object) -> object:
-    """Paths as texts, in a mapping, too; None is no data of one's own."""
-    if isinstance(data, Mapping):
-        return {name: _plain(each) for name, each in data.items()}
+    """Paths as texts, in a mapping, too; None is no data of one's own; a program's data as they are."""
+    if isinstance(data, Mapping) and all(isinstance(each, (str, os.PathLike)) for each in data.values()):
+        return {name: os.fspath(each) for name, each in data.items()}
     return "" if data is None else os.fspath(data) if isinstance(data, os.PathLike) else data
 
 
-Data = Annotated[str | Mapping[str, str], BeforeValidator(_plain)]
+Data = Annotated[Any, BeforeValidator(_plain)]
 Time = Annotated[str | float | None, BeforeValidator(_time)]
 
 
@@ -113,7 +113,11 @@ class SelectionOptions(Options):
         DEFAULT_DATA,
         "Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own. "
         "For all workloads, or for each its own.",
-        Terminal("[WORKLOAD=]NAME|DIR", unset="synthetic"),
+        Terminal(
+            "[WORKLOAD=]NAME|DIR",
+            unset="synthetic",
+            in_python="A function gets whatever is given here; all trials share it.",
+        ),
     )
     skip_bad: bool = field(False, "Leave out data files that cannot be used, instead of refusing them all.")
     only: str | None = field(None, "Take only the configuration of this name.", Terminal("NAME"))

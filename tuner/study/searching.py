@@ -7,7 +7,7 @@ trial whenever a device has room, by what came of those before.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -172,7 +172,9 @@ def _one_space(settings: Settings) -> SearchedSpace:
     return one
 
 
-def searched_spaces(settings: Settings, names: Sequence[str], find: Finder) -> list[SearchedSpace]:
+def searched_spaces(
+    settings: Settings, names: Sequence[str], find: Callable[[str], Trainable]
+) -> list[SearchedSpace]:
     """What is searched for each workload."""
     config = settings.config
     if settings.space is not None and config is not None:
