@@ -548,6 +548,8 @@ def run(
     skip_bad: bool = False,
     only: str | None = None,
     limit: int | None = None,
+    metric: str | None = None,
+    direction: str | None = None,
     search: Search | None = None,
     space: Space | None = None,
     num_samples: int | None = None,
@@ -604,13 +606,16 @@ def run(
         skip_bad: Leave out data files that cannot be used, instead of refusing them all.
         only: Take only the configuration of this name.
         limit: Take only the first N configurations of each workload.
+        metric: The metric that trials are compared by, such as val_loss. By default the workload's own.
+        direction: Whether less of the metric is better (minimize, or min) or more (maximize, or max). By default what the
+            workload says, else minimize; a metric such as an accuracy needs it.
         search: How to search the space of config, or of a mode that is a grid: grid, random or optuna. One of Optuna's
             samplers or a searcher of ray.tune.search can be given as it is. By default the configurations that are listed
             are tried.
         space: The space, in place of a file's "space:": from hyperparameter to a value, to a mapping such as
             {"loguniform": [1e-4, 0.1]}, or to a domain of ray.tune.
         num_samples: The number of configurations that a search tries; a grid is tried as a whole.
-        scheduler: End trials early: asha keeps the best quarter, median those above the median, fifo all.
+        scheduler: End trials early: asha keeps the best quarter, median those better than the median, fifo all.
         seed: The seed of the validation split, weights, batches and dropout.
         epochs: Train every configuration for N epochs. By default each configuration's own number.
         seeds: Train every configuration with N seeds, starting with seed. The data stay split by that one.

@@ -20,6 +20,7 @@ MOST_GB = 1_000_000  # the upper bound of every option in GB
 ConfigValue = int | float | str
 Config = Mapping[str, ConfigValue]  # the values of hyperparameters, by key
 Direction = Literal["minimize", "maximize"]
+DirectionWord = Literal["minimize", "maximize", "min", "max"]  # what a user may write
 Status = Literal["completed", "pruned", "out_of_memory", "diverged", "failed", "interrupted"]
 Phase = Literal["", "start", "first step", "training", "evaluation"]
 Lost = Literal["", "worker", "node"]
@@ -61,6 +62,12 @@ class Configuration:
 
     name: str
     values: Config
+
+
+DIRECTIONS: Mapping[object, Direction] = {
+    **{"minimize": "minimize", "min": "minimize"},
+    **{"maximize": "maximize", "max": "maximize"},
+}
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,7 @@ class _TrialExecution:
                 torch_device(device),
                 checkpoint,
                 prune_asked=pruned,
+                objective=task.objective,
             )
             while True:
                 with _cap(self.placement, meter, options):

@@ -26,6 +26,7 @@ from tuner.trial import AUTO, Configuration, ConfigValue
 from tuner.workloads.base import Trainable
 from tuner.workloads.built_in import DEFAULT_WORKLOAD, is_built_in
 from tuner.workloads.lookup import Finder, as_list
+from tuner.workloads.objectives import objective_of
 from tuner.workloads.protocols import finish_of
 from tuner.workloads.task import Selection
 
@@ -53,8 +54,9 @@ def choose_searched(settings: Settings, study: StudyRecord) -> tuple[list[Select
         rule = f"{settings.resume} has {len(before)} already: give no fewer"
         raise ParameterError("num_samples", settings.num_samples, rule)
     # Anew, a sampler with the same seed would begin with the same suggestions.
-    searcher = to_searcher(search, space, workload.metric, settings.seed + 1_000_003 * len(before))
-    live = LiveSearch(workload, searcher, fixed, settings)
+    objective = objective_of(workload, settings.metric, settings.direction)
+    searcher = to_searcher(search, space, objective, settings.seed + 1_000_003 * len(before))
+    live = LiveSearch(workload, searcher, fixed, settings, objective)
     tried = configurations(before or [{}], workload.schema, source="study.json", finish=finish_of(workload))
     asked = settings.changed(overrides=())
     selections, _ = choose(asked, settings.data_seed, workload=[workload], listing=lambda *_: {workload.name: tried})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import NoneType
 
@@ -17,6 +18,7 @@ from tuner.study.selection import choose, chosen_before
 from tuner.study.stages import Selected
 from tuner.study.stored_options import CALL, is_object, plainly, resumed, to_stored
 from tuner.workloads.lookup import specs_of
+from tuner.workloads.objectives import objective_of
 from tuner.workloads.task import Selection
 
 
@@ -31,8 +33,25 @@ def select(settings: Settings, *, from_python: bool = False) -> Selected:
         record = read_study(Path(folder), option("resume", folder))
         settings = resumed(record, settings, from_python=from_python)
     selections, label, live = _selections(settings, record)
+    selections = _with_objectives(selections, settings)
     called, stored = _command(settings), to_stored(settings)
     return Selected(selections, settings, label, called, stored, live, shows_end=True, from_python=from_python)
+
+
+def _with_objectives(selections: Sequence[Selection], settings: Settings) -> list[Selection]:
+    """The same with what the trials of each workload are compared by.
+
+    Raises:
+        InputError: that must be said, or it is said once for several workloads, which may not mean the same by it.
+    """
+    for name in ("metric", "direction"):
+        if getattr(settings, name) is not None and len(selections) > 1:
+            workloads = " and ".join(each.workload.name for each in selections)
+            rule = f"takes one workload, not {workloads}"
+            raise ParameterError(name, getattr(settings, name), rule, f"write {name} into the class of each")
+    return [
+        replace(each, asked=objective_of(each.workload, settings.metric, settings.direction)) for each in selections
+    ]
 
 
 def _selections(settings: Settings, record: StudyRecord) -> tuple[Sequence[Selection], str, LiveSearch | None]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from tuner.errors import InputError, ParameterError
 from tuner.records.study_record import StudyRecord
 from tuner.search.plain_values import plain_configs, plain_space
-from tuner.spec.groups import SEARCHES, SelectionOptions
+from tuner.spec.groups import SEARCHES, ObjectiveOptions, SelectionOptions
 from tuner.spec.settings import Settings
 from tuner.workloads.lookup import WAS_OBJECT, WorkloadLike, as_list, find_workload, texts_of
 
@@ -31,7 +31,7 @@ def to_stored(settings: Settings) -> dict[str, object]:
 
 def how_it_runs(settings: Settings) -> dict[str, object]:
     """The options that say how a study runs, and not what it trains."""
-    selection = (*SelectionOptions.names(), "space")
+    selection = (*SelectionOptions.names(), *ObjectiveOptions.names(), "space")
     return {name: value for name, value in to_stored(settings).items() if name not in selection}
 
 
