@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from tuner.errors import InputError, ParameterError
 from tuner.records.study_record import StudyRecord
-from tuner.search.plain_values import plain_configs, plain_space
+from tuner.search.configurations import space_content
+from tuner.search.plain_values import has_objects, plain_configs, plain_points, plain_space, stored
 from tuner.spec.groups import SEARCHES, ObjectiveOptions, SelectionOptions
 from tuner.spec.settings import Settings
 from tuner.workloads.lookup import WAS_OBJECT, WorkloadLike, as_list, find_workload, texts_of
 
+GIVEN = ("space", "points", "config")  # options that may hold objects
 CALL = "tuner.run()"  # for ``study.json``: what no command can say
 
 
@@ -21,17 +23,24 @@ def plainly(settings: Settings) -> Settings:
         plain["config"] = plain_configs(settings.config)
     if settings.space is not None:
         plain["space"] = plain_space(settings.space)
+    if settings.points is not None:
+        plain["points"] = plain_points(list(settings.points))
     return settings.changed(**plain) if plain else settings
 
 
 def to_stored(settings: Settings) -> dict[str, object]:
-    """Every option by its name; of a workload or a search that only this process has, its name."""
-    return {**settings.values(), "workload": texts_of(settings.workload), "search": settings.search_name}
+    """Every option by its name; of a workload or a search that only this process has, its name.
+
+    Of a space it is the content, so that a study does not depend on the file.
+    """
+    values = {**settings.values(), "space": space_content(settings.space)}
+    plain = {name: stored(values[name]) for name in GIVEN}
+    return {**values, **plain, "workload": texts_of(settings.workload), "search": settings.search_name}
 
 
 def how_it_runs(settings: Settings) -> dict[str, object]:
     """The options that say how a study runs, and not what it trains."""
-    selection = (*SelectionOptions.names(), *ObjectiveOptions.names(), "space")
+    selection = (*SelectionOptions.names(), *ObjectiveOptions.names(), "space", "points")
     return {name: value for name, value in to_stored(settings).items() if name not in selection}
 
 
@@ -78,6 +87,10 @@ def resumed(study: StudyRecord, settings: Settings, *, from_python: bool) -> Set
             "its search was given as an object: give it again, from Python",
             f"tuner.run(search={own.search}(…), resume={folder!r})",
         )
+    for name in GIVEN:
+        if name not in given and has_objects(getattr(own, name)):
+            rule = f"its {name} has objects that only Python can give: give it again"
+            raise ParameterError("resume", folder, rule, f"tuner.run({name}=…, resume={folder!r})")
     anew = {"workload": _workloads(study, own, asked)} if asked else {}
     if isinstance(settings.data, Mapping) and isinstance(own.data, Mapping):
         anew["data"] = {**own.data, **settings.data}
@@ -88,7 +101,9 @@ def resumed(study: StudyRecord, settings: Settings, *, from_python: bool) -> Set
 
 def needs_objects(study: StudyRecord) -> bool:
     """Whether only Python can continue a study, as it was given objects that no text finds again."""
-    return None in study.classes.values() or is_object((study.options or {}).get("search"))
+    options = study.options or {}
+    kept = any(has_objects(options.get(name)) for name in GIVEN)
+    return None in study.classes.values() or is_object(options.get("search")) or kept
 
 
 def _check_workloads(study: StudyRecord, asked: Sequence[WorkloadLike], folder: str) -> None:

@@ -29,10 +29,15 @@ def objective_of(workload: Trainable, metric: str | None = None, direction: Dire
     The workload's direction is one of its own metric only.
 
     Raises:
-        InputError: the metric is none of a workload's, or it must be said whether more or less of it is better.
+        InputError: there is no metric, it is none of a workload's, or it must be said whether more or less of it is
+            better.
     """
-    own = metric in (None, workload.metric)
-    name = workload.metric if metric is None else metric
+    its = getattr(workload, "metric", None)
+    own, name = metric in (None, its), its if metric is None else metric
+    if name is None:
+        raise InputError(
+            f"{workload.name}: say by {option('metric')} which of the metrics that it reports is compared"
+        )
     if isinstance(workload, Workload) and not re.fullmatch("val_.+", name):
         rule = f"expected 'val_' and a metric's name from evaluate of workload {workload.name}, such as 'val_loss'"
         raise ParameterError("metric", name, rule)
