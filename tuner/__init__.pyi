@@ -528,6 +528,8 @@ def run(
     skip_bad: bool = False,
     only: str | None = None,
     limit: int | None = None,
+    metric: str | None = None,
+    direction: str | None = None,
     search: Search | None = None,
     space: Space | None = None,
     points: Points | None = None,
@@ -586,6 +588,9 @@ def run(
         skip_bad: Leave out data files that cannot be used, instead of refusing them all.
         only: Take only the configuration of this name.
         limit: Take only the first N configurations of each workload.
+        metric: The metric that trials are compared by, such as val_loss. By default the workload's own.
+        direction: Whether less of the metric is better (minimize, or min) or more (maximize, or max). By default what the
+            workload says, else minimize; a metric such as an accuracy needs it.
         search: How to search a space, or a mode that is a grid: grid, random or optuna. One of Optuna's samplers or a
             searcher of ray.tune.search can be given as it is. By default grid for a space of choices alone without
             num_samples, random for another one.
@@ -594,7 +599,7 @@ def run(
             or to a distribution of Optuna.
         points: Values of hyperparameters that are tried before what the search draws, each a mapping of some or all.
         num_samples: The number of configurations that a search tries; a grid is tried as a whole.
-        scheduler: End trials early: asha keeps the best quarter, median those above the median, fifo all.
+        scheduler: End trials early: asha keeps the best quarter, median those better than the median, fifo all.
         seed: The seed of the validation split, weights, batches and dropout.
         epochs: Train every configuration for N epochs. By default each configuration's own number.
         seeds: Train every configuration with N seeds, starting with seed. The data stay split by that one.

@@ -18,7 +18,7 @@ from tuner.placement.packing import Packing
 from tuner.placement.retry import OnOom
 from tuner.search.schedulers import SchedulerName
 from tuner.spec.options import Options, PathText, Terminal, Texts, field
-from tuner.trial import MOST_GB, MOST_SEED
+from tuner.trial import DIRECTIONS, MOST_GB, MOST_SEED, Direction
 
 if TYPE_CHECKING:
     from tuner.search.configurations import Configs
@@ -76,6 +76,12 @@ def _method(given: str) -> str:
     return given
 
 
+def _direction(given: object) -> object:
+    """The direction in full; a word that is none is refused where the choices are checked."""
+    return DIRECTIONS.get(given, given) if isinstance(given, str) else given
+
+
+DirectionText = Annotated[Direction | None, BeforeValidator(_direction)]
 EstimationMethod = Annotated[Method, AfterValidator(_method)]
 
 
@@ -127,16 +133,40 @@ class SelectionOptions(Options):
         """Refuses a mode that has no effect, also where the mode that was given is the default.
 
         Raises:
-            InputError: a file is given as well, or all workloads are the user's own, which have no modes.
+            InputError: it is a direction, a file is given as well, or all workloads are the user's own, which have
+                no modes.
         """
         several = not isinstance(self.workload, str) and isinstance(self.workload, Sequence)
         names: Sequence[object] = self.workload if several else [self.workload]  # type: ignore[assignment]
         own = [each for each in names if isinstance(each, str) and ":" in each]
+        if self.mode in DIRECTIONS:
+            rule = "is no list of configurations, which is what this option names"
+            raise ParameterError("mode", self.mode, rule, f"give {option('direction', DIRECTIONS[self.mode])}")
         if "mode" in self.model_fields_set and own and len(own) == len(names):
             rule = f"workload {' and '.join(own)} has no modes"
             raise ParameterError("mode", self.mode, rule, f"give it a list by {option('config')}")
         if self.config is not None and "mode" in self.model_fields_set:
             raise both_given("config", "mode")
+
+
+class ObjectiveOptions(Options):
+    """What trials are compared by."""
+
+    title: ClassVar[str] = "Configurations and data"
+
+    metric: str | None = field(
+        None,
+        "The metric that trials are compared by, such as val_loss.",
+        Terminal("NAME", unset="the workload's own"),
+    )
+    direction: DirectionText = field(
+        None,
+        "Whether less of the metric is better (minimize, or min) or more (maximize, or max).",
+        Terminal(
+            unset="what the workload says, else minimize; a metric such as an accuracy needs it",
+            choices=("minimize", "maximize", "min", "max"),
+        ),
+    )
 
 
 class Seed(Options):
@@ -386,5 +416,5 @@ class SearchOptions(Options):
         None, "The number of configurations that a search tries; a grid is tried as a whole.", Terminal("N"), ge=1
     )
     scheduler: SchedulerName = field(
-        "fifo", "End trials early: asha keeps the best quarter, median those above the median, fifo all."
+        "fifo", "End trials early: asha keeps the best quarter, median those better than the median, fifo all."
     )

@@ -39,6 +39,7 @@ SHOWN = {  # what callers see of types that convert what is given
     "Data": "str | Mapping[str, str] | object",
     "Time": "str | float | None",
     "EstimationMethod": "str",
+    "DirectionText": "str | None",
 }
 
 T = TypeVar("T")

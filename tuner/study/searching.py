@@ -37,6 +37,7 @@ from tuner.trial import AUTO, Configuration, ConfigValue
 from tuner.workloads.base import Trainable
 from tuner.workloads.built_in import DEFAULT_WORKLOAD, is_built_in
 from tuner.workloads.lookup import Finder, as_list
+from tuner.workloads.objectives import objective_of
 from tuner.workloads.protocols import finish_of
 from tuner.workloads.task import Selection
 
@@ -93,8 +94,9 @@ def choose_searched(settings: Settings, study: StudyRecord) -> tuple[list[Select
         raise ParameterError("num_samples", settings.num_samples, rule)
     points = [point for point in one.points if not any(point.items() <= tried.items() for tried in before)]
     # Anew, a sampler with the same seed would begin with the same suggestions.
-    searcher = to_searcher(search, one.space, workload.metric, settings.seed + 1_000_003 * len(before), points)
-    live = LiveSearch(workload, searcher, one.fixed, settings)
+    objective = objective_of(workload, settings.metric, settings.direction)
+    searcher = to_searcher(search, one.space, objective, settings.seed + 1_000_003 * len(before), points)
+    live = LiveSearch(workload, searcher, one.fixed, settings, objective)
     tried = configurations(before or [{}], workload.schema, source="study.json", finish=finish_of(workload))
     asked = settings.changed(overrides=())
     selections, _ = choose(asked, settings.data_seed, workload=[workload], listing=lambda *_: {workload.name: tried})

@@ -23,6 +23,7 @@ from tuner.study.stages import Selected
 from tuner.study.stored_options import CALL, is_object, plainly, resumed, to_stored
 from tuner.trial import Objects
 from tuner.workloads.lookup import specs_of
+from tuner.workloads.objectives import objective_of
 from tuner.workloads.program import Program
 from tuner.workloads.script import Script
 from tuner.workloads.task import Selection
@@ -40,6 +41,7 @@ def select(settings: Settings, *, from_python: bool = False) -> Selected:
         settings = resumed(record, settings, from_python=from_python)
     settings = with_search(settings)
     selections, label, live = _selections(settings, record)
+    selections = _with_objectives(selections, settings)
     selections = [_with_arguments(each, settings) for each in selections]
     called, stored = _command(settings), to_stored(settings)
     return Selected(selections, settings, label, called, stored, live, shows_end=True, from_python=from_python)
@@ -61,12 +63,27 @@ def _with_arguments(selection: Selection, settings: Settings) -> Selection:
         objects, keys = objects_of(searched.space), dict.fromkeys(searched.space)
     elif settings.config is not None:
         listed, defaults = read_configs(settings.config)
-        objects = listed_objects(
-            [defaults, *cast("list[Mapping[str, object]]", listed)], source_name(settings.config)
-        )
+        entries = [defaults, *cast("list[Mapping[str, object]]", listed)]
+        objects = listed_objects(entries, source_name(settings.config))
     if isinstance(program, Script):
         program.check_keys(keys)
     return replace(selection, workload=program.with_objects(objects))
+
+
+def _with_objectives(selections: Sequence[Selection], settings: Settings) -> list[Selection]:
+    """The same with what the trials of each workload are compared by.
+
+    Raises:
+        InputError: that must be said, or it is said once for several workloads, which may not mean the same by it.
+    """
+    for name in ("metric", "direction"):
+        if getattr(settings, name) is not None and len(selections) > 1:
+            workloads = " and ".join(each.workload.name for each in selections)
+            rule = f"takes one workload, not {workloads}"
+            raise ParameterError(name, getattr(settings, name), rule, f"write {name} into the class of each")
+    return [
+        replace(each, asked=objective_of(each.workload, settings.metric, settings.direction)) for each in selections
+    ]
 
 
 def _selections(settings: Settings, record: StudyRecord) -> tuple[Sequence[Selection], str, LiveSearch | None]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 from tuner.errors import InputError, WorkloadError, did_you_mean
-from tuner.trial import LOOP_DEFAULTS, Hyperparameter, TextHyperparameter, declared
+from tuner.trial import DIRECTIONS, LOOP_DEFAULTS, Hyperparameter, TextHyperparameter, declared
 from tuner.workloads.base import NAME, Trainable, Workload
 from tuner.workloads.contract import summarize
 from tuner.workloads.pickling import place_of
@@ -76,6 +76,8 @@ def _faults(workload: Trainable) -> Iterator[str]:
     metric = getattr(workload, "metric", None)
     if not isinstance(metric, str) or not metric.startswith("val_"):
         yield f"metric is {metric!r}: expected 'val_' and a metric's name from evaluate, such as 'val_loss'"
+    if workload.direction is not None and workload.direction not in DIRECTIONS:
+        yield f"direction is {workload.direction!r}: expected 'minimize' or 'maximize'"
     known = getattr(workload, "hyperparameters", None)
     if not isinstance(known, Mapping):
         yield f"hyperparameters is {known!r}: expected a dictionary of tuner.Hyperparameter or defaults by name"

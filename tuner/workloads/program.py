@@ -28,7 +28,6 @@ class Program(Trainable):
     imports: tuple[str, ...] = ()
     asks: ClassVar[bool] = False
     own_process: ClassVar[bool] = False
-    metric = ""  # and no direction: the study's options have them
 
     objects: Objects = MappingProxyType({})
 
