@@ -97,7 +97,7 @@ def calibrate(
     mode: str = 'quick',
     config: Configs | None = None,
     overrides: Sequence[str] = (),
-    data: str | Mapping[str, str] = '',
+    data: str | Mapping[str, str] | object = '',
     skip_bad: bool = False,
     only: str | None = None,
     limit: int | None = None,
@@ -117,7 +117,8 @@ def calibrate(
             holds, or a list of configurations, can be given as it is.
         overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
         data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
-            For all workloads, or for each its own. By default synthetic.
+            For all workloads, or for each its own. A function gets whatever is given here; all trials share it. By
+            default synthetic.
         skip_bad: Leave out data files that cannot be used, instead of refusing them all.
         only: Take only the configuration of this name.
         limit: Take only the first N configurations of each workload.
@@ -140,7 +141,7 @@ def estimate(
     mode: str = 'quick',
     config: Configs | None = None,
     overrides: Sequence[str] = (),
-    data: str | Mapping[str, str] = '',
+    data: str | Mapping[str, str] | object = '',
     skip_bad: bool = False,
     only: str | None = None,
     limit: int | None = None,
@@ -179,7 +180,8 @@ def estimate(
             holds, or a list of configurations, can be given as it is.
         overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
         data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
-            For all workloads, or for each its own. By default synthetic.
+            For all workloads, or for each its own. A function gets whatever is given here; all trials share it. By
+            default synthetic.
         skip_bad: Leave out data files that cannot be used, instead of refusing them all.
         only: Take only the configuration of this name.
         limit: Take only the first N configurations of each workload.
@@ -313,7 +315,7 @@ def optimize(
     mode: str = 'quick',
     config: Configs | None = None,
     overrides: Sequence[str] = (),
-    data: str | Mapping[str, str] = '',
+    data: str | Mapping[str, str] | object = '',
     skip_bad: bool = False,
     only: str | None = None,
     limit: int | None = None,
@@ -351,7 +353,8 @@ def optimize(
             holds, or a list of configurations, can be given as it is.
         overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
         data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
-            For all workloads, or for each its own. By default synthetic.
+            For all workloads, or for each its own. A function gets whatever is given here; all trials share it. By
+            default synthetic.
         skip_bad: Leave out data files that cannot be used, instead of refusing them all.
         only: Take only the configuration of this name.
         limit: Take only the first N configurations of each workload.
@@ -387,7 +390,7 @@ def plan(
     mode: str = 'quick',
     config: Configs | None = None,
     overrides: Sequence[str] = (),
-    data: str | Mapping[str, str] = '',
+    data: str | Mapping[str, str] | object = '',
     skip_bad: bool = False,
     only: str | None = None,
     limit: int | None = None,
@@ -424,7 +427,8 @@ def plan(
             holds, or a list of configurations, can be given as it is.
         overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
         data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
-            For all workloads, or for each its own. By default synthetic.
+            For all workloads, or for each its own. A function gets whatever is given here; all trials share it. By
+            default synthetic.
         skip_bad: Leave out data files that cannot be used, instead of refusing them all.
         only: Take only the configuration of this name.
         limit: Take only the first N configurations of each workload.
@@ -465,7 +469,7 @@ def plan(
     mode: str = 'quick',
     config: Configs | None = None,
     overrides: Sequence[str] = (),
-    data: str | Mapping[str, str] = '',
+    data: str | Mapping[str, str] | object = '',
     skip_bad: bool = False,
     only: str | None = None,
     limit: int | None = None,
@@ -524,7 +528,7 @@ def run(
     mode: str = 'quick',
     config: Configs | None = None,
     overrides: Sequence[str] = (),
-    data: str | Mapping[str, str] = '',
+    data: str | Mapping[str, str] | object = '',
     skip_bad: bool = False,
     only: str | None = None,
     limit: int | None = None,
@@ -584,7 +588,8 @@ def run(
             holds, or a list of configurations, can be given as it is.
         overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
         data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
-            For all workloads, or for each its own. By default synthetic.
+            For all workloads, or for each its own. A function gets whatever is given here; all trials share it. By
+            default synthetic.
         skip_bad: Leave out data files that cannot be used, instead of refusing them all.
         only: Take only the configuration of this name.
         limit: Take only the first N configurations of each workload.
