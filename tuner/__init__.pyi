@@ -597,8 +597,8 @@ def run(
         direction: Whether less of the metric is better (minimize, or min) or more (maximize, or max). By default what the
             workload says, else minimize; a metric such as an accuracy needs it.
         search: How to search a space, or a mode that is a grid: grid, random or optuna. One of Optuna's samplers or a
-            searcher of ray.tune.search can be given as it is. By default grid for a space of choices alone without
-            num_samples, random for another one.
+            searcher of ray.tune.search can be given as it is. By default a list is tried as it is, choices alone as a
+            grid, and any other space at random.
         space: A file with the space to search, alone or under "space:" (YAML, TOML or JSON). A mapping can be given as it
             is: from hyperparameter to a value, to a mapping such as {"loguniform": [1e-4, 0.1]}, to a domain of ray.tune
             or to a distribution of Optuna.

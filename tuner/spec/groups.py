@@ -393,7 +393,7 @@ class SearchOptions(Options):
         None,
         "How to search a space, or a mode that is a grid: grid, random or optuna.",
         Terminal(
-            unset=f"grid for a space of choices alone without {option('num_samples')}, random for another one",
+            unset="a list is tried as it is, choices alone as a grid, and any other space at random",
             choices=SEARCHES,
             in_python="One of Optuna's samplers or a searcher of ray.tune.search can be given as it is.",
         ),
