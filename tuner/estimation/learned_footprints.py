@@ -63,7 +63,7 @@ class _Variable:
         values = [config.get(self.key) for config in configs]
         if self.kind == "category":
             return [repr(value) for value in values]
-        return [float(value) / self.scale if _is_number(value) else 0.0 for value in values]
+        return [_number(value) / self.scale for value in values]
 
 
 class LearnedFootprints:
@@ -95,13 +95,14 @@ class LearnedFootprints:
         mean = float(self._weights @ means)
         variances = (self._covariance([config], [config])[:, 0, 0] - explained).clip(min=0) + _noise(mean)
         deviation = math.sqrt(max(0.0, float(self._weights @ (variances + means**2)) - mean**2))
-        size = max(mean, float(self._bytes.min()) / 3)
-        return Prediction(math.ceil(size), math.ceil(self._score * deviation))
+        least = float(self._bytes.min()) / 3
+        return Prediction(math.ceil(max(mean, least)), math.ceil(self._score * deviation))
 
     def _fit(self) -> None:
         import numpy as np
 
-        self._scales = self._bytes.max() ** 2 * self._draw()
+        self._coefficients, scales = _draw(self._variables)
+        self._scales = self._bytes.max() ** 2 * scales
         covariance = self._covariance(self._configs, self._configs)
         covariance += np.diag([_noise(size) for size in self._bytes])
         root = np.linalg.cholesky(covariance)
@@ -114,21 +115,6 @@ class LearnedFootprints:
         self._inverse = np.linalg.inv(covariance[kept])
         self._weighted = self._inverse @ self._bytes
         self._score = max(LEAST_SCORE, _quantile(self._left_out(likelihood[kept])))
-
-    def _draw(self) -> Array:
-        """Draws coefficients, and the factor of each draw's variance. The largest configuration's is about 1."""
-        import numpy as np
-
-        random = np.random.default_rng(0)  # the same samples give the same fit
-        self._coefficients: list[Array] = []  # for each variable: coefficient by draw
-        for variable in self._variables:
-            parameters = COEFFICIENTS[variable.kind]
-            drawn = np.exp([random.normal(mean, deviation, DRAWS) for mean, deviation in parameters])
-            idle = random.random(DRAWS) < WITHOUT_EFFECT[variable.kind]
-            drawn[:, idle] = np.eye(len(parameters))[0][:, None]
-            self._coefficients.append(drawn)
-        largest = np.prod([drawn.sum(axis=0) for drawn in self._coefficients], axis=0)
-        return np.asarray(np.exp(random.normal(0.0, 1.0, DRAWS)) / largest)
 
     def _covariance(self, some: Sequence[Values], others: Sequence[Values]) -> Array:
         """By draw, configuration and other configuration."""
@@ -145,7 +131,7 @@ class LearnedFootprints:
     def _left_out(self, likelihood: Array) -> list[float]:
         """How many standard deviations each sample is above what all others predict.
 
-        Without a sample a draw's likelihood is its own, divided by the density that the others predict for the sample.
+        Without a sample a draw's likelihood is divided by the density that the others predict for that sample.
         """
         import numpy as np
 
@@ -159,6 +145,25 @@ class LearnedFootprints:
             variance = float(weights @ (variances[:, index] + errors[:, index] ** 2)) - error**2
             scores.append(error / math.sqrt(variance))
         return scores
+
+
+def _draw(variables: Sequence[_Variable]) -> tuple[list[Array], Array]:
+    """Coefficients: for each variable an array by coefficient and draw. And the factor of each draw's variance.
+
+    The factors make the variance of a largest configuration about 1.
+    """
+    import numpy as np
+
+    random = np.random.default_rng(0)  # the same samples give the same fit
+    coefficients: list[Array] = []
+    for variable in variables:
+        parameters = COEFFICIENTS[variable.kind]
+        drawn = np.exp([random.normal(mean, deviation, DRAWS) for mean, deviation in parameters])
+        idle = random.random(DRAWS) < WITHOUT_EFFECT[variable.kind]
+        drawn[:, idle] = np.eye(len(parameters))[0][:, None]
+        coefficients.append(drawn)
+    largest = np.prod([drawn.sum(axis=0) for drawn in coefficients], axis=0)
+    return coefficients, np.asarray(np.exp(random.normal(0.0, 1.0, DRAWS)) / largest)
 
 
 def spread(configs: Sequence[Values], most: int) -> list[int]:
@@ -195,8 +200,8 @@ def _variables(configs: Sequence[Values]) -> list[_Variable]:
         values = [config.get(key) for config in configs]
         if all(value == values[0] for value in values):
             continue
-        numbers = [float(value) for value in values if _is_number(value)]
-        if len(numbers) < sum(value is not None for value in values):
+        numbers = [_number(value) for value in values]
+        if not all(value is None or _is_number(value) for value in values):
             found.append(_Variable(key, "category"))
             continue
         kind = "size" if all(number.is_integer() for number in numbers) else "fraction"
@@ -211,6 +216,11 @@ def _noise(size: float) -> float:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and math.isfinite(value)
+
+
+def _number(value: object) -> float:
+    """The value as a number; 0 for none."""
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else 0.0
 
 
 def _normalised(logarithms: Array) -> Array:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BeforeValidator, ValidationInfo
 
-from tuner.errors import ParameterError, both_given, option
+from tuner.errors import InputError, ParameterError, both_given, option
 from tuner.estimation.registry import Method, check_method, methods
 from tuner.machine.devices import DeviceChoice
 from tuner.placement.packing import Packing
@@ -20,13 +20,17 @@ from tuner.spec.options import Options, PathText, Terminal, Texts, field
 from tuner.trial import MOST_GB, MOST_SEED
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
     from tuner.search.configurations import Configs
     from tuner.workloads.lookup import WorkloadsLike
 
     Search = object
     Space = Mapping[str, object]
+    Build = Callable[[dict[str, Any]], tuple[nn.Module, Optimizer | None, Callable[[], Tensor]]]
 else:  # looked over where they are used, which imports torch
-    Configs = WorkloadsLike = Search = Space = object
+    Configs = WorkloadsLike = Search = Space = Build = object
 
 DEFAULT_MODE = "quick"
 DEFAULT_DATA = ""  # each workload's own default
@@ -58,6 +62,21 @@ def _time(given: object, about: ValidationInfo) -> object:
     return given
 
 
+def check_gb(given: object, what: str) -> float:
+    """A number of GB that a trial can be given; ``what`` begins the text of the ``InputError`` if it is none."""
+    if not isinstance(given, (int, float)) or isinstance(given, bool) or not 0 < given <= MOST_GB:
+        raise InputError(f"{what}: must be a number of GB above 0 and at most {MOST_GB:,}")
+    return float(given)
+
+
+def _memory(given: object) -> object:
+    """A number of GB, from a command line's text or numpy's scalar, too; or a function that returns one."""
+    if given is None or callable(given):
+        return given
+    plain = given.item() if hasattr(given, "item") else given
+    return check_gb(plain, option("memory_gb", given))
+
+
 def _plain(data: object) -> object:
     """Paths as texts, in a mapping, too; None is no data of one's own."""
     if isinstance(data, Mapping):
@@ -66,6 +85,7 @@ def _plain(data: object) -> object:
 
 
 Data = Annotated[str | Mapping[str, str], BeforeValidator(_plain)]
+Memory = Annotated[float | Callable[[dict[str, Any]], float] | None, BeforeValidator(_memory)]
 Time = Annotated[str | float | None, BeforeValidator(_time)]
 
 
@@ -188,7 +208,8 @@ class Estimation(DeviceOptions):
     memory_estimation: EstimationMethod = field(
         "auto",
         "How to estimate memory: static is a formula, traced follows a training step on tensors without content, "
-        "measured runs one, and auto is traced where a step can be followed.",
+        "measured runs one, and auto is traced where a step can be followed. Of a function or a script it is learned: "
+        "the first trials run with room to spare, and their peaks tell what the others need.",
         Terminal(choices=methods()),
     )
     calibration: bool = field(
@@ -208,6 +229,22 @@ class TrialMemory(Estimation):
         Terminal("GB"),
         gt=0,
         le=MOST_GB,
+    )
+    memory_gb: Memory = field(
+        None,
+        "The memory that each trial needs, in GB, its process included.",
+        Terminal(
+            "GB",
+            unset="what the options above say; that of a function or a script is learned from its first trials",
+            in_python="A function of the configuration that returns it can be given, too.",
+        ),
+    )
+    estimate: Build | None = field(
+        None,
+        "For a function of your own, whose step cannot be followed: a function of the configuration that builds and "
+        "returns the model, its optimizer (or None) and a function that computes a batch's loss. It runs on tensors "
+        "without content, and memory is estimated by it instead of learned.",
+        Terminal(hidden=True),
     )
 
 

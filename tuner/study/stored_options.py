@@ -12,6 +12,8 @@ from tuner.spec.settings import Settings
 from tuner.workloads.lookup import WAS_OBJECT, WorkloadLike, as_list, find_workload, texts_of
 
 CALL = "tuner.run()"  # for ``study.json``: what no command can say
+_FUNCTIONS = ("memory_gb", "estimate")  # options that may be functions, which no text can hold
+_FUNCTION = "function "  # begins what stands for one
 
 
 def plainly(settings: Settings) -> Settings:
@@ -26,7 +28,8 @@ def plainly(settings: Settings) -> Settings:
 
 def to_stored(settings: Settings) -> dict[str, object]:
     """Every option by its name; of a workload or a search that only this process has, its name."""
-    return {**settings.values(), "workload": texts_of(settings.workload), "search": settings.search_name}
+    named = {name: f"{_FUNCTION}{name}" for name in _FUNCTIONS if callable(getattr(settings, name))}
+    return {**settings.values(), **named, "workload": texts_of(settings.workload), "search": settings.search_name}
 
 
 def how_it_runs(settings: Settings) -> dict[str, object]:
@@ -36,7 +39,11 @@ def how_it_runs(settings: Settings) -> dict[str, object]:
 
 
 def from_stored(stored: Mapping[str, object]) -> Settings:
-    """The options of a study. What its version lacked has its default; what no longer exists is left out."""
+    """The options of a study. What its version lacked has its default; what no longer exists is left out.
+
+    So are functions, of which nothing but that they were given is known.
+    """
+    stored = {name: value for name, value in stored.items() if name not in functions_of(stored)}
     return Settings.of(
         {
             name: value
@@ -44,6 +51,11 @@ def from_stored(stored: Mapping[str, object]) -> Settings:
             if name in Settings.model_fields and value != Settings.default(name)
         }
     )
+
+
+def functions_of(stored: Mapping[str, object]) -> list[str]:
+    """The options that were functions, of which only their names are stored."""
+    return [name for name in _FUNCTIONS if str(stored.get(name)).startswith(_FUNCTION)]
 
 
 def is_object(search: object) -> bool:
@@ -78,6 +90,12 @@ def resumed(study: StudyRecord, settings: Settings, *, from_python: bool) -> Set
             "its search was given as an object: give it again, from Python",
             f"tuner.run(search={own.search}(…), resume={folder!r})",
         )
+    for name in functions_of(study.options):
+        if name not in given:
+            again = f"tuner.run({name}=…, resume={folder!r})"
+            raise ParameterError(
+                "resume", folder, f"its {name} was given as a function: give it again, from Python", again
+            )
     anew = {"workload": _workloads(study, own, asked)} if asked else {}
     if isinstance(settings.data, Mapping) and isinstance(own.data, Mapping):
         anew["data"] = {**own.data, **settings.data}
@@ -88,7 +106,8 @@ def resumed(study: StudyRecord, settings: Settings, *, from_python: bool) -> Set
 
 def needs_objects(study: StudyRecord) -> bool:
     """Whether only Python can continue a study, as it was given objects that no text finds again."""
-    return None in study.classes.values() or is_object((study.options or {}).get("search"))
+    options = study.options or {}
+    return None in study.classes.values() or is_object(options.get("search")) or bool(functions_of(options))
 
 
 def _check_workloads(study: StudyRecord, asked: Sequence[WorkloadLike], folder: str) -> None:
