@@ -183,7 +183,7 @@ def estimate(
         device: Where to train: cuda, cpu, or auto for GPUs where there are any.
         expandable_segments: Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation.
         memory_estimation: How to estimate memory: static is a formula, traced follows a training step on tensors without
-            content, measured runs one, and auto is traced where a step can be followed. Of a function or a script it is
+            content, measured runs one, and auto is traced where a step can be followed. That of a function or a script is
             learned: the first trials run with room to spare, and their peaks tell what the others need.
         calibration: Correct estimates by what earlier trials on this device needed, and learn from new ones.
         model_embd: A transformer's width.
@@ -356,7 +356,7 @@ def optimize(
         device: Where to train: cuda, cpu, or auto for GPUs where there are any.
         expandable_segments: Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation.
         memory_estimation: How to estimate memory: static is a formula, traced follows a training step on tensors without
-            content, measured runs one, and auto is traced where a step can be followed. Of a function or a script it is
+            content, measured runs one, and auto is traced where a step can be followed. That of a function or a script is
             learned: the first trials run with room to spare, and their peaks tell what the others need.
         calibration: Correct estimates by what earlier trials on this device needed, and learn from new ones.
         footprint: Size this footprint, a file or one in configs/footprints, in place of a workload.
@@ -435,7 +435,7 @@ def plan(
         device: Where to train: cuda, cpu, or auto for GPUs where there are any.
         expandable_segments: Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation.
         memory_estimation: How to estimate memory: static is a formula, traced follows a training step on tensors without
-            content, measured runs one, and auto is traced where a step can be followed. Of a function or a script it is
+            content, measured runs one, and auto is traced where a step can be followed. That of a function or a script is
             learned: the first trials run with room to spare, and their peaks tell what the others need.
         calibration: Correct estimates by what earlier trials on this device needed, and learn from new ones.
         auto_memory: Estimate what each configuration needs, and give each trial that.
@@ -634,7 +634,7 @@ def run(
         device: Where to train: cuda, cpu, or auto for GPUs where there are any.
         expandable_segments: Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation.
         memory_estimation: How to estimate memory: static is a formula, traced follows a training step on tensors without
-            content, measured runs one, and auto is traced where a step can be followed. Of a function or a script it is
+            content, measured runs one, and auto is traced where a step can be followed. That of a function or a script is
             learned: the first trials run with room to spare, and their peaks tell what the others need.
         calibration: Correct estimates by what earlier trials on this device needed, and learn from new ones.
         auto_memory: Estimate what each configuration needs, and give each trial that.
@@ -781,7 +781,7 @@ def tune_hyperparameters_parallel(
         device: Where to train: cuda, cpu, or auto for GPUs where there are any.
         expandable_segments: Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation.
         memory_estimation: How to estimate memory: static is a formula, traced follows a training step on tensors without
-            content, measured runs one, and auto is traced where a step can be followed. Of a function or a script it is
+            content, measured runs one, and auto is traced where a step can be followed. That of a function or a script is
             learned: the first trials run with room to spare, and their peaks tell what the others need.
         calibration: Correct estimates by what earlier trials on this device needed, and learn from new ones.
         auto_memory: Estimate what each configuration needs, and give each trial that.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -80,8 +81,16 @@ class LearnedFeedback:
         )
         if raw.headroom_bytes:
             estimate = calibration.with_headroom(estimate)
-        room = request.trial.trial_id in self._first and len(self._peaks) < FIRST
-        return replace(request, estimate=estimate, need_bytes=max(need(estimate), need(raw) if room else 0))
+        keeps_room = request.trial.trial_id in self._first and len(self._peaks) < FIRST
+        least = max(self._least(request.trial), need(raw) if keeps_room else 0)
+        return replace(request, estimate=estimate, need_bytes=max(need(estimate), least))
+
+    def _least(self, trial: Trial) -> int:
+        """What the same configuration took, for example with another seed, or more than it had as it ran out."""
+        key = repr(_values(trial))
+        if key in self._peaks:
+            return math.ceil(self._peaks[key] * (1 + calibration.CALIBRATED_MARGIN))
+        return math.ceil(self._limits.get(key, 0) * RAN_OUT)
 
     def _add_peak(self, trial: Trial, peak: int) -> bool:
         key = self._key(trial)
