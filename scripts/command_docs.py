@@ -224,6 +224,9 @@ PAGES = {
 }
 
 
+FUNCTIONS = {"report": "write_report"}  # the public functions that are not called like their commands
+
+
 def page_text(name: str) -> str:
     """A command's page."""
     command, page = cli.commands[name], PAGES.get(name, Page())
@@ -288,7 +291,8 @@ def python_twin(name: str, command: click.Command) -> str:
         for param in command.params
         if isinstance(param, click.Option) and param.name not in PRINTING and param.opts[0] != as_option(param.name)
     ]
-    twin = f"`tuner.{name.replace('-', '_')}()` takes the same options as parameters"
+    function = FUNCTIONS.get(name, name.replace("-", "_"))
+    twin = f"`tuner.{function}()` takes the same options as parameters"
     return f"{twin}; {', '.join(renamed)}." if renamed else f"{twin}."
 
 

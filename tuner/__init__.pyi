@@ -27,6 +27,7 @@ from tuner.spec.commands import Rows as Rows
 from tuner.spec.commands import Step as Step
 from tuner.spec.commands import Table as Table
 from tuner.spec.groups import Build as Build
+from tuner.spec.groups import Points as Points
 from tuner.spec.groups import Search as Search
 from tuner.spec.groups import Space as Space
 from tuner.study.result import StudyResult as StudyResult
@@ -43,6 +44,7 @@ from tuner.trial import TextHyperparameter as TextHyperparameter
 from tuner.errors import TunerError as TunerError
 from tuner.workloads.base import Workload as Workload
 from tuner.estimation.formulas.graphsage import auto_estimate_memory_from_configs as auto_estimate_memory_from_configs
+from tuner.api.inside_trial import checkpoint as checkpoint
 from tuner.api.compare import compare as compare
 from tuner.cli.completion import completion as completion
 from tuner.sizing.batch_size_finder.batch_size import compute_batch_size as compute_batch_size
@@ -52,6 +54,7 @@ from tuner.estimation.formulas.graphsage import estimate_model_memory as estimat
 from tuner.records.weights import load_best as load_best
 from tuner.sizing.memory_state import log_memory_state as log_memory_state
 from tuner.api.new_workload import new_workload as new_workload
+from tuner.api.inside_trial import report as report
 
 __all__ = [
     "DataError",
@@ -64,6 +67,7 @@ __all__ = [
     "Workload",
     "auto_estimate_memory_from_configs",
     "calibrate",
+    "checkpoint",
     "compare",
     "completion",
     "compute_batch_size",
@@ -84,6 +88,7 @@ __all__ = [
     "run",
     "train",
     "tune_hyperparameters_parallel",
+    "write_report",
 ]
 __version__: str
 
@@ -498,31 +503,6 @@ def plan(
     like: str | PathLike[str] | None = None,
 ) -> Capacity: ...
 
-def report(
-    directory: str | PathLike[str] | None = None,
-    *,
-    output: str | PathLike[str] | None = None,
-    watch: bool = False,
-    port: int = 8765,
-) -> Path:
-    """Writes a study as one HTML page that works offline: results, plots, and what memory did.
-
-    What could not be read of the study is in the page, and a warning.
-
-    Args:
-        directory: The study's folder. By default the newest study under results/.
-        output: The page's file. By default report.html in the study's folder.
-        watch: Serve the page on this machine until Ctrl-C, while the study runs, and write it then.
-        port: The port where watch serves it; 0 is any that is free.
-
-    Returns:
-        The page's file.
-
-    Raises:
-        InputError: there is no such study, the file cannot be written or is there and no earlier page, or the port is
-            in use.
-    """
-
 def results(
     paths: Paths = (),
     *,
@@ -564,6 +544,7 @@ def run(
     limit: int | None = None,
     search: Search | None = None,
     space: Space | None = None,
+    points: Points | None = None,
     num_samples: int | None = None,
     scheduler: SchedulerName = 'fifo',
     seed: int = 0,
@@ -593,6 +574,7 @@ def run(
     checkpoint_seconds: float = 60.0,
     caps: bool = True,
     time_limit: str | float | None = None,
+    in_process: bool = False,
     address: str | None = None,
     output: str | PathLike[str] | None = None,
     resume: str | PathLike[str] | None = None,
@@ -620,11 +602,13 @@ def run(
         skip_bad: Leave out data files that cannot be used, instead of refusing them all.
         only: Take only the configuration of this name.
         limit: Take only the first N configurations of each workload.
-        search: How to search the space of config, or of a mode that is a grid: grid, random or optuna. One of Optuna's
-            samplers or a searcher of ray.tune.search can be given as it is. By default the configurations that are listed
-            are tried.
-        space: The space, in place of a file's "space:": from hyperparameter to a value, to a mapping such as
-            {"loguniform": [1e-4, 0.1]}, or to a domain of ray.tune.
+        search: How to search a space, or a mode that is a grid: grid, random or optuna. One of Optuna's samplers or a
+            searcher of ray.tune.search can be given as it is. By default grid for a space of choices alone without
+            num_samples, random for another one.
+        space: A file with the space to search, alone or under "space:" (YAML, TOML or JSON). A mapping can be given as it
+            is: from hyperparameter to a value, to a mapping such as {"loguniform": [1e-4, 0.1]}, to a domain of ray.tune
+            or to a distribution of Optuna.
+        points: Values of hyperparameters that are tried before what the search draws, each a mapping of some or all.
         num_samples: The number of configurations that a search tries; a grid is tried as a whole.
         scheduler: End trials early: asha keeps the best quarter, median those above the median, fifo all.
         seed: The seed of the validation split, weights, batches and dropout.
@@ -663,6 +647,7 @@ def run(
         checkpoint_seconds: The time between two checkpoints of a running trial, in seconds.
         caps: End a trial that takes more than its share, before it takes memory from the others.
         time_limit: End the study after this time with what it has: seconds, or a text such as "90s", "30m" or "1h30m".
+        in_process: Train one trial after another in this process, without Ray: the quickest start, and a debugger works.
         address: Join this Ray cluster: auto or HOST:PORT. By default a local Ray is started.
         output: The study's folder, new or empty. By default a new one under results/.
         resume: Continue the study in this folder. Its options are kept, except those that are given now.
@@ -754,6 +739,7 @@ def tune_hyperparameters_parallel(
     checkpoint_seconds: float = 60.0,
     caps: bool = True,
     time_limit: str | float | None = None,
+    in_process: bool = False,
     address: str | None = None,
     output: str | PathLike[str] | None = None,
     resume: str | PathLike[str] | None = None,
@@ -807,6 +793,7 @@ def tune_hyperparameters_parallel(
         checkpoint_seconds: The time between two checkpoints of a running trial, in seconds.
         caps: End a trial that takes more than its share, before it takes memory from the others.
         time_limit: End the study after this time with what it has: seconds, or a text such as "90s", "30m" or "1h30m".
+        in_process: Train one trial after another in this process, without Ray: the quickest start, and a debugger works.
         address: Join this Ray cluster: auto or HOST:PORT. By default a local Ray is started.
         output: The study's folder, new or empty. By default a new one under results/.
         resume: Continue the study in this folder. Its options are kept, except those that are given now.
@@ -824,4 +811,29 @@ def tune_hyperparameters_parallel(
     Raises:
         InputError: something given cannot be used; nothing has been written.
         ExecutionError: Ray does not start, or the folder can no longer be written.
+    """
+
+def write_report(
+    directory: str | PathLike[str] | None = None,
+    *,
+    output: str | PathLike[str] | None = None,
+    watch: bool = False,
+    port: int = 8765,
+) -> Path:
+    """Writes a study as one HTML page that works offline: results, plots, and what memory did.
+
+    What could not be read of the study is in the page, and a warning.
+
+    Args:
+        directory: The study's folder. By default the newest study under results/.
+        output: The page's file. By default report.html in the study's folder.
+        watch: Serve the page on this machine until Ctrl-C, while the study runs, and write it then.
+        port: The port where watch serves it; 0 is any that is free.
+
+    Returns:
+        The page's file.
+
+    Raises:
+        InputError: there is no such study, the file cannot be written or is there and no earlier page, or the port is
+            in use.
     """

@@ -7,9 +7,10 @@ Memory is in bytes, and every name ends with its unit. A GB in options, CSV file
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 MB = 2**20
@@ -19,10 +20,16 @@ MOST_GB = 1_000_000  # the upper bound of every option in GB
 
 ConfigValue = int | float | str
 Config = Mapping[str, ConfigValue]  # the values of hyperparameters, by key
+Objects = Mapping[str, Mapping[str, object]]  # by key, what the texts of a configuration stand for
 Direction = Literal["minimize", "maximize"]
 Status = Literal["completed", "pruned", "out_of_memory", "diverged", "failed", "interrupted"]
 Phase = Literal["", "start", "first step", "training", "evaluation"]
 Lost = Literal["", "worker", "node"]
+# The columns of results beside metrics and hyperparameters, by whose names no metric can be called.
+RESERVED_METRICS = (
+    *("trial_id", "workload", "name", "seed", "status", "attempts", "epochs", "duration_s", "device", "gpu_fraction"),
+    *("estimated_memory_gb", "peak_memory_gb", "error", "limit_gb", "lost", "started_at", "ended_at", "study"),
+)
 SUCCESSFUL: tuple[Status, ...] = ("completed", "pruned")
 
 LEARNED = "learned"  # the method of an estimate that is learned from the peaks of other trials of the study
@@ -98,8 +105,9 @@ class Trial:
 
     @property
     def epochs(self) -> int:
-        """The number of epochs in its configuration."""
-        return int(self.config["epochs"])
+        """The number of epochs in its configuration; 0 if that does not say."""
+        epochs = self.config.get("epochs", 0)
+        return epochs if isinstance(epochs, int) else 0
 
     @property
     def micro_batches(self) -> int:
@@ -115,6 +123,25 @@ def is_auto(config: Config) -> bool:
 def with_batch(config: Config, batch_size: int) -> dict[str, ConfigValue]:
     """The configuration with this batch size instead of ``AUTO``."""
     return {key: batch_size if value == AUTO else value for key, value in config.items()}
+
+
+def arguments(config: Config, objects: Objects) -> dict[str, object]:
+    """A configuration as the user's function receives it.
+
+    Texts that stand for objects become these objects, and ``model.hidden`` becomes ``hidden`` of the dict ``model``.
+    Lists and dicts are copies, so that a trial cannot change those of the next one.
+    """
+    found: dict[str, object] = {}
+    for key, value in config.items():
+        *groups, name = key.split(".")
+        place = found
+        for group in groups:
+            inner = place.setdefault(group, {})
+            assert isinstance(inner, dict), f"{group} is a value and a group"  # a space with both is refused
+            place = inner
+        given = objects.get(key, {}).get(value, value) if isinstance(value, str) else value
+        place[name] = copy.deepcopy(given) if isinstance(given, (list, dict)) else given
+    return found
 
 
 def title(workload: str, name: str, *, several: bool, seed: int | None = None) -> str:
@@ -227,9 +254,17 @@ class EpochReport:
 
     trial_id: str
     epoch: int  # counts from 1; at the beginning of training the number of epochs already done, mostly 0
-    epochs: int
+    epochs: int  # how many there will be; 0 if unknown
     metrics: Mapping[str, float] = field(default_factory=dict)
     memory_bytes: int | None = None  # the peak of its process so far; None if unknown
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a running trial asks the study, which answers it. The trial waits for the answer."""
+
+    trial_id: str
+    content: object
 
 
 @dataclass(frozen=True)
@@ -280,16 +315,16 @@ class Hyperparameter:
 
     Attributes:
         default: the value if a configuration has none. Only values of its type are accepted.
-        low: the smallest accepted value.
-        high: the largest accepted value.
+        low: the smallest accepted value; by default there is no limit.
+        high: the largest accepted value; by default there is no limit.
         doc: a short description.
         optional: whether configurations have the key only if the value differs from the default.
         auto: whether ``AUTO`` is accepted, too.
     """
 
     default: int | float
-    low: float
-    high: float
+    low: float = -math.inf
+    high: float = math.inf
     doc: str = ""
     optional: bool = False
     auto: bool = False
@@ -311,7 +346,14 @@ class TextHyperparameter:
 
 
 AnyHyperparameter = Hyperparameter | TextHyperparameter
+Declared = AnyHyperparameter | int | float | str  # a hyperparameter, or its default alone
 
+# Keys that the training loop reads, for workloads that do not declare them.
+LOOP_DEFAULTS: Mapping[str, Hyperparameter] = {
+    "epochs": Hyperparameter(10, 1, 100_000, "passes over the training data"),
+    "lr": Hyperparameter(1e-3, 0.0, doc="the learning rate at the start"),
+    "weight_decay": Hyperparameter(0.0, 0.0, doc="L2 penalty"),
+}
 
 # Keys that the training loop reads from every workload's configurations.
 LOOP_OPTIONS: Mapping[str, Hyperparameter] = {
@@ -322,3 +364,22 @@ LOOP_OPTIONS: Mapping[str, Hyperparameter] = {
     MAX_BATCH: Hyperparameter(0, 0, 1_000_000_000, "the largest auto batch size; 0 for no limit", optional=True),
     OFFLOADING: Hyperparameter(0, 0, 1, "1 keeps modules that are never trained off the GPU", optional=True),
 }
+
+
+def declared(key: str, given: Declared) -> AnyHyperparameter:
+    """A workload's declaration of a hyperparameter as an object.
+
+    Missing bounds of what the training loop reads are those of the loop.
+    """
+    if isinstance(given, TextHyperparameter):
+        return given
+    if isinstance(given, str):
+        return TextHyperparameter(given)
+    known = LOOP_DEFAULTS.get(key) or LOOP_OPTIONS.get(key)
+    if not isinstance(given, Hyperparameter):
+        switch = Hyperparameter(int(given), 0, 1) if isinstance(given, bool) else None
+        as_known = known is not None and isinstance(known.default, float)
+        given = switch or Hyperparameter(float(given) if as_known else given)
+    if known is None or (given.low, given.high) != (-math.inf, math.inf):
+        return given
+    return replace(given, low=known.low, high=known.high, doc=given.doc or known.doc)

@@ -39,7 +39,7 @@ class Sized(Toy):
 @pytest.fixture(autouse=True)
 def _in_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tuner.study.study.ray_executor", lambda _: InProcessExecutor())
+    monkeypatch.setattr("tuner.study.study.make_executor", lambda _: InProcessExecutor())
 
 
 def test_a_study_of_an_object_keeps_its_options_and_needs_the_object_alone(

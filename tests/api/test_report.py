@@ -37,8 +37,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_page_is_written_into_the_studys_folder_or_where_asked(folder: Path, tmp_path: Path) -> None:
-    assert tuner.report(folder) == folder / "report.html"
-    assert tuner.report(folder, output=tmp_path / "page.html") == tmp_path / "page.html"
+    assert tuner.write_report(folder) == folder / "report.html"
+    assert tuner.write_report(folder, output=tmp_path / "page.html") == tmp_path / "page.html"
     assert (tmp_path / "page.html").read_bytes() == (folder / "report.html").read_bytes()
 
 
@@ -48,7 +48,7 @@ def test_the_newest_study_is_taken_where_none_is_named(
     write_study(tmp_path / "results" / "a-newer", 2)
     os.utime(folder / "study.json", (1, 1))
     monkeypatch.chdir(tmp_path)
-    assert tuner.report() == Path("results/a-newer/report.html")
+    assert tuner.write_report() == Path("results/a-newer/report.html")
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_what_cannot_be_used_is_one_line_and_nothing_is_written(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=message):
-        tuner.report(**{"directory": "results/one", **options})
+        tuner.write_report(**{"directory": "results/one", **options})
     assert not list(tmp_path.rglob("*.html*"))
 
 
@@ -81,20 +81,20 @@ def test_what_is_no_earlier_page_is_never_written_over(
     before = Path(name).read_bytes()
     for options in ({}, {"watch": True}):
         with pytest.raises(InputError, match=f"^output={name!r}: cannot be written: it exists and is not a page of"):
-            tuner.report(folder, output=name, **options)
+            tuner.write_report(folder, output=name, **options)
     assert Path(name).read_bytes() == before
 
 
 def test_a_page_is_written_over_an_earlier_one(folder: Path) -> None:
-    tuner.report(folder)
+    tuner.write_report(folder)
     (folder / "attempts.jsonl").write_text("")
-    assert "No trial has ended yet" in tuner.report(folder).read_text()
+    assert "No trial has ended yet" in tuner.write_report(folder).read_text()
 
 
 def test_no_study_at_all_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="results/ holds no study: run one, or give the folder of a study"):
-        tuner.report()
+        tuner.write_report()
 
 
 def test_a_port_in_use_is_one_line(folder: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_port_in_use_is_one_line(folder: Path) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(InputError, match=f"port={port}: is in use: give another one"):
-            tuner.report(folder, watch=True, port=port)
+            tuner.write_report(folder, watch=True, port=port)
 
 
 def test_a_study_from_before_metrics_were_kept_still_gives_a_page(folder: Path) -> None:
@@ -119,7 +119,7 @@ def test_half_a_line_at_the_end_of_the_journal_is_left_out_and_told(folder: Path
         file.write('{"trial_id": "t00')
     assert load_study_view(folder).rows == before
     with pytest.warns(UserWarning, match=r"attempts\.jsonl: line 6 is incomplete; left out$"):
-        page = tuner.report(folder).read_text()
+        page = tuner.write_report(folder).read_text()
     assert "/attempts.jsonl: line 6 is incomplete; left out</p>" in page
 
 
@@ -232,7 +232,7 @@ def test_a_disk_without_room_for_the_page_costs_a_line_and_not_the_study(
     with full_disk(1_000_000):
         assert run_toy(tmp_path / "out", {"name": "a"}, report=True).exit_code == 0
         with pytest.raises(InputError, match=r"report\.html': cannot be written: File too large: give another file"):
-            tuner.report(tmp_path / "out")
+            tuner.write_report(tmp_path / "out")
     told = capsys.readouterr().out
     again = f"{program()} report {tmp_path}/out tries again"
     assert f"no {tmp_path}/out/report.html: File too large; {again}\n" in told

@@ -27,7 +27,7 @@ PYTHON_ONLY = {"step", "space"}
 
 
 def python_name(command: str) -> str:
-    return command.replace("-", "_")
+    return generate.command_docs.FUNCTIONS.get(command, command.replace("-", "_"))
 
 
 @pytest.mark.parametrize("name", sorted(cli.commands))

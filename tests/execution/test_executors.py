@@ -13,6 +13,7 @@ from torch import nn
 from tests.conftest import share_ray
 from tests.support.ray_trials import stop_and_go_on
 from tests.support.toy import Fatal, Sharing, Toy, Wide
+from tuner.execution.child_executor import ChildExecutor
 from tuner.execution.in_process import InProcessExecutor
 from tuner.execution.loop import Executor
 from tuner.execution.ray_executor import RayExecutor
@@ -77,6 +78,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
+def in_child(tmp_path_factory: pytest.TempPathFactory, data: dict[str, Any]) -> StudyResult:
+    fatal, sharing = (Fatal(), [{"fault": fault} for fault in (1, 0)]), (Sharing(), [{}])
+    folder = tmp_path_factory.mktemp("child")
+    return study(folder, ChildExecutor(), TOYS, fatal, sharing, WIDES, data=data, scheduler="asha")
+
+
+@pytest.fixture(scope="module")
 def on_ray(tmp_path_factory: pytest.TempPathFactory, data: dict[str, Any]) -> StudyResult:
     """All that is asked of Ray in one study, on the Ray that tests share: to start one takes seconds."""
     share_ray()
@@ -92,6 +100,13 @@ def rows_of(result: StudyResult, workload: str) -> list[Line]:
 
 def test_trials_end_with_their_status_metrics_and_weights_in_this_process(in_process: StudyResult) -> None:
     check_toys(in_process)
+
+
+def test_trials_end_with_their_status_metrics_and_weights_in_a_child_process(in_child: StudyResult) -> None:
+    check_toys(in_child)
+    assert [row["status"] for row in rows_of(in_child, "fatal")] == ["failed", "completed"]
+    assert "the trial's process was killed by SIG" in rows_of(in_child, "fatal")[0]["error"]
+    assert rows_of(in_child, "sharing")[0]["val_loss"] == 0.0
 
 
 @pytest.mark.ray

@@ -8,19 +8,22 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import psutil
 import pytest
 
 from tests.support.ray_trials import Slow, Unpackable, placements, stop_and_go_on, until
 from tests.support.toy import Toy
+from tests.support.worker_process import place
 from tuner.execution.pool import WorkerPool, make_pools
 from tuner.execution.ray_errors import classify_loss
 from tuner.execution.ray_executor import RayExecutor
+from tuner.execution.worker_failures import RunningTrial
 from tuner.machine.devices import ram_device
 from tuner.machine.interrupts import Interrupt, orderly
 from tuner.placement.packing import Plan, make_plan
-from tuner.trial import GB, Device, EpochReport, Outcome
+from tuner.trial import GB, MB, Device, EpochReport, Outcome
 from tuner.workloads.task import TrainingTask
 
 
@@ -138,6 +141,9 @@ def test_what_ray_says_of_a_loss_becomes_a_status() -> None:
     died = ray.exceptions.ActorDiedError()
     assert classify_loss(died, kernel_killed=True)[:2] == ("out_of_memory", "worker")
     assert classify_loss(died, kernel_killed=False)[:2] == ("failed", "worker")
+    assert classify_loss(died, kernel_killed=False, at_cap=True)[:2] == ("out_of_memory", "worker")
+    unavailable = ray.exceptions.ActorUnavailableError("no answer", b"1" * 16)
+    assert classify_loss(unavailable, kernel_killed=False, at_cap=True)[:2] == ("failed", "worker")
     for last, status in (
         ("torch.OutOfMemoryError: CUDA out of memory.", "out_of_memory"),
         ("torch.AcceleratorError: CUDA error: out of memory", "out_of_memory"),
@@ -146,6 +152,14 @@ def test_what_ray_says_of_a_loss_becomes_a_status() -> None:
         text = f"Traceback\n  File\n{last}\nCompile with `TORCH_USE_CUDA_DSA`.\n"
         made = ray.exceptions.RayActorError(error_msg=text, actor_init_failed=True)
         assert classify_loss(made, kernel_killed=True) == (status, "", f"the worker was lost: {last}")
+
+
+@pytest.mark.parametrize(("peak", "at_cap"), [(None, False), (GB // 2, False), (GB - MB, True)])
+def test_a_trial_is_at_its_cap_by_its_last_reported_peak(peak: int | None, at_cap: bool) -> None:
+    placement = place(Toy(), {}, limit_bytes=GB)
+    report = EpochReport("t001", 1, 3, memory_bytes=peak)
+    run = RunningTrial(placement, cast(Any, None), cast(Any, None), fresh=True, started=0.0, report=report)
+    assert run.at_cap is at_cap
 
 
 def test_only_devices_that_are_used_are_reserved_and_never_more_cores_than_there_are(gpu_16gb: Device) -> None:

@@ -39,6 +39,36 @@ def test_an_allocation_beyond_the_cap_fails_and_only_that() -> None:
     assert "DefaultCPUAllocator: can't allocate memory" in last
 
 
+def raised_under_cap(error: Exception, taken_mb: int) -> bool:
+    """Whether this error counts as a lack of memory while a trial holds so much of its cap of 200 MB."""
+    meter = PeakMeter(ram_device(), lambda: None)
+    meter.start()
+    try:
+        with capped(ram_device(), 200 * MB, meter.base_bytes):
+            held = torch.ones(taken_mb * MB // 4)
+            raise error
+    except Exception as raised:
+        return is_out_of_memory(raised) and len(held) > 0
+    return False
+
+
+@pytest.mark.parametrize(
+    ("error", "counts"),
+    [
+        (SystemError("error return without exception set"), True),
+        (ImportError("libx.so: failed to map segment from shared object"), True),
+        (ModuleNotFoundError("No module named 'x'"), False),
+        (ValueError("3"), False),
+    ],
+    ids=repr,
+)
+def test_an_error_without_a_reason_is_a_lack_of_memory_only_at_the_cap(error: Exception, counts: bool) -> None:
+    with worker() as call:
+        assert call(raised_under_cap, error, 196) is counts
+        assert call(raised_under_cap, error, 100) is False
+    assert not is_out_of_memory(error)
+
+
 def test_the_limit_is_put_back_whatever_happens() -> None:
     before = resource.getrlimit(resource.RLIMIT_DATA)
     with pytest.raises(KeyError), capped(ram_device(), 2**40, 0):

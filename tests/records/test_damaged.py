@@ -73,7 +73,7 @@ OF_JOURNAL = [
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("tuner.study.study.ray_executor", lambda _: InProcessExecutor())
+    monkeypatch.setattr("tuner.study.study.make_executor", lambda _: InProcessExecutor())
     return Path(shutil.copytree(WRITTEN, tmp_path / "study"))
 
 

@@ -33,7 +33,7 @@ def test_every_record_is_read_and_would_be_written_as_it_was() -> None:
 def test_it_is_resumed_with_its_own_options_and_trains_what_was_left(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tuner.study.study.ray_executor", lambda _: InProcessExecutor())
+    monkeypatch.setattr("tuner.study.study.make_executor", lambda _: InProcessExecutor())
     before = (folder / "attempts.jsonl").read_text()
     result = tuner.run(resume=folder, gpu_memory_buffer_gb=0, model_memory_gb=0.5, report=False)
     assert {row["name"]: (row["status"], row["attempts"]) for row in result.rows} == {

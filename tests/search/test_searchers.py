@@ -8,8 +8,9 @@ import pytest
 
 from tests.support.toy import Toy
 from tuner.errors import InputError
+from tuner.search.domains import Space
 from tuner.search.searchers import OptunaSearcher, RaySearcher, Searcher, to_searcher
-from tuner.search.spaces import Space, parse_space
+from tuner.search.spaces import parse_space
 
 SPACE = parse_space(
     {"lr": {"loguniform": [1e-4, 1]}, "epochs": {"int": [1, 9]}, "fault": {"choice": [0, 1]}}, Toy().schema, "f"
@@ -176,3 +177,52 @@ def test_a_sampler_of_optuna_is_used_as_it_is() -> None:
     assert isinstance(searcher, OptunaSearcher)
     with pytest.raises(InputError, match="an Optuna sampler needs a space"):
         to_searcher(optuna.samplers.RandomSampler(seed=3), {}, "val_loss", 0)
+
+
+CONDITIONAL = parse_space(
+    {
+        "kind": {"choice": ["adam", "sgd"]},
+        "momentum": {"uniform": [0.5, 0.9], "step": 0.1, "if": {"kind": "sgd"}},
+        "beta": {"loguniform": [0.01, 1], "if": {"kind": "adam"}},
+        "sizes": {"choice": [[64, 32], None]},
+        "fixed": 3,
+    },
+    None,
+    "f",
+)
+
+
+def test_optuna_is_asked_for_the_keys_of_its_branch_alone() -> None:
+    searcher = OptunaSearcher(CONDITIONAL, seed=0)
+    asked = [searcher.ask(f"t{index}") or {} for index in range(20)]
+    assert {tuple(each) for each in asked} == {
+        ("kind", "momentum", "sizes", "fixed"),
+        ("kind", "beta", "sizes", "fixed"),
+    }
+    assert {each["momentum"] for each in asked if "momentum" in each} <= {0.5, 0.6, 0.7, 0.8, 0.9}
+    assert {each["sizes"] for each in asked} == {"[64, 32]", "None"}
+    assert all(("momentum" in trial.params) == (trial.params["kind"] == "sgd") for trial in searcher._study.trials)
+
+
+def test_optuna_is_told_of_an_earlier_trial_with_the_values_of_its_branch() -> None:
+    searcher = OptunaSearcher(CONDITIONAL, seed=0, points=[{"kind": "adam", "beta": 0.5}])
+    searcher.recall("a", {"kind": "sgd", "momentum": 0.7, "beta": 0.1, "sizes": "None", "fixed": 3})
+    assert searcher._study.trials[0].params == {"kind": "sgd", "momentum": 0.7, "sizes": "None"}
+    suggested = searcher.ask("b")
+    assert suggested and (suggested["kind"], suggested["beta"]) == ("adam", 0.5), "points follow what was tried"
+
+
+def test_optuna_suggests_points_first() -> None:
+    searcher = OptunaSearcher(SPACE, seed=0, points=[{"lr": 0.5}, {"lr": 0.25, "epochs": 2, "fault": 1}])
+    first, second, third = (searcher.ask(each) or {} for each in "abc")
+    assert (first["lr"], second) == (0.5, {"lr": 0.25, "epochs": 2, "fault": 1})
+    assert third["lr"] not in (0.5, 0.25)
+
+
+def test_a_searcher_of_tune_takes_steps_and_neither_conditions_nor_points() -> None:
+    stepped = parse_space({"lr": {"uniform": [0, 1], "step": 0.25}}, None, "f")
+    assert told(stepped, suggests={"lr": 0.6})[0].ask("a") == {"lr": 0.5}
+    with pytest.raises(InputError, match=r"search=Fixed: momentum, beta: searchers of ray\.tune know no conditions"):
+        told(CONDITIONAL)
+    with pytest.raises(InputError, match="search=Fixed: it takes points in its own constructor"):
+        to_searcher(told()[0]._searcher, SPACE, "val_loss", 0, [{"lr": 0.5}])

@@ -7,9 +7,10 @@ import pytest
 
 from tests.support.toy import Batched
 from tuner.errors import InputError
-from tuner.search.plain_values import plain_space
-from tuner.search.spaces import Domain, draw, grid, parse_space
-from tuner.trial import TextHyperparameter
+from tuner.search.configurations import configurations
+from tuner.search.domains import Domain, objects_of
+from tuner.search.spaces import listed_objects, parse_points, parse_space
+from tuner.trial import TextHyperparameter, arguments
 
 SCHEMA = {**Batched().schema, "kind": TextHyperparameter("a", "", choices=("a", "b"))}
 
@@ -70,61 +71,128 @@ def test_values_are_drawn_from_their_domains_and_have_their_hyperparameters_type
     assert {type(value) for value in drawn[0].values()} == {int, float, str}
 
 
-def test_a_grid_has_every_combination_and_no_range() -> None:
-    space = {"lr": {"choice": [1, 0.5]}, "weight_decay": {"choice": [0, 0.1]}, "epochs": 2}
-    assert [tuple(each.values()) for each in grid(parsed(space), "f")] == [
-        (1.0, 0.0, 2),
-        (1.0, 0.1, 2),
-        (0.5, 0.0, 2),
-        (0.5, 0.1, 2),
-    ]
-    with pytest.raises(
-        InputError, match=r"f: lr: a range has no grid: give {choice: \[...\]}, or use search='random'"
-    ):
-        grid(parsed({"lr": {"uniform": [0, 1]}}), "f")
+def opened(space: Any) -> dict[str, Domain]:
+    return parse_space(space, None, "f.yaml")
 
 
-def test_the_same_seed_draws_the_same_different_values() -> None:
-    space = parsed({"lr": {"uniform": [0, 1]}, "epochs": {"int": [1, 3]}})
-    drawn = draw(space, 20, 7, "f")
-    assert drawn == draw(space, 20, 7, "f") != draw(space, 20, 8, "f")
-    assert drawn[:5] == draw(space, 5, 7, "f"), "more samples only add some"
-    few = parsed({"epochs": {"int": [1, 3]}})
-    assert sorted(each["epochs"] for each in draw(few, 3, 0, "f")) == [1, 2, 3]
-    with pytest.raises(InputError, match="num_samples=4: f has 3: give at most 3"):
-        draw(few, 4, 0, "f")
+def square(x: float) -> float:
+    return x * x
 
 
-def test_values_that_do_not_go_together_are_drawn_again() -> None:
-    space = parsed({"epochs": {"int": [1, 100]}})
-    drawn = draw(space, 10, 0, "f", lambda values: "odd" if values["epochs"] % 2 else "")
-    assert len(drawn) == 10
-    assert all(each["epochs"] % 2 == 0 for each in drawn)
-    with pytest.raises(InputError, match=r"f gave 0 usable ones, and then none in 1000 draws; .*: never"):
-        draw(space, 1, 0, "f", lambda _: "never")
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        (
+            {"lr": {"loguniforn": [1e-4, 1]}},
+            r"^f.yaml: lr: 'loguniforn' is no kind of domain: did you mean loguniform\?",
+        ),
+        ({"m": {"lr": {"gauss": [0, 1]}}}, r"m.lr: 'gauss' is no kind of domain: give a value or one of {choice"),
+        (
+            {"lr": {"uniform": [0, 1], "stepp": 1}},
+            r"lr: 'stepp' cannot stand beside 'uniform' \(did you mean step\?",
+        ),
+        ({"lr": {"uniform": [0, 1], "step": 0}}, r"lr: uniform \[0, 1\] has step 0: give a number above 0"),
+        ({"lr": {"uniform": [0, 1], "step": 2}}, "has step 2, which is more than the range"),
+        ({"n": {"int": [0, 9], "step": 2.5}}, "has step 2.5: give a whole number above 0"),
+        ({"n": {"choice": [1, 2], "step": 1}}, "n: a step belongs to a range"),
+        ({"m": {"sizes": [64, 32], "n": 2}}, r"m.sizes: \[64, 32\] is no domain: give a value or one of {choice"),
+        (
+            {"n": {"choice": [None, "None"]}},
+            "n: two different choices are called 'None' in records: give one",
+        ),
+        ({"n": {"choice": [lambda: 1, lambda: 2]}}, "two different choices are called '<lambda>'"),
+        ({"n": 1, "n.m": 2}, "n: it is a value and, with n.m, a group: rename one of them"),
+    ],
+)
+def test_a_space_without_a_schema_that_is_wrong_says_how(space: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        opened(space)
 
 
-def test_a_space_of_tune_becomes_a_plain_one() -> None:
-    from ray import tune
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        (3, "b: if: 3: expected a mapping from another key to a value or a list of them"),
+        ({"kin": "x"}, r"b: if: unknown key 'kin' \(did you mean kind\?\)"),
+        ({"b": 1}, "b: if: it is the key itself"),
+        ({"kind": "z"}, r"b: if: kind = 'z' is outside the space \(choice \[x, y\]\)"),
+        ({"kind": []}, "b: if: kind: the list is empty"),
+        ({"lr": 0.5}, r"b: if: lr is a range of numbers: give it a step or {choice: \[...\]}"),
+        ({"c": 1}, "if: c and b depend on each other"),
+    ],
+)
+def test_a_condition_that_is_wrong_says_how(condition: Any, message: str) -> None:
+    space = {"kind": {"choice": ["x", "y"]}, "lr": {"uniform": [0, 1]}, "c": {"int": [1, 2], "if": {"b": 1}}}
+    with pytest.raises(InputError, match=message):
+        opened({**space, "b": {"int": [1, 2], "if": condition}})
 
+
+def test_choices_of_anything_are_texts_in_records_and_objects_in_the_function() -> None:
+    choices = [[64, 32], (3, 3), None, True, {"a": 1}, Random, square, "text", 2, 0.5]
+    domain = opened({"x": {"choice": choices}})["x"]
+    labels = ("[64, 32]", "(3, 3)", "None", "True", "{'a': 1}", "Random", "square", "text", 2, 0.5)
+    assert domain.values == labels
+    objects = objects_of({"x": domain})
+    received = [arguments({"x": each}, objects)["x"] for each in labels]
+    assert received == choices
+    assert received[0] is not choices[0], "one trial must not change the list of another"
+
+
+def test_groups_are_flat_in_records_and_nested_in_the_function() -> None:
+    space = opened({"model": {"hidden": {"int": [1, 9]}, "head": {"bias": True}}, "step": 3})
+    assert list(space) == ["model.hidden", "model.head.bias", "step"]
+    config = {"model.hidden": 4, "model.head.bias": "True", "step": 3, "data.fixed": "a"}
+    assert arguments(config, objects_of(space)) == {
+        "model": {"hidden": 4, "head": {"bias": True}},
+        "step": 3,
+        "data": {"fixed": "a"},
+    }
+
+
+def test_a_key_stands_behind_those_of_its_conditions_and_takes_its_groups_too() -> None:
+    space = opened(
+        {
+            "nesterov": {"choice": [True, False], "if": {"sgd": {"momentum": [0.8, 0.9]}}},
+            "sgd": {"if": {"kind": "sgd"}, "momentum": {"uniform": [0.8, 1], "step": 0.1}, "decay": 0.1},
+            "kind": {"choice": ["adam", "sgd"]},
+        }
+    )
+    assert list(space) == ["kind", "sgd.momentum", "nesterov", "sgd.decay"]
+    assert space["nesterov"].conditions == {"sgd.momentum": (0.8, 0.9)}
+    assert space["sgd.decay"].conditions == space["sgd.momentum"].conditions == {"kind": ("sgd",)}
+
+
+@pytest.mark.parametrize(
+    ("points", "message"),
+    [
+        ({"lr": 0.1}, "f: 'points' must be a list of mappings"),
+        ([3], "f: point 1: expected a mapping from hyperparameter to a value, not 3"),
+        ([{"lr": 0.1}, {"kin": 1}], r"f: point 2: unknown key 'kin' \(did you mean kind\?\)"),
+        ([{"lr": 2}], r"f: point 1: lr = 2 is outside the space \(uniform \[0, 1\]\)"),
+        ([{"lr": "x"}], "lr = 'x' is outside the space"),
+        ([{"m": {"n": 24}}], r"m.n = 24 is outside the space \(int \[16, 64\] with step 16\)"),
+        ([{"kind": "c"}], r"kind = 'c' is outside the space \(choice \[a, b\]\)"),
+        ([{"beta": 0.5}], "f: point 1: beta needs kind = b: give that as well, or leave beta out"),
+        ([{"kind": "a", "beta": 0.5}], "beta needs kind = b"),
+        ([{"lr": 0.1}, {"lr": 0.1}], "f: point 2: it is the same as point 1"),
+    ],
+)
+def test_a_point_outside_the_space_says_why(points: Any, message: str) -> None:
     space = {
-        "lr": tune.loguniform(1e-4, 1),
-        "weight_decay": tune.uniform(0, 0.5),
-        "epochs": tune.randint(1, 5),
-        "batch_size": tune.lograndint(1, 9),
-        "kind": tune.grid_search(["a", "b"]),
-        "fault": tune.choice([0, 1]),
-        "accumulation": 2,
-    }
-    assert plain_space(space) == {
-        "lr": {"loguniform": [1e-4, 1]},
-        "weight_decay": {"uniform": [0, 0.5]},
-        "epochs": {"int": [1, 4]},
-        "batch_size": {"logint": [1, 8]},
+        "lr": {"uniform": [0, 1]},
+        "m": {"n": {"int": [16, 64], "step": 16}},
         "kind": {"choice": ["a", "b"]},
-        "fault": {"choice": [0, 1]},
-        "accumulation": 2,
+        "beta": {"uniform": [0, 1], "if": {"kind": "b"}},
     }
-    assert set(parsed(plain_space(space))) == set(space)
-    with pytest.raises(InputError, match=r"space: lr: Quantized Float of ray.tune: use tune.choice, uniform"):
-        plain_space({"lr": tune.quniform(0, 1, 0.1)})
+    with pytest.raises(InputError, match=message):
+        parse_points(points, opened(space), "f")
+
+
+def test_what_texts_stand_for_in_a_list_of_configurations() -> None:
+    listed = [{"m": {"sizes": [1, 2]}, "act": square}, {"m": {"sizes": [3]}, "act": None, "n": 1}]
+    objects = listed_objects(listed, "config")
+    plain = [each.values for each in configurations(listed, None)]
+    assert plain == [{"m.sizes": "[1, 2]", "act": "square"}, {"m.sizes": "[3]", "act": "None", "n": 1}]
+    assert [arguments(each, objects) for each in plain] == listed
+    with pytest.raises(InputError, match="config: a: two different choices are called 'None'"):
+        listed_objects([{"a": None}, {"a": "None"}], "config")

@@ -340,8 +340,8 @@ def test_a_space_is_not_a_list(space_file: str) -> None:
         InputError, match=r"own.yaml: it has a 'space', which is searched: give search='grid', random"
     ):
         tuner.estimate(config=space_file)
-    for option in ({"space": {"lr": 0.1}}, {"num_samples": 3}):
-        with pytest.raises(InputError, match="has no effect without search"):
+    for option in ({"points": [{"lr": 0.1}]}, {"num_samples": 3}):
+        with pytest.raises(InputError, match="has no effect without space"):
             tuner.run(**option)
     with pytest.raises(InputError, match="scheduler='hyperband': choose one of fifo, asha, median"):
         tuner.run(scheduler="hyperband")  # type: ignore[arg-type]

@@ -211,7 +211,7 @@ def test_an_interrupt_while_ray_begins_to_start_waits_until_it_can_be_closed(tmp
             done.append("closed")
 
     with pytest.raises(KeyboardInterrupt):
-        study(tmp_path / "out", {"name": "a"}, executor=Starting, auto_memory=True)
+        study(tmp_path / "out", {"name": "a"}, {"name": "b"}, executor=Starting, auto_memory=True)
     assert (done, list(tmp_path.iterdir())) == (["prepared", "closed"], [])
 
 

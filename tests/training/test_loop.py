@@ -13,7 +13,8 @@ from tests.support.toy import Toy
 from tuner.datasets.ratings import RatingData
 from tuner.search.configurations import complete
 from tuner.training.checkpoints import Checkpoint
-from tuner.training.loop import Diverged, Fit, fit, phase_of, train_epoch
+from tuner.training.endings import Diverged, Fit, phase_of
+from tuner.training.loop import fit, train_epoch
 from tuner.training.rehearsal import representative_batches
 from tuner.training.step import build_optimizer, train_step
 from tuner.trial import ACCUMULATION, Config, EpochReport, Trial

@@ -18,7 +18,8 @@ from tuner.datasets.trees import TreeData
 from tuner.errors import InputError
 from tuner.estimation.tracing.tracer import Parts, trace_step, trace_workload
 from tuner.search.configurations import complete
-from tuner.training.loop import Fit, fit
+from tuner.training.endings import Fit
+from tuner.training.loop import fit
 from tuner.training.recompute import recomputing
 from tuner.training.step import evaluate
 from tuner.trial import CHECKPOINTING, Configuration, Trial

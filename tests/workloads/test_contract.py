@@ -15,7 +15,8 @@ from tests.support.toy import Toy
 from tuner.errors import WorkloadError
 from tuner.estimation.tracing.tracer import trace_workload
 from tuner.search.configurations import complete
-from tuner.training.loop import Diverged, fit
+from tuner.training.endings import Diverged
+from tuner.training.loop import fit
 from tuner.training.rehearsal import representative_batches
 from tuner.trial import Trial
 from tuner.workloads.contract import summarize

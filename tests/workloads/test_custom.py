@@ -101,7 +101,7 @@ def test_it_is_tuned_retried_resumed_trained_again_and_loaded(
     rows = tuner.run("digits:Digits", **config, auto_memory=True, output="study", limit=1, **common).rows
     assert [(row["workload"], row["status"], row["attempts"]) for row in rows] == [("digits", "completed", 1)]
     with monkeypatch.context() as patch:
-        patch.setattr("tuner.study.study.ray_executor", lambda _: InProcessExecutor())  # workers have had the class
+        patch.setattr("tuner.study.study.make_executor", lambda _: InProcessExecutor())  # workers have had the class
         resumed = tuner.run(resume="study", seeds=2, threads=1)
     assert [row["status"] for row in resumed.rows] == ["completed"] * 2
     notebook: dict[str, Any] = {"__name__": "__main__"}
@@ -183,10 +183,16 @@ def test_a_class_that_is_not_there_is_refused(here: Path, spec: str, message: st
     ("old", "new", "message"),
     [
         ("def loss", "def los", "workload mine:Mine: it lacks the method loss"),
-        ('"lr", ', "", "hyperparameters lacks lr, which the training loop reads"),
         ("(1, 0, 9)", "(1, 2, 9)", "the default of epochs is 1, not from 2 to 9"),
         ("(1, 0, 9)", "(1, 9, 0)", "epochs is from 9 to 0: give the smallest first"),
-        ("Hyperparameter(1, 0, 9) for", "1 for", "'epochs' is 1: expected a tuner.Hyperparameter"),
+        (
+            "Hyperparameter(1, 0, 9) for",
+            "None for",
+            "'epochs' is None: expected a number, a text or a tuner.Hyperpar",
+        ),
+        ("Hyperparameter(1, 0, 9) for", "2.5 for", "the default of epochs is 2.5: give a whole number"),
+        ("Hyperparameter(1, 0, 9) for", "'a' for", "the default of epochs is 'a': the training loop reads a number"),
+        ("Hyperparameter(1, 0, 9) for", "0 for", "the default of epochs is 0, not from 1 to 100000"),
         ('"val_loss"', '"loss"', "metric is 'loss': expected 'val_' and a metric's name from evaluate"),
         ("hyperparameters =", "parameters =", "hyperparameters is None: expected a dictionary of tuner.Hyperparam"),
         ("    metric", '    name = "graphsage"; metric', "workload graphsage: a built-in workload has this name"),

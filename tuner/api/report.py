@@ -1,4 +1,4 @@
-"""``report``: a study as one HTML page, in a file or served while the study runs."""
+"""``write_report``: a study as one HTML page, in a file or served while the study runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tuner.study.repeat import how_to_repeat
 
 
 @public(ReportOptions)
-def report(options: ReportOptions) -> Path:
+def write_report(options: ReportOptions) -> Path:
     """Writes a study as one HTML page that works offline: results, plots, and what memory did.
 
     What could not be read of the study is in the page, and a warning.
@@ -33,14 +33,14 @@ def report(options: ReportOptions) -> Path:
         InputError: there is no such study, the file cannot be written or is there and no earlier page, or the port is
             in use.
     """
-    file, notes = write_report(options)
+    file, notes = write_page_of(options)
     for note in notes:
         warnings.warn(note, stacklevel=3)
     return file
 
 
-def write_report(options: ReportOptions) -> tuple[Path, Sequence[str]]:
-    """What ``report`` does. Returns the page's file, and what could not be read, a line each."""
+def write_page_of(options: ReportOptions) -> tuple[Path, Sequence[str]]:
+    """What ``write_report`` does. Returns the page's file, and what could not be read, a line each."""
     directory, output, watch, port = options.directory, options.output, options.watch, options.port
     if port != PORT and not watch:
         raise ParameterError("port", port, f"has no effect without {option('watch')}")

@@ -245,7 +245,7 @@ def report(ctx: click.Context, /, **_: object) -> None:
     """
     from tuner.api import report
 
-    file, notes = report.write_report(chosen(ctx, ReportOptions))
+    file, notes = report.write_page_of(chosen(ctx, ReportOptions))
     for note in notes:
         click.echo(f"note: {note}", err=True)
     click.echo(f"report: {file}")

@@ -11,18 +11,28 @@ from tuner.execution.worker import TrialOptions, WorkerEvent, run_trial, torch_d
 from tuner.machine.devices import pin
 from tuner.machine.peak import PeakMeter
 from tuner.trial import Device, Placement
+from tuner.workloads.program import Program
 from tuner.workloads.task import Tasks
 
 
 class Worker:
     """A warm process that trains one trial after another on ``device``; it loads torch before the first."""
 
-    def __init__(self, tasks: Tasks, device: Device, threads: int, options: TrialOptions) -> None:
-        """Prepares the process for trials of all tasks; their data come from Ray's object store without a copy."""
+    def __init__(
+        self, tasks: Tasks, device: Device, threads: int, options: TrialOptions, *, is_child: bool = False
+    ) -> None:
+        """Prepares the process for trials of all tasks; their data come from Ray's object store without a copy.
+
+        Programs that need a process of their own get one for each trial, unless this ``is_child``.
+        """
         self._tasks = tasks
         self._options = options
+        self._threads = threads
         self.device = device
-        self._meter = self.prepare(device, threads)
+        apart = [isinstance(task.workload, Program) and task.workload.own_process for task in tasks.values()]
+        self._apart = any(apart) and not is_child
+        if not self._apart:
+            self._meter = self.prepare(device, threads)
         gc.freeze()  # so that a garbage collection skips torch's objects: 2 ms instead of 100
 
     def prepare(self, device: Device, threads: int) -> PeakMeter:
@@ -31,15 +41,31 @@ class Worker:
         A benchmark with simulated GPUs replaces this method, and sets ``device`` to the real one.
         """
         pin(device)  # Ray may have chosen another GPU
+        tasks = list(self._tasks.values())
+        if any(isinstance(task.workload, Program) for task in tasks):
+            from tuner.training.program import warm_up_program
+
+            return PeakMeter(device, partial(warm_up_program, torch_device(device), threads, tasks))
         from tuner.training.rehearsal import warm_up
 
-        return PeakMeter(device, partial(warm_up, torch_device(device), threads, self._tasks.values()))
+        return PeakMeter(device, partial(warm_up, torch_device(device), threads, tasks))
 
     def run(self, placement: Placement) -> Iterator[WorkerEvent | None]:
         """Streams a trial's events after a None, which says that the worker has taken the trial."""
         yield None
         placed = replace(placement, device=self.device)
+        if self._apart:
+            from tuner.execution.child import run_apart
+
+            yield from run_apart(self._tasks, placed, self._threads, self._options)
+            return
         yield from run_trial(self._tasks[placed.trial.workload], placed, self._meter, self._options)
+
+    def answer(self, trial_id: str, answer: object) -> None:
+        """Answers the question of a running trial, in another thread than that one's."""
+        from tuner.training.program import deliver
+
+        deliver(trial_id, answer)
 
     def ping(self) -> None:
         """Returns if the process is alive."""

@@ -13,17 +13,18 @@ from tuner.execution.worker import TrialOptions, WorkerEvent, run_trial
 from tuner.machine.devices import DeviceChoice, detect_devices
 from tuner.machine.peak import PeakMeter
 from tuner.placement.packing import Plan
-from tuner.trial import Device, EpochReport, Outcome, Placement
+from tuner.trial import Device, EpochReport, Outcome, Placement, Question
 from tuner.workloads.task import Tasks
 
 
 class InProcessExecutor:
     """Runs trials one after another: for tests, to debug a workload, or without Ray.
 
-    Trials are not capped, as that would cap this whole process.
+    A cap would be one of this whole process, so there is none by default.
     """
 
-    def __init__(self, *, checkpoint_seconds: float = 60.0) -> None:
+    def __init__(self, *, checkpoint_seconds: float = 60.0, caps: bool = False) -> None:
+        self._caps = caps
         self._checkpoint_seconds = checkpoint_seconds
         self._queue: deque[Iterator[WorkerEvent]] = deque()
         self._stop_requests = StopRequests(None)
@@ -38,7 +39,8 @@ class InProcessExecutor:
     def open(self, tasks: Tasks, plan: Plan, checkpoints: Path | None) -> None:
         """Keeps the tasks and the folder for checkpoints."""
         self._tasks = tasks
-        self._options = TrialOptions(caps=False, checkpoints=checkpoints, checkpoint_seconds=self._checkpoint_seconds)
+        seconds = self._checkpoint_seconds
+        self._options = TrialOptions(caps=self._caps, checkpoints=checkpoints, checkpoint_seconds=seconds)
         self._stop_requests = StopRequests(checkpoints)
         self._stop_requests.reset()
 
@@ -60,8 +62,14 @@ class InProcessExecutor:
             self._queue.popleft()
             weights = next(trial, b"")
             return [(event, lambda: weights if isinstance(weights, bytes) else b"")]
-        assert isinstance(event, EpochReport)
+        assert isinstance(event, (EpochReport, Question))
         return [(event, bytes)]
+
+    def answer(self, trial_id: str, answer: object) -> None:
+        """Answers a trial's question."""
+        from tuner.training.program import deliver
+
+        deliver(trial_id, answer)
 
     def stop(self) -> None:
         """Has every trial write a checkpoint and end as soon as it continues."""

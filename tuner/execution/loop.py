@@ -15,17 +15,18 @@ from tuner.machine.devices import DeviceChoice
 from tuner.machine.interrupts import Interrupt, TimeLimitReached
 from tuner.placement.packing import Packer, Plan
 from tuner.placement.retry import Retry
-from tuner.trial import Device, DeviceLost, EpochReport, Outcome, Placement, Request
+from tuner.trial import Device, DeviceLost, EpochReport, Outcome, Placement, Question, Request
 from tuner.workloads.task import Tasks
 
 Weights = Callable[[], bytes]
-ExecutorEvent = tuple[EpochReport | Outcome | DeviceLost, Weights]
+ExecutorEvent = tuple[EpochReport | Question | Outcome | DeviceLost, Weights]
 Correction = Callable[[Request], Request]
 TryAgain = Callable[[Request, Outcome, int], Retry | None]
 Learn = Callable[[Outcome], Correction | None]
 LearnReport = Callable[[Request, EpochReport], Correction | None]
 Suggest = Callable[[int], Request | None]
 Prune = Callable[[EpochReport], bool]
+Answer = Callable[[Question], object]
 
 POLL_SECONDS = 0.5
 STOP_SECONDS = 10.0  # for checkpoints at the end of the study; a second signal ends the wait
@@ -61,6 +62,9 @@ class Executor(Protocol):
         With the ``Outcome`` of a completed trial comes a function that fetches its weights. It can be called until
         the next call of ``poll``.
         """
+
+    def answer(self, trial_id: str, answer: object) -> None:
+        """Answers a running trial's ``Question``; an exception is raised in the trial."""
 
     def stop(self) -> None:
         """Asks the running trials to write a checkpoint after the current epoch, and to end.
@@ -107,6 +111,7 @@ class Decisions:
     prune: Prune = lambda _: False  # whether a trial that has reported an epoch should end early
     # How the report of a running trial corrects the estimates of waiting trials, or None.
     learn_report: LearnReport = lambda *_: None
+    answer: Answer = lambda _: None  # the answer to a trial's question; what it raises is raised in the trial
     ended: Callable[[Outcome], None] = lambda _: None  # is notified when a trial ends without a retry
 
 
@@ -177,6 +182,8 @@ class _Loop:
                     self.executor.prune(event.trial_id)
                 if correct := self.decisions.learn_report(self.running[event.trial_id], event):
                     self.packer.revise(correct)
+            elif isinstance(event, Question):
+                self.executor.answer(event.trial_id, self._answer(event))
             elif isinstance(event, DeviceLost):
                 self._lose(event)
             else:
@@ -218,6 +225,12 @@ class _Loop:
             self.decisions.ended(outcome)
         if correct := self.decisions.learn(outcome):
             self.packer.revise(correct)
+
+    def _answer(self, question: Question) -> object:
+        try:
+            return self.decisions.answer(question)
+        except Exception as error:
+            return error
 
     def _lose(self, event: DeviceLost) -> None:
         self.packer.remove(event.device)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import mmap
 import os
+import pickle
 from dataclasses import dataclass
-from typing import Literal
+from tempfile import TemporaryFile
+from typing import Any, BinaryIO, Literal
 
+import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,6 +19,7 @@ from tuner.execution.ray_api import ObjectRef
 
 AnyArray = NDArray[np.generic]
 Order = Literal["C", "F"]
+ALIGNMENT = 64  # of arrays in a packed file
 GONE = f"has been removed or replaced since the study began: run it again, or resume it with {option('resume')}"
 
 
@@ -48,6 +54,48 @@ def put(data: object, *, one_machine: bool) -> ObjectRef:
         return reference
     finally:
         deregister_serializer(np.memmap)
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickles mapped arrays by their files, and what cannot be imported with its code."""
+
+    def reducer_override(self, obj: object) -> Any:
+        if isinstance(obj, np.memmap):
+            return receive, (describe(obj),)
+        return super().reducer_override(obj)
+
+
+def pack(content: object) -> BinaryIO:
+    """A file without a name that holds content for another process of this machine, which ``unpack`` maps there.
+
+    Raises:
+        DataError: a mapped file has been removed.
+    """
+    # In memory where the system has that.
+    in_memory = hasattr(os, "memfd_create")
+    file: BinaryIO = os.fdopen(os.memfd_create("tuner"), "wb") if in_memory else TemporaryFile()  # noqa: SIM115
+    pickled, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
+    _Pickler(pickled, protocol=5, buffer_callback=buffers.append).dump(content)
+    parts = [pickled.getbuffer(), *(buffer.raw() for buffer in buffers)]
+    file.write(np.array([len(parts), *(part.nbytes for part in parts)], np.int64).tobytes())
+    for part in parts:
+        file.write(bytes(-file.tell() % ALIGNMENT))
+        file.write(part)
+    file.flush()
+    return file
+
+
+def unpack(descriptor: int) -> Any:
+    """The content that another process of ours has packed; its arrays are read-only views of the file."""
+    mapped = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
+    (number,) = np.frombuffer(mapped, np.int64, 1)
+    sizes = np.frombuffer(mapped, np.int64, int(number), offset=8).tolist()
+    place, parts = 8 * (1 + len(sizes)), []
+    for size in sizes:
+        place += -place % ALIGNMENT
+        parts.append(mapped[place : place + size])
+        place += size
+    return pickle.loads(parts[0], buffers=parts[1:])  # noqa: S301  # the file is our own
 
 
 def describe(array: np.memmap[tuple[int, ...], np.dtype[np.generic]]) -> MappedArray | AnyArray:

@@ -24,6 +24,7 @@ class WorkerHandle(Protocol):
     """A Ray actor of ``tuner.execution.actor.Worker``."""
 
     run: Remote[Iterator[ObjectRef]]
+    answer: Remote[ObjectRef]
     ping: Remote[ObjectRef]
 
 

@@ -60,11 +60,14 @@ def monitored_peak(error: Exception, worker: WorkerHandle) -> int | None:
     return int(float(own[1]) * GB) if own else None
 
 
-def classify_loss(error: Exception, *, kernel_killed: bool) -> tuple[Status, Lost, str]:
+def classify_loss(error: Exception, *, kernel_killed: bool, at_cap: bool = False) -> tuple[Status, Lost, str]:
     """The status of a trial whose worker ended with this error, what was lost, and the reason in one line.
 
-    ``kernel_killed`` tells whether the node's kernel has killed a process because memory ran out.
+    ``kernel_killed`` tells whether the node's kernel has killed a process because memory ran out, ``at_cap`` whether
+    the trial had last reported a peak at its cap.
     """
+    import ray
+
     text = plain_text(error)
     first = _lines(text)[0]
     if killed_by_monitor(error):
@@ -76,4 +79,10 @@ def classify_loss(error: Exception, *, kernel_killed: bool) -> tuple[Status, Los
         return "out_of_memory" if memory else "failed", "", f"the worker was lost: {last}"
     if kernel_killed:
         return "out_of_memory", "worker", "the worker was lost: the kernel killed it, as memory ran out"
+    if at_cap and isinstance(error, ray.exceptions.ActorDiedError):  # libraries crash where an allocation fails
+        return (
+            "out_of_memory",
+            "worker",
+            f"the worker was lost at its trial's share of memory: {first}",
+        )
     return "failed", "worker", f"the worker was lost: {first}"

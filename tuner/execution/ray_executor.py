@@ -24,13 +24,15 @@ from tuner.execution.worker_failures import RunningTrial, WorkerFailures
 from tuner.machine.caps import worker_environment
 from tuner.machine.devices import DeviceChoice, allocator_environment, detect_devices
 from tuner.placement.packing import Plan
-from tuner.trial import Device, DeviceLost, EpochReport, Outcome, Placement
+from tuner.trial import Device, DeviceLost, EpochReport, Outcome, Placement, Question
 from tuner.workloads.built_in import is_built_in
 from tuner.workloads.pickling import sent_by_value
+from tuner.workloads.program import Program
 from tuner.workloads.task import Tasks
 
 EVENT_SECONDS = 30
 WEIGHTS_SECONDS = 60
+ANSWERS = "answers"  # the group of a worker's calls that need not wait for its trial
 START_SECONDS = 300  # importing torch from a slow network drive takes a while
 
 Stream = Iterator[ObjectRef]  # of a trial's events
@@ -83,6 +85,11 @@ class RayExecutor:
         if self._connection is None:
             self._connection = connect_local(devices, self._environment(devices[0]))
 
+    @property
+    def started(self) -> bool:
+        """Whether it is connected to a Ray, or is starting one."""
+        return self._connection is not None
+
     def wait(self) -> None:
         """Waits for the Ray that ``prepare`` is starting."""
         assert self._connection is not None
@@ -97,7 +104,10 @@ class RayExecutor:
         import ray
 
         self._ray = ray
-        self._actor: Remote[WorkerHandle] = ray.remote(self.worker_class)
+        # A thread for answers makes Ray run trials in a thread, too, so it is there only for those that ask.
+        asking = any(isinstance(task.workload, Program) and task.workload.asks for task in tasks.values())
+        remote = ray.remote(concurrency_groups={ANSWERS: 1}) if asking else ray.remote
+        self._actor: Remote[WorkerHandle] = remote(self.worker_class)
         self._watch = NodeWatch()
         self._nodes = {device: device.node_id or self._watch.own_node for device in plan.devices}
         nodes: list[Node] = ray.nodes()
@@ -106,13 +116,14 @@ class RayExecutor:
         # One object, as Ray does not resolve references within containers. Its arrays are shared nevertheless.
         one_machine = on_one_machine(nodes, {self._watch.own_node, *self._nodes.values()})
         elsewhere = (
-            [] if one_machine else [task.workload for task in tasks.values() if not is_built_in(task.workload)]
+            [] if one_machine else [task.workload.code for task in tasks.values() if not is_built_in(task.workload)]
         )
         with sent_by_value(elsewhere):
             self._shared = (put(dict(tasks), one_machine=one_machine), plan.threads, self._options)
         self._pools = make_pools(plan, self._nodes, memory, self._make)
         reserve(list(self._pools.values()))
-        self._failures = WorkerFailures(self._watch, {pool.node_id for pool in self._pools.values()})
+        nodes_used = {pool.node_id for pool in self._pools.values()}
+        self._failures = WorkerFailures(self._watch, nodes_used, caps=self._options.caps)
 
     def submit(self, placement: Placement) -> None:
         """Starts a trial on an idle worker of its device; on a new one if there is none, or if it is a retry."""
@@ -141,6 +152,12 @@ class RayExecutor:
         self._check_health()
         events, self._events = self._events, []
         return events
+
+    def answer(self, trial_id: str, answer: object) -> None:
+        """Answers a trial's question, unless its worker is lost by now."""
+        for run in self._running.values():
+            if run.placement.trial.trial_id == trial_id:
+                run.worker.answer.options(concurrency_group=ANSWERS).remote(trial_id, answer)
 
     def stop(self) -> None:
         """Has the workers end their trials after the current epoch, with a checkpoint."""
@@ -206,7 +223,9 @@ class RayExecutor:
             self._worker_lost(run, error)
             return
         run.taken = True
-        if isinstance(event, EpochReport):
+        if isinstance(event, Question):
+            self._emit(event)
+        elif isinstance(event, EpochReport):
             run.report, run.reported = event, time.monotonic()
             self._emit(event)
         elif isinstance(event, Outcome):
@@ -255,7 +274,7 @@ class RayExecutor:
             if device in self._pools and self._watch.head_answers:
                 self._pools[device].close()
 
-    def _emit(self, event: EpochReport | Outcome | DeviceLost | None, weights: Weights = bytes) -> None:
+    def _emit(self, event: EpochReport | Question | Outcome | DeviceLost | None, weights: Weights = bytes) -> None:
         if event is not None:
             self._events.append((event, weights))
 

@@ -7,7 +7,7 @@ import io
 import re
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,15 +18,18 @@ from tuner.errors import TunerError
 from tuner.execution.stop_requests import StopRequests
 from tuner.machine.caps import MMAP_THRESHOLD_BYTES, capped, is_out_of_memory
 from tuner.machine.peak import PeakMeter
-from tuner.trial import GB, MB, Device, EpochReport, Outcome, Phase, Placement, Status, Trial
+from tuner.training.endings import Diverged, Fit, Pruned, Stopped, phase_of
+from tuner.trial import GB, MB, Device, EpochReport, Outcome, Phase, Placement, Question, Status, Trial
 from tuner.workloads.base import needs_workload
 from tuner.workloads.contract import method_failure
+from tuner.workloads.program import Program
 from tuner.workloads.task import TrainingTask
 
 if TYPE_CHECKING:
-    from tuner.training.loop import Fit
+    from tuner.training.checkpoints import Checkpoint
+    from tuner.training.program_checkpoints import ProgramCheckpoints
 
-WorkerEvent = EpochReport | Outcome | bytes
+WorkerEvent = EpochReport | Question | Outcome | bytes
 
 # The prefix of a message with the place in torch's source where an allocation failed.
 ENFORCE = re.compile(r"^\[enforce fail at [^\]]*\] \S+ == \S+\. ")
@@ -57,8 +60,9 @@ def run_trial(
     """Trains a placed trial of this task.
 
     Yields an ``EpochReport`` as training begins and after each epoch, then the ``Outcome``, then the content of
-    ``best.pt`` if the trial is completed. ``StopRequests`` make it "pruned" or "interrupted". Exceptions of the trial
-    are caught. The cap applies while the trial computes, but not while events are sent.
+    ``best.pt`` if the trial is completed; it is empty if a program reported no checkpoint. ``StopRequests`` make it
+    "pruned" or "interrupted". Exceptions of the trial are caught. The cap applies while the trial computes, but not
+    while events are sent.
     """
     started = time.perf_counter()
     attempt = _TrialExecution(placement)
@@ -78,7 +82,7 @@ def run_trial(
         # A failed kernel breaks the CUDA context. An import without enough memory leaves half a module.
         reusable=attempt.status in ("completed", "diverged", "pruned") and left is not None and left <= LEFT_BYTES,
     )
-    if attempt.weights:
+    if attempt.status == "completed":
         yield attempt.weights
 
 
@@ -95,41 +99,27 @@ class _TrialExecution:
     error: str = ""
     traceback: str = ""
 
-    def train(self, task: TrainingTask, meter: PeakMeter, options: TrialOptions) -> Iterator[EpochReport]:
+    def train(self, task: TrainingTask, meter: PeakMeter, options: TrialOptions) -> Iterator[EpochReport | Question]:
         """Trains under the cap, yields the reports and records how it ended."""
-        checkpoint = None
+        checkpoint: Checkpoint | ProgramCheckpoints | None = None
         try:
-            import torch
-
-            from tuner.training.checkpoints import Checkpoint
-            from tuner.training.loop import fit
-
-            device, trial = self.placement.device, self.placement.trial
+            trial = self.placement.trial
             meter.start()
-            torch.set_num_threads(self.placement.threads)
-            requests = StopRequests(options.checkpoints)
-            if options.checkpoints:
-                seconds = options.checkpoint_seconds
-                checkpoint = Checkpoint(options.checkpoints, trial, seconds, requests.stop_requested)
-            pruned = partial(requests.prune_requested, trial.trial_id)
-            training = fit(
-                needs_workload(task.workload, "training"),
-                trial,
-                task.data,
-                torch_device(device),
-                checkpoint,
-                prune_asked=pruned,
-            )
+            training, checkpoint = _training(task, self.placement, options)
             while True:
                 with _cap(self.placement, meter, options):
                     event = next(training)
+                if isinstance(event, Question):
+                    yield event
+                    continue
                 if not isinstance(event, EpochReport):
                     break
                 self.epochs = event.epoch
                 yield replace(event, memory_bytes=_peak_bytes(meter))
             training.close()  # frees everything but the weights
             self.metrics = event.metrics
-            self.weights = to_bytes(trial, event)
+            if event.weights or event.files:
+                self.weights = to_bytes(trial, event)
         except Exception as error:
             self._fail(error)
         self.error = "; ".join(filter(None, [self.error, *(checkpoint.faults if checkpoint else ())]))
@@ -150,8 +140,6 @@ class _TrialExecution:
             return peak, None
 
     def _fail(self, error: Exception) -> None:
-        from tuner.training.checkpoints import Stopped
-        from tuner.training.loop import Pruned, phase_of
 
         if isinstance(error, Stopped):
             self.status = "interrupted"
@@ -164,6 +152,46 @@ class _TrialExecution:
         own = method_failure(error) if self.status == "failed" else ""  # the place where memory ran out is irrelevant
         self.error, self.traceback = own or _one_line(error), traceback.format_exc()
         self.metrics, self.weights = {}, b""
+
+
+def _training(
+    task: TrainingTask, placement: Placement, options: TrialOptions
+) -> tuple[
+    Generator[EpochReport | Question | Fit] | Generator[EpochReport | Fit], Checkpoint | ProgramCheckpoints | None
+]:
+    """A trial's training, which has not begun, and what keeps its checkpoints."""
+    workload, trial, folder = task.workload, placement.trial, options.checkpoints
+    requests = StopRequests(folder)
+    pruned = partial(requests.prune_requested, trial.trial_id)
+    if isinstance(workload, Program):
+        from tuner.training.program import run_program
+        from tuner.training.program_checkpoints import ProgramCheckpoints
+
+        store = ProgramCheckpoints(folder, trial)
+        objective = workload.objective
+        stopped = requests.stop_requested
+        program = run_program(
+            workload,
+            trial,
+            task.data,
+            objective,
+            store,
+            threads=placement.threads,
+            stop_asked=stopped,
+            prune_asked=pruned,
+        )
+        return program, store
+    import torch
+
+    from tuner.training.checkpoints import Checkpoint
+    from tuner.training.loop import fit
+
+    torch.set_num_threads(placement.threads)
+    seconds = options.checkpoint_seconds
+    checkpoint = Checkpoint(folder, trial, seconds, requests.stop_requested) if folder else None
+    device = torch_device(placement.device)
+    model = needs_workload(workload, "training")
+    return fit(model, trial, task.data, device, checkpoint, prune_asked=pruned), checkpoint
 
 
 def _peak_bytes(meter: PeakMeter) -> int | None:
@@ -181,8 +209,6 @@ def torch_device(device: Device) -> str:
 
 def classify(error: Exception) -> Status:
     """The status of a trial that raised an exception."""
-    from tuner.training.loop import Diverged
-
     if isinstance(error, ShareTooSmall) or is_out_of_memory(error):
         return "out_of_memory"
     return "diverged" if isinstance(error, Diverged) else "failed"
@@ -217,6 +243,7 @@ def to_bytes(trial: Trial, result: Fit) -> bytes:
         "seed": trial.seed,
         "metrics": result.metrics,
         "weights": result.weights,
+        **({"files": result.files} if result.files else {}),
     }
     # A buffer that is mapped separately. On the heap it would keep the trial's freed memory from being returned.
     buffer = io.BytesIO(bytes(MMAP_THRESHOLD_BYTES))

@@ -10,6 +10,7 @@ from tuner.execution.nodes import NodeWatch, on_node, oom_kills
 from tuner.execution.pool import WorkerPool
 from tuner.execution.ray_api import ObjectRef, WorkerHandle
 from tuner.execution.ray_errors import classify_loss, killed_by_monitor, monitored_peak, plain_text, raised_in_worker
+from tuner.machine.caps import near_cap
 from tuner.trial import EpochReport, Lost, Outcome, Placement, Status
 
 # Ray needs 15 s to notice that a node is dead, and only says "unavailable" until then.
@@ -35,6 +36,12 @@ class RunningTrial:
         if timeout_seconds is None or self.report is None:
             return False
         return time.monotonic() - self.reported > timeout_seconds
+
+    @property
+    def at_cap(self) -> bool:
+        """Whether its last report was of a peak in RAM that is almost its whole share."""
+        peak = self.report.memory_bytes if self.report else None
+        return self.placement.device.kind == "cpu" and near_cap(peak, self.placement.limit_bytes)
 
     def lost(
         self, status: Status, lost: Lost, error: str, *, text: str = "", peak_bytes: int | None = None
@@ -66,12 +73,13 @@ class _Investigation:
 class WorkerFailures:
     """The trials that lost their workers, until the reason is known."""
 
-    def __init__(self, watch: NodeWatch, nodes: Collection[str]) -> None:
+    def __init__(self, watch: NodeWatch, nodes: Collection[str], *, caps: bool = True) -> None:
         """Counts the processes that the kernels of the workers' nodes have killed so far."""
         import ray
 
         self._ray = ray
         self._watch = watch
+        self._caps = caps
         self._open: dict[ObjectRef, _Investigation] = {}
         self._kills: dict[str, int] = {watch.own_node: oom_kills()}
         counts = {node: on_node(oom_kills, node).remote() for node in nodes if node != watch.own_node}
@@ -134,7 +142,8 @@ class WorkerFailures:
     def _close(self, case: _Investigation, kernel_killed: bool) -> Outcome:
         run, error = case.run, case.error
         run.pool.end(run.worker)  # it may still live and would keep its share
-        status, lost, reason = classify_loss(error, kernel_killed=kernel_killed)
+        at_cap = self._caps and run.at_cap
+        status, lost, reason = classify_loss(error, kernel_killed=kernel_killed, at_cap=at_cap)
         return run.lost(status, lost, reason, text=plain_text(error), peak_bytes=monitored_peak(error, run.worker))
 
     def _kernel_killed(self, node: str, reference: ObjectRef | None = None) -> bool:

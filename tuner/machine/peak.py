@@ -50,7 +50,7 @@ class PeakMeter:
             torch.cuda.reset_peak_memory_stats()
         elif STATUS.exists():
             # Measured now: each thread that Ray starts late takes 8 MiB of address space, but no memory.
-            self.base_bytes = (_status_bytes("VmData") or 0) - self.left_bytes()
+            self.base_bytes = (data_bytes() or 0) - self.left_bytes()
             self._before_bytes = _status_bytes("VmRSS") or 0
             try:
                 CLEAR_REFS.write_text(RESET_PEAK)
@@ -95,6 +95,11 @@ def resident_bytes() -> dict[str, int]:
     """This process's ``resident`` bytes now and at its ``peak``, where the system reports them."""
     sizes = {"resident": _status_bytes("VmRSS"), "peak": _status_bytes("VmHWM")}
     return {name: size for name, size in sizes.items() if size is not None}
+
+
+def data_bytes() -> int | None:
+    """This process's private writable address space, which ``RLIMIT_DATA`` limits; None without /proc."""
+    return _status_bytes("VmData")
 
 
 def _return_free_heap() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import math
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -170,7 +171,10 @@ class StudyFolder:
             return row, None
         staged = self._staged(row)
         try:
-            atomic_files.write_file(staged, weights())
+            content = weights()
+            if not content:  # a program that reported no checkpoint
+                return row, None
+            atomic_files.write_file(staged, content)
         except Exception as error:  # the result is recorded in any case
             return replace(row, error=f"{NOT_KEPT}: {one_line(error, 200)}"), None
         return row, staged
@@ -214,6 +218,7 @@ class StudyFolder:
     def _drop_checkpoint(self, row: Attempt) -> None:
         if row.status in ENDED:
             (self.path / CHECKPOINTS / f"{row.trial_id}.pt").unlink(missing_ok=True)
+            shutil.rmtree(self.path / CHECKPOINTS / row.trial_id, ignore_errors=True)
 
     def _write_csv(self) -> None:
         began = time.monotonic()

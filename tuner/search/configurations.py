@@ -2,8 +2,9 @@
 
 A file has ``configurations:`` (a list of mappings, each with an optional ``name``), ``grid:`` (a mapping from
 hyperparameter to a list of values, all combinations of which are tried) or ``space:`` (see ``tuner.search.spaces``),
-and optionally ``defaults:`` for all of them. It is YAML, TOML or JSON; Python may give the same content as a mapping,
-or the list alone. The key ``workload`` beside hyperparameters names the workload of a configuration.
+and optionally ``defaults:`` for all of them; beside a grid or a space, ``points:`` lists what a search tries first.
+It is YAML, TOML or JSON; Python may give the same content as a mapping, or the list alone. The key ``workload``
+beside hyperparameters names the workload of a configuration.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tuner.errors import InputError, ParameterError, did_you_mean, one_line, option
+from tuner.search.domains import flat, to_plain
 from tuner.trial import (
     AUTO,
     UNNAMED,
@@ -26,12 +29,23 @@ from tuner.trial import (
     TextHyperparameter,
 )
 
-Schema = Mapping[str, AnyHyperparameter]
+Schema = Mapping[str, AnyHyperparameter] | None  # None accepts any value of any key
 Finish = Callable[[dict[str, ConfigValue]], dict[str, ConfigValue]]
 Configs = str | Path | Sequence[Mapping[str, object]] | Mapping[str, object]  # a file, its content, or the list alone
-FILE_KEYS = ("configurations", "grid", "space", "defaults")
+ENTRIES = ("configurations", "grid", "space")
+FILE_KEYS = (*ENTRIES, "defaults", "points")
 # Installed packages have the files inside the package, checkouts beside it.
 CONFIG_FOLDERS = (Path(__file__).parents[1] / "configs", Path(__file__).parents[2] / "configs")
+
+
+@dataclass(frozen=True)
+class GivenSpace:
+    """A space as it was given, not validated yet."""
+
+    space: object
+    source: str  # its name in messages
+    defaults: Mapping[str, object] = field(default_factory=dict)  # what it leaves out
+    points: object = None  # what is tried first
 
 
 def modes(workload: str) -> dict[str, Path]:
@@ -68,28 +82,46 @@ def read_configs(config: Configs) -> tuple[object, Mapping[str, object]]:
     return [dict(zip(columns, row, strict=True)) for row in itertools.product(*columns.values())], defaults
 
 
-def read_space(config: Configs) -> tuple[object, Mapping[str, object]]:
-    """The space in a configuration file, not validated yet, and its defaults; other files raise ``InputError``.
+def has_space(config: Configs) -> bool:
+    """Whether a configuration file has a space, which is searched."""
+    return "space" in _content(config)[0]
 
-    A ``grid:`` is a space of choices.
-    """
+
+def space_content(space: object) -> object:
+    """What the option ``space`` holds: a file's content, or the mapping itself."""
+    return _parse(Path(space)) if isinstance(space, (str, Path)) else space
+
+
+def given_space(space: object) -> GivenSpace:
+    """The space of the option ``space``: a file, its content with ``space:``, or the mapping alone."""
+    source = str(space) if isinstance(space, (str, Path)) else "space"
+    content = space_content(space)
+    if isinstance(content, Mapping) and isinstance(content.get("space"), Mapping) and set(content) <= set(FILE_KEYS):
+        content, defaults = _content(content, source)
+        return GivenSpace(content["space"], source, defaults, content.get("points"))
+    return GivenSpace(content, source)
+
+
+def read_space(config: Configs) -> GivenSpace:
+    """The space in a configuration file; other files raise ``InputError``. A ``grid:`` is a space of choices."""
     content, defaults = _content(config)
+    source = source_name(config)
     if "configurations" in content:
         raise InputError(
-            f"{source_name(config)}: a list of configurations cannot be searched: give 'space' or leave out "
-            f"{option('search')}"
+            f"{source}: a list of configurations cannot be searched: give 'space' or leave out {option('search')}"
         )
     if "space" in content:
-        return content["space"], defaults
+        return GivenSpace(content["space"], source, defaults, content.get("points"))
     grid = content["grid"]
-    _columns(grid, source_name(config))
+    _columns(grid, source)
     assert isinstance(grid, Mapping)
-    return {key: {"choice": each} if isinstance(each, list) else each for key, each in grid.items()}, defaults
+    space = {key: {"choice": each} if isinstance(each, list) else each for key, each in grid.items()}
+    return GivenSpace(space, source, defaults, content.get("points"))
 
 
-def _content(config: Configs) -> tuple[Mapping[str, object], Mapping[str, object]]:
+def _content(config: Configs, source: str = "") -> tuple[Mapping[str, object], Mapping[str, object]]:
     """The content of a configuration file, and its defaults."""
-    source = source_name(config)
+    source = source or source_name(config)
     content: object = _parse(Path(config)) if isinstance(config, (str, Path)) else config
     if content is config and isinstance(config, list):
         content = {"configurations": config}
@@ -98,11 +130,13 @@ def _content(config: Configs) -> tuple[Mapping[str, object], Mapping[str, object
             f"{source}: expected a mapping with 'configurations:', 'grid:' or 'space:', not {_kind(content)}"
         )
     unknown = [str(key) for key in content if key not in FILE_KEYS]
-    if unknown or sum(key in content for key in FILE_KEYS[:-1]) != 1:
+    if unknown or sum(key in content for key in ENTRIES) != 1:
         got = ", ".join(map(str, content)) or "nothing"
         raise InputError(
             f"{source}: expected one of 'configurations', 'grid' and 'space', and optionally 'defaults'; got {got}"
         )
+    if "points" in content and "configurations" in content:
+        raise InputError(f"{source}: 'points' belong to a space: put them first in the list of configurations")
     defaults = content.get("defaults") or {}
     if not isinstance(defaults, Mapping):
         raise InputError(f"{source}: 'defaults' must be a mapping, not {_kind(defaults)}")
@@ -137,9 +171,11 @@ def configurations(
             wrong.append(f"configuration {number}: expected a mapping, not {_kind(entry)}")
             continue
         given = {key: value for key, value in entry.items() if key != "name"}
+        given = flat(given) if schema is None else given
         name = name_of(entry)
         wrong += [f"{name}: {fault}" for fault in faults(given, schema)]
-        found.append((name, {**(defaults or {}), **given}))
+        common = defaults or {}
+        found.append((name, {**(flat(common) if schema is None else common), **given}))
     repeated = [name for name, count in Counter(name for name, _ in found).items() if count > 1]
     wrong += [f"{name}: this name is used more than once" for name in repeated]
     if wrong:
@@ -161,7 +197,12 @@ def name_of(entry: Mapping[str, object]) -> str:
 
 
 def complete(values: Mapping[str, object], schema: Schema) -> dict[str, ConfigValue]:
-    """Adds the schema's defaults in its order, and converts each value but ``AUTO`` to its default's type."""
+    """Adds the schema's defaults in its order, and converts each value but ``AUTO`` to its default's type.
+
+    Without a schema values are numbers and texts as in records, and the keys of groups are as there.
+    """
+    if schema is None:
+        return {key: to_plain(value) for key, value in values.items()}
     filled = {key: _typed(values.get(key, spec.default), spec) for key, spec in schema.items()}
     return {key: value for key, value in filled.items() if not schema[key].optional or value != schema[key].default}
 
@@ -233,6 +274,8 @@ def _columns(grid: object, source: str) -> dict[str, list[object]]:
 
 def faults(values: Mapping[str, object], schema: Schema) -> list[str]:
     """The faults of hyperparameters' values, each in a few words."""
+    if schema is None:
+        return []
     faults = []
     for key, value in values.items():
         if key not in schema:
@@ -261,13 +304,22 @@ def _problem(value: object, spec: AnyHyperparameter) -> str:
 
 def _number_problem(value: object, spec: Hyperparameter) -> str:
     whole = isinstance(spec.default, int)
-    allowed = f"{'a whole number' if whole else 'a number'} from {spec.low:g} to {spec.high:g}"
+    allowed = f"{'a whole number' if whole else 'a number'}{_bounds(spec)}"
     allowed += f", or {AUTO}" if spec.auto else ""
     if not isinstance(value, (int, float)) or (isinstance(value, bool) and not spec.is_switch):
         return f"is not a number (allowed: {allowed})"
     if not math.isfinite(value) or (whole and value != int(value)):
         return f"is not allowed (allowed: {allowed})"
     return "" if spec.low <= value <= spec.high else f"is out of range (allowed: {allowed})"
+
+
+def _bounds(spec: Hyperparameter) -> str:
+    if math.isfinite(spec.low) and math.isfinite(spec.high):
+        return f" from {spec.low:g} to {spec.high:g}"
+    ends = [f"at least {spec.low:g}"] * math.isfinite(spec.low) + [f"at most {spec.high:g}"] * math.isfinite(
+        spec.high
+    )
+    return "".join(f" of {end}" for end in ends)
 
 
 def _kind(value: object) -> str:

@@ -6,13 +6,13 @@ Their loops are not used. A searcher suggests values when a trial can start, and
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal, Protocol, TypeGuard
 
 from tuner.errors import InputError, ParameterError, option
-from tuner.search.spaces import Domain, Space
+from tuner.search.domains import WHOLE, Domain, Space
 from tuner.trial import ConfigValue
 
 if TYPE_CHECKING:
@@ -42,25 +42,42 @@ class Searcher(Protocol):
 
 
 class OptunaSearcher:
-    """A sampler of Optuna, by default its Tree-structured Parzen Estimator."""
+    """A sampler of Optuna, by default its Tree-structured Parzen Estimator. ``points`` are suggested first."""
 
     _trials: dict[str, optuna.Trial]
 
-    def __init__(self, space: Space, sampler: optuna.samplers.BaseSampler | None = None, seed: int = 0) -> None:
+    def __init__(
+        self,
+        space: Space,
+        sampler: optuna.samplers.BaseSampler | None = None,
+        seed: int = 0,
+        points: Sequence[Mapping[str, ConfigValue]] = (),
+    ) -> None:
         """Uses the sampler, or TPE with this seed. If Optuna is not installed, ``InputError`` is raised."""
         optuna = import_optuna()
         # Without constant_liar it would repeatedly suggest values near those of running trials.
         sampler = sampler or optuna.samplers.TPESampler(seed=seed, constant_liar=True)
         self._optuna = optuna
         self._study = optuna.create_study(direction="minimize", sampler=sampler)
-        self._distributions = {key: _distribution(optuna.distributions, domain) for key, domain in space.items()}
+        self._space = space
+        self._points = list(points)
         self._trials = {}
         self._epochs: dict[str, int] = {}
 
     def ask(self, trial_id: str) -> Mapping[str, ConfigValue] | None:
         """Values for a new trial."""
-        self._trials[trial_id] = self._study.ask(self._distributions)
-        return dict(self._trials[trial_id].params)
+        if self._points:
+            self._study.enqueue_trial(self._points.pop(0))
+        return self._asked(trial_id)
+
+    def _asked(self, trial_id: str) -> Mapping[str, ConfigValue]:
+        """Values for a new trial, of which conditions may leave out some."""
+        trial = self._trials[trial_id] = self._study.ask()
+        values: dict[str, ConfigValue] = {}
+        for key, domain in self._space.items():
+            if domain.applies(values):
+                values[key] = _suggested(trial, key, domain)
+        return values
 
     def report(self, trial_id: str, epoch: int, value: float) -> None:
         """A trial's metric after an epoch; if a retry repeats the epoch, the first metric counts."""
@@ -79,8 +96,8 @@ class OptunaSearcher:
 
     def recall(self, trial_id: str, values: Mapping[str, ConfigValue]) -> None:
         """Adds a trial of an earlier process."""
-        self._study.enqueue_trial({key: values[key] for key in self._distributions if key in values})
-        self.ask(trial_id)
+        self._study.enqueue_trial({key: values[key] for key in self._space if key in values})
+        self._asked(trial_id)
 
 
 class RaySearcher:
@@ -88,9 +105,14 @@ class RaySearcher:
 
     def __init__(self, searcher: tune.search.Searcher, space: Space, metric: str) -> None:
         """Sets the searcher's space. If it has its own space, too, ``InputError`` is raised."""
+        if conditional := [key for key, domain in space.items() if domain.conditions]:
+            raise InputError(
+                f"search={type(searcher).__name__}: {', '.join(conditional)}: searchers of ray.tune know no "
+                "conditions: leave out 'if', or use search='optuna' or 'random'"
+            )
         self._searcher = searcher
         self._metric = metric
-        self._keys = tuple(space)
+        self._space = space
         self._recalled: dict[str, Mapping[str, ConfigValue]] = {}
         self._reports: dict[str, dict[int, float]] = {}
         self._suggested: dict[str, str] = {}  # the searcher's name of each trial
@@ -108,7 +130,9 @@ class RaySearcher:
         self._number += 1
         self._suggested[trial_id] = f"{trial_id}-{self._number}"
         values = self._searcher.suggest(self._suggested[trial_id])
-        return values if isinstance(values, Mapping) else None
+        if not isinstance(values, Mapping):
+            return None
+        return {key: self._space[key].nearest(each) if key in self._space else each for key, each in values.items()}
 
     def report(self, trial_id: str, epoch: int, value: float) -> None:
         """A trial's metric after an epoch; if a retry repeats the epoch, the first metric counts."""
@@ -148,9 +172,9 @@ class RaySearcher:
         if type(inner).add_evaluated_point is TuneSearcher.add_evaluated_point:
             name = type(inner).__name__
             raise InputError(f"{resume}: {name} cannot take earlier trials: start a new study")
-        if not self._keys:
+        if not self._space:
             raise InputError(f"{resume}: a searcher needs the keys of space={{...}} for earlier trials: give it")
-        self._recalled[trial_id] = {key: values[key] for key in self._keys}
+        self._recalled[trial_id] = {key: values[key] for key in self._space}
 
     def _add(
         self, values: Mapping[str, ConfigValue], state: State, value: float | None, reports: list[float]
@@ -163,9 +187,12 @@ class RaySearcher:
         )
 
 
-def to_searcher(search: object, space: Space, metric: str, seed: int) -> Searcher:
+def to_searcher(
+    search: object, space: Space, metric: str, seed: int, points: Sequence[Mapping[str, ConfigValue]] = ()
+) -> Searcher:
     """The searcher for ``search``: "optuna", an Optuna sampler, or a searcher of Ray Tune.
 
+    ``points`` are suggested first.
     Anything else, or a missing Optuna, raises ``InputError``.
     """
     if search == "optuna" or is_sampler(search):
@@ -173,8 +200,13 @@ def to_searcher(search: object, space: Space, metric: str, seed: int) -> Searche
             raise InputError(
                 f"{option('search')}: an Optuna sampler needs a space: give space={{...}} or a file with 'space:'"
             )
-        return OptunaSearcher(space, search if is_sampler(search) else None, seed)
+        return OptunaSearcher(space, search if is_sampler(search) else None, seed, points)
     if all(hasattr(search, name) for name in ("suggest", "on_trial_complete", "set_search_properties")):
+        if points:
+            name = type(search).__name__
+            raise InputError(
+                f"search={name}: it takes points in its own constructor: give {name}(points_to_evaluate=…)"
+            )
         return RaySearcher(search, space, metric)
     raise InputError(
         f"search={search!r}: give 'grid', 'random', 'optuna', an Optuna sampler or a searcher of ray.tune.search"
@@ -196,20 +228,33 @@ def import_optuna() -> ModuleType:
     return optuna
 
 
-def _distribution(kinds: ModuleType, domain: Domain) -> optuna.distributions.BaseDistribution:
+def _suggested(trial: optuna.Trial, key: str, domain: Domain) -> ConfigValue:
+    """A value that Optuna suggests. It knows no steps of logarithms, so these are rounded here."""
+    value: ConfigValue
+    if domain.is_constant:
+        return domain.values[0]
     if domain.kind == "choice":
-        return kinds.CategoricalDistribution(domain.values)
-    of = kinds.IntDistribution if domain.kind in ("int", "logint") else kinds.FloatDistribution
-    return of(*domain.values, log=domain.kind.startswith("log"))
+        value = trial.suggest_categorical(key, domain.values)
+        return value
+    low, high = domain.ends
+    log, whole = domain.kind.startswith("log"), domain.kind in WHOLE
+    step = None if log else domain.step
+    if step is not None:
+        high = float(domain.nearest(high))  # the last step, which may end before the range does
+    if whole:
+        value = trial.suggest_int(key, int(low), int(high), log=log, step=int(step or 1))
+    else:
+        value = trial.suggest_float(key, low, high, log=log, step=step)
+    return domain.nearest(value)
 
 
 def _ray_domain(domain: Domain) -> tune.search.sample.Domain:
-    """The domain in Tune's form, whose integer ranges exclude their end."""
+    """The domain in Tune's form, whose integer ranges exclude their end. Steps are rounded to in ``ask``."""
     from ray import tune
 
     if domain.kind == "choice":
         return tune.choice(list(domain.values))
     low, high = domain.ends
-    if domain.kind in ("int", "logint"):
+    if domain.kind in WHOLE:
         return (tune.randint if domain.kind == "int" else tune.lograndint)(low, high + 1)
     return (tune.uniform if domain.kind == "uniform" else tune.loguniform)(low, high)

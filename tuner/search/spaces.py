@@ -1,166 +1,273 @@
-"""Search spaces, with grids and random draws. Each hyperparameter has a value, a list of values, or a range.
+"""Reads search spaces. Each hyperparameter has a value, a list of values, or a range.
 
     space:
       hidden_dim: {choice: [32, 64, 128]}
       lr: {loguniform: [1e-4, 1e-1]}
-      dropout: {uniform: [0, 0.5]}
-      num_layers: {int: [1, 4]}
+      dropout: {uniform: [0, 0.5], step: 0.1}
       batch_size: {logint: [1000, 100000]}
+      optimizer: {choice: [adam, sgd]}
+      momentum: {uniform: [0.8, 0.99], if: {optimizer: sgd}}
+      model:
+        num_layers: {int: [1, 4]}
       epochs: 20
 
-A range includes both ends.
+A range includes both ends. Records have ``model.num_layers`` for a key of a group.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from random import Random
-from typing import Literal, TypeGuard, get_args
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from tuner.errors import InputError, ParameterError, option
+from tuner.errors import InputError, did_you_mean
 from tuner.search.configurations import Schema, faults
-from tuner.trial import AUTO, ConfigValue
+from tuner.search.domains import KINDS, WHOLE, Domain, Kind, Space, flat, is_number, to_plain
+from tuner.trial import AUTO, ConfigValue, Objects
 
-Kind = Literal["choice", "uniform", "loguniform", "int", "logint"]
-KINDS: tuple[str, ...] = get_args(Kind)
-MAX_REJECTED_DRAWS = 1000  # in a row
-
-
-@dataclass(frozen=True)
-class Domain:
-    """The values of a hyperparameter."""
-
-    kind: Kind  # a list, or a range of floats or integers that are drawn uniformly or log-uniformly
-    values: tuple[ConfigValue, ...]  # the list, or both ends of the range
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        """The two ends of a range."""
-        low, high = (value for value in self.values if not isinstance(value, str))
-        return low, high
-
-    def sample(self, random: Random) -> ConfigValue:
-        """A value drawn at random."""
-        if self.kind == "choice":
-            return random.choice(self.values)
-        low, high = self.ends
-        if self.kind == "uniform":
-            return random.uniform(low, high)
-        if self.kind == "int":
-            return random.randint(int(low), int(high))
-        end = high + 1 if self.kind == "logint" else high
-        drawn = math.exp(random.uniform(math.log(low), math.log(end)))
-        return min(high, max(low, int(drawn) if self.kind == "logint" else drawn))
-
-
-Space = Mapping[str, Domain]
+CONDITION, STEP = "if", "step"
+SAME_IF_EQUAL = (str, int, float, bool, type(None), list, tuple, dict)
 
 
 def parse_space(given: object, schema: Schema, source: str) -> dict[str, Domain]:
     """Turns a mapping such as the one at the top of this module into domains. ``source`` is its name in errors.
 
-    Wrong keys, kinds, ends and values raise one ``InputError`` with every fault.
+    Keys stand behind those that their conditions name. Without a schema any key may have any value. Wrong keys,
+    words, ends, values and conditions raise one ``InputError`` with every fault.
     """
     if not isinstance(given, Mapping) or not given:
         raise InputError(f"{source}: 'space' must be a mapping from hyperparameter to a value or a range")
-    found: list[str] = []
-    space = {}
-    for key, value in given.items():
-        kind, values = _kind_of(value)
-        wrong = _wrong(key, kind, values, schema)
+    entries = list(_entries(given))
+    found = _ambiguous([key for key, _ in entries])
+    forms, space = {key: _Form.of(value) for key, value in entries}, {}
+    for key, form in forms.items():
+        wrong = _wrong(key, form, schema)
         found += wrong
-        if not wrong and isinstance(values, (list, tuple)):
-            typed = (_typed(each, kind, type(schema[key].default)) for each in values)
-            space[str(key)] = Domain(kind, tuple(typed))  # type: ignore[arg-type]
+        if not wrong:
+            space[key] = _domain(form, None if schema is None else type(schema[key].default))
+    if not found:
+        for key, form in forms.items():
+            conditions, wrong = _conditions(key, form.condition, space)
+            space[key] = replace(space[key], conditions=conditions)
+            found += wrong
     if found:
         raise InputError(f"{source}: " + "; ".join(dict.fromkeys(found)))
-    return space
+    return _ordered(space, source)
 
 
-def size(space: Space) -> float:
-    """The number of configurations in a space; infinite if a domain is a range of numbers."""
-    sizes: list[float] = []
-    for domain in space.values():
-        if domain.kind == "choice":
-            sizes.append(len(set(domain.values)))  # a repeated value is drawn more often
+def parse_points(given: object, space: Space, source: str) -> list[dict[str, ConfigValue]]:
+    """Turns a list of partial configurations into values of the space's keys.
+
+    Unknown keys, values outside the space and keys whose conditions do not hold raise ``InputError``.
+    """
+    if isinstance(given, (str, Mapping)) or not isinstance(given, Sequence):
+        raise InputError(f"{source}: 'points' must be a list of mappings from hyperparameter to a value")
+    points: list[dict[str, ConfigValue]] = []
+    for number, entry in enumerate(given, 1):
+        where = f"{source}: point {number}"
+        if not isinstance(entry, Mapping) or not entry:
+            raise InputError(f"{where}: expected a mapping from hyperparameter to a value, not {entry!r:.60}")
+        point: dict[str, ConfigValue] = {}
+        for key, value in _located(entry, space):
+            if key not in space:
+                raise InputError(f"{where}: {_unknown(key, space)}")
+            taken = space[key].taken(value)
+            if taken is None:
+                raise InputError(f"{where}: {key} = {value!r} is outside the space ({space[key]})")
+            point[key] = taken
+        known: dict[str, ConfigValue] = {}
+        for key, domain in space.items():
+            if key in point and not domain.applies(known):
+                wanted = " and ".join(f"{other} = {_any_of(each)}" for other, each in domain.conditions.items())
+                raise InputError(f"{where}: {key} needs {wanted}: give that as well, or leave {key} out")
+            if key in point or (domain.is_constant and domain.applies(known)):
+                known[key] = point.get(key, domain.values[0])
+        if point in points:
+            raise InputError(f"{where}: it is the same as point {points.index(point) + 1}")
+        points.append(point)
+    return points
+
+
+def listed_objects(listed: Iterable[Mapping[str, object]], source: str) -> Objects:
+    """What texts stand for in configurations without a schema; see ``tuner.trial.arguments``.
+
+    Two objects of one name under one key raise ``InputError``.
+    """
+    columns: dict[str, list[object]] = {}
+    for entry in listed:
+        for key, value in flat(entry).items():
+            columns.setdefault(key, []).append(value)
+    if found := [f"{key}: {fault}" for key, values in columns.items() if (fault := _same_labels(values, None))]:
+        raise InputError(f"{source}: " + "; ".join(found))
+    return {key: _objects(values) for key, values in columns.items()}
+
+
+def flat_keys(given: Mapping[str, object]) -> list[str]:
+    """The keys of a space as records have them."""
+    return [key for key, _ in _entries(given)]
+
+
+def merged(*spaces: Mapping[str, object]) -> dict[str, object]:
+    """Spaces as one; of a key in several of them the last one counts."""
+    return {key: value for space in spaces for key, value in _entries(space)}
+
+
+def has_ranges(given: object) -> bool:
+    """Whether a space has a range of numbers, and not choices alone; False if it is no space."""
+    entries = _entries(given) if isinstance(given, Mapping) else ()
+    return any(isinstance(value, Mapping) and set(value) & (set(KINDS) - {"choice"}) for _, value in entries)
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What the user wrote for a hyperparameter, in parts."""
+
+    kind: str
+    values: object
+    given: object  # all of it
+    step: object = None
+    condition: object = None
+    unknown: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, value: object) -> _Form:
+        """A single value is a list of one."""
+        if not isinstance(value, Mapping):
+            return cls("", value, value) if isinstance(value, (list, tuple)) else cls("choice", [value], value)
+        others = [str(key) for key in value if key not in (CONDITION, STEP)]
+        kinds = [key for key in others if key in KINDS] or others[:1]
+        unknown = tuple(key for key in others if key not in kinds[:1])
+        kind = kinds[0] if kinds else ""
+        return cls(kind, value.get(kind), value, value.get(STEP), value.get(CONDITION), unknown)
+
+
+def _entries(given: Mapping[str, object], group: str = "", condition: object = None) -> Iterator[tuple[str, object]]:
+    """Each hyperparameter and what was written for it, with the conditions of its groups."""
+    for name, value in given.items():
+        key = f"{group}{name}"
+        if isinstance(value, Mapping) and not _is_domain(value):
+            inner = {each: inside for each, inside in value.items() if each != CONDITION}
+            yield from _entries(inner, f"{key}.", _both(condition, value.get(CONDITION)))
+        elif condition is None or isinstance(value, (list, tuple)):
+            yield key, value
         else:
-            low, high = domain.ends
-            sizes.append(high - low + 1 if domain.kind in ("int", "logint") else math.inf)
-    return math.prod(sizes)
+            form = value if isinstance(value, Mapping) else {"choice": [value]}
+            yield key, {**form, CONDITION: _both(condition, form.get(CONDITION))}
 
 
-def grid(space: Space, source: str) -> list[dict[str, ConfigValue]]:
-    """All combinations of a space's values; the last hyperparameter varies fastest. A range raises ``InputError``."""
-    if ranges := [key for key, domain in space.items() if domain.kind != "choice"]:
-        raise InputError(
-            f"{source}: {', '.join(ranges)}: a range has no grid: give {{choice: [...]}}, or use "
-            f"{option('search', 'random')} or optuna"
-        )
+def _is_domain(value: Mapping[str, object]) -> bool:
+    """Whether a mapping is meant as a domain, and not as a group of hyperparameters."""
+    others = [each for key, each in value.items() if key not in (CONDITION, STEP)]
+    misspelt = len(others) == 1 and isinstance(others[0], (list, tuple))
+    return misspelt or any(kind in value for kind in KINDS) or not (others or STEP in value)
+
+
+def _both(first: object, second: object) -> object:
+    return {**first, **second} if isinstance(first, Mapping) and isinstance(second, Mapping) else second or first
+
+
+def _ambiguous(keys: Sequence[str]) -> list[str]:
+    """The faults of keys that cannot stand side by side in one configuration."""
+    inner = {key: [other for other in keys if other.startswith(f"{key}.")] for key in keys}
     return [
-        dict(zip(space, row, strict=True)) for row in itertools.product(*(each.values for each in space.values()))
+        f"{key}: it is a value and, with {others[0]}, a group: rename one of them"
+        for key, others in inner.items()
+        if others
     ]
 
 
-def draw(
-    space: Space,
-    number: int,
-    seed: int,
-    source: str,
-    usable: Callable[[Mapping[str, ConfigValue]], str] = lambda _: "",
-) -> list[dict[str, ConfigValue]]:
-    """Draws this number of different random configurations, which only depend on the seed.
-
-    ``usable`` returns why a combination of values is rejected, or an empty text. Rejected values are drawn again. A
-    space with fewer configurations raises ``InputError``.
-    """
-    if number > size(space):
-        raise ParameterError("num_samples", number, f"{source} has {size(space):g}", f"give at most {size(space):g}")
-    random = Random(seed)
-    drawn: list[dict[str, ConfigValue]] = []
-    rejected, reason = 0, ""
-    while len(drawn) < number:
-        values = {key: domain.sample(random) for key, domain in space.items()}
-        reason = "all were drawn already" if values in drawn else usable(values)
-        rejected = rejected + 1 if reason else 0
-        if rejected == MAX_REJECTED_DRAWS:
-            rule = f"{source} gave {len(drawn)} usable ones, and then none in {MAX_REJECTED_DRAWS} draws"
-            raise ParameterError("num_samples", number, f"{rule}; reason of the last: {reason}")
-        if not reason:
-            drawn.append(values)
-    return drawn
+def _located(given: Mapping[str, object], keys: Collection[str], group: str = "") -> Iterator[tuple[str, object]]:
+    """The values by the keys of a space, also where they are given in groups."""
+    for name, value in given.items():
+        key = f"{group}{name}"
+        if key not in keys and isinstance(value, Mapping) and any(other.startswith(f"{key}.") for other in keys):
+            yield from _located(value, keys, f"{key}.")
+        else:
+            yield key, value
 
 
-def _kind_of(value: object) -> tuple[str, object]:
-    """A domain's kind and values; a single value is a list of one."""
-    if isinstance(value, Mapping) and len(value) == 1:
-        ((kind, values),) = value.items()
-        return str(kind), values
-    return ("", value) if isinstance(value, (Mapping, list, tuple)) else ("choice", [value])
+def _unknown(key: str, known: Collection[str]) -> str:
+    hint = did_you_mean(key, known, f"known are {', '.join(known)}")
+    return f"unknown key {key!r} ({hint})"
 
 
-def _wrong(key: str, kind: str, values: object, schema: Schema) -> list[str]:
+def _any_of(values: Iterable[ConfigValue]) -> str:
+    return " or ".join(map(str, values))
+
+
+def _conditions(key: str, given: object, space: Space) -> tuple[dict[str, tuple[ConfigValue, ...]], list[str]]:
+    """The values that a key needs of others, and the faults of that."""
+    if given is None:
+        return {}, []
+    if not isinstance(given, Mapping) or not given:
+        return {}, [
+            f"{key}: {CONDITION}: {given!r}: expected a mapping from another key to a value or a list of them"
+        ]
+    conditions, found = {}, []
+    for other, value in _located(given, space):
+        if other == key or other not in space:
+            why = "it is the key itself" if other == key else _unknown(other, [each for each in space if each != key])
+            found.append(f"{key}: {CONDITION}: {why}")
+            continue
+        domain = space[other]
+        alone = domain.taken(value) is not None or not isinstance(value, (list, tuple))
+        asked = [value] if alone else list(value)  # type: ignore[call-overload]
+        taken = [domain.taken(each) for each in asked]
+        if domain.count == float("inf"):
+            found.append(f"{key}: {CONDITION}: {other} is a range of numbers: give it a step or {{choice: [...]}}")
+        found += [
+            f"{key}: {CONDITION}: {other} = {each!r} is outside the space ({domain})"
+            for each, value in zip(asked, taken, strict=True)
+            if value is None
+        ]
+        if not asked:
+            found.append(f"{key}: {CONDITION}: {other}: the list is empty")
+        conditions[other] = tuple(each for each in taken if each is not None)
+    return conditions, found
+
+
+def _ordered(space: Space, source: str) -> dict[str, Domain]:
+    """The space with each key behind those that its conditions name, and otherwise in its order."""
+    waiting = dict(space)
+    ordered: dict[str, Domain] = {}
+    while waiting:
+        ready = next((key for key, each in waiting.items() if set(each.conditions) <= set(ordered)), None)
+        if ready is None:
+            circle = [key for key in waiting if any(key in each.conditions for each in waiting.values())]
+            raise InputError(f"{source}: {CONDITION}: {' and '.join(circle)} depend on each other")
+        ordered[ready] = waiting.pop(ready)
+    return ordered
+
+
+def _wrong(key: str, form: _Form, schema: Schema) -> list[str]:
     """The faults of a hyperparameter's domain, each in a few words."""
-    if key not in schema:
+    if schema is not None and key not in schema:
         return faults({key: None}, schema)
+    kind, values = form.kind, form.values
     if kind not in KINDS:
-        shown = f"{kind!r} is no kind of domain" if kind else f"{values!r} is no domain"
-        return [f"{key}: {shown}: give a value or one of {', '.join(f'{{{each}: [...]}}' for each in KINDS)}"]
+        shown = f"{kind!r} is no kind of domain" if kind else f"{form.given!r} is no domain"
+        remedy = f"give a value or one of {', '.join(f'{{{each}: [...]}}' for each in KINDS)}"
+        return [f"{key}: {shown}: {did_you_mean(kind, KINDS, remedy)}"]
+    if form.unknown:
+        hint = did_you_mean(form.unknown[0], (STEP, CONDITION), "leave it out")
+        return [f"{key}: {form.unknown[0]!r} cannot stand beside {kind!r} ({hint})"]
     if not isinstance(values, (list, tuple)) or not values:
         return [f"{key}: {kind} {values!r}: expected a list that is not empty"]
-    if kind != "choice" and (problem := _wrong_range(kind, values, schema[str(key)].default)):
-        return [f"{key}: {kind} {list(values)!r} {problem}"]
-    return [fault for value in values for fault in faults({key: value}, schema)]
+    default = None if schema is None else schema[key].default
+    if kind == "choice":
+        fault = "a step belongs to a range" if form.step is not None else _same_labels(values, schema)
+        found = [f"{key}: {fault}"] if fault else []
+    else:
+        problem = _wrong_range(kind, values, default) or _wrong_step(kind, values, form.step)
+        found = [f"{key}: {kind} {list(values)!r} {problem}"] if problem else []
+    return found or [fault for value in values for fault in faults({key: value}, schema)]
 
 
-def _wrong_range(kind: str, ends: Sequence[object], default: ConfigValue) -> str:
+def _wrong_range(kind: str, ends: Sequence[object], default: ConfigValue | None) -> str:
     """The fault of a range's ends, or an empty text. The hyperparameter's bounds are checked elsewhere."""
-    whole = kind in ("int", "logint")
+    whole = kind in WHOLE
     if isinstance(default, str):
         return "is a range, but the hyperparameter is text: give {choice: [...]}"
-    numbers = [end for end in ends if _is_number(end, whole)]
+    numbers = [end for end in ends if is_number(end, whole)]
     if not len(ends) == len(numbers) == 2:
         return f"must be two {'whole numbers' if whole else 'numbers'}, its ends"
     if isinstance(default, int) and not whole:
@@ -172,15 +279,45 @@ def _wrong_range(kind: str, ends: Sequence[object], default: ConfigValue) -> str
     return "must begin above 0, as it has a logarithm" if kind.startswith("log") and low <= 0 else ""
 
 
-def _is_number(value: object, whole: bool) -> TypeGuard[float]:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        return False
-    return not whole or value == int(value)
+def _wrong_step(kind: str, ends: Sequence[object], step: object) -> str:
+    if step is None:
+        return ""
+    low, high = (end for end in ends if isinstance(end, (int, float)))
+    number = "a whole number" if kind in WHOLE else "a number"
+    if not is_number(step, kind in WHOLE) or step <= 0:
+        return f"has step {step!r}: give {number} above 0"
+    return "" if step <= high - low else f"has step {step!r}, which is more than the range"
 
 
-def _typed(value: object, kind: str, own: type[int] | type[float] | type[str]) -> ConfigValue:
+def _same_labels(values: Sequence[object], schema: Schema) -> str:
+    """The fault of choices that records would call the same, or an empty text."""
+    if schema is not None:
+        return ""
+    seen: dict[str, object] = {}
+    for value in values:
+        name = to_plain(value)
+        other = seen.setdefault(name, value) if isinstance(name, str) else value
+        if other is not value and not (type(other) is type(value) in SAME_IF_EQUAL and other == value):
+            return f"two different choices are called {name!r} in records: give one of them another name"
+    return ""
+
+
+def _domain(form: _Form, own: type[int] | type[float] | type[str] | None) -> Domain:
+    """The domain of a form without faults. ``own`` is the hyperparameter's type if that is known."""
+    assert isinstance(form.values, (list, tuple))
+    assert form.step is None or isinstance(form.step, (int, float))
+    kind: Kind = form.kind  # type: ignore[assignment]
+    values = tuple(_typed(value, form.kind, own) for value in form.values)
+    return Domain(kind, values, form.step, objects={} if own else _objects(form.values))
+
+
+def _objects(values: Iterable[object]) -> dict[str, object]:
+    return {str(plain): value for value in values if (plain := to_plain(value)) is not value}
+
+
+def _typed(value: object, kind: str, own: type[int] | type[float] | type[str] | None) -> ConfigValue:
     """A value as in configurations; the ends of a range of whole numbers stay whole."""
+    if kind not in WHOLE and (own is None or value == AUTO):
+        return to_plain(value)
     assert isinstance(value, (int, float, str))
-    if value == AUTO:
-        return value
-    return int(value) if kind in ("int", "logint") else own(value)
+    return int(value) if kind in WHOLE or own is None else own(value)

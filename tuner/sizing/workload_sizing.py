@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -190,8 +191,9 @@ def _fewer_pairs(predictor: Predictor, config: Config, goal: Goal, need_bytes: N
     batch = goal.min_batch_size
     # For positives, 0 means all of a sample's, which are at most the hyperparameter's maximum.
     pairs = {key: int(config[key]) for key in PAIRS if key in config}
-    if pairs.get("n_positives") == 0:
-        pairs["n_positives"] = int(numeric_hyperparameter(predictor.task.workload, "n_positives").high)
+    most = numeric_hyperparameter(predictor.task.workload, "n_positives").high if "n_positives" in pairs else 0
+    if pairs.get("n_positives") == 0 and math.isfinite(most):
+        pairs["n_positives"] = int(most)
 
     def fewer(accumulation: int) -> dict[str, int] | None:
         def need(changed: Mapping[str, int]) -> int:
@@ -232,7 +234,7 @@ def _halved(predictor: Predictor, config: Config, batch: int) -> list[tuple[str,
     without = (*NOT_SIZES, batch_key(predictor.task))
     halves = [
         (key, int(config[key]) // 2)
-        for key, spec in needs_workload(predictor.task.workload, "a smaller size").hyperparameters.items()
+        for key, spec in needs_workload(predictor.task.workload, "a smaller size").own_schema.items()
         if isinstance(spec, Hyperparameter) and isinstance(spec.default, int)
         if key not in without and int(config[key]) // 2 >= max(spec.low, 1)
     ]

@@ -6,6 +6,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BeforeValidator, ValidationInfo
@@ -27,10 +28,11 @@ if TYPE_CHECKING:
     from tuner.workloads.lookup import WorkloadsLike
 
     Search = object
-    Space = Mapping[str, object]
+    Space = str | Path | Mapping[str, object]
+    Points = Sequence[Mapping[str, object]]
     Build = Callable[[dict[str, Any]], tuple[nn.Module, Optimizer | None, Callable[[], Tensor]]]
 else:  # looked over where they are used, which imports torch
-    Configs = WorkloadsLike = Search = Space = Build = object
+    Configs = WorkloadsLike = Search = Space = Points = Build = object
 
 DEFAULT_MODE = "quick"
 DEFAULT_DATA = ""  # each workload's own default
@@ -349,6 +351,10 @@ class StudyOptions(Training, PackingOptions, Retries, Caps):
         'End the study after this time with what it has: seconds, or a text such as "90s", "30m" or "1h30m".',
         Terminal("90s|30m|1h30m"),
     )
+    in_process: bool = field(
+        False,
+        "Train one trial after another in this process, without Ray: the quickest start, and a debugger works.",
+    )
     address: str | None = field(
         None, "Join this Ray cluster: auto or HOST:PORT.", Terminal("auto|HOST:PORT", unset="a local Ray is started")
     )
@@ -388,17 +394,25 @@ class SearchOptions(Options):
 
     search: Search | None = field(
         None,
-        f"How to search the space of {option('config')}, or of a mode that is a grid: grid, random or optuna.",
+        "How to search a space, or a mode that is a grid: grid, random or optuna.",
         Terminal(
-            unset="the configurations that are listed are tried",
+            unset=f"grid for a space of choices alone without {option('num_samples')}, random for another one",
             choices=SEARCHES,
             in_python="One of Optuna's samplers or a searcher of ray.tune.search can be given as it is.",
         ),
     )
     space: Space | None = field(
         None,
-        'The space, in place of a file\'s "space:": from hyperparameter to a value, to a mapping such as '
-        '{"loguniform": [1e-4, 0.1]}, or to a domain of ray.tune.',
+        'A file with the space to search, alone or under "space:" (YAML, TOML or JSON).',
+        Terminal(
+            "FILE",
+            in_python="A mapping can be given as it is: from hyperparameter to a value, to a mapping such as "
+            '{"loguniform": [1e-4, 0.1]}, to a domain of ray.tune or to a distribution of Optuna.',
+        ),
+    )
+    points: Points | None = field(
+        None,
+        "Values of hyperparameters that are tried before what the search draws, each a mapping of some or all.",
         Terminal(hidden=True),
     )
     num_samples: int | None = field(

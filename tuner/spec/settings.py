@@ -37,6 +37,12 @@ class Settings(SelectionOptions, SearchOptions, StudyOptions, Records):
                 f"{option('memory_estimation', self.memory_estimation)}: has no effect without "
                 f"{option('auto_memory')}"
             )
+        if self.in_process:
+            for name in ("address", "trial_timeout"):
+                if getattr(self, name) is not None:
+                    raise both_given("in_process", name)
+            if self.max_workers not in (None, 1):
+                raise both_given("in_process", "max_workers", "this process trains one trial at a time")
         if self.output and self.resume:
             raise both_given("output", "resume", "a resumed study stays in its folder")
         if self.output:
@@ -67,6 +73,11 @@ class Settings(SelectionOptions, SearchOptions, StudyOptions, Records):
     def search_name(self) -> str | None:
         """What the search is called: an object by its class."""
         return self.search if self.search is None or isinstance(self.search, str) else type(self.search).__name__
+
+    @property
+    def most_workers(self) -> int | None:
+        """The maximum number of trials at once; None for as many as fit."""
+        return 1 if self.in_process else self.max_workers
 
     @property
     def buffer_bytes(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
@@ -72,12 +72,16 @@ def _run(study: Placed, folder: StudyFolder, record: StudyRecord, around: Surrou
     progress = (NotebookProgress if in_notebook() else StudyProgress)(
         around.console, number, epochs, study.metrics, sum(study.plan.budgets), several_seeds=settings.seeds > 1
     )
-    recorder = Recorder(folder, progress, requests, around.trackers, settings.scheduler)
+    described = study.optuna.described if study.optuna else None
+    recorder = Recorder(folder, progress, requests, around.trackers, settings.scheduler, described)
     feedback = _feedback(study.estimates, folder)
     pruning = Pruning(settings.scheduler, study.metrics, study.tried)
     pruning.replay(read_epochs(folder.path / EPOCHS))
     steering = Steering(study, record, folder, recorder, feedback, pruning)
     decisions = _decisions(study.tasks, feedback, settings, pruning, steering)
+    if study.optuna:
+        study.optuna.begin(folder.path)
+        decisions = replace(decisions, answer=study.optuna.answer, ended=study.optuna.ended)
     try:
         with progress:
             for request in study.misfits:
@@ -88,6 +92,8 @@ def _run(study: Placed, folder: StudyFolder, record: StudyRecord, around: Surrou
                 corrected = feedback.begin(requests)
                 run_trials(corrected, Packer(study.plan), around.executor, recorder, decisions, around.interrupt)
     except BaseException as error:
+        if study.optuna:
+            study.optuna.close()
         cause = _cause(error, settings)
         with suppress(TunerError):  # that the rows cannot be written either would hide why
             recorder.close(cause)
@@ -143,17 +149,4 @@ def _decisions(
         steering.reported(report)
         return pruning.stops(report)
 
-    return Decisions(try_again, learn, steering.suggest, prune, learn_report, steering.ended)
-
-
-def ray_executor(settings: Settings) -> Executor:
-    """What runs trials in Ray's workers."""
-    from tuner.execution.ray_executor import RayExecutor
-
-    return RayExecutor(
-        expandable_segments=settings.expandable_segments,
-        address=settings.address,
-        caps=settings.caps,
-        checkpoint_seconds=settings.checkpoint_seconds,
-        trial_timeout_seconds=settings.trial_timeout_seconds,
-    )
+    return Decisions(try_again, learn, steering.suggest, prune, learn_report=learn_report, ended=steering.ended)

@@ -10,8 +10,8 @@ from tuner.estimation.service import memory_key
 from tuner.records.attempts import Attempt
 from tuner.records.epochs import EpochLine
 from tuner.search.configurations import configurations
+from tuner.search.drawing import MAX_REJECTED_DRAWS
 from tuner.search.searchers import Searcher, State
-from tuner.search.spaces import MAX_REJECTED_DRAWS
 from tuner.spec.settings import Settings
 from tuner.study.planning import Estimates, estimate_requests, to_trials, within
 from tuner.trial import GB, Configuration, Device, Request, Status, Trial

@@ -181,7 +181,7 @@ def plan_requests(
             list(islice(cycle(request.need_bytes for request in served), max(trials, len(served)))),
             packing=settings.packing_used,
             buffer_bytes=settings.buffer_bytes,
-            max_workers=settings.max_workers,
+            max_workers=settings.most_workers,
             threads=settings.threads,
         )
     except InputError as error:

@@ -27,7 +27,7 @@ from tuner.workloads.task import Selection
 # Options of such a study, whatever those of the others are: it is one trial, needed to its end.
 ALONE: Mapping[str, object] = {
     **{"seeds": 1, "epochs": None, "scheduler": "fifo"},
-    **{"search": None, "space": None, "num_samples": None},
+    **{"search": None, "space": None, "points": None, "num_samples": None},
 }
 
 

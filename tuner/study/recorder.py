@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tuner.execution.loop import Weights
@@ -14,7 +14,7 @@ from tuner.records.epochs import EpochLog
 from tuner.records.files import EPOCHS
 from tuner.records.study_folder import StudyFolder
 from tuner.reporting.progress import StudyProgress
-from tuner.trial import DeviceLost, EpochReport, Outcome, Placement, Request
+from tuner.trial import DeviceLost, EpochReport, Outcome, Placement, Request, Trial
 
 
 class Recorder:
@@ -27,8 +27,9 @@ class Recorder:
         requests: Sequence[Request],
         trackers: Trackers | None = None,
         scheduler: str = "",
+        described: Callable[[Trial], Trial] | None = None,
     ) -> None:
-        """Begins with every trial unfinished."""
+        """Begins with every trial unfinished; ``described`` adds parameters that were chosen as a trial ran."""
         self._folder = folder
         self._progress = progress
         self._unfinished = {request.trial.trial_id: request for request in requests}
@@ -38,6 +39,7 @@ class Recorder:
         self._epochs = EpochLog(folder.path / EPOCHS)
         self._trackers = trackers or Trackers()
         self._scheduler = scheduler
+        self._described = described
 
     def add(self, request: Request) -> None:
         """A search has suggested another trial."""
@@ -73,6 +75,8 @@ class Recorder:
         if outcome.status == "pruned" and trial_id in self._reports:
             said = f"{self._scheduler} ended it after {outcome.epochs} of {self._reports[trial_id].epochs} epochs"
             outcome = replace(outcome, error="; ".join(filter(None, [said, outcome.error])))
+        if self._described:
+            outcome = replace(outcome, trial=self._described(outcome.trial))
         request = self._unfinished.pop(trial_id)
         times = self._times(trial_id)
         self._placements.pop(trial_id, None)

@@ -8,15 +8,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 from tuner.errors import InputError, ParameterError, both_given, option
 from tuner.records.study_record import StudyRecord
-from tuner.search.configurations import configurations, mode_file, name_of, read_space, source_name
+from tuner.search.configurations import (
+    GivenSpace,
+    configurations,
+    given_space,
+    has_space,
+    mode_file,
+    name_of,
+    read_space,
+)
+from tuner.search.domains import Space
+from tuner.search.drawing import draw, grid
 from tuner.search.searchers import to_searcher
-from tuner.search.spaces import Space, draw, grid, parse_space
+from tuner.search.spaces import flat_keys, has_ranges, merged, parse_points, parse_space
 from tuner.spec.groups import SEARCHES, UP_FRONT
 from tuner.spec.settings import Settings
 from tuner.study.live_search import LiveSearch, to_configuration
@@ -29,8 +40,35 @@ from tuner.workloads.lookup import Finder, as_list
 from tuner.workloads.protocols import finish_of
 from tuner.workloads.task import Selection
 
-_SpaceOf = tuple[Trainable, Space, Mapping[str, object], str]
 SELECTION = ("workload", "mode", "config", "only", "limit", "overrides")
+
+
+@dataclass(frozen=True)
+class SearchedSpace:
+    """What is searched for a workload."""
+
+    workload: Trainable
+    space: Space  # with every value that the user gave; ``tuner.search.domains.objects_of`` has what labels stand for
+    fixed: Mapping[str, object]  # values of configurations that lack them
+    source: str  # what messages call the space
+    points: Sequence[Mapping[str, ConfigValue]] = ()  # what is tried first
+    named: Collection[str] = ()  # keys of which a grid's names are made
+
+
+def with_search(settings: Settings) -> Settings:
+    """The settings with the search that goes with their space, if they name none.
+
+    Choices alone are a grid, unless a number of samples is asked for.
+    """
+    if settings.search is not None or not _searches(settings):
+        return settings
+    given = given_space(settings.space) if settings.config is None else read_space(settings.config)
+    ranges = has_ranges(given.space) or settings.num_samples is not None
+    return settings.changed(search="random" if ranges else "grid")
+
+
+def _searches(settings: Settings) -> bool:
+    return settings.space is not None or (settings.config is not None and has_space(settings.config))
 
 
 def choose_searched(settings: Settings, study: StudyRecord) -> tuple[list[Selection], str, LiveSearch | None]:
@@ -41,20 +79,22 @@ def choose_searched(settings: Settings, study: StudyRecord) -> tuple[list[Select
     """
     _check(settings)
     search = settings.search
-    label = label_of(settings.config) or ("space" if settings.space else settings.mode)
+    file = settings.space if isinstance(settings.space, str) else settings.config
+    label = label_of(file) or ("space" if settings.space else settings.mode)
     if search in UP_FRONT:
         selections, _ = choose(settings, settings.data_seed, listing=partial(_listing, settings))
         return selections, f"{search}-{label}", None
-    workload, space, fixed = _one_space(settings)
-    before = study.configurations
-    if study.options and not same_selection(study, settings, (*SELECTION, "search", "space")):
+    one = _one_space(settings)
+    workload, before = one.workload, study.configurations
+    if study.options and not same_selection(study, settings, (*SELECTION, "search", "space", "points")):
         raise ParameterError("resume", settings.resume, "it searches another space", "start a new study for this one")
     if (settings.num_samples or 0) < len(before):
         rule = f"{settings.resume} has {len(before)} already: give no fewer"
         raise ParameterError("num_samples", settings.num_samples, rule)
+    points = [point for point in one.points if not any(point.items() <= tried.items() for tried in before)]
     # Anew, a sampler with the same seed would begin with the same suggestions.
-    searcher = to_searcher(search, space, workload.metric, settings.seed + 1_000_003 * len(before))
-    live = LiveSearch(workload, searcher, fixed, settings)
+    searcher = to_searcher(search, one.space, workload.metric, settings.seed + 1_000_003 * len(before), points)
+    live = LiveSearch(workload, searcher, one.fixed, settings)
     tried = configurations(before or [{}], workload.schema, source="study.json", finish=finish_of(workload))
     asked = settings.changed(overrides=())
     selections, _ = choose(asked, settings.data_seed, workload=[workload], listing=lambda *_: {workload.name: tried})
@@ -96,64 +136,77 @@ def _check(settings: Settings) -> None:
 def _listing(settings: Settings, names: Sequence[str], find: Finder) -> dict[str, list[Configuration]]:
     """The configurations of a grid or of random samples."""
     found = {}
-    for workload, space, fixed, source in _spaces(settings, names, find):
+    for each in searched_spaces(settings, names, find):
+        workload, fixed = each.workload, each.fixed
         if settings.search == "grid":
-            values = grid(space, source)
-            entries = [{**fixed, **each, "name": name_of(each)} for each in values]
+            entries = [
+                {**fixed, **row, "name": name_of({key: row[key] for key in row if key in each.named})}
+                for row in grid(each.space, each.source, each.points, settings.seed)
+            ]
         else:
             usable = partial(_unusable, workload, fixed)
-            values = draw(space, settings.num_samples or 0, settings.seed, source, usable)
+            rows = draw(each.space, settings.num_samples or 0, settings.seed, each.source, usable, each.points)
             # Not padded: with more samples the first are called as before.
-            entries = [{**fixed, **each, "name": f"sample-{number}"} for number, each in enumerate(values, 1)]
-        found[workload.name] = configurations(entries, workload.schema, source=source, finish=finish_of(workload))
+            entries = [{**fixed, **row, "name": f"sample-{number}"} for number, row in enumerate(rows, 1)]
+        found[workload.name] = configurations(
+            entries, workload.schema, source=each.source, finish=finish_of(workload)
+        )
     return found
 
 
-def _one_space(settings: Settings) -> tuple[Trainable, Space, Mapping[str, object]]:
-    """The workload, the space and the fixed values of a live search; a searcher of Tune's may have its own space."""
+def _one_space(settings: Settings) -> SearchedSpace:
+    """What a live search searches; a searcher of Tune's may have its own space."""
     find = Finder()
     asked = list(dict.fromkeys(find(each).name for each in as_list(settings.workload)))
     own = settings.search != "optuna" and settings.space is None and settings.config is None
     if len(asked) > 1:
         raise ParameterError("search", settings.search_name, f"takes one workload, not {', '.join(asked)}")
     if own:
-        return find(asked[0] if asked else DEFAULT_WORKLOAD), {}, _fixed(settings)
-    ((workload, space, fixed, source),) = _spaces(settings, asked, find)
-    if any(AUTO in domain.values for domain in space.values()) or AUTO in fixed.values():
+        return SearchedSpace(find(asked[0] if asked else DEFAULT_WORKLOAD), {}, _fixed(settings), "space")
+    (one,) = searched_spaces(settings, asked, find)
+    if one.workload.schema is not None and any(AUTO in domain.values for domain in one.space.values()):
         raise InputError(
-            f"{source}: {AUTO}: a batch is found for trials that are known: use another {option('search')}, "
+            f"{one.source}: {AUTO}: a batch is found for trials that are known: use another {option('search')}, "
             "random or grid"
         )
-    return workload, space, fixed
+    return one
 
 
-def _spaces(
-    settings: Settings, names: Sequence[str], find: Finder
-) -> list[tuple[Trainable, Space, Mapping[str, object], str]]:
-    """Of each workload itself, its space, the values of all configurations, and what messages call that."""
+def searched_spaces(settings: Settings, names: Sequence[str], find: Finder) -> list[SearchedSpace]:
+    """What is searched for each workload."""
     config = settings.config
     if settings.space is not None and config is not None:
         raise both_given("space", "config")
     if settings.space is not None:
-        given: list[tuple[object, Mapping[str, object], str]] = [(settings.space, {}, "space")] * max(1, len(names))
+        given = [given_space(settings.space)] * max(1, len(names))
     elif config is not None:
-        given = [(*read_space(config), source_name(config))] * max(1, len(names))
+        given = [read_space(config)] * max(1, len(names))
     else:
-        files = [_mode_file(find(name), settings.mode) for name in names or [DEFAULT_WORKLOAD]]
-        given = [(*read_space(file), str(file)) for file in files]
-    raw, defaults, _ = given[0]
-    named = {**defaults, **(raw if isinstance(raw, Mapping) else {})}.get("workload", DEFAULT_WORKLOAD)
-    found: list[_SpaceOf] = []
-    for name, (space, common, source) in zip(names or [str(named)], given, strict=True):
-        workload = find(name)
-        fixed = {key: value for key, value in {**common, **_fixed(settings)}.items() if key != "workload"}
-        mine = space
-        if isinstance(space, Mapping):
-            mine = {key: value for key, value in space.items() if key != "workload" and key not in _fixed(settings)}
-        parsed = parse_space(mine, workload.schema, source) if mine or not _fixed(settings) else {}
-        configurations([fixed], workload.schema, source=source)
-        found.append((workload, parsed, fixed, source))
-    return found
+        given = [read_space(_mode_file(find(name), settings.mode)) for name in names or [DEFAULT_WORKLOAD]]
+    raw = given[0].space if isinstance(given[0].space, Mapping) else {}
+    named = {**given[0].defaults, **raw}.get("workload", DEFAULT_WORKLOAD)
+    return [_searched(settings, find(name), each) for name, each in zip(names or [str(named)], given, strict=True)]
+
+
+def _searched(settings: Settings, workload: Trainable, given: GivenSpace) -> SearchedSpace:
+    """The space with what is fixed as single values, so that conditions may name it.
+
+    Where a workload's schema does not fill them in, configurations lack the keys whose conditions do not hold.
+    """
+    source, own = given.source, _fixed(settings)
+    if not isinstance(given.space, Mapping) or not given.space:
+        parse_space(given.space, workload.schema, source)
+    defaults, space = (
+        {key: value for key, value in each.items() if key != "workload"}
+        for each in (given.defaults, cast("Mapping[str, object]", given.space))
+    )
+    parsed = parse_space(merged(defaults, space, own), workload.schema, source)
+    if settings.points is not None and given.points is not None:
+        raise InputError(f"{option('points')}: {source} has points, too: leave one of them out")
+    listed = given.points if settings.points is None else settings.points
+    points = [] if listed is None else parse_points(listed, parsed, source)
+    fixed = {} if workload.schema is None else {**defaults, **own}
+    return SearchedSpace(workload, parsed, fixed, source, points, set(flat_keys(space)) - set(own))
 
 
 def _mode_file(workload: Trainable, mode: str) -> Path:

@@ -12,7 +12,7 @@ from tuner.spec.groups import UP_FRONT
 from tuner.spec.settings import Settings
 from tuner.study.live_search import LiveSearch
 from tuner.study.repeat import command
-from tuner.study.searching import SELECTION, choose_searched, same_selection
+from tuner.study.searching import SELECTION, choose_searched, same_selection, with_search
 from tuner.study.selection import choose, chosen_before
 from tuner.study.stages import Selected
 from tuner.study.stored_options import CALL, is_object, plainly, resumed, to_stored
@@ -30,6 +30,7 @@ def select(settings: Settings, *, from_python: bool = False) -> Selected:
     if folder:
         record = read_study(Path(folder), option("resume", folder))
         settings = resumed(record, settings, from_python=from_python)
+    settings = with_search(settings)
     selections, label, live = _selections(settings, record)
     called, stored = _command(settings), to_stored(settings)
     return Selected(selections, settings, label, called, stored, live, shows_end=True, from_python=from_python)
@@ -41,11 +42,11 @@ def _selections(settings: Settings, record: StudyRecord) -> tuple[Sequence[Selec
     What a study tried, if nothing else is asked for.
     """
     if settings.search is None:
-        for name in ("space", "num_samples"):
+        for name in ("points", "num_samples"):
             if getattr(settings, name) is not None:
-                raise ParameterError(name, getattr(settings, name), f"has no effect without {option('search')}")
+                raise ParameterError(name, getattr(settings, name), f"has no effect without {option('space')}")
     of_list = settings.search in (None, *UP_FRONT)
-    if of_list and same_selection(record, settings, (*SELECTION, "search", "space", "num_samples")):
+    if of_list and same_selection(record, settings, (*SELECTION, "search", "space", "points", "num_samples")):
         known = record.configurations, record.workloads, settings.data, settings.data_seed, settings.skip_bad
         return chosen_before(*known, record.classes, settings.workload), settings.mode, None
     if settings.search is not None:
@@ -56,9 +57,9 @@ def _selections(settings: Settings, record: StudyRecord) -> tuple[Sequence[Selec
 def _command(settings: Settings) -> str:
     """What a terminal would be told for such a study; a call, where it holds what no command can say."""
     texts = specs_of(settings.workload)
-    functions = callable(settings.memory_gb) or settings.estimate is not None
-    if texts is None or is_object(settings.search_name) or settings.space is not None or functions:
+    functions = callable(settings.memory_gb) or settings.estimate is not None or settings.points is not None
+    if texts is None or is_object(settings.search_name) or functions:
         return CALL
-    if not isinstance(settings.config, (str, NoneType)):
+    if not all(isinstance(each, (str, NoneType)) for each in (settings.config, settings.space)):
         return CALL
     return command(settings.changed(workload=texts))

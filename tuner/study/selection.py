@@ -183,8 +183,12 @@ def _workload(name: str, find: Finder, source: str) -> Trainable:
 
 def _of_schema(values: Mapping[str, object], schema: Schema, schemas: Collection[Schema]) -> dict[str, object]:
     """Those of the values that a workload has, and those that none of the workloads has, which is a fault of each."""
+    if schema is None:
+        return dict(values)
     return {
-        key: value for key, value in values.items() if key in schema or not any(key in other for other in schemas)
+        key: value
+        for key, value in values.items()
+        if key in schema or not any(key in (other or ()) for other in schemas)
     }
 
 

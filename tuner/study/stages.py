@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tuner.errors import option
 from tuner.placement.packing import Plan
@@ -29,6 +29,9 @@ from tuner.study.resume import check_same, description, ended, remaining, with_b
 from tuner.trial import Device, Request, Trial, is_auto
 from tuner.workloads.task import Selection, Tasks, accumulated, load_tasks, metrics_of
 
+if TYPE_CHECKING:
+    from tuner.study.optuna_trials import OptunaTrials
+
 
 @dataclass(frozen=True)
 class Selected:
@@ -42,6 +45,7 @@ class Selected:
     options: Mapping[str, object] | None = None
     # Suggests trials as others end; those in ``selections`` are what it suggested before.
     live: LiveSearch | None = None
+    optuna: OptunaTrials | None = None  # of a user's own Optuna study, whose trials these are
     shows_end: bool = False  # tables, advice and how to repeat the best trial are printed
     returns_table: bool = False  # the caller returns a table that a notebook shows, so that none is printed there
     from_python: bool = False  # the user called a function, so that texts name its parameters

@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 
 from tuner.errors import InputError, ParameterError
 from tuner.records.study_record import StudyRecord
-from tuner.search.plain_values import plain_configs, plain_space
+from tuner.search.configurations import space_content
+from tuner.search.plain_values import has_objects, plain_configs, plain_points, plain_space, stored
 from tuner.spec.groups import SEARCHES, SelectionOptions
 from tuner.spec.settings import Settings
 from tuner.workloads.lookup import WAS_OBJECT, WorkloadLike, as_list, find_workload, texts_of
 
+GIVEN = ("space", "points", "config")  # options that may hold objects
 CALL = "tuner.run()"  # for ``study.json``: what no command can say
-_FUNCTIONS = ("memory_gb", "estimate")  # options that may be functions, which no text can hold
-_FUNCTION = "function "  # begins what stands for one
+FUNCTIONS = ("memory_gb", "estimate")  # options that may be functions
 
 
 def plainly(settings: Settings) -> Settings:
@@ -23,18 +24,24 @@ def plainly(settings: Settings) -> Settings:
         plain["config"] = plain_configs(settings.config)
     if settings.space is not None:
         plain["space"] = plain_space(settings.space)
+    if settings.points is not None:
+        plain["points"] = plain_points(list(settings.points))
     return settings.changed(**plain) if plain else settings
 
 
 def to_stored(settings: Settings) -> dict[str, object]:
-    """Every option by its name; of a workload or a search that only this process has, its name."""
-    named = {name: f"{_FUNCTION}{name}" for name in _FUNCTIONS if callable(getattr(settings, name))}
-    return {**settings.values(), **named, "workload": texts_of(settings.workload), "search": settings.search_name}
+    """Every option by its name; of a workload or a search that only this process has, its name.
+
+    Of a space it is the content, so that a study does not depend on the file.
+    """
+    values = {**settings.values(), "space": space_content(settings.space)}
+    plain = {name: stored(values[name]) for name in (*GIVEN, *FUNCTIONS)}
+    return {**values, **plain, "workload": texts_of(settings.workload), "search": settings.search_name}
 
 
 def how_it_runs(settings: Settings) -> dict[str, object]:
     """The options that say how a study runs, and not what it trains."""
-    selection = (*SelectionOptions.names(), "space")
+    selection = (*SelectionOptions.names(), "space", "points")
     return {name: value for name, value in to_stored(settings).items() if name not in selection}
 
 
@@ -53,9 +60,9 @@ def from_stored(stored: Mapping[str, object]) -> Settings:
     )
 
 
-def functions_of(stored: Mapping[str, object]) -> list[str]:
-    """The options that were functions, of which only their names are stored."""
-    return [name for name in _FUNCTIONS if str(stored.get(name)).startswith(_FUNCTION)]
+def functions_of(options: Mapping[str, object]) -> list[str]:
+    """Those of a study's options that were functions, of which no more is kept than that."""
+    return [name for name in FUNCTIONS if has_objects(options.get(name))]
 
 
 def is_object(search: object) -> bool:
@@ -90,12 +97,10 @@ def resumed(study: StudyRecord, settings: Settings, *, from_python: bool) -> Set
             "its search was given as an object: give it again, from Python",
             f"tuner.run(search={own.search}(…), resume={folder!r})",
         )
-    for name in functions_of(study.options):
-        if name not in given:
-            again = f"tuner.run({name}=…, resume={folder!r})"
-            raise ParameterError(
-                "resume", folder, f"its {name} was given as a function: give it again, from Python", again
-            )
+    for name in (*GIVEN, *FUNCTIONS):
+        if name not in given and has_objects(study.options.get(name)):
+            rule = f"its {name} has objects that only Python can give: give it again"
+            raise ParameterError("resume", folder, rule, f"tuner.run({name}=…, resume={folder!r})")
     anew = {"workload": _workloads(study, own, asked)} if asked else {}
     if isinstance(settings.data, Mapping) and isinstance(own.data, Mapping):
         anew["data"] = {**own.data, **settings.data}
@@ -107,7 +112,8 @@ def resumed(study: StudyRecord, settings: Settings, *, from_python: bool) -> Set
 def needs_objects(study: StudyRecord) -> bool:
     """Whether only Python can continue a study, as it was given objects that no text finds again."""
     options = study.options or {}
-    return None in study.classes.values() or is_object(options.get("search")) or bool(functions_of(options))
+    kept = any(has_objects(options.get(name)) for name in (*GIVEN, *FUNCTIONS))
+    return None in study.classes.values() or is_object(options.get("search")) or kept
 
 
 def _check_workloads(study: StudyRecord, asked: Sequence[WorkloadLike], folder: str) -> None:

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 
 from tuner.errors import in_python
@@ -19,7 +19,8 @@ from tuner.reporting.console import in_notebook, make_console
 from tuner.reporting.notebook import import_quietly
 from tuner.spec.spelling import in_terminal
 from tuner.study.ending import show_end
-from tuner.study.execute import Surroundings, execute, ray_executor
+from tuner.study.execute import Surroundings, execute
+from tuner.study.executors import for_plan, make_executor, several_expected
 from tuner.study.record import open_folder, to_record
 from tuner.study.result import StudyResult
 from tuner.study.show_plan import show_monitoring, show_needs, show_plan
@@ -43,11 +44,13 @@ def run_study(selected: Selected, executor: Executor | None = None) -> StudyResu
     interrupt = Immediate(settings.time_limit_seconds)
     console = make_console(in_python if selected.from_python else in_terminal)
     loaded = load(selected)
-    executor = executor or ray_executor(settings)
-    with orderly(interrupt), closing(executor):
+    given, executor = executor, executor or make_executor(settings)
+    with orderly(interrupt), ExitStack() as started:
+        started.enter_context(closing(executor))
         with interrupt.at_once():  # nothing is written yet, and the user's own code may be stuck
             devices = executor.devices(settings.device)
-        if settings.auto_memory and not settings.dry_run:
+        number = len(loaded.trials) + (loaded.live.left if loaded.live else 0)
+        if settings.auto_memory and not settings.dry_run and several_expected(settings, devices, number):
             # Starting Ray and estimating take seconds, so they overlap. Broken off, it would leave a Ray that nobody
             # closes.
             executor.prepare(devices)
@@ -63,6 +66,8 @@ def run_study(selected: Selected, executor: Executor | None = None) -> StudyResu
                 trackers.connect()
         interrupt.check_signals()  # one that came where Python drops exceptions
         folder = open_folder(placed, console)
+        if given is None:
+            executor = started.enter_context(closing(for_plan(executor, placed.plan, settings)))
         with closing(folder):
             if record is not placed.record:
                 folder.describe(record)

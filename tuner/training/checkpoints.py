@@ -13,14 +13,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from tuner.errors import TunerError
 from tuner.machine.atomic_files import replacing
 from tuner.machine.caps import is_out_of_memory
+from tuner.training.endings import Stopped
 from tuner.trial import ACCUMULATION, CHECKPOINTING, OFFLOADING, Trial
-
-
-class Stopped(TunerError):
-    """The study ends. The trial has written its checkpoint, if that was possible."""
 
 
 @dataclass

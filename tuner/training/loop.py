@@ -3,42 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator
 from itertools import count
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from tuner.errors import TunerError
 from tuner.training.checkpoints import Checkpoint, TrainingState
+from tuner.training.endings import Diverged, Fit, Pruned, phases
 from tuner.training.step import build_optimizer, evaluate, place, snapshot, train_step
 from tuner.trial import Config, EpochReport, Phase, Trial
 from tuner.workloads import contract
 from tuner.workloads.base import Workload
 from tuner.workloads.micro_batches import training_steps
 from tuner.workloads.protocols import Curriculum, optional
-
-
-class Diverged(TunerError):
-    """The training loss is not finite or has exploded."""
-
-
-class Pruned(TunerError):
-    """The trial was pruned before its last epoch. ``metrics`` are those of its best epoch, without the test split."""
-
-    def __init__(self, metrics: Mapping[str, float]) -> None:
-        super().__init__("pruned")
-        self.metrics = dict(metrics)
-
-
-@dataclass(frozen=True)
-class Fit:
-    """The result of a training."""
-
-    metrics: dict[str, float]  # ``val_…``, ``test_…`` and ``train_loss`` of epoch ``best_epoch``
-    weights: dict[str, Tensor]  # the model's state after the best epoch, on the CPU
 
 
 def fit(
@@ -76,7 +54,7 @@ def fit(
     epochs = trial.epochs
     last = epochs if last_epoch is None else last_epoch
     epoch_data = optional(workload, Curriculum.epoch_data)
-    with _phases() as enter:
+    with phases() as enter:
         model, optimizer, progress = _begin(workload, trial, data, device, checkpoint, progress)
         yield EpochReport(trial.trial_id, progress.epoch, last)
         steps = count(1)
@@ -111,23 +89,6 @@ def fit(
         model.load_state_dict(progress.weights)
         tested = evaluate(workload, model, data, "test") if held_out else {}
         yield Fit(progress.best | tested, progress.weights)
-
-
-def phase_of(error: BaseException) -> Phase:
-    """The phase in which ``fit`` raised this error; empty if ``fit`` did not raise it."""
-    phase: Phase = getattr(error, "tuner_phase", "")
-    return phase
-
-
-@contextmanager
-def _phases() -> Iterator[Callable[[Phase], None]]:
-    """Yields a function that enters a phase, from "start" on. An exception of the block gets the last phase."""
-    entered: list[Phase] = ["start"]
-    try:
-        yield entered.append
-    except Exception as error:
-        error.tuner_phase = entered[-1]  # type: ignore[attr-defined]
-        raise
 
 
 def _begin(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice, takewhile
@@ -110,9 +111,12 @@ def _rehearse_smallest(task: TrainingTask, device: str) -> None:
     # Integers are mostly sizes. The batch size keeps its default: the smallest could give 100,000 batches an epoch.
     config = {
         name: kind.low
-        if isinstance(kind, Hyperparameter) and isinstance(kind.default, int) and name != workload.memory_scales_with
+        if isinstance(kind, Hyperparameter)
+        and isinstance(kind.default, int)
+        and math.isfinite(kind.low)
+        and name != workload.memory_scales_with
         else kind.default
-        for name, kind in workload.hyperparameters.items()
+        for name, kind in workload.own_schema.items()
     }
     config = finish_of(workload)({**config, CHECKPOINTING: int(task.checkpointing)})
     model = place(workload, config, data, device, rehearsal=True)

@@ -6,6 +6,7 @@ workload object holds no state of a trial: ``loss`` uses only the model (paramet
 
 from __future__ import annotations
 
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
@@ -14,13 +15,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal
 
 from tuner.errors import InputError
 from tuner.trial import (
+    LOOP_DEFAULTS,
     LOOP_OPTIONS,
+    MAX_BATCH,
     AnyHyperparameter,
     Config,
+    Declared,
     Direction,
     Hyperparameter,
     Objective,
-    TextHyperparameter,
+    declared,
 )
 from tuner.workloads.pickling import SearchPath, search_path
 
@@ -72,8 +76,8 @@ class Trainable(ABC):
 
     @property
     @abstractmethod
-    def schema(self) -> Mapping[str, AnyHyperparameter]:
-        """The keys that a configuration may set."""
+    def schema(self) -> Mapping[str, AnyHyperparameter] | None:
+        """The keys that a configuration may set; None where it may set any key to anything."""
 
     @abstractmethod
     def load_data(self, source: str, seed: int) -> Any:
@@ -82,6 +86,11 @@ class Trainable(ABC):
         ``source`` is the user's ``data`` option: a name that the workload knows, or a folder. ``seed`` is the seed of
         the validation split only.
         """
+
+    @property
+    def code(self) -> object:
+        """The user's class or function, whose module other processes import."""
+        return type(self)
 
     @property
     def objective(self) -> Objective:
@@ -95,12 +104,12 @@ class Workload(Trainable, Generic[DataT, ModelT]):
     ``metric`` is a validation metric of ``evaluate``, with the prefix ``val_``.
 
     Attributes:
-        hyperparameters: the keys that a configuration may set. They must include ``epochs``, ``lr`` and
-            ``weight_decay``, which the training loop reads.
+        hyperparameters: the keys that a configuration may set, each with a ``Hyperparameter`` or its default alone.
+            Those that the training loop reads (``epochs``, ``lr`` and ``weight_decay``) may be left out.
         divergence_factor: a trial has diverged if an epoch's mean loss exceeds this factor times the first step's.
     """
 
-    hyperparameters: ClassVar[Mapping[str, AnyHyperparameter]]
+    hyperparameters: ClassVar[Mapping[str, Declared]]
     # Wide models with one step per epoch reached 80,000 times their first loss and still converged.
     divergence_factor: ClassVar[float] = 1e6
 
@@ -119,11 +128,22 @@ class Workload(Trainable, Generic[DataT, ModelT]):
 
         A workload can redefine an option of the loop to change its default.
         """
-        key = self.memory_scales_with
-        batch = self.hyperparameters[key] if key else None
-        sized = {key: replace(batch, auto=True)} if key and isinstance(batch, Hyperparameter) else {}
         others = {name: option for name, option in LOOP_OPTIONS.items() if name not in self.hyperparameters}
-        return {**self.hyperparameters, **sized, **others}
+        own, key = self.own_schema, self.memory_scales_with
+        batch = own[key] if key else None
+        sized = {key: replace(batch, auto=True)} if key and isinstance(batch, Hyperparameter) else {}
+        return {**own, **sized, **others}
+
+    @property
+    def own_schema(self) -> Mapping[str, AnyHyperparameter]:
+        """The workload's hyperparameters, with those that every training loop has, but without the loop's options."""
+        lacking = {key: value for key, value in LOOP_DEFAULTS.items() if key not in self.hyperparameters}
+        own = {key: declared(key, value) for key, value in {**self.hyperparameters, **lacking}.items()}
+        key = self.memory_scales_with
+        batch = own.get(key) if key else None
+        if key and isinstance(batch, Hyperparameter) and (batch.low, batch.high) == (-math.inf, math.inf):
+            own[key] = replace(batch, low=1, high=LOOP_OPTIONS[MAX_BATCH].high)
+        return own
 
     @abstractmethod
     def load_data(self, source: str, seed: int) -> DataT:
@@ -154,8 +174,8 @@ def needs_workload(trainable: Trainable, what: str) -> Workload:
 
 
 def numeric_hyperparameter(workload: Trainable, key: str) -> Hyperparameter:
-    """The numeric hyperparameter of this key; raises ``TypeError`` if it is text."""
-    hyperparameter = workload.schema[key]
-    if isinstance(hyperparameter, TextHyperparameter):
-        raise TypeError(f"workload {workload.name}: {key} is text")
+    """The numeric hyperparameter of this key; raises ``TypeError`` if there is none."""
+    hyperparameter = (workload.schema or {}).get(key)
+    if not isinstance(hyperparameter, Hyperparameter):
+        raise TypeError(f"workload {workload.name}: {key} is no number")
     return hyperparameter

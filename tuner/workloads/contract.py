@@ -23,7 +23,7 @@ OURS = Path(__file__).parents[1]
 
 
 @contextmanager
-def calling(workload: Workload, method: str) -> Iterator[None]:
+def calling(workload: Trainable, method: str) -> Iterator[None]:
     """Adds the workload's and the method's name to an exception of the block, for ``method_failure``.
 
     Built-in workloads are left out, since their exceptions are not the user's mistakes.
@@ -31,7 +31,8 @@ def calling(workload: Workload, method: str) -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit) as error:
-        if not hasattr(error, "tuner_method") and not type(workload).__module__.startswith(__package__):
+        own = getattr(workload.code, "__module__", None) or ""
+        if not hasattr(error, "tuner_method") and not own.startswith(__package__):
             error.tuner_workload, error.tuner_method = workload.name, method  # type: ignore[union-attr]
         raise
 

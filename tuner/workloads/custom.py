@@ -12,12 +12,11 @@ from pathlib import Path
 from types import ModuleType
 
 from tuner.errors import InputError, WorkloadError, did_you_mean
-from tuner.trial import Hyperparameter, TextHyperparameter
+from tuner.trial import LOOP_DEFAULTS, Hyperparameter, TextHyperparameter, declared
 from tuner.workloads.base import NAME, Trainable, Workload
 from tuner.workloads.contract import summarize
 
 SPEC = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")  # package.module:Class
-LOOP_READS = ("epochs", "lr", "weight_decay")
 RESERVED = ("name", "workload")  # keys of an entry of a list of configurations that are not hyperparameters
 MAIN = "__main__"
 
@@ -73,23 +72,26 @@ def _faults(workload: Trainable) -> Iterator[str]:
         yield f"metric is {metric!r}: expected 'val_' and a metric's name from evaluate, such as 'val_loss'"
     known = getattr(workload, "hyperparameters", None)
     if not isinstance(known, Mapping):
-        yield f"hyperparameters is {known!r}: expected a dictionary of tuner.Hyperparameter by name"
+        yield f"hyperparameters is {known!r}: expected a dictionary of tuner.Hyperparameter or defaults by name"
         return
     for key, value in known.items():
         if fault := _hyperparameter_fault(key, value):
             yield f"hyperparameters: {fault}"
-    if lacking := [key for key in LOOP_READS if not isinstance(known.get(key), Hyperparameter)]:
-        yield f"hyperparameters lacks {', '.join(lacking)}, which the training loop reads"
     batch = workload.memory_scales_with
-    if batch is not None and not isinstance(known.get(batch), Hyperparameter):
+    if batch is not None and not isinstance(declared(batch, known.get(batch, "")), Hyperparameter):
         yield f"memory_scales_with is {batch!r}, which is not one of its numeric hyperparameters"
 
 
 def _hyperparameter_fault(key: object, value: object) -> str:
-    if not isinstance(value, (Hyperparameter, TextHyperparameter)):
-        return f"{key!r} is {value!r}: expected a tuner.Hyperparameter"
+    if not isinstance(value, (Hyperparameter, TextHyperparameter, int, float, str)):
+        return f"{key!r} is {value!r}: expected a number, a text or a tuner.Hyperparameter"
     if not isinstance(key, str) or key in RESERVED:
         return f"{key!r} cannot be a hyperparameter's name: choose another name"
+    value = declared(key, value)
+    if key in LOOP_DEFAULTS and isinstance(value.default, str):
+        return f"the default of {key} is {value.default!r}: the training loop reads a number"
+    if key == "epochs" and isinstance(value.default, float):
+        return f"the default of epochs is {value.default!r}: give a whole number"
     if isinstance(value, TextHyperparameter):
         return ""
     if value.low > value.high:

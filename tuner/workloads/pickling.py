@@ -24,27 +24,28 @@ class SearchPath:
         return SearchPath, (self._folder,)
 
 
-def search_path(cls: type) -> str:
-    """The folder that a class's module was imported from; empty if its file cannot be imported."""
-    file: str | None = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    if not file or cls.__module__ == "__main__":
+def search_path(code: object) -> str:
+    """The folder that the module of a class or function was imported from; empty if its file cannot be imported."""
+    name: str = getattr(code, "__module__", None) or "__main__"
+    file: str | None = getattr(sys.modules.get(name), "__file__", None)
+    if not file or name == "__main__":
         return ""
     is_package = os.path.basename(file).startswith("__init__.")
     folder = os.path.dirname(os.path.abspath(file))
-    for _ in range(cls.__module__.count(".") + is_package):
+    for _ in range(name.count(".") + is_package):
         folder = os.path.dirname(folder)
     return folder
 
 
 @contextmanager
-def sent_by_value(objects: Iterable[object]) -> Iterator[None]:
-    """Pickles the modules of these objects' classes with their code in the block, for other machines.
+def sent_by_value(code: Iterable[object]) -> Iterator[None]:
+    """Pickles the modules of these classes and functions with their code in the block, for other machines.
 
     Loaded modules from the same folders are included. Imports in functions that have not run yet are not followed.
     """
     from ray import cloudpickle
 
-    modules = _modules_beside(objects)
+    modules = _modules_beside(code)
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
     try:
@@ -54,9 +55,9 @@ def sent_by_value(objects: Iterable[object]) -> Iterator[None]:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def _modules_beside(objects: Iterable[object]) -> list[ModuleType]:
-    """The loaded modules under the folders that the classes are imported from, without installed ones."""
-    folders = {Path(folder).resolve() for each in objects if (folder := search_path(type(each)))}
+def _modules_beside(code: Iterable[object]) -> list[ModuleType]:
+    """The loaded modules under the folders that these are imported from, without installed ones."""
+    folders = {Path(folder).resolve() for each in code if (folder := search_path(each))}
     installed = {Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")}
     modules = []
     for name, module in list(sys.modules.items()):

@@ -257,3 +257,25 @@ def test_rays_example_with_half_of_what_it_needs_completes_wrapped_and_fails_unw
         assert torch.load(f"{folder}/checkpoint.pt", weights_only=True)["epoch"] == 1
     assert isinstance(unwrapped.error, ray.exceptions.RayTaskError)
     assert "can't allocate memory" in str(unwrapped.error)
+
+
+def train_linear(config: dict[str, Any]) -> None:
+    model = torch.nn.Linear(64, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=config["lr"])  # imports torch._dynamo at its first step
+    model(torch.ones(256, 64)).square().mean().backward()
+    optimizer.step()
+    tune.report({"loss": 0.5})
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize(("gb", "attempts"), [(0.5, 1), (0.4, 2)])
+def test_what_torchs_optimizers_import_is_no_trials_failure(
+    gb: float, attempts: int, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, shared_ray: None
+) -> None:
+    monkeypatch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+    run_config = tune.RunConfig(storage_path=str(tmp_path), verbose=0)
+    wrapped = tuner.memory_aware(train_linear, estimate=gb, device="cpu", gpu_memory_buffer_gb=0, backoff=0.1)
+    (result,) = tune.Tuner(wrapped, param_space={"lr": 0.1}, run_config=run_config).fit()
+    assert result.error is None
+    assert result.metrics["attempts"] == attempts
+    assert 0.4 < result.metrics["peak_memory_gb"] < 0.5

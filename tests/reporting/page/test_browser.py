@@ -20,7 +20,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from tests.support.generated_study import write_study
-from tuner.api.report import load_study_view, report
+from tuner.api.report import load_study_view, write_report
 from tuner.reporting.serving import LivePage, make_server
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -45,7 +45,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chro
 def thousand(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("studies") / "thousand"
     write_study(folder, 1000)
-    report(folder)
+    write_report(folder)
     return folder
 
 
@@ -53,7 +53,7 @@ def thousand(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def hundred(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("studies") / "hundred"
     write_study(folder, 100)
-    report(folder)
+    write_report(folder)
     return folder
 
 
@@ -61,7 +61,7 @@ def hundred(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("studies") / "small"
     write_study(folder, 8, name=NASTY)
-    report(folder)
+    write_report(folder)
     return folder
 
 
@@ -69,7 +69,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def seeded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("studies") / "seeded"
     write_study(folder, 36, seeds=3)
-    report(folder)
+    write_report(folder)
     return folder
 
 

@@ -13,7 +13,8 @@ from tuner.datasets.trees import TreeData, build, split
 from tuner.estimation.estimators.static import estimate_static
 from tuner.estimation.tracing.tracer import trace_workload
 from tuner.search.configurations import complete, configurations, mode_file, read_configs
-from tuner.training.loop import Fit, fit
+from tuner.training.endings import Fit
+from tuner.training.loop import fit
 from tuner.training.rehearsal import representative_batches
 from tuner.training.step import build_optimizer, evaluate, train_step
 from tuner.trial import EpochReport, Trial

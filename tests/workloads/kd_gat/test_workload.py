@@ -12,7 +12,8 @@ from tuner.datasets.can import CanData
 from tuner.errors import InputError
 from tuner.search.configurations import complete, configurations, mode_file, read_configs
 from tuner.training.checkpoints import Checkpoint
-from tuner.training.loop import Fit, fit
+from tuner.training.endings import Fit
+from tuner.training.loop import fit
 from tuner.training.step import evaluate
 from tuner.trial import AUTO, MAX_BATCH, Trial
 from tuner.workloads.kd_gat.batches import CanBatch

@@ -6,12 +6,12 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 
 from tuner.errors import InputError
 from tuner.integrations.ray_tune.resources import RunAgain, TrialResources
 from tuner.machine.caps import capped, is_out_of_memory
 from tuner.machine.devices import detect_devices
+from tuner.machine.first_use import load_early
 from tuner.machine.peak import PeakMeter
 from tuner.placement.retry import RetryPolicy, next_attempt
 from tuner.trial import GB, AttemptResult, Device
@@ -22,8 +22,13 @@ WAIT_SECONDS = 0.5  # between checks of the free memory
 class CappedAttempt:
     """Caps a trial at its memory share, and retries it if it runs out of memory."""
 
-    def __init__(self, resources: TrialResources, policy: RetryPolicy, *, caps: bool) -> None:
-        """Measures the process after loading torch and a first step. A missing device raises ``InputError``."""
+    def __init__(
+        self, resources: TrialResources, policy: RetryPolicy, *, caps: bool, trainable: type | None = None
+    ) -> None:
+        """Measures the process after a first step and the trainable's imports.
+
+        A missing device raises ``InputError``.
+        """
         self._resources = resources
         self._policy = policy
         self._postponed: BaseException | None = None
@@ -34,7 +39,12 @@ class CappedAttempt:
 
         kind = resources.budget.kind
         self._device = detect_devices(kind)[0]
-        self._meter = PeakMeter(self._device, partial(warm_up, "cuda:0" if kind == "cuda" else "cpu"))
+
+        def load() -> None:
+            warm_up("cuda:0" if kind == "cuda" else "cpu")
+            load_early(trainable)
+
+        self._meter = PeakMeter(self._device, load)
         self._cap_bytes = resources.request.need_bytes - self._meter.context_bytes if caps else None
         if self._cap_bytes is not None and self._cap_bytes <= 0:
             self._postponed = MemoryError(

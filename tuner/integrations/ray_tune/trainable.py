@@ -34,7 +34,7 @@ def wrapped(base: Any, spec: TrainableSpec) -> type:
                 raise InputError(
                     f"{spec.name}: tune.with_parameters() cannot reach it: apply it before memory_aware()"
                 )
-            self._attempt = CappedAttempt(resources, spec.policy, caps=spec.settings.caps)
+            self._attempt = CappedAttempt(resources, spec.policy, caps=spec.settings.caps, trainable=base)
             self._is_set_up = False
             if not self._attempt.has_failed:
                 self._attempt.wait_for_room()

@@ -16,7 +16,7 @@ from tuner.trial import Device
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tuner.training.loop import Fit
+    from tuner.training.endings import Fit
 
 PACKAGES = ("torch", "numpy")
 

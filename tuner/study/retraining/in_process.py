@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tuner.training.checkpoints import TrainingState
-    from tuner.training.loop import Fit
+    from tuner.training.endings import Fit
 
 
 def trained(
@@ -35,7 +35,7 @@ def trained(
         Exception: what training raises. In all these cases the folder is gone again.
     """
     from tuner.training.checkpoints import TrainingState
-    from tuner.training.loop import Fit
+    from tuner.training.endings import Fit
 
     progress = TrainingState()
     try:

@@ -18,7 +18,7 @@ from tuner.trial import Device
 from tuner.workloads.lookup import classes_of
 
 if TYPE_CHECKING:
-    from tuner.training.loop import Fit
+    from tuner.training.endings import Fit
 
 
 def make_folder(output: str | None, workload: str) -> Path:

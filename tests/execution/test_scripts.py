@@ -1,0 +1,109 @@
+"""The user's scripts as trials: each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tuner.errors import InputError
+from tuner.execution.child import run_apart
+from tuner.execution.child_executor import ChildExecutor
+from tuner.execution.worker import TrialOptions
+from tuner.machine.devices import ram_device
+from tuner.placement.packing import make_plan
+from tuner.trial import GB, Config, EpochReport, MemoryEstimate, Outcome, Placement, Trial
+from tuner.workloads.script import Script
+from tuner.workloads.task import TrainingTask
+
+SAYS = "import argparse, json, os, sys\np = argparse.ArgumentParser()\np.add_argument('--lr', type=float)\n"
+SAYS += "lr = p.parse_args().lr\n"
+
+
+def outcome_of(folder: Path, body: str, limit_bytes: int = GB) -> tuple[Outcome, list[EpochReport]]:
+    """How a trial of this script ends, and what it reports."""
+    path = folder / "train.py"
+    path.write_text(SAYS + body)
+    script = Script(path, ["--lr", "{lr}"])
+    script.metric = "loss"
+    (folder / "checkpoints").mkdir()
+    trial = Trial("t001", "train", "one", {"lr": 0.5}, seed=0)
+    placed = Placement(trial, MemoryEstimate.given(1.0), ram_device(), 1.0, limit_bytes, 1)
+    options = TrialOptions(checkpoints=folder / "checkpoints")
+    events = list(run_apart({"train": TrainingTask(script, None)}, placed, 1, options))
+    (ended,) = (each for each in events if isinstance(each, Outcome))
+    return ended, [each for each in events if isinstance(each, EpochReport)]
+
+
+def test_a_script_reports_by_lines_of_json_and_its_output_is_kept(tmp_path: Path) -> None:
+    body = "for epoch in range(2):\n    print(json.dumps({'loss': lr / (epoch + 1), 'note': 'x', 'epoch': epoch}))\n"
+    ended, reports = outcome_of(tmp_path, body + "print('done', file=sys.stderr)\n")
+    assert (ended.status, ended.metrics) == ("completed", {"loss": 0.25, "best_epoch": 2})
+    assert [each.epoch for each in reports] == [0, 1, 2]
+    log = (tmp_path / "logs" / "t001.log").read_text()
+    assert log.startswith("$ train.py --lr 0.5\n") and "done" in log and json.dumps(0.25) in log
+
+
+def test_a_script_reports_by_tuner_report(tmp_path: Path) -> None:
+    ended, _ = outcome_of(tmp_path, "import tuner\nassert __name__ == '__main__'\ntuner.report(loss=lr)\n")
+    assert (ended.status, ended.metrics["loss"]) == ("completed", 0.5)
+    assert ended.peak_bytes is not None and ended.peak_bytes > 2**20
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "text"),
+    [
+        ("sys.exit(3)", "failed", r"ended with sys.exit\(3\)"),
+        ("os._exit(3)", "failed", "ended with exit code 3: its output is in t001.log"),
+        ("os.kill(os.getpid(), 9)", "failed", "was killed by SIGKILL"),
+        ("print('{\"loss\": 1')", "failed", 'a line of its output is no JSON, and none is a report: {"loss": 1'),
+        ("print(json.dumps({'acc': 1}))", "failed", r"train ended without a report: call tuner.report\(loss="),
+        ("print(json.dumps({'loss': 'low'}))", "failed", "loss is 'low': expected a number"),
+        ("raise ValueError('no data')", "failed", r"train failed: ValueError: no data \(train.py, line 5\)"),
+        ("x = bytearray(900 << 20)", "out_of_memory", "MemoryError"),
+    ],
+)
+def test_how_a_script_failed_is_told_in_one_line(tmp_path: Path, body: str, status: str, text: str) -> None:
+    ended, _ = outcome_of(tmp_path, body, limit_bytes=GB // 2)
+    assert ended.status == status
+    with pytest.raises(AssertionError, match=text):
+        raise AssertionError(ended.error)
+
+
+def test_arguments_name_every_key_of_the_space_and_no_other(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    with pytest.raises(InputError, match=r"its arguments have \{depth\}, but the space has lr"):
+        Script(tmp_path / "train.py", ["--depth", "{depth}"]).check_keys(["lr"])
+    with pytest.raises(InputError, match=r"its arguments lack lr: add for example --lr \{lr\}"):
+        Script(tmp_path / "train.py", []).check_keys(["lr"])
+    with pytest.raises(InputError, match=r"missing.py: the script cannot be read: No such file"):
+        Script(tmp_path / "missing.py", [])
+
+
+def test_a_key_that_a_trial_has_not_is_left_out_with_its_flag(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch\nfrom sklearn.svm import SVC\n")
+    script = Script(tmp_path / "train.py", ["--lr={lr}", "--momentum", "{momentum}", "--name", "a {lr}"])
+    config: Config = {"lr": 0.1}
+    assert script.command(config) == ["--lr=0.1", "--name", "a 0.1"]
+    assert script.imports == ("torch", "sklearn")
+
+
+def test_each_script_has_a_new_process_beside_the_study(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import os, tuner\ntuner.report(loss=os.getpid())\n")
+    script: Any = Script(tmp_path / "train.py", [])
+    script.metric = "loss"
+    (tmp_path / "checkpoints").mkdir()
+    plan = make_plan([ram_device()], [GB], packing="uniform", buffer_bytes=0, max_workers=1, threads=1)
+    trials = [Trial(f"t00{number}", "train", "one", {}, seed=0) for number in (1, 2)]
+    processes: list[float] = []
+    with closing(ChildExecutor()) as executor:
+        executor.open({"train": TrainingTask(script, None)}, plan, tmp_path / "checkpoints")
+        for trial in trials:
+            executor.submit(Placement(trial, MemoryEstimate.given(1.0), ram_device(), 1.0, GB, 1))
+        while len(processes) < 2:
+            for event, _ in executor.poll(1.0):
+                processes += [event.metrics["loss"]] if isinstance(event, Outcome) else []
+    assert processes[0] != processes[1]

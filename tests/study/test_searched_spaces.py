@@ -1,0 +1,128 @@
+"""From the options of a space to what is tried, and back from a study's folder."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from tests.support.toy import Toy
+from tuner.errors import InputError
+from tuner.records.study_record import UNKNOWN, StudyRecord
+from tuner.spec.settings import Settings
+from tuner.study.searching import choose_searched, same_selection, with_search
+from tuner.study.stored_options import CALL, needs_objects, plainly, resumed, to_stored
+
+
+class Opened(Toy):
+    """Takes any key."""
+
+    name: ClassVar[str] = "opened"
+    schema = None  # type: ignore[assignment]
+
+
+CONDITIONAL: dict[str, Any] = {
+    "fault": {"choice": [0, 4]},
+    "weight_decay": {"uniform": [0.1, 0.5], "step": 0.1, "if": {"fault": 4}},
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "search"),
+    [
+        ({"space": {"lr": {"choice": [0.1, 0.2]}}}, "grid"),
+        ({"space": {"lr": {"choice": [0.1, 0.2]}}, "num_samples": 1}, "random"),
+        ({"space": {"lr": {"uniform": [0.1, 0.2]}}}, "random"),
+        ({"space": {"model": {"lr": {"uniform": [0.1, 0.2]}}}}, "random"),
+        ({"config": {"space": {"lr": 0.1}}}, "grid"),
+        ({"config": [{"lr": 0.1}]}, None),
+        ({"space": {"lr": {"uniform": [0.1, 0.2]}}, "search": "optuna"}, "optuna"),
+    ],
+)
+def test_a_space_has_a_search_that_goes_with_it(options: dict[str, Any], search: str | None) -> None:
+    assert with_search(Settings(**options)).search == search
+
+
+def test_a_range_without_a_number_of_samples_asks_for_it() -> None:
+    settings = with_search(Settings(workload=Toy(), space={"lr": {"uniform": [0.1, 0.2]}}))
+    with pytest.raises(InputError, match="search='random': say by num_samples how many"):
+        choose_searched(settings, UNKNOWN)
+
+
+def test_a_workload_takes_its_default_where_a_condition_does_not_hold() -> None:
+    (choice,), _, _ = choose_searched(Settings(workload=Toy(), space=CONDITIONAL, search="grid"), UNKNOWN)
+    found = [(each.values["fault"], each.values["weight_decay"]) for each in choice.configurations]
+    assert found == [(0, 0.0), (4, 0.1), (4, 0.2), (4, 0.3), (4, 0.4), (4, 0.5)]
+    assert choice.configurations[0].name == "fault=0"
+
+
+def test_a_trainable_without_a_schema_lacks_it_there() -> None:
+    settings = Settings(workload=Opened(), space={**CONDITIONAL, "m": {"act": {"choice": [None]}}}, search="grid")
+    (choice,), _, _ = choose_searched(settings, UNKNOWN)
+    assert [dict(each.values) for each in choice.configurations][:2] == [
+        {"fault": 0, "m.act": "None"},
+        {"fault": 4, "weight_decay": 0.1, "m.act": "None"},
+    ]
+
+
+@pytest.mark.parametrize("fixed", ["overrides", "defaults"])
+def test_a_condition_may_name_what_is_fixed(fixed: str) -> None:
+    space = {"weight_decay": CONDITIONAL["weight_decay"], "fault": {"choice": [0, 4]}}
+    options: dict[str, Any] = {"config": {"space": space}, "overrides": ("fault=4",)}
+    if fixed == "defaults":
+        options = {"config": {"space": {"weight_decay": space["weight_decay"]}, "defaults": {"fault": 4}}}
+    (choice,), _, _ = choose_searched(Settings(workload=Toy(), search="grid", **options), UNKNOWN)
+    assert [each.name for each in choice.configurations] == [f"weight_decay=0.{tenth}" for tenth in range(1, 6)]
+
+
+@pytest.mark.parametrize("bare", [True, False])
+def test_a_file_of_a_space_is_what_its_content_is(tmp_path: Path, bare: bool) -> None:
+    file, space = tmp_path / "own.json", {"lr": {"uniform": [0.1, 0.2]}}
+    file.write_text(json.dumps(space if bare else {"space": space, "points": [{"lr": 0.15}]}))
+    settings = Settings(workload=Toy(), space=file, search="random", num_samples=2)
+    (choice,), label, _ = choose_searched(plainly(settings), UNKNOWN)
+    assert label == "random-own"
+    assert (choice.configurations[0].values["lr"] == 0.15) is not bare
+    assert to_stored(settings)["space"] == json.loads(file.read_text()), "a study does not depend on the file"
+    with pytest.raises(InputError, match=r"own.json: lr: 'unifrom' is no kind of domain: did you mean uniform\?"):
+        file.write_text('{"lr": {"unifrom": [0, 1]}}')
+        choose_searched(plainly(settings), UNKNOWN)
+
+
+def test_points_are_tried_first_also_by_a_search_that_goes_on() -> None:
+    space, points = {"lr": {"uniform": [0.1, 0.2]}}, [{"lr": 0.15}, {"lr": 0.125}]
+    settings = Settings(workload=Toy(), space=space, points=points, search="optuna", num_samples=3)
+    for before, expected in (([], [0.15, 0.125]), ([{"name": "suggestion-1", "lr": 0.15}], [0.125])):
+        _, _, live = choose_searched(settings, StudyRecord(workload="toy", configurations=before))
+        asked = [live.searcher.ask(f"t{number}") or {} for number in range(2)] if live else []
+        assert [each["lr"] for each in asked][: len(expected)] == expected
+    with pytest.raises(InputError, match="points: config has points, too: leave one of them out"):
+        content = {"space": space, "points": points}
+        choose_searched(Settings(workload=Toy(), config=content, points=points, search="grid"), UNKNOWN)
+
+
+def kept(space: dict[str, Any]) -> dict[str, Any]:
+    """The options of a study with this space, as its folder has them."""
+    options: dict[str, Any] = json.loads(json.dumps(to_stored(Settings(space=space))))
+    return options
+
+
+def test_a_space_with_objects_is_resumed_by_the_same_call_alone() -> None:
+    space = {"act": {"choice": [None, Toy]}}
+    study = StudyRecord(
+        workload="opened", command=CALL, options=json.loads(json.dumps(to_stored(Settings(space=space))))
+    )
+    assert needs_objects(study)
+    again = resumed(study, Settings(resume="DIR", space=space), from_python=True)
+    assert same_selection(study, again, ("space",))
+    with pytest.raises(
+        InputError, match=r"its space has objects that only Python can give: give it again: tuner.run\("
+    ):
+        resumed(study, Settings(resume="DIR"), from_python=False)
+    plain = replace(
+        study, options=json.loads(json.dumps(to_stored(Settings(space={"act": {"choice": [None, [1]]}}))))
+    )
+    assert resumed(plain, Settings(resume="DIR"), from_python=False).space == {"act": {"choice": [None, [1]]}}

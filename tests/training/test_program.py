@@ -1,0 +1,161 @@
+"""A trial's own program: what it reports, how it ends, and its checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tuner
+from tuner.errors import WorkloadError
+from tuner.training.endings import Diverged, Fit, Pruned, Stopped, phase_of
+from tuner.training.program import run_program
+from tuner.training.program_checkpoints import ProgramCheckpoints
+from tuner.trial import EpochReport, Objective, Trial
+from tuner.workloads.function import Function
+
+TRIAL = Trial("t001", "train", "one", {"lr": 0.5}, seed=3)
+ACCURACY = Objective("accuracy", "maximize")
+
+
+def events(function: Callable[..., Any], folder: Path | None = None, **asked: Any) -> list[EpochReport | Fit]:
+    """What a trial of this function says."""
+    store = ProgramCheckpoints(folder, TRIAL)
+    return list(run_program(Function(function), TRIAL, "data", ACCURACY, store, **asked))
+
+
+def rising(config: dict[str, Any]) -> None:
+    """Three epochs, of which the second is the best."""
+    for epoch, value in enumerate([0.1, 0.9, 0.3]):
+        tuner.report(accuracy=value, epoch=epoch, checkpoint={"epoch": epoch, "weight": torch.ones(2) * epoch})
+
+
+def test_the_best_report_counts_and_epochs_count_from_one(tmp_path: Path) -> None:
+    said = events(rising, tmp_path)
+    assert [each.epoch for each in said if isinstance(each, EpochReport)] == [0, 1, 2, 3]
+    assert isinstance(said[-1], Fit)
+    assert said[-1].metrics == {"accuracy": 0.9, "best_epoch": 2}
+    assert said[-1].weights["epoch"] == 1
+    assert sorted(each.name for each in (tmp_path / "t001").iterdir()) == ["2", "3"]  # the best and the last
+
+
+def test_a_retry_has_the_last_checkpoint_and_goes_on_counting(tmp_path: Path) -> None:
+    events(rising, tmp_path)
+    found: list[Any] = []
+
+    def again(config: dict[str, Any]) -> None:
+        state = tuner.checkpoint()
+        found.append(state)
+        tuner.report(accuracy=0.5)
+
+    (_, report, fit) = events(again, tmp_path)
+    assert found[0]["epoch"] == 2 and found[0]["weight"].tolist() == [2.0, 2.0]
+    assert isinstance(report, EpochReport) and report.epoch == 4
+    assert isinstance(fit, Fit) and fit.metrics["accuracy"] == 0.9 and fit.weights["epoch"] == 1
+
+
+def test_a_folder_is_a_checkpoint(tmp_path: Path) -> None:
+    def train(config: dict[str, Any]) -> None:
+        (tmp_path / "mine").mkdir(exist_ok=True)
+        (tmp_path / "mine" / "model.txt").write_text("weights")
+        tuner.report(accuracy=1, checkpoint=tmp_path / "mine")
+        kept = tuner.checkpoint()
+        assert isinstance(kept, Path) and (kept / "model.txt").read_text() == "weights"
+
+    (tmp_path / "checkpoints").mkdir()
+    fit = events(train, tmp_path / "checkpoints")[-1]
+    assert isinstance(fit, Fit) and bytes(fit.files["model.txt"].tolist()) == b"weights"
+
+
+def test_the_data_the_returned_metrics_and_the_seed_are_the_trials() -> None:
+    def train(config: dict[str, Any], data: str) -> dict[str, float]:
+        return {"accuracy": len(data), "drawn": float(torch.rand(()))}
+
+    first, second = (events(train)[-1] for _ in range(2))
+    assert isinstance(first, Fit) and isinstance(second, Fit)
+    assert first.metrics == second.metrics and first.metrics["accuracy"] == 4
+
+
+@pytest.mark.parametrize(
+    ("metrics", "text"),
+    [
+        ({"loss": 1.0}, "was given loss, but not 'accuracy', which metric names"),
+        ({"accuracy": "high"}, "accuracy is 'high': expected a number"),
+        ({"accuracy": 1.0, "seed": 3.0}, "no metric can be called 'seed'"),
+        ({"accuracy": torch.ones(2)}, "expected a number"),
+        ({}, "was given nothing"),
+    ],
+)
+def test_metrics_that_cannot_be_used_end_the_trial(metrics: dict[str, Any], text: str) -> None:
+    with pytest.raises(WorkloadError, match=text):
+        events(lambda config: tuner.report(metrics))
+
+
+def test_a_function_that_never_reports_is_told_how() -> None:
+    with pytest.raises(WorkloadError, match=r"lambda ended without a report: call tuner.report\(accuracy="):
+        events(lambda config: None)
+
+
+def test_a_metric_that_is_never_finite_has_diverged() -> None:
+    with pytest.raises(Diverged, match="accuracy was never a finite number"):
+        events(lambda config: tuner.report(accuracy=float("nan")))
+
+
+def test_what_the_function_raises_is_raised_in_the_phase_of_training() -> None:
+    def train(config: dict[str, Any]) -> None:
+        raise KeyError("hidden")
+
+    with pytest.raises(KeyError, match="hidden") as caught:
+        events(train)
+    assert phase_of(caught.value) == "training"
+    with pytest.raises(WorkloadError, match=r"sys.exit\(3\)"):
+        events(lambda config: exit(3))
+
+
+@pytest.mark.parametrize(("asked", "ending"), [("prune_asked", Pruned), ("stop_asked", Stopped)])
+def test_a_report_ends_a_trial_that_is_to_end(asked: str, ending: type[Exception]) -> None:
+    cleaned: list[bool] = []
+
+    def train(config: dict[str, Any]) -> None:
+        try:
+            while True:
+                with suppress(Exception):  # as careless programs do
+                    tuner.report(accuracy=0.5)
+        finally:
+            cleaned.append(True)
+
+    with pytest.raises(ending):
+        events(train, **{asked: lambda: True})
+    assert cleaned == [True]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "text"),
+    [
+        (torch.nn.Linear(1, 1), "checkpoint is a Linear: give model.state_dict()"),
+        ({"model": torch.nn.Linear(1, 1)}, "checkpoint holds a Linear"),
+        ("nowhere", "checkpoint 'nowhere' is no folder"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_kept_safely_is_refused(checkpoint: Any, text: str, tmp_path: Path) -> None:
+    with pytest.raises(WorkloadError, match=text):
+        events(lambda config: tuner.report(accuracy=1, checkpoint=checkpoint), tmp_path)
+
+
+def test_a_damaged_checkpoint_is_not_used(tmp_path: Path) -> None:
+    events(rising, tmp_path)
+    (tmp_path / "t001" / "3" / "progress.json").write_text("{")
+    store = ProgramCheckpoints(tmp_path, TRIAL)
+    assert store.restore().epoch == 0
+    assert store.last() is None
+    assert "not used: it is damaged" in store.faults[0]
+
+
+def test_outside_of_a_trial_metrics_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    tuner.report({"accuracy": 0.5}, epoch=2)
+    assert capsys.readouterr().out == '{"accuracy": 0.5, "epoch": 2}\n'
+    assert tuner.checkpoint() is None

@@ -1,0 +1,162 @@
+"""A process for trials that the study starts itself, without Ray, and what it says through a pipe."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing import Pipe
+from pathlib import Path
+from pickle import dumps, loads
+from typing import cast
+
+from tuner.execution.mapped_arrays import pack
+from tuner.execution.worker import TrialOptions, WorkerEvent
+from tuner.machine.caps import worker_environment
+from tuner.machine.peak import resident_bytes
+from tuner.trial import Device, EpochReport, Outcome, Placement
+from tuner.workloads.task import Tasks
+
+END_SECONDS = 5.0  # for a process that is asked to end
+SEARCH_PATH = "PYTHONPATH"
+LOGS = "logs"  # the folder of output in a study's folder
+
+
+class ChildDied(Exception):
+    """The process ended without a word; the text says how, and ``by_kill`` whether something has killed it."""
+
+    def __init__(self, code: int) -> None:
+        self.by_kill = code == -signal.SIGKILL
+        self.by_signal = code < 0
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        super().__init__(f"the trial's process {how}")
+
+
+class Child:
+    """A process that runs trials one after another on a device. It ends with this process, whatever happens."""
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        device: Device,
+        threads: int,
+        options: TrialOptions,
+        variables: Mapping[str, str],
+        log: Path,
+    ) -> None:
+        """Starts the process; its output goes into the file ``log``."""
+        ours, its = Pipe()
+        self._connection = ours
+        root = str(Path(__file__).parents[2])
+        inherited = os.environ.get(SEARCH_PATH)
+        environment = {
+            **os.environ,
+            **worker_environment(device),
+            **variables,
+            SEARCH_PATH: os.pathsep.join(filter(None, [root, inherited])),
+        }
+        with its, log.open("ab") as output, pack((tasks, device, threads, options)) as content:
+            descriptors = its.fileno(), content.fileno()
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tuner.execution.child_main", *map(str, descriptors)],
+                pass_fds=descriptors,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is for the study, which then asks for a checkpoint
+            )
+        self._send((inherited, list(sys.path)))
+
+    def run(self, placement: Placement) -> None:
+        """Starts a trial; ``receive`` returns its events."""
+        self._send(placement)
+
+    def answer(self, trial_id: str, answer: object) -> None:
+        """Answers a question of a trial."""
+        self._send((trial_id, answer))
+
+    def receive(self, timeout_seconds: float | None = None) -> WorkerEvent | None:
+        """The next event; None if there is none within this time.
+
+        Raises:
+            ChildDied: the process has ended.
+        """
+        try:
+            if timeout_seconds is not None and not self._connection.poll(timeout_seconds):
+                return None
+            return cast("WorkerEvent", loads(self._connection.recv_bytes()))  # noqa: S301  # it comes from our process
+        except (EOFError, OSError):
+            self._connection.close()
+            raise ChildDied(self._process.wait()) from None
+
+    def end(self) -> None:
+        """Ends the process with those that it has started."""
+        self._connection.close()  # it ends when it finds that
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, number)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_SECONDS)
+                if number == signal.SIGKILL:
+                    return
+
+    def _send(self, message: object) -> None:
+        with suppress(OSError):  # ``receive`` tells that the process has ended
+            self._connection.send_bytes(dumps(message))
+
+
+def run_apart(tasks: Tasks, placement: Placement, threads: int, options: TrialOptions) -> Iterator[WorkerEvent]:
+    """Runs a trial in a new process beside this one, with the events of ``run_trial``.
+
+    This process takes a part of the trial's memory, too.
+    """
+    own = resident_bytes().get("resident", 0) if placement.device.kind == "cpu" else 0
+    name, started = placement.trial.workload, time.monotonic()
+    log = log_file(options, placement.trial.trial_id)
+    child = Child({name: tasks[name]}, placement.device, threads, options, {}, log)
+    epochs, peak = 0, None
+    try:
+        child.run(replace(placement, limit_bytes=placement.limit_bytes - own))
+        while True:
+            event = child.receive()
+            if isinstance(event, EpochReport):
+                epochs, peak = event.epoch, _more(event.memory_bytes, own)
+                event = replace(event, memory_bytes=peak)
+            elif isinstance(event, Outcome):
+                event = replace(event, placement=placement, peak_bytes=_more(event.peak_bytes, own), reusable=True)
+            if event is not None:
+                yield event
+            if isinstance(event, bytes) or (isinstance(event, Outcome) and event.status != "completed"):
+                return
+    except ChildDied as died:
+        yield Outcome(
+            placement.trial,
+            "failed",
+            placement,
+            epochs=epochs,
+            seconds=time.monotonic() - started,
+            peak_bytes=peak,
+            error=f"{died}: its output is in {log.name}",
+            phase="training" if epochs else "start",
+        )
+    finally:
+        child.end()
+
+
+def log_file(options: TrialOptions, name: str) -> Path:
+    """The file for the output of a trial or a worker; nowhere without a folder."""
+    if options.checkpoints is None or not options.checkpoints.is_dir():
+        return Path(os.devnull)
+    folder = options.checkpoints.parent / LOGS
+    folder.mkdir(exist_ok=True)
+    return folder / f"{name}.log"
+
+
+def _more(size: int | None, own: int) -> int | None:
+    return None if size is None else size + own

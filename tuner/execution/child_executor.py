@@ -1,0 +1,165 @@
+"""Runs trials one after another in a process beside the study, without Ray."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tuner.execution.child import Child, ChildDied, log_file
+from tuner.execution.loop import ExecutorEvent
+from tuner.execution.nodes import oom_kills
+from tuner.execution.stop_requests import StopRequests
+from tuner.execution.worker import TrialOptions
+from tuner.machine.devices import DeviceChoice, allocator_environment, detect_devices
+from tuner.placement.packing import Plan
+from tuner.trial import Device, EpochReport, Outcome, Placement, Question
+from tuner.workloads.program import Program
+from tuner.workloads.task import Tasks
+
+
+class ChildExecutor:
+    """Runs placed trials in one warm process at a time. A trial that hangs or crashes is lost alone."""
+
+    def __init__(
+        self,
+        *,
+        expandable_segments: bool = False,
+        caps: bool = True,
+        checkpoint_seconds: float = 60.0,
+        trial_timeout_seconds: float | None = None,
+    ) -> None:
+        """See ``RayExecutor``."""
+        self._variables = allocator_environment(expandable_segments)
+        self._options = TrialOptions(caps=caps, checkpoint_seconds=checkpoint_seconds)
+        self._timeout_seconds = trial_timeout_seconds
+        self._stop_requests = StopRequests(None)
+        self._queue: deque[Placement] = deque()
+        self._child: Child | None = None
+        self._running: Placement | None = None
+        self._started = self._heard = 0.0  # when the running trial began, and when it last reported
+        self._report: EpochReport | None = None
+        self._killed = oom_kills()
+
+    def devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
+        """This machine's devices."""
+        return detect_devices(choice)
+
+    def prepare(self, devices: Sequence[Device]) -> None:
+        """The process starts with the first trial."""
+
+    def open(self, tasks: Tasks, plan: Plan, checkpoints: Path | None) -> None:
+        """Keeps what the process will be given."""
+        self._tasks, self._threads = tasks, plan.threads
+        self._apart = any(isinstance(task.workload, Program) and task.workload.own_process for task in tasks.values())
+        self._options = replace(self._options, checkpoints=checkpoints.absolute() if checkpoints else None)
+        self._stop_requests = StopRequests(checkpoints)
+        self._stop_requests.reset()
+
+    def submit(self, placement: Placement) -> None:
+        """Queues a trial."""
+        self._stop_requests.forget_prune(placement.trial.trial_id)
+        self._queue.append(placement)
+
+    def poll(self, timeout_seconds: float) -> list[ExecutorEvent]:
+        """The next event of the running trial; starts the next one if none runs."""
+        if self._running is None:
+            if not self._queue:
+                time.sleep(timeout_seconds)
+                return []
+            self._start(self._queue.popleft())
+        assert self._child is not None and self._running is not None
+        try:
+            event = self._child.receive(timeout_seconds)
+        except ChildDied as died:
+            return self._lost(died)
+        if isinstance(event, EpochReport):
+            self._report, self._heard = event, time.monotonic()
+            return [(event, bytes)]
+        if isinstance(event, Question):
+            self._heard = time.monotonic()
+            return [(event, bytes)]
+        if isinstance(event, Outcome):
+            return self._ended(event)
+        silent = time.monotonic() - self._heard
+        if self._report is not None and self._timeout_seconds is not None and silent > self._timeout_seconds:
+            return self._failed(f"stalled: no report for {self._timeout_seconds:g} s")
+        return []
+
+    def answer(self, trial_id: str, answer: object) -> None:
+        """Answers a trial's question."""
+        if self._child is not None:
+            self._child.answer(trial_id, answer)
+
+    def stop(self) -> None:
+        """Has the trial write a checkpoint and end after its epoch."""
+        self._stop_requests.stop_all()
+
+    def prune(self, trial_id: str) -> None:
+        """Has a trial end after its current step."""
+        self._stop_requests.prune(trial_id)
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._queue.clear()
+        self._drop()
+        self._stop_requests.remove()
+
+    def _start(self, placement: Placement) -> None:
+        """Starts a trial, a retry in a new process."""
+        if placement.trial.attempt > 1:
+            self._drop()
+        if self._child is None:
+            log = log_file(self._options, placement.trial.trial_id if self._apart else "worker")
+            self._child = Child(self._tasks, placement.device, self._threads, self._options, self._variables, log)
+        self._running, self._report = placement, None
+        self._started = self._heard = time.monotonic()
+        self._child.run(placement)
+
+    def _ended(self, outcome: Outcome) -> list[ExecutorEvent]:
+        assert self._child is not None
+        self._running = None
+        self._stop_requests.forget_prune(outcome.trial.trial_id)
+        content = b""
+        if outcome.status == "completed":
+            try:
+                weights = self._child.receive()
+                content = weights if isinstance(weights, bytes) else b""
+            except ChildDied:
+                self._drop()
+        if self._apart or not outcome.reusable:
+            self._drop()
+        return [(outcome, lambda: content)]
+
+    def _lost(self, died: ChildDied) -> list[ExecutorEvent]:
+        """The outcome of a trial whose process has ended."""
+        killed = oom_kills()
+        if died.by_kill and killed > self._killed:
+            self._killed = killed
+            return self._failed("the kernel killed it, as the machine ran out of memory", out_of_memory=True)
+        return self._failed(str(died))
+
+    def _failed(self, error: str, *, out_of_memory: bool = False) -> list[ExecutorEvent]:
+        assert self._running is not None
+        outcome = Outcome(
+            self._running.trial,
+            "out_of_memory" if out_of_memory else "failed",
+            self._running,
+            epochs=self._report.epoch if self._report else 0,
+            seconds=time.monotonic() - self._started,
+            peak_bytes=self._report.memory_bytes if self._report else None,
+            error=error,
+            phase="training" if self._report else "start",
+            lost="" if out_of_memory else "worker",
+            reusable=False,
+        )
+        self._running = None
+        self._drop()
+        return [(outcome, bytes)]
+
+    def _drop(self) -> None:
+        if self._child is not None:
+            self._child.end()
+            self._child = None

@@ -1,0 +1,70 @@
+"""What a ``Child`` runs: ``python -m tuner.execution.child_main PIPE CONTENT``.
+
+The main thread runs the users' programs, as some of them handle signals or start processes. Another thread follows
+the trials, and a third one listens to the study and ends the process when that is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from multiprocessing.connection import Connection
+from pickle import dumps, loads
+from queue import SimpleQueue
+
+from tuner.execution.actor import Worker
+from tuner.execution.mapped_arrays import unpack
+from tuner.machine.interrupts import die_with_parent
+from tuner.trial import Placement
+
+
+def main(descriptor: int, content: int) -> None:
+    """Runs trials until the study ends."""
+    connection: Connection[bytes, bytes] = Connection(descriptor)
+    inherited, search_path = loads(connection.recv_bytes())  # noqa: S301  # from the study's process
+    os.environ.pop("PYTHONPATH", None)
+    if inherited is not None:
+        os.environ["PYTHONPATH"] = inherited
+    sys.path[:] = search_path
+    die_with_parent()
+    from tuner.training.program import use_main_thread
+
+    programs = use_main_thread()
+    placements: SimpleQueue[Placement] = SimpleQueue()
+    threading.Thread(target=_listen, args=(connection, placements), daemon=True, name="study").start()
+    threading.Thread(target=_follow, args=(connection, content, placements), daemon=True, name="trials").start()
+    programs.work()
+
+
+def _listen(connection: Connection[bytes, bytes], placements: SimpleQueue[Placement]) -> None:
+    from tuner.training.program import deliver
+
+    try:
+        while True:
+            said = loads(connection.recv_bytes())  # noqa: S301
+            if isinstance(said, Placement):
+                placements.put(said)
+            else:
+                deliver(*said)
+    except (EOFError, OSError):
+        os._exit(0)  # whatever the trial does
+
+
+def _follow(connection: Connection[bytes, bytes], content: int, placements: SimpleQueue[Placement]) -> None:
+    try:
+        worker = Worker(*unpack(content), is_child=True)
+        while True:
+            for event in worker.run(placements.get()):
+                if event is not None:
+                    connection.send_bytes(dumps(event))
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

@@ -1,0 +1,110 @@
+"""Loads what libraries load, and reserves what they reserve, at their first use: before a trial's cap, not under it.
+
+Without memory an import ends in ``SystemError``, a crash or, as OpenBLAS asks for its buffer again and again, never.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import io
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from types import CodeType, FunctionType
+
+
+def load_early(*trained: object) -> None:
+    """Imports what these functions or classes import within their bodies, and uses the libraries that are loaded.
+
+    All imports count, also those that a condition would leave out, since only the bodies are read. Exceptions are
+    ignored here, since the trial will raise them again.
+    """
+    for function in _functions(list(trained)):
+        for import_it in _imports(function):
+            with suppress(Exception):
+                import_it()
+    uses = {"torch": _use_torch, "numpy": _use_numpy, "scipy": _use_scipy, "pandas": _use_pandas}
+    for library, use in uses.items():
+        if library in sys.modules:
+            with suppress(Exception):
+                use()
+
+
+def _functions(found: list[object]) -> Iterator[FunctionType]:
+    """The functions among these objects, the methods of classes, and what is called from there in the same module."""
+    seen: set[int] = set()
+    while found:
+        each = found.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if isinstance(each, type):
+            found += [vars(kind)[name] for kind in each.__mro__[:-1] for name in vars(kind)]
+        elif isinstance(each, partial):
+            found.append(each.func)
+        elif isinstance(each, (staticmethod, classmethod)):
+            found.append(each.__func__)
+        elif isinstance(each, FunctionType):
+            yield each
+            cells = [cell.cell_contents for cell in each.__closure__ or () if cell]
+            globals_ = [each.__globals__.get(name) for code in _codes(each.__code__) for name in code.co_names]
+            found += [one for one in cells if callable(one)]
+            found += [one for one in globals_ if getattr(one, "__module__", None) == each.__module__]
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """A function's code and that of the functions within it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+def _imports(function: FunctionType) -> Iterator[Callable[[], object]]:
+    """The import statements within a function."""
+    for code in _codes(function.__code__):
+        instructions = list(dis.get_instructions(code))
+        for level, names, last in zip(instructions, instructions[1:], instructions[2:], strict=False):
+            if last.opname == "IMPORT_NAME":
+                yield partial(
+                    builtins.__import__, last.argval, function.__globals__, None, names.argval, level.argval
+                )
+
+
+def _use_torch() -> None:
+    """A step of an optimizer, which imports ``torch._dynamo`` (72 MB), and what saving and printing import."""
+    import torch
+
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 1)).sum().backward()
+    optimizer.step()
+    file = io.BytesIO()
+    torch.save(optimizer.state_dict(), file)
+    file.seek(0)
+    torch.load(file, weights_only=True)
+    repr(model.weight)
+
+
+def _use_numpy() -> None:
+    """The buffer of its OpenBLAS (32 MB of address space)."""
+    import numpy
+
+    numpy.ones((2, 2)) @ numpy.ones((2, 2))
+
+
+def _use_scipy() -> None:
+    """The buffer of its own OpenBLAS (32 MB of address space)."""
+    blas = sys.modules.get("scipy.linalg.blas")
+    if blas is not None:
+        blas.dgemm(1.0, [[1.0]], [[1.0]])
+
+
+def _use_pandas() -> None:
+    """The arena of pyarrow, which strings are kept in (1 GB of address space)."""
+    import pandas
+
+    frame = pandas.DataFrame({"key": ["a"], "value": [1]})
+    repr(frame.groupby("key").mean())

@@ -1,0 +1,154 @@
+"""The values that a hyperparameter may have in a search, and how records write them.
+
+Records have numbers and texts. Any other choice (None, a list, a class) is a text there, its label; a domain keeps
+the objects beside their labels.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from random import Random
+from typing import Literal, TypeGuard, get_args
+
+from tuner.errors import one_line
+from tuner.trial import ConfigValue, Objects
+
+Kind = Literal["choice", "uniform", "loguniform", "int", "logint"]
+KINDS: tuple[str, ...] = get_args(Kind)
+WHOLE = ("int", "logint")
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The values of a hyperparameter."""
+
+    kind: Kind  # a list, or a range of floats or integers that are drawn uniformly or log-uniformly
+    values: tuple[ConfigValue, ...]  # the list, or both ends of the range
+    step: float | None = None  # the distance of a range's values, counted from its low end
+    conditions: Mapping[str, tuple[ConfigValue, ...]] = field(default_factory=dict)  # by key, values that it needs
+    objects: Mapping[str, object] = field(default_factory=dict)  # by label, what the user gave
+
+    def __str__(self) -> str:
+        """The domain as a file has it."""
+        step = f" with step {self.step:g}" if self.step else ""
+        return f"{self.kind} [{', '.join(map(str, self.values))}]{step}"
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The two ends of a range."""
+        low, high = (value for value in self.values if not isinstance(value, str))
+        return low, high
+
+    @property
+    def count(self) -> float:
+        """The number of its values; infinite for a range of numbers without a step."""
+        if self.kind == "choice":
+            return len(set(self.values))  # a repeated value is drawn more often
+        low, high = self.ends
+        step = self.step or (1 if self.kind in WHOLE else None)
+        return math.inf if step is None else int((_exact(high) - _exact(low)) // _exact(step)) + 1
+
+    @property
+    def listed(self) -> tuple[ConfigValue, ...]:
+        """The values of a choice, or of a range with a step."""
+        return self.values if self.kind == "choice" else tuple(self._at(place) for place in range(int(self.count)))
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether it is a single value."""
+        return self.kind == "choice" and len(self.values) == 1
+
+    def applies(self, values: Mapping[str, ConfigValue]) -> bool:
+        """Whether its conditions hold where the keys before it have these values."""
+        return all(values.get(key) in allowed for key, allowed in self.conditions.items())
+
+    def sample(self, random: Random) -> ConfigValue:
+        """A value drawn at random."""
+        if self.kind == "choice":
+            return self.values[0] if self.is_constant else random.choice(self.values)
+        low, high = self.ends
+        if self.step is not None and not self.kind.startswith("log"):
+            return self._at(random.randrange(int(self.count)))
+        if self.kind == "uniform":
+            return random.uniform(low, high)
+        if self.kind == "int":
+            return random.randint(int(low), int(high))
+        end = high + 1 if self.kind == "logint" else high
+        drawn = math.exp(random.uniform(math.log(low), math.log(end)))
+        return self.nearest(min(high, max(low, int(drawn) if self.kind == "logint" else drawn)))
+
+    def nearest(self, value: ConfigValue) -> ConfigValue:
+        """The value itself, or the nearest one of a range with a step."""
+        if self.step is None or isinstance(value, str):
+            return value
+        place = round((value - self.ends[0]) / self.step)
+        return self._at(min(max(place, 0), int(self.count) - 1))
+
+    def taken(self, value: object) -> ConfigValue | None:
+        """A value that the user gave as this domain has it; None if it is outside."""
+        if self.kind == "choice":
+            plain = to_plain(value)
+            plain = int(plain == "True") if isinstance(value, bool) and plain not in self.values else plain
+            return next((each for each in self.values if each == plain), None)
+        low, high = self.ends
+        if not is_number(value, self.kind in WHOLE) or not low <= value <= high:
+            return None
+        typed = int(value) if self.kind in WHOLE else float(value)
+        found = self.nearest(typed)
+        return found if isinstance(found, str) or math.isclose(found, typed, rel_tol=1e-9, abs_tol=1e-12) else None
+
+    def _at(self, place: int) -> ConfigValue:
+        """The value after this many steps, as people write it: 0.3 and not 0.30000000000000004."""
+        value = _exact(self.ends[0]) + place * _exact(self.step or 1)
+        return int(value) if self.kind in WHOLE else float(value)
+
+
+Space = Mapping[str, Domain]  # by key; a key stands behind those that its conditions name
+
+
+def _exact(number: float) -> Decimal:
+    return Decimal(str(number))
+
+
+def is_number(value: object, whole: bool = False) -> TypeGuard[float]:
+    """Whether it is a finite number, and a whole one if that is asked for."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return False
+    return not whole or value == int(value)
+
+
+def to_plain(value: object) -> ConfigValue:
+    """A value as records have it: a number or a text; the label of anything else."""
+    if type(value) is str or (type(value) in (int, float) and is_number(value)):
+        return value
+    return label(value)
+
+
+def label(value: object) -> str:
+    """What records call a value: a class or a function by its name, anything else as Python writes it."""
+    if isinstance(value, (list, tuple)):
+        inner = ", ".join(label(each) for each in value)
+        comma = "," if len(value) == 1 else ""
+        return f"[{inner}]" if isinstance(value, list) else f"({inner}{comma})"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {label(each)}" for key, each in value.items()) + "}"
+    name = getattr(value, "__name__", None)
+    return name if isinstance(name, str) else re.sub(" at 0x[0-9a-fA-F]+", "", one_line(repr(value)))
+
+
+def flat(values: Mapping[str, object], group: str = "") -> dict[str, object]:
+    """The values of groups by keys such as ``model.hidden``."""
+    found: dict[str, object] = {}
+    for name, value in values.items():
+        is_group = isinstance(value, Mapping) and value and all(isinstance(key, str) for key in value)
+        found |= flat(value, f"{group}{name}.") if is_group else {f"{group}{name}": value}  # type: ignore[arg-type]
+    return found
+
+
+def objects_of(space: Space) -> Objects:
+    """By key, what the labels of a space stand for: what ``tuner.trial.arguments`` needs."""
+    return {key: domain.objects for key, domain in space.items() if domain.objects}

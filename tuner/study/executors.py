@@ -1,0 +1,52 @@
+"""Chooses what runs a study's trials: this process, one beside it, or Ray's workers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from tuner.execution.loop import Executor
+from tuner.placement.packing import Plan
+from tuner.spec.settings import Settings
+from tuner.trial import Device
+
+
+def make_executor(settings: Settings) -> Executor:
+    """What runs trials, before there is a plan."""
+    if settings.in_process:
+        from tuner.execution.in_process import InProcessExecutor
+
+        return InProcessExecutor(checkpoint_seconds=settings.checkpoint_seconds, caps=settings.caps)
+    from tuner.execution.ray_executor import RayExecutor
+
+    return RayExecutor(address=settings.address, **_options(settings))
+
+
+def several_expected(settings: Settings, devices: Sequence[Device], trials: int) -> bool:
+    """Whether the plan will surely not be of one worker, as far as that is known without estimates."""
+    most = min(settings.most_workers or trials, trials, sum(device.cores or trials for device in devices))
+    return most > 1 or settings.address is not None
+
+
+def for_plan(executor: Executor, plan: Plan, settings: Settings) -> Executor:
+    """The executor for a plan: for one worker a process beside the study, unless Ray was started."""
+    from tuner.execution.ray_executor import RayExecutor
+
+    if not isinstance(executor, RayExecutor) or executor.started or settings.address is not None:
+        return executor
+    ray: Any = sys.modules.get("ray")
+    if sum(plan.slots) > 1 or (ray is not None and ray.is_initialized()):
+        return executor
+    from tuner.execution.child_executor import ChildExecutor
+
+    return ChildExecutor(**_options(settings))
+
+
+def _options(settings: Settings) -> dict[str, Any]:
+    return {
+        "expandable_segments": settings.expandable_segments,
+        "caps": settings.caps,
+        "checkpoint_seconds": settings.checkpoint_seconds,
+        "trial_timeout_seconds": settings.trial_timeout_seconds,
+    }

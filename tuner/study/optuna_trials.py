@@ -1,0 +1,88 @@
+"""The trials of a user's Optuna study: answers what objectives ask of them, and tells what they came to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.trial import TrialState
+
+from tuner.trial import Outcome, Question, Trial
+from tuner.workloads.optuna_objective import ATTRIBUTES, CALLS, Call, OptunaObjective
+
+OWNER = "tuner"  # the user attribute that says which of our trials an unfinished one is
+
+
+class OptunaTrials:
+    """The Optuna trial of each of our trials. A retry goes on with the same one, and so with its suggestions."""
+
+    def __init__(self, study: optuna.Study, objective: OptunaObjective) -> None:
+        self._study = study
+        self._values = objective.values
+        self._trials: dict[str, optuna.Trial] = {}
+        self._folder = ""
+
+    def begin(self, folder: Path) -> None:
+        """Takes up again the trials that a process left unfinished in this folder."""
+        self._folder = str(folder.resolve())
+        for frozen in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            where, _, trial_id = str(frozen.user_attrs.get(OWNER, "")).rpartition("/")
+            if where == self._folder:
+                self._trials[trial_id] = optuna.Trial(self._study, frozen._trial_id)
+
+    def answer(self, question: Question) -> object:
+        """What Optuna's trial answers; raises what it raises."""
+        call, trial = question.content, self._trial(question.trial_id)
+        assert isinstance(call, Call)
+        if call.arguments is None:
+            if call.name not in ATTRIBUTES:
+                raise AttributeError(call.name)
+            return getattr(trial, call.name)
+        if call.name not in CALLS:
+            raise AttributeError(call.name)
+        # A retry repeats reports.
+        if call.name == "report" and call.arguments[1] in self._frozen(trial).intermediate_values:
+            return None
+        answered: object = getattr(trial, call.name)(*call.arguments, **(call.keywords or {}))
+        return answered
+
+    def ended(self, outcome: Outcome) -> None:
+        """Tells the study what a trial came to."""
+        trial = self._trials.pop(outcome.trial.trial_id, None)
+        if trial is None:
+            return
+        values = [outcome.metrics.get(name, math.nan) for name in self._values]
+        if outcome.status == "completed" and not any(map(math.isnan, values)):
+            self._study.tell(trial, values)
+        else:
+            state = TrialState.PRUNED if outcome.status == "pruned" else TrialState.FAIL
+            self._study.tell(trial, state=state)
+
+    def described(self, trial: Trial) -> Trial:
+        """The trial with the parameters that were suggested to it, for its row."""
+        asked = self._trials.get(trial.trial_id)
+        return trial if asked is None else replace(trial, config={**trial.config, **dict(_plain(asked))})
+
+    def close(self) -> None:
+        """Fails the trials that have not ended, as Optuna does."""
+        for trial in self._trials.values():
+            self._study.tell(trial, state=TrialState.FAIL)
+        self._trials.clear()
+
+    def _trial(self, trial_id: str) -> optuna.Trial:
+        if trial_id not in self._trials:
+            self._trials[trial_id] = self._study.ask()
+            self._trials[trial_id].set_user_attr(OWNER, f"{self._folder}/{trial_id}")
+        return self._trials[trial_id]
+
+    def _frozen(self, trial: optuna.Trial) -> Any:
+        return self._study._storage.get_trial(trial._trial_id)
+
+
+def _plain(trial: optuna.Trial) -> Iterator[tuple[str, Any]]:
+    for name, value in trial.params.items():
+        yield name, value if type(value) in (int, float, str) else str(value)

@@ -1,0 +1,54 @@
+"""How a training ends early, and what it leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from tuner.errors import TunerError
+from tuner.trial import Phase
+
+
+class Diverged(TunerError):
+    """The training loss is not finite or has exploded, or the metric was never a number."""
+
+
+class Pruned(TunerError):
+    """The trial was pruned before its last epoch. ``metrics`` are those of its best epoch, without the test split."""
+
+    def __init__(self, metrics: Mapping[str, float]) -> None:
+        super().__init__("pruned")
+        self.metrics = dict(metrics)
+
+
+class Stopped(TunerError):
+    """The study ends. The trial has written its checkpoint, if that was possible."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The result of a training."""
+
+    metrics: dict[str, float]  # ``val_…``, ``test_…`` and ``train_loss`` of epoch ``best_epoch``
+    # What is kept of the best epoch: the model's state on the CPU, or what a program reported as its checkpoint.
+    weights: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, Any] = field(default_factory=dict)  # a folder's files as tensors of bytes, by relative path
+
+
+def phase_of(error: BaseException) -> Phase:
+    """The phase in which ``fit`` or a program raised this error; empty if neither did."""
+    phase: Phase = getattr(error, "tuner_phase", "")
+    return phase
+
+
+@contextmanager
+def phases() -> Iterator[Callable[[Phase], None]]:
+    """Yields a function that enters a phase, from "start" on. An exception of the block gets the last phase."""
+    entered: list[Phase] = ["start"]
+    try:
+        yield entered.append
+    except Exception as error:
+        error.tuner_phase = entered[-1]  # type: ignore[attr-defined]
+        raise

@@ -1,0 +1,280 @@
+"""Runs a trial's own program in a thread that waits at each report until the study has taken it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import random
+import sys
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+
+from tuner.errors import WorkloadError
+from tuner.training.endings import Diverged, Fit, Pruned, Stopped, phases
+from tuner.training.program_checkpoints import ProgramCheckpoints, Progress, files_of
+from tuner.trial import EpochReport, Objective, Question, Trial
+from tuner.workloads.contract import calling
+from tuner.workloads.program import Program
+from tuner.workloads.session import ProgramPruned, State, TrialEnd, entered, is_finite, never_finite, to_numbers
+from tuner.workloads.task import TrainingTask
+
+Asked = Callable[[], bool]
+IDLE_SECONDS = 1.0  # an ended program has returned by then
+
+
+def run_program(
+    program: Program,
+    trial: Trial,
+    data: object,
+    objective: Objective,
+    store: ProgramCheckpoints,
+    *,
+    threads: int = 1,
+    stop_asked: Asked = lambda: False,
+    prune_asked: Asked = lambda: False,
+) -> Generator[EpochReport | Question | Fit, None, None]:
+    """Runs a trial's program; yields a report before it begins and each of its own, and at the end a ``Fit``.
+
+    The first report is of an idle process, so that its memory is that of no trial.
+
+    Raises ``Pruned``, ``Stopped`` if the study ends, ``Diverged`` if the metric was never finite, ``WorkloadError``
+    if it reports nothing, and what the program raises.
+    """
+    progress = store.restore()
+    session = _Session(trial, objective, store, progress)
+    with phases() as enter:
+        yield EpochReport(trial.trial_id, progress.epoch, trial.epochs)
+        limit_threads(threads)
+        program_thread().start(partial(session.run, program, data))
+        enter("training")
+        try:
+            while (said := session.next()) is not None:
+                yield said
+                if isinstance(said, Question):
+                    continue
+                if prune_asked():
+                    raise Pruned(progress.best)
+                if stop_asked():
+                    raise Stopped(f"stopped after epoch {progress.epoch}")
+                session.go_on()
+        finally:
+            session.end()
+        final = progress.best if session.final is None else dict(session.final)
+        if not session.reports and not final:
+            raise WorkloadError(f"{program.name} ended without a report: call tuner.report({objective.metric}=…)")
+        if not is_finite(final.get(objective.metric)):
+            raise Diverged(never_finite(objective.metric))
+        kept = store.best(progress)
+        if isinstance(kept, Path):
+            yield Fit(final, files=files_of(kept))
+        else:
+            yield Fit(final, kept or {})
+
+
+class _Session:
+    """The program's side of the thread, and the study's."""
+
+    def __init__(self, trial: Trial, objective: Objective, store: ProgramCheckpoints, progress: Progress) -> None:
+        self._trial = trial
+        self._objective = objective
+        self.metric = objective.metric
+        self._store = store
+        self._progress = progress
+        self._reports: SimpleQueue[EpochReport | Question | BaseException | None] = SimpleQueue()
+        self._answers: SimpleQueue[bool] = SimpleQueue()  # whether to go on
+        self._replies: SimpleQueue[object] = SimpleQueue()
+        self._ending = False
+        self._ended = threading.Event()
+        self.reports = 0
+        self.final: Mapping[str, float] | None = None
+
+    def report(
+        self, metrics: Mapping[str, object], epoch: int | None = None, checkpoint: State | str | None = None
+    ) -> None:
+        """See ``Session.report``."""
+        if self._ending:
+            raise TrialEnd
+        numbers = to_numbers(metrics, self.metric)
+        progress, metric = self._progress, self.metric
+        progress.epoch = self._counted(epoch)
+        best = progress.best.get(metric, self._objective.worst)
+        is_best = is_finite(numbers[metric]) and self._objective.better(numbers[metric], best)
+        if is_best:
+            progress.best, progress.best_checkpoint = {**numbers, "best_epoch": progress.epoch}, None
+        if checkpoint is not None:
+            self._store.save(checkpoint, progress, is_best=is_best)  # type: ignore[arg-type]
+        self.reports += 1
+        self._reports.put(EpochReport(self._trial.trial_id, progress.epoch, self._trial.epochs, numbers))
+        if not self._answers.get():
+            raise TrialEnd
+
+    def ask(self, question: object) -> object:
+        """See ``Session.ask``."""
+        if self._ending:
+            raise TrialEnd
+        self._reports.put(Question(self._trial.trial_id, question))
+        answer = self._replies.get()
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def checkpoint(self) -> State | None:
+        """See ``Session.checkpoint``."""
+        return self._store.last()
+
+    def run(self, program: Program, data: object) -> None:
+        """Runs the program in this thread, and says that it has ended."""
+        error: BaseException | None = None
+        _answering[self._trial.trial_id] = self._replies
+        try:
+            _set_seeds(self._trial.seed)
+            with entered(self), calling(program, program.name):
+                self.final = program.run(self._trial.config, data, self)
+        except ProgramPruned:
+            error = Pruned(self._progress.best)
+        except TrialEnd:
+            pass
+        except BaseException as raised:  # the study's thread raises it again
+            error = raised
+        del _answering[self._trial.trial_id]
+        self._ended.set()
+        self._reports.put(error)
+
+    def next(self) -> EpochReport | Question | None:
+        """The program's next report or question; None if it has ended. Raises what it has raised."""
+        said = self._reports.get()
+        if isinstance(said, SystemExit):
+            if said.code in (None, 0):
+                return None
+            raise WorkloadError(f"the program ended with sys.exit({said.code!r})")
+        if isinstance(said, Exception):
+            raise said
+        if isinstance(said, BaseException):
+            raise WorkloadError(f"the program ended with {type(said).__name__}")
+        return said
+
+    def go_on(self) -> None:
+        """Lets the program continue after a report."""
+        self._answers.put(True)
+
+    def end(self) -> None:
+        """Ends a program that waits at a report, and waits until it has ended."""
+        while not self._ended.is_set():
+            self._ending = True
+            self._answers.put(False)
+            self._replies.put(TrialEnd())
+            self._ended.wait(IDLE_SECONDS)
+
+    def _counted(self, epoch: int | None) -> int:
+        """A report's epoch, counted from 1: the program's own, or the number of its reports."""
+        if epoch is None:
+            return self._progress.epoch + 1
+        if not isinstance(epoch, int) or epoch < 0:
+            raise WorkloadError(f"tuner.report: epoch is {epoch!r}: expected a whole number")
+        if epoch == 0:
+            self._progress.offset = 1
+        return epoch + self._progress.offset
+
+
+class ProgramThread:
+    """A thread that runs one program after another, so that the threads that torch starts for it are started once."""
+
+    def __init__(self, *, in_this_thread: bool = False) -> None:
+        """Starts the thread; or leaves it to this one, which calls ``work``."""
+        self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._idle = threading.Event()
+        self._idle.set()
+        if not in_this_thread:
+            threading.Thread(target=self.work, daemon=True, name="trial").start()
+
+    def start(self, job: Callable[[], None]) -> None:
+        """Runs a job, which raises nothing, and returns at once."""
+        self._idle.clear()
+        self._jobs.put(job)
+
+    def is_idle(self) -> bool:
+        """Whether it can take a job; the last one may be about to end."""
+        return self._idle.wait(IDLE_SECONDS)
+
+    def wait(self, job: Callable[[], None]) -> None:
+        """Runs a job and waits for its end."""
+        done = threading.Event()
+
+        def signalling() -> None:
+            try:
+                job()
+            finally:
+                done.set()
+
+        self.start(signalling)
+        done.wait()
+
+    def work(self) -> None:
+        """Runs jobs for ever."""
+        while True:
+            job = self._jobs.get()
+            try:
+                job()
+            finally:
+                del job  # it holds the trial's data
+                self._idle.set()
+
+
+_threads: list[ProgramThread] = []
+
+
+def program_thread() -> ProgramThread:
+    """The process's thread for programs; a new one if an abandoned program still runs in it."""
+    if not _threads or not _threads[-1].is_idle():
+        _threads.append(ProgramThread())
+    return _threads[-1]
+
+
+def use_main_thread() -> ProgramThread:
+    """Has programs run in the main thread, which must then call ``work``."""
+    _threads.append(ProgramThread(in_this_thread=True))
+    return _threads[-1]
+
+
+_answering: dict[str, SimpleQueue[object]] = {}  # the queues of running trials, by id
+
+
+def deliver(trial_id: str, answer: object) -> None:
+    """Gives a running trial the answer to its question; one that has ended needs none."""
+    if trial_id in _answering:
+        _answering[trial_id].put(answer)
+
+
+def limit_threads(threads: int) -> None:
+    """Limits the threads of CPU operations, also of libraries that are imported later."""
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(threads)
+    for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[variable] = str(threads)
+
+
+def warm_up_program(device: str, threads: int, tasks: Sequence[TrainingTask]) -> None:
+    """Imports what the programs need and takes a step with torch, so that neither is in a trial's footprint."""
+    limit_threads(threads)
+    names = {name for task in tasks if isinstance(task.workload, Program) for name in task.workload.imports}
+    for name in sorted(names):
+        with suppress(Exception):  # the trial will raise it again
+            importlib.import_module(name)
+    if "torch" in sys.modules or device != "cpu":
+        from tuner.training.rehearsal import warm_up
+
+        others = [task for task in tasks if not isinstance(task.workload, Program)]
+        program_thread().wait(partial(warm_up, device, threads, others))
+
+
+def _set_seeds(seed: int) -> None:
+    """Seeds the random generators of Python, and of numpy and torch if they are loaded."""
+    random.seed(seed)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(seed % 2**32)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(seed)

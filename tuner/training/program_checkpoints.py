@@ -1,0 +1,170 @@
+"""The checkpoints that a trial's own program reports: state dicts, or folders of files.
+
+    checkpoints/t003/4/progress.json   how far training was, and the best metrics so far
+                      state.pt         a state dict; state.json without torch; files/ for a folder
+
+The last checkpoint and the one of the best report are kept.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tuner.errors import WorkloadError, one_line
+from tuner.trial import Trial
+from tuner.workloads.session import State
+
+PROGRESS, STATE, PLAIN_STATE, FILES = "progress.json", "state.pt", "state.json", "files"
+
+
+@dataclass
+class Progress:
+    """How far a program has come."""
+
+    epoch: int = 0  # of the last report
+    offset: int = 0  # 1 for a program whose epochs begin at 0
+    best: dict[str, float] = field(default_factory=dict)  # the metrics of the best report so far
+    best_checkpoint: int | None = None  # the number of the checkpoint that came with it
+
+
+class ProgramCheckpoints:
+    """One trial's folder. A fault of the disk never stops the trial; ``faults`` lists the last one."""
+
+    def __init__(self, folder: Path | None, trial: Trial) -> None:
+        """Nothing is kept without a folder, or if it does not exist on this machine."""
+        self._path = folder / trial.trial_id if folder is not None else None
+        self._available = folder is not None and folder.is_dir()
+        self._of = {"config": dict(trial.config), "seed": trial.seed}
+        self.faults: tuple[str, ...] = ()
+        self._last = max(self._numbers(), default=0)
+
+    def restore(self) -> Progress:
+        """The progress at the last checkpoint; that of a beginning without one, or if it is another training's."""
+        if self._path is None or not self._last:
+            return Progress()
+        try:
+            content = json.loads((self._path / str(self._last) / PROGRESS).read_text())
+            if content.pop("of") == self._of:
+                return Progress(**content)
+            fault = "it belongs to another training"
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            fault = f"it is damaged ({type(error).__name__})"
+        self.faults = (f"checkpoint {self._path.name}/{self._last} not used: {fault}",)
+        shutil.rmtree(self._path, ignore_errors=True)
+        self._last = 0
+        return Progress()
+
+    def save(self, checkpoint: State, progress: Progress, *, is_best: bool) -> None:
+        """Keeps a checkpoint under a new number, and drops those that are neither the last nor the best.
+
+        Raises:
+            WorkloadError: it holds more than tensors and plain values, or it is no folder.
+        """
+        content = _checked(checkpoint)
+        if self._path is None:
+            return
+        if not self._available:
+            self.faults = (f"checkpoint not written: this machine has no folder {self._path.parent}",)
+            return
+        number = self._last + 1
+        if is_best:
+            progress.best_checkpoint = number
+        partial = self._path / f"{number}.partial"
+        try:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+            _write(partial, content)
+            (partial / PROGRESS).write_text(json.dumps({**asdict(progress), "of": self._of}))
+            os.rename(partial, self._path / str(number))
+        except (OSError, RuntimeError) as error:  # torch raises RuntimeError from OSError
+            self.faults = (f"checkpoint not written: {one_line(error)}",)
+            shutil.rmtree(partial, ignore_errors=True)
+            return
+        self._last, self.faults = number, ()
+        for other in self._numbers():
+            if other not in (number, progress.best_checkpoint):
+                shutil.rmtree(self._path / str(other), ignore_errors=True)
+
+    def last(self) -> State | None:
+        """The last checkpoint: a state dict on the CPU, or a folder; None without one."""
+        return self._read(self._last)
+
+    def best(self, progress: Progress) -> State | None:
+        """The checkpoint that came with the best report; None if it came with none."""
+        return self._read(progress.best_checkpoint)
+
+    def _read(self, number: int | None) -> State | None:
+        if self._path is None or not number:
+            return None
+        folder = self._path / str(number)
+        if (folder / STATE).exists():
+            import torch
+
+            state: Mapping[str, Any] = torch.load(folder / STATE, map_location="cpu", weights_only=True)
+            return state
+        if (folder / PLAIN_STATE).exists():
+            plain: Mapping[str, Any] = json.loads((folder / PLAIN_STATE).read_text())
+            return plain
+        return folder / FILES if (folder / FILES).is_dir() else None
+
+    def _numbers(self) -> list[int]:
+        if self._path is None or not self._path.is_dir():
+            return []
+        return [int(each.name) for each in self._path.iterdir() if each.name.isdigit()]
+
+
+def files_of(folder: Path) -> dict[str, Any]:
+    """A folder's files as tensors of bytes, by their relative paths: what ``torch.save`` can keep beside weights."""
+    import torch
+
+    return {
+        str(file.relative_to(folder)): torch.frombuffer(bytearray(file.read_bytes() or b"\0"), dtype=torch.uint8)[
+            : file.stat().st_size
+        ]
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    }
+
+
+def _checked(checkpoint: object) -> State:
+    if isinstance(checkpoint, (str, os.PathLike)):
+        if not Path(checkpoint).is_dir():
+            raise WorkloadError(f"tuner.report: checkpoint {str(checkpoint)!r} is no folder: give a folder of files")
+        return Path(checkpoint)
+    if not isinstance(checkpoint, Mapping):
+        hint = "model.state_dict()" if hasattr(checkpoint, "state_dict") else "a state dict or a folder"
+        raise WorkloadError(f"tuner.report: checkpoint is a {type(checkpoint).__name__}: give {hint}")
+    if (other := _not_plain(checkpoint)) is not None:
+        raise WorkloadError(
+            f"tuner.report: checkpoint holds a {type(other).__name__}: give tensors and plain values, or write files "
+            "into a folder and give that"
+        )
+    return checkpoint
+
+
+def _not_plain(value: object) -> object | None:
+    """The first value within that a file of weights cannot hold safely; None if there is none."""
+    torch = sys.modules.get("torch")
+    if isinstance(value, Mapping):
+        return next((bad for each in (*value, *value.values()) if (bad := _not_plain(each)) is not None), None)
+    if isinstance(value, (list, tuple)):
+        return next((bad for each in value if (bad := _not_plain(each)) is not None), None)
+    if value is None or type(value) in (bool, int, float, str, bytes) or (torch and isinstance(value, torch.Tensor)):
+        return None
+    return value
+
+
+def _write(folder: Path, content: State) -> None:
+    if isinstance(content, Path):
+        shutil.copytree(content, folder / FILES)
+    elif torch := sys.modules.get("torch"):
+        torch.save(dict(content), folder / STATE)
+    else:
+        (folder / PLAIN_STATE).write_text(json.dumps(dict(content)))

@@ -1,0 +1,74 @@
+"""The user's own training function, which takes a configuration and calls ``tuner.report``."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tuner.errors import InputError
+from tuner.trial import Config
+from tuner.workloads.pickling import SearchPath, search_path
+from tuner.workloads.program import Program
+from tuner.workloads.session import Session
+
+HEAVY = ("torch", "numpy", "pandas", "sklearn", "lightning", "pytorch_lightning", "transformers", "torch_geometric")
+UNNAMED = "function"
+
+
+def _unpickled(_: SearchPath, state: dict[str, Any]) -> Function:
+    function = Function.__new__(Function)
+    vars(function).update(state)
+    return function
+
+
+class Function(Program):
+    """A function ``train(config)``, or ``train(config, data)``."""
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        """Raises ``InputError`` if it takes no configuration."""
+        self.function = function
+        self.name = re.sub(r"\W+", "-", getattr(self.code, "__name__", "")).strip("-") or UNNAMED
+        self.takes_data = _takes_data(function, self.name)
+        # What the function needs is mostly imported by now.
+        self.imports = tuple(name for name in HEAVY if name in sys.modules)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Sends the import folder before the function, so that a worker can import it."""
+        return _unpickled, (SearchPath(search_path(self.code)), vars(self))
+
+    @property
+    def code(self) -> object:
+        """The function, without what ``functools.partial`` adds."""
+        inner: object = self.function
+        while isinstance(inner, functools.partial):
+            inner = inner.func
+        return inner
+
+    def run(self, config: Config, data: object, session: Session) -> Mapping[str, float] | None:
+        """Calls the function. If it returns metrics by name, they are its last report."""
+        values = self.arguments_of(config)
+        arguments = [values, data] if self.takes_data else [values]
+        returned = self.function(*arguments)
+        if isinstance(returned, Mapping):
+            session.report(returned)
+        return None
+
+
+def _takes_data(function: Callable[..., object], name: str) -> bool:
+    """Whether a function takes the data, too."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # a builtin
+        return False
+    positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    needed = [each for each in positional if each.default is each.empty]
+    if not positional and not any(each.kind is each.VAR_POSITIONAL for each in parameters):
+        raise InputError(f"{name} takes no configuration: define it as def {name}(config):")
+    if len(needed) > 2:
+        missing = ", ".join(each.name for each in needed[2:])
+        raise InputError(f"{name} needs {missing}, too: define it as def {name}(config) or def {name}(config, data)")
+    return len(needed) == 2 or any(each.name == "data" for each in positional[1:])

@@ -1,0 +1,82 @@
+"""An Optuna objective as a trial: what it asks of its ``trial`` is answered by the study's process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import optuna
+
+from tuner.errors import WorkloadError
+from tuner.trial import Config
+from tuner.workloads.function import Function
+from tuner.workloads.session import ProgramPruned, Session
+
+VALUE = "value"
+# What an objective may ask of its trial.
+CALLS = (
+    *("suggest_float", "suggest_int", "suggest_categorical", "suggest_uniform", "suggest_loguniform"),
+    *("suggest_discrete_uniform", "report", "should_prune", "set_user_attr", "set_constraint"),
+)
+ATTRIBUTES = ("number", "params", "distributions", "user_attrs", "system_attrs", "constraints", "datetime_start")
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a method of Optuna's trial, or an attribute of it if there are no arguments."""
+
+    name: str
+    arguments: tuple[Any, ...] | None = None
+    keywords: Mapping[str, Any] | None = None
+
+
+class OptunaObjective(Function):
+    """A function of an ``optuna.Trial`` that returns a value, or one for each direction."""
+
+    asks = True
+
+    def __init__(self, objective: Callable[[Any], Any], values: Sequence[str] = (VALUE,)) -> None:
+        """Takes the names of the values that it returns."""
+        super().__init__(objective)
+        self.takes_data = False
+        self.values = tuple(values)
+
+    def run(self, config: Config, data: object, session: Session) -> Mapping[str, float] | None:
+        """Calls the objective; its values are the final metrics."""
+        try:
+            returned = self.function(RemoteTrial(session))
+        except optuna.TrialPruned:
+            raise ProgramPruned from None
+        values: list[Any] = list(returned) if isinstance(returned, Sequence) else [returned]
+        try:
+            numbers = [float(value) for value in values]
+        except (TypeError, ValueError):
+            raise WorkloadError(f"{self.name} returned {returned!r:.60}: expected a number") from None
+        if len(numbers) != len(self.values):
+            raise WorkloadError(f"{self.name} returned {len(numbers)} values: expected {len(self.values)}")
+        return dict(zip(self.values, numbers, strict=True))
+
+
+class RemoteTrial:
+    """The trial that an objective gets: each call goes to the study's process, where the ``optuna.Trial`` is."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def report(self, value: float, step: int) -> None:
+        """See ``optuna.Trial``; the study shows the value, too."""
+        self._call("report", float(value), step)
+        self._session.report({self._session.metric: value}, step)
+
+    def __getattr__(self, name: str) -> Any:
+        """Another method or attribute of ``optuna.Trial``."""
+        if name in CALLS:
+            return partial(self._call, name)
+        if name in ATTRIBUTES:
+            return self._session.ask(Call(name))
+        raise AttributeError(f"trial.{name} is not to be had in a process of its own")
+
+    def _call(self, name: str, *arguments: Any, **keywords: Any) -> Any:
+        return self._session.ask(Call(name, arguments, keywords))

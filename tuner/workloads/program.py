@@ -1,0 +1,49 @@
+"""The interface of what trains by itself: a user's function, a script, or an Optuna objective."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tuner.trial import AnyHyperparameter, Config
+from tuner.workloads.base import Trainable
+
+if TYPE_CHECKING:
+    from tuner.workloads.session import Session
+
+
+class Program(Trainable):
+    """A training that tuner does not look into: it is called with a configuration, and reports.
+
+    Attributes:
+        asks: whether it asks the study questions as it runs.
+        own_process: whether each trial needs a new process, whose main thread runs it.
+        imports: modules that a worker imports before its first trial, so that they are in no trial's footprint.
+    """
+
+    imports: tuple[str, ...] = ()
+    asks: ClassVar[bool] = False
+    own_process: ClassVar[bool] = False
+    metric = ""  # and no direction: the study's options have them
+
+    @property
+    def schema(self) -> Mapping[str, AnyHyperparameter]:
+        """Empty: a program takes any keys."""
+        return MappingProxyType({})
+
+    def arguments_of(self, config: Config) -> dict[str, object]:
+        """What the user's code receives for a configuration."""
+        return dict(config)
+
+    def load_data(self, source: object, seed: int) -> Any:
+        """The user's ``data`` as they are."""
+        return source
+
+    @abstractmethod
+    def run(self, config: Config, data: object, session: Session) -> Mapping[str, float] | None:
+        """Trains until the end; returns the final metrics, if they are not those of the best report.
+
+        Raises what the user's code raises, ``TrialEnd`` from a report, and ``ProgramPruned``.
+        """

@@ -1,0 +1,155 @@
+"""The user's own script: each trial is a process, with its hyperparameters on the command line."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import re
+import runpy
+import shlex
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TextIO
+
+from tuner.errors import InputError, WorkloadError, one_line
+from tuner.trial import Config
+from tuner.workloads.function import HEAVY
+from tuner.workloads.program import Program
+from tuner.workloads.session import Session
+
+PLACEHOLDER = re.compile(r"\{([A-Za-z_][\w.]*)\}")
+
+
+class Script(Program):
+    """A Python script and its arguments, in which ``{key}`` stands for a hyperparameter.
+
+    It reports by ``tuner.report``, or by lines of JSON on its standard output that have the metric.
+    """
+
+    own_process = True
+
+    def __init__(self, path: str | Path, arguments: Sequence[str]) -> None:
+        """Raises ``InputError`` if the script cannot be read."""
+        self.path = Path(path).resolve()
+        self.arguments = tuple(arguments)
+        self.name = re.sub(r"[^\w.]+", "-", self.path.stem).strip("-._") or "script"
+        try:
+            text = self.path.read_bytes()
+        except OSError as error:
+            raise InputError(f"{path}: the script cannot be read: {error.strerror}") from error
+        try:
+            tree = ast.parse(text, str(path))
+        except (SyntaxError, ValueError) as error:
+            raise InputError(f"{path}: the script cannot be read: {one_line(error)}") from error
+        self.imports = _imported(tree)
+
+    @property
+    def code(self) -> object:
+        """None: no module is imported for it."""
+        return None
+
+    def check_keys(self, keys: Collection[str]) -> None:
+        """Raises ``InputError`` if the arguments name another key than these, or lack one of them."""
+        named = {key for each in self.arguments for key in PLACEHOLDER.findall(each)}
+        if unknown := sorted(named - set(keys)):
+            known = ", ".join(keys) or "no key"
+            raise InputError(f"{self.path.name}: its arguments have {{{unknown[0]}}}, but the space has {known}")
+        if missing := [key for key in keys if key not in named]:
+            more = " ".join(f"--{key} {{{key}}}" for key in missing)
+            raise InputError(f"{self.path.name}: its arguments lack {', '.join(missing)}: add for example {more}")
+
+    def command(self, config: Mapping[str, object]) -> list[str]:
+        """The arguments of a trial. One that names a key that the trial has not is left out, with its flag."""
+        words: list[str] = []
+        for word in self.arguments:
+            keys = PLACEHOLDER.findall(word)
+            if all(key in config for key in keys):
+                words.append(PLACEHOLDER.sub(lambda found: str(config[found[1]]), word))
+            elif words and words[-1].startswith("-") and word.startswith("{"):
+                words.pop()
+        return words
+
+    def run(self, config: Config, data: object, session: Session) -> None:
+        """Runs the script as ``python script.py …`` does, in this process."""
+        words = self.command(self.arguments_of(config))
+        print(f"$ {self.path.name} {shlex.join(words)}", flush=True)
+        sys.argv = [str(self.path), *words]
+        sys.path.insert(0, str(self.path.parent))
+        output = _Output(sys.stdout, session)
+        with redirect_stdout(output):
+            runpy.run_path(str(self.path), run_name="__main__")
+        output.end()
+
+
+class _Output(io.TextIOBase):
+    """The script's standard output, in which lines of JSON are reports."""
+
+    def __init__(self, file: TextIO, session: Session) -> None:
+        self._file = file
+        self._session = session
+        self._metric = session.metric
+        self._line = ""
+        self._broken = ""
+        self._reports = 0
+
+    def write(self, text: str) -> int:
+        """Writes text, and reports each complete line of JSON that has the metric."""
+        self._file.write(text)
+        *lines, self._line = (self._line + text).split("\n")
+        for line in lines:
+            self._read(line.strip())
+        return len(text)
+
+    def flush(self) -> None:
+        """Flushes the file."""
+        self._file.flush()
+
+    def fileno(self) -> int:
+        """The file's, for programs that the script starts."""
+        return self._file.fileno()
+
+    def isatty(self) -> bool:
+        """It is none."""
+        return False
+
+    def writable(self) -> bool:
+        """It is."""
+        return True
+
+    def end(self) -> None:
+        """Reads the last line; raises ``WorkloadError`` if all that the script has reported was damaged."""
+        self._read(self._line.strip())
+        if self._broken and not self._reports:
+            raise WorkloadError(f"a line of its output is no JSON, and none is a report: {self._broken:.80}")
+
+    def _read(self, line: str) -> None:
+        if not line.startswith("{"):
+            return
+        try:
+            said = json.loads(line)
+        except ValueError:
+            self._broken = self._broken or line
+            return
+        if self._metric not in said:
+            return
+        self._reports += 1
+        epoch = said.pop("epoch", None)
+        kept = {
+            name: value for name, value in said.items() if isinstance(value, (int, float)) or name == self._metric
+        }
+        self._file.flush()
+        self._session.report(kept, epoch if isinstance(epoch, int) else None)
+
+
+def _imported(tree: ast.Module) -> tuple[str, ...]:
+    """The large packages that a script imports."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {each.name.partition(".")[0] for each in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.partition(".")[0])
+    return tuple(name for name in HEAVY if name in names)

@@ -1,0 +1,101 @@
+"""What a trial's own program says: ``tuner.report`` and ``tuner.checkpoint`` in a function or a script."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from tuner.errors import WorkloadError
+from tuner.trial import RESERVED_METRICS
+
+State = Mapping[str, Any] | Path  # a state dict, or a folder of files
+
+
+class TrialEnd(BaseException):
+    """Ends a trial's program from within ``tuner.report``: the trial was pruned, or the study ends.
+
+    It is no ``Exception``, so that a program that catches those ends, too.
+    """
+
+
+class ProgramPruned(Exception):
+    """The program itself has pruned its trial."""
+
+
+class Session(Protocol):
+    """The connection of a trial's program to its study.
+
+    Attributes:
+        metric: what trials are compared by; every report has it.
+    """
+
+    metric: str
+
+    def report(
+        self, metrics: Mapping[str, object], epoch: int | None = None, checkpoint: State | str | None = None
+    ) -> None:
+        """Reports metrics, and a checkpoint if there is one; returns when the study has taken them.
+
+        Raises:
+            TrialEnd: the trial was pruned, or the study ends.
+            WorkloadError: the metrics or the checkpoint cannot be used.
+        """
+
+    def ask(self, question: object) -> object:
+        """The study's answer to a question; raises the exception if that is the answer."""
+
+    def checkpoint(self) -> State | None:
+        """The trial's last checkpoint, from an earlier attempt or the study that is resumed; None without one."""
+
+
+_entered: list[Session] = []
+
+
+def current() -> Session | None:
+    """The session of the trial that this process runs; None outside of a trial."""
+    return _entered[-1] if _entered else None
+
+
+@contextmanager
+def entered(session: Session) -> Iterator[None]:
+    """Makes a session the current one in the block."""
+    _entered.append(session)
+    try:
+        yield
+    finally:
+        _entered.remove(session)
+
+
+def to_numbers(metrics: Mapping[str, object], needed: str = "") -> dict[str, float]:
+    """The reported metrics as numbers.
+
+    Raises:
+        WorkloadError: there is none, one is no number or has the name of another column, or ``needed`` is missing.
+    """
+    numbers = {}
+    for name, value in metrics.items():
+        if not isinstance(name, str) or name in RESERVED_METRICS or name.startswith("config/"):
+            raise WorkloadError(f"tuner.report: no metric can be called {name!r}: choose another name")
+        try:
+            if isinstance(value, (str, bytes)):  # float() would accept it
+                raise TypeError
+            numbers[name] = float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError, RuntimeError):  # torch raises RuntimeError for more than one number
+            raise WorkloadError(f"tuner.report: {name} is {value!r:.60}: expected a number") from None
+    if not numbers or (needed and needed not in numbers):
+        given = ", ".join(numbers) or "nothing"
+        raise WorkloadError(f"tuner.report was given {given}, but not {needed!r}, which metric names")
+    return numbers
+
+
+def never_finite(metric: str) -> str:
+    """Explains that no report could be the best."""
+    return f"{metric} was never a finite number"
+
+
+def is_finite(value: float | None) -> bool:
+    """Whether a metric can be compared."""
+    return value is not None and math.isfinite(value)
