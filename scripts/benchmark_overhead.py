@@ -36,7 +36,7 @@ from tuner.records.study_folder import StudyFolder
 from tuner.reporting.console import make_console
 from tuner.reporting.progress import StudyProgress
 from tuner.study.recorder import Recorder
-from tuner.trial import GB, MB, Config, Device, EpochReport, Hyperparameter, MemoryEstimate, Request, Trial
+from tuner.trial import GB, MB, Config, Device, EpochReport, Hyperparameter, MemoryEstimate, Objective, Request, Trial
 from tuner.workloads.base import Batch, Split, Workload
 from tuner.workloads.task import TrainingTask
 
@@ -122,9 +122,12 @@ def run(
         executor.prepare(devices)
         executor.wait()
         began = time.perf_counter()
-        study = StudyFolder(Path(folder) / "study", {"waiting": "val_loss"})
+        objectives = {"waiting": Objective("val_loss")}
+        study = StudyFolder(Path(folder) / "study", objectives)
         clock = Clock(
-            study, StudyProgress(make_quiet(), len(trials), len(trials), {"waiting": "val_loss"}, 1), trials
+            study,
+            StudyProgress(make_quiet(), len(trials), len(trials), objectives, 1),
+            trials,
         )
         executor.open({"waiting": TrainingTask(Waiting(), None)}, plan, None)
         never: Callable[..., None] = lambda *_: None  # noqa: E731

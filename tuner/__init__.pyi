@@ -26,10 +26,10 @@ from tuner.spec.commands import Paths as Paths
 from tuner.spec.commands import Rows as Rows
 from tuner.spec.commands import Step as Step
 from tuner.spec.commands import Table as Table
-from tuner.spec.groups import Build as Build
 from tuner.spec.groups import Points as Points
 from tuner.spec.groups import Search as Search
 from tuner.spec.groups import Space as Space
+from tuner.spec.memory_groups import Build as Build
 from tuner.study.result import StudyResult as StudyResult
 from tuner.trial import MemoryEstimate as MemoryEstimate
 from tuner.workloads.lookup import WorkloadLike as WorkloadLike
@@ -98,7 +98,7 @@ def calibrate(
     mode: str = 'quick',
     config: Configs | None = None,
     overrides: Sequence[str] = (),
-    data: str | Mapping[str, str] = '',
+    data: str | Mapping[str, str] | object = '',
     skip_bad: bool = False,
     only: str | None = None,
     limit: int | None = None,
@@ -118,7 +118,8 @@ def calibrate(
             holds, or a list of configurations, can be given as it is.
         overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
         data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
-            For all workloads, or for each its own. By default synthetic.
+            For all workloads, or for each its own. A function gets whatever is given here; all trials share it. By
+            default synthetic.
         skip_bad: Leave out data files that cannot be used, instead of refusing them all.
         only: Take only the configuration of this name.
         limit: Take only the first N configurations of each workload.
@@ -141,7 +142,7 @@ def estimate(
     mode: str = 'quick',
     config: Configs | None = None,
     overrides: Sequence[str] = (),
-    data: str | Mapping[str, str] = '',
+    data: str | Mapping[str, str] | object = '',
     skip_bad: bool = False,
     only: str | None = None,
     limit: int | None = None,
@@ -180,7 +181,8 @@ def estimate(
             holds, or a list of configurations, can be given as it is.
         overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
         data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
-            For all workloads, or for each its own. By default synthetic.
+            For all workloads, or for each its own. A function gets whatever is given here; all trials share it. By
+            default synthetic.
         skip_bad: Leave out data files that cannot be used, instead of refusing them all.
         only: Take only the configuration of this name.
         limit: Take only the first N configurations of each workload.
@@ -315,7 +317,7 @@ def optimize(
     mode: str = 'quick',
     config: Configs | None = None,
     overrides: Sequence[str] = (),
-    data: str | Mapping[str, str] = '',
+    data: str | Mapping[str, str] | object = '',
     skip_bad: bool = False,
     only: str | None = None,
     limit: int | None = None,
@@ -353,7 +355,8 @@ def optimize(
             holds, or a list of configurations, can be given as it is.
         overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
         data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
-            For all workloads, or for each its own. By default synthetic.
+            For all workloads, or for each its own. A function gets whatever is given here; all trials share it. By
+            default synthetic.
         skip_bad: Leave out data files that cannot be used, instead of refusing them all.
         only: Take only the configuration of this name.
         limit: Take only the first N configurations of each workload.
@@ -390,7 +393,7 @@ def plan(
     mode: str = 'quick',
     config: Configs | None = None,
     overrides: Sequence[str] = (),
-    data: str | Mapping[str, str] = '',
+    data: str | Mapping[str, str] | object = '',
     skip_bad: bool = False,
     only: str | None = None,
     limit: int | None = None,
@@ -429,7 +432,8 @@ def plan(
             holds, or a list of configurations, can be given as it is.
         overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
         data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
-            For all workloads, or for each its own. By default synthetic.
+            For all workloads, or for each its own. A function gets whatever is given here; all trials share it. By
+            default synthetic.
         skip_bad: Leave out data files that cannot be used, instead of refusing them all.
         only: Take only the configuration of this name.
         limit: Take only the first N configurations of each workload.
@@ -477,7 +481,7 @@ def plan(
     mode: str = 'quick',
     config: Configs | None = None,
     overrides: Sequence[str] = (),
-    data: str | Mapping[str, str] = '',
+    data: str | Mapping[str, str] | object = '',
     skip_bad: bool = False,
     only: str | None = None,
     limit: int | None = None,
@@ -538,10 +542,12 @@ def run(
     mode: str = 'quick',
     config: Configs | None = None,
     overrides: Sequence[str] = (),
-    data: str | Mapping[str, str] = '',
+    data: str | Mapping[str, str] | object = '',
     skip_bad: bool = False,
     only: str | None = None,
     limit: int | None = None,
+    metric: str | None = None,
+    direction: str | None = None,
     search: Search | None = None,
     space: Space | None = None,
     points: Points | None = None,
@@ -598,10 +604,14 @@ def run(
             holds, or a list of configurations, can be given as it is.
         overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
         data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
-            For all workloads, or for each its own. By default synthetic.
+            For all workloads, or for each its own. A function gets whatever is given here; all trials share it. By
+            default synthetic.
         skip_bad: Leave out data files that cannot be used, instead of refusing them all.
         only: Take only the configuration of this name.
         limit: Take only the first N configurations of each workload.
+        metric: The metric that trials are compared by, such as val_loss. By default the workload's own.
+        direction: Whether less of the metric is better (minimize, or min) or more (maximize, or max). By default what the
+            workload says, else minimize; a metric such as an accuracy needs it.
         search: How to search a space, or a mode that is a grid: grid, random or optuna. One of Optuna's samplers or a
             searcher of ray.tune.search can be given as it is. By default grid for a space of choices alone without
             num_samples, random for another one.
@@ -610,7 +620,7 @@ def run(
             or to a distribution of Optuna.
         points: Values of hyperparameters that are tried before what the search draws, each a mapping of some or all.
         num_samples: The number of configurations that a search tries; a grid is tried as a whole.
-        scheduler: End trials early: asha keeps the best quarter, median those above the median, fifo all.
+        scheduler: End trials early: asha keeps the best quarter, median those better than the median, fifo all.
         seed: The seed of the validation split, weights, batches and dropout.
         epochs: Train every configuration for N epochs. By default each configuration's own number.
         seeds: Train every configuration with N seeds, starting with seed. The data stay split by that one.

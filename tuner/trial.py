@@ -22,6 +22,7 @@ ConfigValue = int | float | str
 Config = Mapping[str, ConfigValue]  # the values of hyperparameters, by key
 Objects = Mapping[str, Mapping[str, object]]  # by key, what the texts of a configuration stand for
 Direction = Literal["minimize", "maximize"]
+DirectionWord = Literal["minimize", "maximize", "min", "max"]  # what a user may write
 Status = Literal["completed", "pruned", "out_of_memory", "diverged", "failed", "interrupted"]
 Phase = Literal["", "start", "first step", "training", "evaluation"]
 Lost = Literal["", "worker", "node"]
@@ -69,6 +70,12 @@ class Configuration:
 
     name: str
     values: Config
+
+
+DIRECTIONS: Mapping[object, Direction] = {
+    **{"minimize": "minimize", "min": "minimize"},
+    **{"maximize": "maximize", "max": "maximize"},
+}
 
 
 @dataclass(frozen=True)

@@ -191,7 +191,7 @@ def test_a_result_is_shown_in_a_line_and_as_a_table() -> None:
     result = tuner.run(Toy, config=LISTED, overrides=["epochs=1"], output="out", **HERE)
     assert repr(result) == "StudyResult('out': 2 completed)"
     assert "<table" in str(result._repr_html_())
-    assert result.to_frame().attrs == {"folder": "out", "metric": "val_loss"}
+    assert result.to_frame().attrs == {"folder": "out", "metric": "val_loss", "direction": "minimize"}
     planned = tuner.run(Toy, config=LISTED, dry_run=True, **HERE)
     assert (repr(planned), planned._repr_html_()) == ("StudyResult(dry run of 2 trials)", None)
     with pytest.raises(InputError, match="best: a dry run has no results"):

@@ -28,6 +28,7 @@ from tuner.machine.interrupts import INSISTED
 from tuner.reporting.serving import LivePage, make_server
 from tuner.reporting.study_view import StudyView
 from tuner.study.repeat import program
+from tuner.trial import Objective
 
 
 @pytest.fixture
@@ -110,7 +111,7 @@ def test_a_study_from_before_metrics_were_kept_still_gives_a_page(folder: Path) 
     about = json.loads((folder / "study.json").read_text())
     del about["metrics"]
     (folder / "study.json").write_text(json.dumps(about))
-    assert load_study_view(folder).metrics == {"toy": "val_loss"}
+    assert load_study_view(folder).objectives == {"toy": Objective("val_loss")}
 
 
 def test_half_a_line_at_the_end_of_the_journal_is_left_out_and_told(folder: Path) -> None:

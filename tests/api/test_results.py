@@ -25,6 +25,7 @@ from tuner.records.read_studies import read_studies
 from tuner.spec.commands import ResultsOptions
 from tuner.spec.settings import Settings
 from tuner.study.stored_options import to_stored
+from tuner.trial import Objective
 
 FIXED = {
     "workload": "graphsage",
@@ -317,7 +318,7 @@ def test_studies_of_other_data_are_told(one: Path, tmp_path: Path) -> None:
 def test_a_workload_that_is_not_built_in_is_ranked_by_its_first_validation_metric(tmp_path: Path) -> None:
     rows = [trial(1, workload="own", train_loss=1, val_loss=3.0, val_x=1.0), trial(2, workload="own", val_loss=2.0)]
     found = compared(study(tmp_path / "s", *rows, workload="own"))
-    assert (found.metrics, names(found)) == ({"own": "val_loss"}, ["n2", "n1"])
+    assert (found.objectives, names(found)) == ({"own": Objective("val_loss")}, ["n2", "n1"])
     assert text(found)[-1].startswith("best: n2, val_loss 2.0000. Its values: ")
 
 

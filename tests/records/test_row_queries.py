@@ -20,6 +20,7 @@ from tuner.records.row_queries import (
     sort_rows,
     to_value,
 )
+from tuner.trial import Objective
 
 COLUMNS = [
     "study",
@@ -170,7 +171,7 @@ def test_the_best_of_each_workload_come_first_and_then_what_did_not_complete() -
         attempt(name="better", val=1.0),
         attempt(name="none"),
     ]
-    found = best_first(rows, {"b": "loss", "toy": "val"})
+    found = best_first(rows, {"b": Objective("loss"), "toy": Objective("val")})
     assert [each.name for each in found] == ["other", "better", "worse", "none", "failed"]
 
 

@@ -10,6 +10,9 @@ import pytest
 from tests.support.attempts import attempt
 from tuner.records.attempts import Attempt
 from tuner.records.seed_statistics import Average, Interval, averages, interval_of, seeds_needed, summary, t_quantile
+from tuner.trial import Objective
+
+RMSE = Objective("val_rmse")
 
 
 def rows(**by_name: Sequence[float | None]) -> list[Attempt]:
@@ -46,7 +49,7 @@ def test_what_is_marked_is_what_the_paired_intervals_say() -> None:
     base = [0.80, 0.90, 1.00, 1.10, 1.20]
     always_worse = [value + 0.010 + 0.001 * (-1) ** seed for seed, value in enumerate(base)]
     sometimes = [value + step for value, step in zip(base, [0.02, -0.01, 0.02, -0.01, 0.02], strict=True)]
-    found = averages(rows(worse=always_worse, a=base, near=sometimes), "val_rmse")
+    found = averages(rows(worse=always_worse, a=base, near=sometimes), RMSE)
     assert verdicts(found) == {"a": "best", "near": "=", "worse": "worse"}
     near = found[1].difference
     assert near and near.mean == pytest.approx(0.008)
@@ -60,17 +63,15 @@ def test_what_is_marked_is_what_the_paired_intervals_say() -> None:
 def test_a_best_that_stands_out_is_said_without_a_double_negative() -> None:
     far = {name: [1.0 + step, 1.1 + step, 1.21 + step] for name, step in (("a", 0), ("b", 1), ("c", 2))}
     both = "(paired over 3 seeds; not corrected for many comparisons)"
-    assert summary(averages(rows(**far), "val_rmse")) == (
+    assert summary(averages(rows(**far), RMSE)) == (
         f"the best, a, differs from all 2 other configurations at 95 % {both}"
     )
     del far["c"]
-    assert summary(averages(rows(**far), "val_rmse")).startswith(
-        "the best, a, differs from the other configuration at"
-    )
+    assert summary(averages(rows(**far), RMSE)).startswith("the best, a, differs from the other configuration at")
 
 
 def test_one_seed_marks_nothing() -> None:
-    found = averages(rows(a=[0.5], b=[0.6]), "val_rmse")
+    found = averages(rows(a=[0.5], b=[0.6]), RMSE)
     assert verdicts(found) == {"a": "", "b": ""}
     assert summary(found) == ""
     assert found[0].interval == Interval(0.5, None, 1)
@@ -78,7 +79,8 @@ def test_one_seed_marks_nothing() -> None:
 
 def test_completed_seeds_alone_count_and_fewer_than_two_in_common_are_not_judged() -> None:
     found = averages(
-        rows(a=[0.5, 0.6, None, None], b=[None, 0.7, 0.8, 0.9], c=[0.6, 0.8, 0.1, None], d=[None] * 4), "val_rmse"
+        rows(a=[0.5, 0.6, None, None], b=[None, 0.7, 0.8, 0.9], c=[0.6, 0.8, 0.1, None], d=[None] * 4),
+        RMSE,
     )
     assert [(each.name, len(each.values), each.seeds) for each in found] == [
         ("c", 3, 4),
@@ -87,23 +89,23 @@ def test_completed_seeds_alone_count_and_fewer_than_two_in_common_are_not_judged
         ("d", 0, 4),
     ]
     assert verdicts(found) == {"c": "best", "a": "=", "b": "=", "d": "not judged"}
-    found = averages(rows(a=[0.5, 0.6, None, None], b=[None, None, 0.7, 0.8], c=[0.7, 0.71, None, None]), "val_rmse")
+    found = averages(rows(a=[0.5, 0.6, None, None], b=[None, None, 0.7, 0.8], c=[0.7, 0.71, None, None]), RMSE)
     assert verdicts(found)["b"] == "not judged"
     assert "not judged, with fewer than two completed seeds in common: b" in summary(found)
 
 
 def test_the_best_has_two_seeds_where_any_has() -> None:
-    found = averages(rows(lucky=[0.1, None], a=[0.5, 0.6], b=[0.9, 1.1]), "val_rmse")
+    found = averages(rows(lucky=[0.1, None], a=[0.5, 0.6], b=[0.9, 1.1]), RMSE)
     assert verdicts(found) == {"lucky": "not judged", "a": "best", "b": "="}
 
 
 def test_one_that_is_better_on_the_seeds_in_common_is_not_called_the_same() -> None:
-    found = averages(rows(a=[0.50, 0.60, 0.10], b=[0.40, 0.501, None]), "val_rmse")
+    found = averages(rows(a=[0.50, 0.60, 0.10], b=[0.40, 0.501, None]), RMSE)
     assert verdicts(found) == {"a": "best", "b": "better"}
 
 
 def test_equal_figures_cannot_be_told_apart() -> None:
-    assert verdicts(averages(rows(a=[0.5, 0.6], b=[0.5, 0.6]), "val_rmse"))["b"] == "="
+    assert verdicts(averages(rows(a=[0.5, 0.6], b=[0.5, 0.6]), RMSE))["b"] == "="
 
 
 def test_seeds_that_would_tell_two_apart() -> None:

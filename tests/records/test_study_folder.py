@@ -21,10 +21,10 @@ from tuner.records.attempts import Attempt
 from tuner.records.journal import read_attempts
 from tuner.records.study_folder import StudyFolder, check_empty
 from tuner.records.study_record import StudyRecord, read_study
-from tuner.trial import GB, Device, MemoryEstimate, Outcome, Placement, Status, Trial
+from tuner.trial import GB, Device, MemoryEstimate, Objective, Outcome, Placement, Status, Trial
 
 ESTIMATE = MemoryEstimate("given", context_bytes=3 * GB // 2)
-METRICS = {"toy": "val_loss"}
+OBJECTIVES = {"toy": Objective("val_loss")}
 FIRST = "001,toy,t1,5,completed,1,0.5,0.6,3,1.235,cuda:0,0.111111,1.5,0.5,,8"
 
 
@@ -46,7 +46,7 @@ def names(folder: Path) -> set[str]:
 def resumed(study: StudyFolder) -> StudyFolder:
     """The folder as the next run finds it; what its last process had open was closed by its end."""
     study._journal.close()
-    return StudyFolder.resume(study.path, METRICS)
+    return StudyFolder.resume(study.path, OBJECTIVES)
 
 
 class Killed(BaseException):
@@ -68,7 +68,7 @@ def never() -> bytes:
 
 @pytest.fixture
 def study(tmp_path: Path) -> Iterator[StudyFolder]:
-    folder = StudyFolder(tmp_path / "study", METRICS)
+    folder = StudyFolder(tmp_path / "study", OBJECTIVES)
     folder.describe(StudyRecord(workload="toy"))
     yield folder
     folder.close()
@@ -124,9 +124,9 @@ def test_a_folder_with_a_study_is_refused_with_the_way_on(tmp_path: Path) -> Non
 def test_a_folder_with_files_or_under_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(InputError, match="the folder is not empty"):
-        StudyFolder(tmp_path, METRICS)
+        StudyFolder(tmp_path, OBJECTIVES)
     with pytest.raises(InputError, match="cannot be written: Not a directory"):
-        StudyFolder(tmp_path / "file" / "study", METRICS)
+        StudyFolder(tmp_path / "file" / "study", OBJECTIVES)
 
 
 def test_a_disk_that_fails_is_one_clear_error(
@@ -170,7 +170,7 @@ def test_the_table_is_rewritten_now_and_then_and_at_the_end(study: StudyFolder, 
 
 def test_a_folder_that_must_be_new_is_not_shared(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
-        StudyFolder(tmp_path, METRICS, new=True)
+        StudyFolder(tmp_path, OBJECTIVES, new=True)
 
 
 def test_every_attempt_is_a_line_and_the_latest_is_the_row(study: StudyFolder, gpu_16gb: Device) -> None:
@@ -240,9 +240,9 @@ def test_the_best_weights_are_those_of_a_trial_with_a_line_after_a_kill(
 def test_each_workloads_best_weights_are_those_of_a_trial_of_its_own_after_a_kill(
     tmp_path: Path, gpu_16gb: Device, monkeypatch: pytest.MonkeyPatch, function: str, best: bytes
 ) -> None:
-    metrics = {"toy": "val_loss", "toy-wide": "val_error"}
-    study = StudyFolder(tmp_path / "study", metrics)
-    study.describe(StudyRecord(workload=list(metrics)))
+    objectives = {"toy": Objective("val_loss"), "toy-wide": Objective("val_error")}
+    study = StudyFolder(tmp_path / "study", objectives)
+    study.describe(StudyRecord(workload=list(objectives)))
     study.record(outcome(gpu_16gb, 1, val_loss=0.5, val_error=0.1), ESTIMATE, lambda: b"first")
     study.record(of_wide(outcome(gpu_16gb, 2, val_error=0.7)), ESTIMATE, lambda: b"second")
     with monkeypatch.context() as patch, pytest.raises(Killed):
@@ -250,10 +250,10 @@ def test_each_workloads_best_weights_are_those_of_a_trial_of_its_own_after_a_kil
         study.record(of_wide(outcome(gpu_16gb, 3, val_error=0.6)), ESTIMATE, lambda: b"third")
     assert "best-toy-wide.pt.003" in names(study.path)
     study._journal.close()
-    with closing(StudyFolder.resume(study.path, metrics)) as again:
+    with closing(StudyFolder.resume(study.path, objectives)) as again:
         again.record(of_wide(outcome(gpu_16gb, 4, val_error=0.65)), ESTIMATE, lambda: b"fourth")
     last = b"fourth" if best == b"second" else best
-    assert [(study.path / f"best-{name}.pt").read_bytes() for name in metrics] == [b"first", last]
+    assert [(study.path / f"best-{name}.pt").read_bytes() for name in objectives] == [b"first", last]
     assert names(study.path) == {"attempts.jsonl", "results.csv", "study.json", "best-toy.pt", "best-toy-wide.pt"}
 
 
@@ -290,7 +290,7 @@ def test_a_study_killed_before_its_first_line_is_gone_on_with(study: StudyFolder
 def test_a_folder_where_a_study_had_hardly_begun_counts_as_new(tmp_path: Path) -> None:
     (tmp_path / "attempts.jsonl").touch()
     (tmp_path / "study.json.partial").write_text("{")
-    folder = StudyFolder(tmp_path, METRICS)
+    folder = StudyFolder(tmp_path, OBJECTIVES)
     folder.describe(StudyRecord(workload="toy"))
     folder.close()
     assert read_study(tmp_path) == StudyRecord(workload="toy")
@@ -310,7 +310,7 @@ def test_a_folder_that_is_no_study_is_not_gone_on_with(tmp_path: Path, content: 
         (tmp_path / "study.json").write_text(content)
     before = names(tmp_path)
     with pytest.raises(InputError, match=f"^resume='{tmp_path}': {message}"):
-        StudyFolder.resume(tmp_path, METRICS)
+        StudyFolder.resume(tmp_path, OBJECTIVES)
     assert names(tmp_path) == before
 
 
@@ -318,16 +318,16 @@ def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for name, what in (("none", "there is no such folder"), ("file", "is not a folder")):
         with pytest.raises(InputError, match=f"^resume='{tmp_path / name}': {what}"):
-            StudyFolder.resume(tmp_path / name, METRICS)
+            StudyFolder.resume(tmp_path / name, OBJECTIVES)
     assert names(tmp_path) == {"file"}
 
 
 def test_a_folder_where_another_run_writes_is_refused(study: StudyFolder, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"resume=.*: another run is writing there: wait for it or end it"):
-        StudyFolder.resume(study.path, METRICS)
-    begun = StudyFolder(tmp_path / "begun", METRICS)
+        StudyFolder.resume(study.path, OBJECTIVES)
+    begun = StudyFolder(tmp_path / "begun", OBJECTIVES)
     with pytest.raises(InputError, match=r"output=.*: another run is writing there: wait for it or end it"):
-        StudyFolder(begun.path, METRICS)
+        StudyFolder(begun.path, OBJECTIVES)
     begun.close()
 
 
@@ -337,12 +337,12 @@ def test_a_file_system_without_locks_is_named_as_such(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr("fcntl.flock", no_locks)
     with pytest.raises(InputError, match="its file system has no locks; give a folder on another one"):
-        StudyFolder(tmp_path, METRICS)
+        StudyFolder(tmp_path, OBJECTIVES)
 
 
 def test_a_folder_that_was_closed_is_left_to_the_next_run(study: StudyFolder, gpu_16gb: Device) -> None:
     study.close()
-    again = StudyFolder.resume(study.path, METRICS)
+    again = StudyFolder.resume(study.path, OBJECTIVES)
     again.record(outcome(gpu_16gb, 1, val_loss=0.5), ESTIMATE, lambda: b"")
     again.close()
     study.close()
@@ -354,7 +354,7 @@ def begin_together(folders: list[Path], barrier: Barrier, told: Connection) -> N
     for path in folders:
         barrier.wait(60)
         try:
-            folder = StudyFolder(path, METRICS)
+            folder = StudyFolder(path, OBJECTIVES)
         except InputError as error:
             told.send(str(error))
             barrier.wait(60)
@@ -409,7 +409,7 @@ def fill(disk: Path, leave: int) -> None:
 
 @pytest.mark.parametrize("leave", [8192, 12288, 16384, 32768])
 def test_a_full_disk_is_one_clear_error_and_loses_nothing(small_disk: Path, gpu_16gb: Device, leave: int) -> None:
-    folder = StudyFolder(small_disk / "study", METRICS)
+    folder = StudyFolder(small_disk / "study", OBJECTIVES)
     folder.describe(StudyRecord(workload="toy"))
     fill(small_disk, leave)
     ended: list[dict[str, Any]] = []
@@ -424,18 +424,18 @@ def test_a_full_disk_is_one_clear_error_and_loses_nothing(small_disk: Path, gpu_
     assert (rows[: len(ended)], notes) == (ended, [])
     assert not list(folder.path.glob("*.partial"))
     (small_disk / "filler").unlink()
-    again = StudyFolder.resume(folder.path, METRICS)
+    again = StudyFolder.resume(folder.path, OBJECTIVES)
     again.close()
     assert again.attempts() == rows
     assert len((folder.path / "results.csv").read_text().splitlines()) == len(rows) + 1
 
 
 def test_a_read_only_folder_is_refused(small_disk: Path) -> None:
-    folder = StudyFolder(small_disk / "study", METRICS)
+    folder = StudyFolder(small_disk / "study", OBJECTIVES)
     folder.describe(StudyRecord(workload="toy"))
     folder.close()
     mount("-o", "remount,ro", str(small_disk))
     with pytest.raises(InputError, match=r"resume=.*study': cannot be written: Read-only file system"):
-        StudyFolder.resume(folder.path, METRICS)
+        StudyFolder.resume(folder.path, OBJECTIVES)
     with pytest.raises(InputError, match=r"output=.*other': cannot be written: Read-only file system"):
-        StudyFolder(small_disk / "other", METRICS)
+        StudyFolder(small_disk / "other", OBJECTIVES)

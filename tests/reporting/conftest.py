@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.generated_study import METRICS, write_study
+from tests.support.generated_study import OBJECTIVES, write_study
 from tuner.reporting.study_view import StudyView, read_study_view
 
 
@@ -12,11 +12,11 @@ from tuner.reporting.study_view import StudyView, read_study_view
 def study(tmp_path_factory: pytest.TempPathFactory) -> StudyView:
     folder = tmp_path_factory.mktemp("studies") / "forty"
     write_study(folder, 40)
-    return read_study_view(folder, METRICS, lambda row: f"again {row.name}")
+    return read_study_view(folder, OBJECTIVES, lambda row: f"again {row.name}")
 
 
 @pytest.fixture(scope="session")
 def seeded(tmp_path_factory: pytest.TempPathFactory) -> StudyView:
     folder = tmp_path_factory.mktemp("studies") / "seeded"
     write_study(folder, 36, seeds=3)
-    return read_study_view(folder, METRICS, lambda row: f"again {row.name}")
+    return read_study_view(folder, OBJECTIVES, lambda row: f"again {row.name}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.support.attempts import attempt
-from tests.support.generated_study import METRICS
+from tests.support.generated_study import OBJECTIVES
 from tuner.records.attempts import Attempt
 from tuner.records.study_record import UNKNOWN
 from tuner.reporting.figures.chart import Chart
@@ -23,7 +23,7 @@ def rows_of(**columns: list[Any]) -> list[Attempt]:
 
 def view_of(rows: list[Attempt]) -> StudyView:
     """A study of which nothing but these rows is known."""
-    return StudyView("s", UNKNOWN, [], rows, [], METRICS, lambda _: "")
+    return StudyView("s", UNKNOWN, [], rows, [], OBJECTIVES, lambda _: "")
 
 
 def points(chart: Chart, mode: str) -> Any:

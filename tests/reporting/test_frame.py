@@ -17,14 +17,15 @@ from tuner.errors import InputError
 from tuner.records.attempts import columns
 from tuner.records.row_queries import best_first
 from tuner.reporting.frame import StudyFrame, study_frame
+from tuner.trial import Objective
 
 Row = dict[str, Any]
 
 
 def to_frame(rows: list[Row], folder: Path) -> StudyFrame:
-    ordered = best_first([attempt(**row) for row in rows], {"toy": "val_loss"})
+    ordered = best_first([attempt(**row) for row in rows], {"toy": Objective("val_loss")})
     table = pd.DataFrame([row.to_line() for row in ordered], columns=columns(ordered))
-    return study_frame(table, str(folder), "val_loss")
+    return study_frame(table, str(folder), Objective("val_loss"))
 
 
 @pytest.fixture(scope="module")
@@ -91,13 +92,13 @@ def test_where_no_trial_is_completed_there_is_no_best(tmp_path: Path) -> None:
 
 
 def test_a_table_of_no_study_is_refused(study: StudyFrame) -> None:
-    both = pd.concat([study, study_frame(pd.DataFrame(study), "elsewhere", "val_loss")])
+    both = pd.concat([study, study_frame(pd.DataFrame(study), "elsewhere", Objective("val_loss"))])
     with pytest.raises(InputError, match="does not say its study's metric: use the one that"):
         both.best  # noqa: B018
     with pytest.raises(InputError, match="has no column 'seed': take it of the table with all columns"):
         study[["name"]].best  # noqa: B018
     with pytest.raises(InputError, match="there is no such folder"):
-        study_frame(pd.DataFrame(study), "elsewhere", "val_loss").plot_curves()
+        study_frame(pd.DataFrame(study), "elsewhere", Objective("val_loss")).plot_curves()
 
 
 def test_curves_end_at_the_metric_of_the_last_epoch(study: StudyFrame) -> None:
@@ -109,7 +110,7 @@ def test_curves_end_at_the_metric_of_the_last_epoch(study: StudyFrame) -> None:
 
 def test_few_epochs_have_a_tick_each(study: StudyFrame, tmp_path: Path) -> None:
     rows = write_study(tmp_path / "long", 2, epochs=13)
-    long = study_frame(pd.DataFrame(rows), str(tmp_path / "long"), "val_loss")
+    long = study_frame(pd.DataFrame(rows), str(tmp_path / "long"), Objective("val_loss"))
     assert [each.plot_curves().layout.xaxis.dtick for each in (study, long)] == [1, None]
 
 

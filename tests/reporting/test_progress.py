@@ -5,6 +5,7 @@ import io
 
 from rich.console import Console
 
+from tests.support.generated_study import OBJECTIVES
 from tuner.reporting.progress import StudyProgress
 from tuner.trial import GB
 
@@ -18,9 +19,9 @@ class Closed(io.StringIO):
 
 def test_a_terminal_that_is_closed_does_not_keep_an_ending_study_from_waiting_for_checkpoints() -> None:
     console = Console(file=Closed(), force_terminal=True)
-    progress = StudyProgress(console, trials=2, epochs=8, metrics={"toy": "val_loss"}, budget_bytes=GB)
+    progress = StudyProgress(console, trials=2, epochs=8, objectives=OBJECTIVES, budget_bytes=GB)
     progress.stopping(2, 10.0)
     console = Console(file=io.StringIO(), force_terminal=True)
-    with StudyProgress(console, trials=2, epochs=8, metrics={"toy": "val_loss"}, budget_bytes=GB) as progress:
+    with StudyProgress(console, trials=2, epochs=8, objectives=OBJECTIVES, budget_bytes=GB) as progress:
         console.file = Closed()
         progress.stopping(2, 10.0)

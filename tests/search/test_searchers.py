@@ -11,6 +11,7 @@ from tuner.errors import InputError
 from tuner.search.domains import Space
 from tuner.search.searchers import OptunaSearcher, RaySearcher, Searcher, to_searcher
 from tuner.search.spaces import parse_space
+from tuner.trial import Objective
 
 SPACE = parse_space(
     {"lr": {"loguniform": [1e-4, 1]}, "epochs": {"int": [1, 9]}, "fault": {"choice": [0, 1]}}, Toy().schema, "f"
@@ -70,7 +71,38 @@ def test_optuna_is_told_each_end_and_reports_once() -> None:
 def test_without_optuna_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(InputError, match=r"search='optuna': Optuna is not installed: pip install 'tuner\[optuna\]'"):
-        to_searcher("optuna", SPACE, "val_loss", 0)
+        to_searcher("optuna", SPACE, Objective("val_loss"), 0)
+
+
+@pytest.mark.parametrize("of_tune", [False, True])
+def test_a_searcher_that_maximises_suggests_what_one_that_minimises_the_negative_does(of_tune: bool) -> None:
+    from ray.tune.search.optuna import OptunaSearch
+
+    asked = []
+    for direction in ("minimize", "maximize"):
+        objective = Objective("val_loss", direction)  # type: ignore[arg-type]
+        searcher = to_searcher(OptunaSearch(seed=0) if of_tune else "optuna", SPACE, objective, seed=0)
+        for number in range(24):
+            values = searcher.ask(f"t{number}") or {}
+            asked.append(dict(values))
+            loss = abs(float(values["lr"]) - 0.3)
+            searcher.report(f"t{number}", 1, objective.loss(loss + 0.1))
+            searcher.report(f"t{number}", 2, objective.loss(loss))
+            searcher.tell(f"t{number}", "completed" if number % 3 else "pruned", objective.loss(loss))
+    assert asked[:24] == asked[24:]
+
+
+def test_to_a_searcher_of_tune_the_best_of_a_pruned_trial_that_is_maximised_is_its_highest() -> None:
+    searcher, calls = told(direction="maximize", adds=True)
+    searcher.ask("a")
+    for epoch, value in enumerate((3.0, 4.0, 2.0), 1):
+        searcher.report("a", epoch, value)
+    searcher.tell("a", "pruned", None)
+    searcher.recall("b", {"lr": 0.5, "epochs": 3, "fault": 0})
+    searcher.tell("b", "failed", None)
+    assert calls[0] == ("val_loss", "max", ["epochs", "fault", "lr"])
+    assert calls[4] == ("a-1", 4.0, False)
+    assert calls[5][1] == float("-inf"), "which is worse than any other"
 
 
 def told(space: Space | None = None, **hooks: Any) -> tuple[RaySearcher, list[Any]]:
@@ -95,7 +127,8 @@ def told(space: Space | None = None, **hooks: Any) -> tuple[RaySearcher, list[An
 
     if "adds" in hooks:
         Fixed.add_evaluated_point = lambda self, *values, **more: calls.append((*values, more))  # type: ignore[method-assign]
-    return RaySearcher(Fixed(), SPACE if space is None else space, "val_loss"), calls
+    objective = Objective("val_loss", hooks.get("direction", "minimize"))
+    return RaySearcher(Fixed(), SPACE if space is None else space, objective), calls
 
 
 def test_a_searcher_of_tune_is_asked_and_told() -> None:
@@ -119,7 +152,7 @@ def test_a_searcher_of_tune_is_asked_and_told() -> None:
 def test_a_suggestion_of_a_searcher_of_tune_that_is_refused_is_followed_by_another() -> None:
     from ray.tune.search.optuna import OptunaSearch
 
-    searcher = RaySearcher(OptunaSearch(seed=0), SPACE, "val_loss")
+    searcher = RaySearcher(OptunaSearch(seed=0), SPACE, Objective("val_loss"))
     asked = []
     for _ in range(4):
         asked.append(searcher.ask("t001"))
@@ -131,7 +164,7 @@ def test_what_is_unfit_is_worse_than_all_others_to_a_searcher_of_tune() -> None:
     from ray.tune.search.optuna import OptunaSearch
 
     tunes = OptunaSearch(seed=0)
-    searcher = RaySearcher(tunes, SPACE, "val_loss")
+    searcher = RaySearcher(tunes, SPACE, Objective("val_loss"))
     for trial_id in ("never ran", "diverged"):
         searcher.ask(trial_id)
     searcher.report("diverged", 1, 0.001)
@@ -156,7 +189,7 @@ def test_a_searcher_of_tune_is_told_of_earlier_trials_if_it_can_be() -> None:
         told()[0].recall("a", {"lr": 0.5})
     from ray.tune.search import ConcurrencyLimiter
 
-    limited = RaySearcher(ConcurrencyLimiter(told()[0]._searcher, max_concurrent=2), SPACE, "val_loss")
+    limited = RaySearcher(ConcurrencyLimiter(told()[0]._searcher, max_concurrent=2), SPACE, Objective("val_loss"))
     with pytest.raises(InputError, match="resume: Fixed cannot take earlier trials: start a new study"):
         limited.recall("a", {"lr": 0.5})
 
@@ -167,16 +200,16 @@ def test_a_searcher_that_cannot_be_used_says_why() -> None:
     with pytest.raises(
         InputError, match="search=3: give 'grid', 'random', 'optuna', an Optuna sampler or a searcher"
     ):
-        to_searcher(3, SPACE, "val_loss", 0)
+        to_searcher(3, SPACE, Objective("val_loss"), 0)
 
 
 def test_a_sampler_of_optuna_is_used_as_it_is() -> None:
     import optuna
 
-    searcher = to_searcher(optuna.samplers.RandomSampler(seed=3), SPACE, "val_loss", 0)
+    searcher = to_searcher(optuna.samplers.RandomSampler(seed=3), SPACE, Objective("val_loss"), 0)
     assert isinstance(searcher, OptunaSearcher)
     with pytest.raises(InputError, match="an Optuna sampler needs a space"):
-        to_searcher(optuna.samplers.RandomSampler(seed=3), {}, "val_loss", 0)
+        to_searcher(optuna.samplers.RandomSampler(seed=3), {}, Objective("val_loss"), 0)
 
 
 CONDITIONAL = parse_space(
@@ -225,4 +258,4 @@ def test_a_searcher_of_tune_takes_steps_and_neither_conditions_nor_points() -> N
     with pytest.raises(InputError, match=r"search=Fixed: momentum, beta: searchers of ray\.tune know no conditions"):
         told(CONDITIONAL)
     with pytest.raises(InputError, match="search=Fixed: it takes points in its own constructor"):
-        to_searcher(told()[0]._searcher, SPACE, "val_loss", 0, [{"lr": 0.5}])
+        to_searcher(told()[0]._searcher, SPACE, Objective("val_loss"), 0, [{"lr": 0.5}])

@@ -12,7 +12,7 @@ from tuner.records.attempts import Attempt
 from tuner.spec.settings import Settings
 from tuner.spec.spelling import in_terminal
 from tuner.study.advice import Figures, advise
-from tuner.trial import GB, Device
+from tuner.trial import GB, Device, Objective
 
 
 def row(name: str, **others: Any) -> Attempt:
@@ -36,7 +36,7 @@ def advice(
     needs = [int(gb * GB) for gb in needs_gb or [settings.model_memory_gb] * len(rows)]
     plan = make_plan([device], needs, packing=settings.packing_used, buffer_bytes=0, max_workers=settings.max_workers)
     tried = attempts if attempts is not None else rows
-    said = advise(Figures(rows, tried, plan, settings, {"toy": "val_loss"}))
+    said = advise(Figures(rows, tried, plan, settings, {"toy": Objective("val_loss")}))
     return [spelled(each, errors.in_python if in_python else in_terminal) for each in said]
 
 

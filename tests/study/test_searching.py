@@ -26,7 +26,7 @@ from tuner.study.searching import choose_searched
 from tuner.study.stages import Selected
 from tuner.study.steering import Pruning
 from tuner.study.study import run_study
-from tuner.trial import EpochReport, Trial
+from tuner.trial import EpochReport, Objective, Trial
 from tuner.workloads.base import Workload
 from tuner.workloads.task import Selection
 
@@ -92,7 +92,7 @@ def searched(
             own,
             label="test",
             command="a test",
-            live=LiveSearch(workload, spy, {"epochs": 3}, own),
+            live=LiveSearch(workload, spy, {"epochs": 3}, own, workload.objective),
         ),
         executor(),
     )
@@ -186,7 +186,7 @@ def test_what_asha_has_stopped_stays_stopped_over_attempts_and_studies() -> None
         return EpochReport(trial_id, epoch, 16, {} if value is None else {"val_loss": value})
 
     def new() -> Pruning:
-        return Pruning("asha", {"toy": "val_loss"}, trials)
+        return Pruning("asha", {"toy": Objective("val_loss")}, trials)
 
     first = new()
     assert [first.stops(said(*each)) for each in (("a", 1, 1.0), ("b", 1, 2.0))] == [False, True]

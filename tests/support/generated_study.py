@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from tuner.records.attempts import parse_attempt, to_csv
-from tuner.trial import GB
+from tuner.trial import GB, Objective
 
 Row = dict[str, Any]
-METRICS = {"toy": "val_loss"}
+OBJECTIVES = {"toy": Objective("val_loss")}
 BEGAN = 1_795_258_564.0  # unix seconds
 BUDGET_GB = 14.0
 LANES = 6
@@ -139,7 +139,7 @@ def _study(rows: list[Row], seeds: int) -> Row:
     device = {"node_id": "", "kind": "cuda", "name": "A generated GPU", "total_bytes": 16 * GB, "free_bytes": 15 * GB}
     return {
         "workload": "toy",
-        "metrics": METRICS,
+        "metrics": {name: each.metric for name, each in OBJECTIVES.items()},
         "seed": 0,
         "seeds": seeds,
         "configurations": [{"name": name} for name in dict.fromkeys(row["name"] for row in rows)],

@@ -8,18 +8,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.errors import InputError
+from tuner.errors import InputError, ParameterError, option
 from tuner.records.attempts import STUDY, Attempt, attempts_of
 from tuner.records.read_studies import (
     RecordedStudy,
     by_data,
     data_print,
     labels,
-    metric_of,
     name_in_study,
+    objective_in,
     read_studies,
 )
 from tuner.records.seed_statistics import Average, Interval, averages
+from tuner.trial import DIRECTIONS, DirectionWord, Objective
+from tuner.workloads.objectives import is_score
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +29,11 @@ if TYPE_CHECKING:
 NEEDED = ("workload", "name", "seed", "status")
 
 
-def compare(source: str | Path | Sequence[str | Path] | pd.DataFrame, metric: str | None = None) -> pd.DataFrame:
+def compare(
+    source: str | Path | Sequence[str | Path] | pd.DataFrame,
+    metric: str | None = None,
+    direction: DirectionWord | None = None,
+) -> pd.DataFrame:
     """Studies' configurations over their seeds, and which of them cannot be told from the best at 95 %.
 
     The differences are taken seed by seed, and have t-intervals; ``tuner/records/seed_statistics.py`` has the
@@ -36,7 +42,10 @@ def compare(source: str | Path | Sequence[str | Path] | pd.DataFrame, metric: st
     Args:
         source: a study's folder, its ``results.csv``, several of these or a folder that holds some; or a DataFrame
             of trials such as ``tune_hyperparameters_parallel`` and ``results`` return.
-        metric: a column to compare by, smaller being better; by default each workload's own.
+        metric: a column to compare by; by default each workload's own.
+        direction: whether less of it is better ("minimize", "min") or more ("maximize", "max"); by default what the
+            study says of its own metric, on the test split, too, else "minimize". Another one such as an accuracy
+            needs it.
 
     Returns:
         A row for each configuration, each workload's best first: ``workload``, ``name``, ``seeds`` (trials there
@@ -48,16 +57,17 @@ def compare(source: str | Path | Sequence[str | Path] | pd.DataFrame, metric: st
         has a best of its own. What could not be read of a study is a warning.
 
     Raises:
-        InputError: it holds no study, or no such column.
+        InputError: it holds no study or no such column, or the direction must be said.
     """
     import pandas as pd
 
     if metric is not None and not isinstance(metric, str):
         raise InputError(f"metric {metric!r}: is no text; give the name of a column, such as 'val_rmse'")
-
+    if direction is not None and direction not in DIRECTIONS:
+        raise ParameterError("direction", direction, f"choose one of {', '.join(map(str, DIRECTIONS))}")
     rows, studies = _read(source)
     names = dict.fromkeys(row.workload for row in rows)
-    return pd.DataFrame([record for name in names for record in _records(rows, studies, name, metric)])
+    return pd.DataFrame([record for name in names for record in _records(rows, studies, name, metric, direction)])
 
 
 def _read(source: Any) -> tuple[list[Attempt], dict[str, RecordedStudy]]:
@@ -73,16 +83,33 @@ def _read(source: Any) -> tuple[list[Attempt], dict[str, RecordedStudy]]:
     return attempts_of(source), {}
 
 
+def _objective(own: Objective, workload: str, metric: str | None, direction: DirectionWord | None) -> Objective:
+    """What is compared by: the study's ``own`` objective, as far as nothing else is asked for."""
+    name = own.metric if metric is None else metric
+    if not name:
+        raise InputError(f"{workload}: say by which metric its trials are compared")
+    if direction is not None:
+        return Objective(name, DIRECTIONS[direction])
+    if name in (own.metric, own.metric.replace("val_", "test_")):
+        return replace(own, metric=name)
+    if is_score(name):
+        words = " or ".join(option("direction", word) for word in ("maximize", "minimize"))
+        raise ParameterError("metric", name, "is more of it better, or less?", f"give {words}")
+    return Objective(name)
+
+
 def _records(
-    rows: Sequence[Attempt], studies: Mapping[str, RecordedStudy], workload: str, metric: str | None
+    rows: Sequence[Attempt],
+    studies: Mapping[str, RecordedStudy],
+    workload: str,
+    metric: str | None,
+    direction: DirectionWord | None,
 ) -> Iterator[dict[str, object]]:
     own = [row for row in rows if row.workload == workload]
-    by = metric_of(workload, [], studies.values()) if metric is None else metric
-    if not by:
-        raise InputError(f"{workload}: say by which metric its trials are compared")
-    if not any(by in row.metrics or row.value(by) is not None for row in own):
+    by = _objective(objective_in(workload, [], studies.values()), workload, metric, direction)
+    if not any(by.metric in row.metrics or row.value(by.metric) is not None for row in own):
         hint = "" if metric is None else "; several studies are given as a list, such as compare(['a', 'b'])"
-        raise InputError(f"metric {by!r}: the trials of {workload} have no such column{hint}")
+        raise InputError(f"metric {by.metric!r}: the trials of {workload} have no such column{hint}")
     several = len({row.study for row in rows}) > 1
     for group in by_data(own, {label: data_print(study, workload) for label, study in studies.items()}):
         names = {name_in_study(row): (row.study, row.name) for row in group}

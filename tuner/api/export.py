@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from tuner.api.report import metrics_used
+from tuner.api.report import objectives_used
 from tuner.errors import InputError, ParameterError, one_line, option
 from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, JOURNAL_ONLY, Attempt
 from tuner.records.epochs import EpochLine, histories, read_epochs
@@ -22,7 +22,7 @@ from tuner.records.read_studies import RESULTS_FOLDER, newest_study
 from tuner.records.study_record import read_study
 from tuner.spec.commands import ExportOptions
 from tuner.spec.options import public
-from tuner.trial import ConfigValue
+from tuner.trial import ConfigValue, Objective
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -71,18 +71,18 @@ def export(options: ExportOptions) -> list[Exported]:
     latest = {row.trial_id: row for row in rows}
     if not latest:
         raise InputError(f"export {folder}: no attempt has ended yet; try again later")
-    metrics = metrics_used(study, rows)
+    objectives = objectives_used(study, rows)
     curves = histories(read_epochs(folder / EPOCHS))
     base = options.study_name or folder.resolve().name
     made: list[Exported] = []
     with _storage(url) as storage:
-        names = {each: f"{base}-{each}" if len(metrics) > 1 else base for each in metrics}
+        names = {each: f"{base}-{each}" if len(objectives) > 1 else base for each in objectives}
         _check_names(storage, names.values(), url)
-        for workload, metric in metrics.items():
+        for workload, objective in objectives.items():
             own = [latest[trial_id] for trial_id in sorted(latest) if latest[trial_id].workload == workload]
-            trials = _trials(own, metric, curves, study.started)
+            trials = _trials(own, objective.metric, curves, study.started)
             about = {"tuner": str(folder.resolve()), "command": study.command, "data": study.data}
-            _create(storage, names[workload], metric, about, trials)
+            _create(storage, names[workload], objective, about, trials)
             made.append(Exported(names[workload], url, _counts(trials), () if made else notes))
     return made
 
@@ -157,13 +157,15 @@ def _check_names(storage: Any, names: Iterable[str], url: str) -> None:
             )
 
 
-def _create(storage: Any, name: str, metric: str, about: Mapping[str, object], trials: Sequence[FrozenTrial]) -> None:
+def _create(
+    storage: Any, name: str, objective: Objective, about: Mapping[str, object], trials: Sequence[FrozenTrial]
+) -> None:
     """Makes a study with all of its trials, or none."""
     import optuna
 
-    study = optuna.create_study(storage=storage, study_name=name, direction="minimize")
+    study = optuna.create_study(storage=storage, study_name=name, direction=objective.direction)
     try:
-        study.set_metric_names([metric])
+        study.set_metric_names([objective.metric])
         for key, value in about.items():
             study.set_user_attr(key, value)
         study.add_trials(trials)

@@ -21,7 +21,8 @@ from tuner import Hyperparameter, Workload
 class CLASS(Workload):
     """A perceptron with one hidden layer, on generated points."""
 
-    metric = "val_error"  # evaluate's "error" on the validation split; smaller is better
+    metric = "val_error"  # evaluate's "error" on the validation split
+    direction = "minimize"  # or "maximize", as of an accuracy
     memory_scales_with = "batch_size"  # then a batch can be halved, and batch_size be "auto"
     hyperparameters = {  # default, smallest, largest, what it is; the loop reads epochs, lr and weight_decay
         "hidden": Hyperparameter(64, 1, 65536, "units of the hidden layer"),

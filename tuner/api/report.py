@@ -10,7 +10,7 @@ from tuner.errors import InputError, ParameterError, option
 from tuner.records.attempts import Attempt
 from tuner.records.files import ATTEMPTS
 from tuner.records.journal import read_attempts
-from tuner.records.read_studies import RESULTS_FOLDER, metric_of, newest_study
+from tuner.records.read_studies import RESULTS_FOLDER, newest_study, objective_in
 from tuner.records.study_record import StudyRecord, read_study
 from tuner.reporting.page.document import REPORT, check_replaceable, write_page
 from tuner.reporting.serving import LivePage, serve
@@ -18,6 +18,7 @@ from tuner.reporting.study_view import StudyView, read_study_view
 from tuner.spec.commands import PORT, ReportOptions
 from tuner.spec.options import public
 from tuner.study.repeat import how_to_repeat
+from tuner.trial import Objective
 
 
 @public(ReportOptions)
@@ -77,18 +78,18 @@ def _refusal(file: Path, error: OSError) -> InputError:
 def load_study_view(folder: Path) -> StudyView:
     """A study's folder as the page shows it."""
     study = read_study(folder, f"report {folder}")
-    metrics = metrics_used(study, read_attempts(folder / ATTEMPTS, study.workloads)[0])
-    return read_study_view(folder, metrics, lambda row: how_to_repeat(study, row, folder), f"report {folder}")
+    objectives = objectives_used(study, read_attempts(folder / ATTEMPTS, study.workloads)[0])
+    return read_study_view(folder, objectives, lambda row: how_to_repeat(study, row, folder), f"report {folder}")
 
 
-def metrics_used(study: StudyRecord, rows: list[Attempt]) -> dict[str, str]:
+def objectives_used(study: StudyRecord, rows: list[Attempt]) -> dict[str, Objective]:
     """What each workload's trials are compared by; older studies do not say it themselves."""
-    return {name: study.metrics.get(name) or _metric(name, rows) for name in study.workloads}
+    return {name: study.objectives.get(name) or _objective(name, rows) for name in study.workloads}
 
 
-def _metric(workload: str, rows: list[Attempt]) -> str:
-    found = metric_of(workload, rows)
-    if not found:
+def _objective(workload: str, rows: list[Attempt]) -> Objective:
+    found = objective_in(workload, rows)
+    if not found.metric:
         raise InputError(
             f"report: it is not known what trials of {workload!r} are compared by: no trial has a val_… metric"
         )

@@ -16,8 +16,8 @@ from tuner.records.read_studies import (
     by_data,
     data_print,
     labels,
-    metric_of,
     name_in_study,
+    objective_in,
     read_studies,
 )
 from tuner.records.row_queries import (
@@ -31,6 +31,7 @@ from tuner.records.row_queries import (
 from tuner.spec.commands import ResultsOptions
 from tuner.spec.options import public
 from tuner.study.repeat import how_to_repeat, values_again
+from tuner.trial import Objective
 from tuner.workloads.built_in import BUILT_IN
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Comparison:
 
     studies: Mapping[str, RecordedStudy]  # by what their rows' column ``study`` says
     # What the trials of each workload are compared by; empty where there is no validation metric.
-    metrics: Mapping[str, str]
+    objectives: Mapping[str, Objective]
     rows: Sequence[Attempt]  # of all studies, each workload's best first
     matching: Sequence[Attempt]  # those of them that meet the conditions
     shown: Sequence[Attempt]  # of these, the first of each workload in the order asked for
@@ -56,7 +57,7 @@ class Comparison:
     @property
     def notes(self) -> list[str]:
         """What could not be read, and what should not be compared, a line each."""
-        return [*self.unread, *(f"{name}: {OTHER_DATA}" for name in self.metrics if self._other_data(name))]
+        return [*self.unread, *(f"{name}: {OTHER_DATA}" for name in self.objectives if self._other_data(name))]
 
     @property
     def names(self) -> Sequence[str]:
@@ -69,7 +70,7 @@ class Comparison:
 
     def best(self, rows: Sequence[Attempt], workload: str) -> Attempt | None:
         """The best completed row of a workload among some of ``rows``; None without one."""
-        metric = self.metrics[workload]
+        metric = self.objectives[workload].metric
         ended = (row for row in rows if row.workload == workload and row.status == "completed")
         return next((row for row in ended if row.value(metric) is not None), None)
 
@@ -118,8 +119,8 @@ def side_by_side(options: ResultsOptions) -> Comparison:
     by_label = dict(zip(labels(studies), studies, strict=True))
     rows = [replace(row, study=label) for label, study in by_label.items() for row in study.rows]
     known = [STUDY, *csv_columns(rows, expected=(name for study in studies for name in _expected(study)))]
-    metrics = {name: metric_of(name, rows, studies) for name in dict.fromkeys(row.workload for row in rows)}
-    rows = best_first(rows, metrics)
+    objectives = {name: objective_in(name, rows, studies) for name in dict.fromkeys(row.workload for row in rows)}
+    rows = best_first(rows, objectives)
     orders = [parse_order(text, known) for text in options.sort]
     conditions = [parse_condition(text, known) for text in options.where]
     for text, condition in zip(options.where, conditions, strict=True):
@@ -128,10 +129,10 @@ def side_by_side(options: ResultsOptions) -> Comparison:
     matching = [row for row in rows if all(condition.holds(row) for condition in conditions)]
     shown = [
         row
-        for name in metrics
+        for name in objectives
         for row in sort_rows([row for row in matching if row.workload == name], orders)[: options.top]
     ]
-    return Comparison(by_label, metrics, rows, matching, shown, known, chosen, unread)
+    return Comparison(by_label, objectives, rows, matching, shown, known, chosen, unread)
 
 
 def again(found: Comparison, row: Attempt) -> str:

@@ -72,7 +72,8 @@ def train_again(options: TrainOptions, spelling: Spelling) -> TrainingResult:
     run = plan_run(past, options)
     found, same = load_data(run, options.data, options.exact)
     target = choose_device("cpu" if options.exact and options.device == "auto" else options.device)
-    task = TrainingTask(past.workload, joined_splits(past.workload, found) if options.all_data else found)
+    data = joined_splits(past.workload, found) if options.all_data else found
+    task = TrainingTask(past.workload, data, asked=past.objective)
     estimate = estimate_memory(task, run.trial, target)
     console = make_console(spelling)
     print_text(console, _head(run, describe_data(past.workload, found), target, estimate))

@@ -26,22 +26,22 @@ DISPENSABLE = ("estimated_memory_gb", "peak_memory_gb", "epochs", "duration_s")
 def print_results(console: Console, found: Comparison) -> None:
     """Prints what is shown; on a terminal within its width, elsewhere in lines of any length."""
     width = console.width if console.is_terminal else None
-    for workload, metric in found.metrics.items():
+    for workload, objective in found.objectives.items():
         rows = [row for row in found.shown if row.workload == workload]
         if not rows:
             continue
-        if len(found.metrics) > 1:
+        if len(found.objectives) > 1:
             console.print(workload, style="bold", markup=False)
         of_workload = [row for row in found.rows if row.workload == workload]
-        columns = found.chosen or default_columns(of_workload, found.columns, metric)
+        columns = found.chosen or default_columns(of_workload, found.columns, objective.metric)
         hyperparameters = [column for column in columns if column.startswith(CONFIG)]
         dispensable = [*hyperparameters, *reversed(DISPENSABLE)] if found.chosen is None else columns[1:]
         first, *lines = table_lines(rows, columns, found.columns, width, dispensable)
         console.print(first, style="bold", markup=False, soft_wrap=True)
         console.out("\n".join(lines), highlight=False)
-        for group in found.to_average(workload) if metric else []:
+        for group in found.to_average(workload) if objective.metric else []:
             if len({row.name for row in group}) < len(group):
-                print_averages(console, group, metric)
+                print_averages(console, group, objective)
     if not found.shown:
         console.out(f"no trial of {len(found.rows)} meets what --where asks for", highlight=False)
     console.out("\n".join([*study_lines(found), *best_lines(found)]), highlight=False)
@@ -85,7 +85,7 @@ def study_lines(found: Comparison) -> list[str]:
         planned = len(study.record.configurations or rows) * study.record.seeds
         of_all = f"{len(rows)} of {planned}" if planned > len(rows) else f"{len(rows)}"
         trials = f"{of_all} trial{'s' * (max(planned, len(rows)) != 1)}"
-        texts = [_best(found, rows, workload) for workload in found.metrics] if several else []
+        texts = [_best(found, rows, workload) for workload in found.objectives] if several else []
         best = "".join(f"; {text}" for text in texts if text)
         name = f"{label:<{size}}  " if several else ""
         lines.append(f"{name}{study.path}: {trials}: {counts or 'none has ended'}{best}")
@@ -95,17 +95,19 @@ def study_lines(found: Comparison) -> list[str]:
 def best_lines(found: Comparison) -> list[str]:
     """Of each workload the best of the trials that meet the conditions, and how to have it again."""
     lines = []
-    for workload, metric in found.metrics.items():
+    for workload, objective in found.objectives.items():
         if row := found.best(found.matching, workload):
             which, name = _which(found, row), _named(found, row)
             whose = f" of {row.study}" if len(found.studies) > 1 else ""
-            lines.append(f"{which}: {name}{whose}, {metric} {row.number(metric):.4f}. {again(found, row)}")
+            lines.append(
+                f"{which}: {name}{whose}, {objective.metric} {row.number(objective.metric):.4f}. {again(found, row)}"
+            )
     return lines
 
 
 def _best(found: Comparison, rows: Sequence[Attempt], workload: str) -> str:
     """The best of a study's rows; empty where none is completed."""
-    metric, row = found.metrics[workload], found.best(rows, workload)
+    metric, row = found.objectives[workload].metric, found.best(rows, workload)
     return f"{_which(found, row)} {_named(found, row)}, {metric} {row.number(metric):.4f}" if row else ""
 
 
@@ -115,7 +117,7 @@ def _which(found: Comparison, row: Attempt) -> str:
 
 def _named(found: Comparison, row: Attempt) -> str:
     seed = row.seed if _has_seeds(found, row) else None
-    return title(row.workload, row.name, several=len(found.metrics) > 1, seed=seed)
+    return title(row.workload, row.name, several=len(found.objectives) > 1, seed=seed)
 
 
 def _has_seeds(found: Comparison, row: Attempt) -> bool:

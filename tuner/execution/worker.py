@@ -168,13 +168,12 @@ def _training(
         from tuner.training.program_checkpoints import ProgramCheckpoints
 
         store = ProgramCheckpoints(folder, trial)
-        objective = workload.objective
         stopped = requests.stop_requested
         program = run_program(
             workload,
             trial,
             task.data,
-            objective,
+            task.objective,
             store,
             threads=placement.threads,
             stop_asked=stopped,
@@ -191,7 +190,8 @@ def _training(
     checkpoint = Checkpoint(folder, trial, seconds, requests.stop_requested) if folder else None
     device = torch_device(placement.device)
     model = needs_workload(workload, "training")
-    return fit(model, trial, task.data, device, checkpoint, prune_asked=pruned), checkpoint
+    objective = task.objective
+    return fit(model, trial, task.data, device, checkpoint, prune_asked=pruned, objective=objective), checkpoint
 
 
 def _peak_bytes(meter: PeakMeter) -> int | None:

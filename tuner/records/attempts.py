@@ -12,7 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Literal, Self
 
 from tuner.records.checking import Amount, CheckedValue, Metric, Name, Shown, TrialId, Whole, checked
-from tuner.trial import GB, AttemptResult, ConfigValue, Lost, MemoryEstimate, Outcome, Status
+from tuner.trial import GB, AttemptResult, ConfigValue, Lost, MemoryEstimate, Objective, Outcome, Status
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -108,6 +108,14 @@ class Attempt:
         """The number in a column of the table; infinity, which is worse than any other, if there is none."""
         value = self.value(column)
         return value if isinstance(value, (int, float)) else math.inf
+
+    def loss(self, objective: Objective) -> float:
+        """Its value of what trials are compared by, negated if that is maximised: the less, the better.
+
+        Without a value it is infinity, which is worse than any other.
+        """
+        value = self.value(objective.metric)
+        return objective.loss(value) if isinstance(value, (int, float)) else math.inf
 
     def to_line(self) -> Line:
         """The line of the journal."""

@@ -24,8 +24,10 @@ from tuner.records.files import STUDY as STUDY_FILE
 from tuner.records.journal import read_attempts
 from tuner.records.row_queries import to_value
 from tuner.records.study_record import UNKNOWN, StudyRecord, read_study
+from tuner.trial import Objective
 from tuner.workloads.built_in import BUILT_IN
 from tuner.workloads.lookup import find_workload
+from tuner.workloads.objectives import is_score
 
 RESULTS_FOLDER = Path("results")  # the default parent of studies' folders
 COLUMNS = (*BEFORE_METRICS, *AFTER_METRICS)
@@ -83,18 +85,20 @@ def newest_study(folder: Path) -> Path:
     return max(studies, key=_start)
 
 
-def metric_of(workload: str, rows: Sequence[Attempt], studies: Iterable[RecordedStudy] = ()) -> str:
-    """The metric by which a workload's trials are compared; empty if unknown.
+def objective_in(workload: str, rows: Sequence[Attempt], studies: Iterable[RecordedStudy] = ()) -> Objective:
+    """What a workload's trials are compared by; without a metric if that is unknown.
 
-    For a user's own workload it is in the study's record, else it is the first validation metric in the rows.
+    The record of a study says it. A table alone does not: then it is a built-in workload's own, or the first
+    validation metric in the rows, of which more is better if its name says so.
     """
-    if workload in BUILT_IN:
-        return find_workload(workload).metric
     for study in studies:
-        if workload in study.record.metrics:
-            return study.record.metrics[workload]
+        if workload in study.record.objectives:
+            return study.record.objectives[workload]
+    if workload in BUILT_IN:
+        return find_workload(workload).objective
     own = (key for row in rows if row.workload == workload for key in row.metrics)
-    return next((key for key in own if key.startswith("val_")), "")
+    metric = next((key for key in own if key.startswith("val_")), "")
+    return Objective(metric, "maximize" if is_score(metric) else "minimize")
 
 
 def labels(studies: Sequence[RecordedStudy]) -> list[str]:

@@ -25,7 +25,7 @@ from typing import Any
 
 from tuner.errors import InputError, ParameterError, did_you_mean, option
 from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, CONFIG, STUDY, Attempt
-from tuner.trial import ConfigValue
+from tuner.trial import ConfigValue, Objective
 
 # Short names of columns in the table; conditions and options accept them, too.
 SHORT = {"duration_s": "seconds", "estimated_memory_gb": "estimated_gb", "peak_memory_gb": "peak_gb"}
@@ -152,12 +152,12 @@ def head(column: str, columns: Sequence[str]) -> str:
     return short if _resolve(short, columns) == column else column
 
 
-def best_first(rows: Sequence[Attempt], metrics: Mapping[str, str]) -> list[Attempt]:
-    """The rows by workload in the order of ``metrics``: completed ones by their metric, then the others."""
-    order = list(metrics)
+def best_first(rows: Sequence[Attempt], objectives: Mapping[str, Objective]) -> list[Attempt]:
+    """The rows by workload in the order of ``objectives``: completed ones, the best first, then the others."""
+    order = list(objectives)
 
     def rank(row: Attempt) -> tuple[int, bool, float]:
-        return order.index(row.workload), row.status != "completed", row.number(metrics[row.workload])
+        return order.index(row.workload), row.status != "completed", row.loss(objectives[row.workload])
 
     return sorted(rows, key=rank)
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tuner.records.attempts import Attempt
+from tuner.trial import Objective
 
 Verdict = Literal["best", "=", "worse", "better", "not judged", ""]
 
@@ -85,25 +86,25 @@ def interval_of(values: Sequence[float]) -> Interval:
     return Interval(mean, t_quantile(count - 1) * statistics.stdev(values) / math.sqrt(count), count)
 
 
-def averages(rows: Sequence[Attempt], metric: str) -> list[Average]:
-    """One workload's configurations over their seeds, the smallest mean first and those without a mean last.
+def averages(rows: Sequence[Attempt], objective: Objective) -> list[Average]:
+    """One workload's configurations over their seeds, the best mean first and those without a mean last.
 
-    A smaller metric is better. The best configuration has at least two completed seeds, if any has.
+    The best configuration has at least two completed seeds, if any has.
     """
     by_name: dict[str, list[Attempt]] = {}
     for row in rows:
         by_name.setdefault(row.name, []).append(row)
-    found = [_average(name, own, metric) for name, own in by_name.items()]
-    found.sort(key=lambda each: each.interval.mean if each.interval else math.inf)
+    found = [_average(name, own, objective.metric) for name, own in by_name.items()]
+    found.sort(key=lambda each: objective.loss(each.interval.mean) if each.interval else math.inf)
     if len({row.seed for row in rows}) < 2:
         return found
     best = next((each for each in found if len(each.values) > 1), next((each for each in found if each.values), None))
-    return [_judged(each, best) for each in found] if best else found
+    return [_judged(each, best, objective) for each in found] if best else found
 
 
-def best_by_mean(rows: Sequence[Attempt], metric: str) -> Average | None:
+def best_by_mean(rows: Sequence[Attempt], objective: Objective) -> Average | None:
     """One workload's best configuration, chosen as in ``averages``; None if no trial is completed."""
-    found = averages(rows, metric)
+    found = averages(rows, objective)
     best = next((each for each in found if each.verdict == "best"), found[0] if found else None)
     return best if best and best.values else None
 
@@ -125,7 +126,7 @@ def _average(name: str, rows: Sequence[Attempt], metric: str) -> Average:
     return Average(name, len(rows), values, interval_of(list(values.values())) if values else None)
 
 
-def _judged(each: Average, best: Average) -> Average:
+def _judged(each: Average, best: Average, objective: Objective) -> Average:
     if each is best:
         return replace(each, verdict="best")
     differences = [each.values[seed] - best.values[seed] for seed in each.values if seed in best.values]
@@ -134,7 +135,7 @@ def _judged(each: Average, best: Average) -> Average:
         return replace(each, difference=difference, verdict="not judged")
     if difference.includes_zero:
         return replace(each, difference=difference, verdict="=")
-    return replace(each, difference=difference, verdict="worse" if difference.mean > 0 else "better")
+    return replace(each, difference=difference, verdict="worse" if objective.loss(difference.mean) > 0 else "better")
 
 
 def summary(averaged: Sequence[Average]) -> str:

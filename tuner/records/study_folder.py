@@ -19,7 +19,7 @@ from tuner.records.attempts import NOT_KEPT, Attempt, Times, to_csv
 from tuner.records.files import ATTEMPTS, BEST, CHECKPOINTS, PRUNE, RESULTS, STUDY, TRACEBACKS, best_name
 from tuner.records.journal import Journal
 from tuner.records.study_record import StudyRecord, read_study
-from tuner.trial import MemoryEstimate, Outcome, Status
+from tuner.trial import MemoryEstimate, Objective, Outcome, Status
 
 ENDED: tuple[Status, ...] = ("completed", "pruned", "diverged")  # trials that never run again
 # The table is rewritten after CSV_SECONDS, or after CSV_PATIENCE times the duration of the last rewrite if that is
@@ -35,12 +35,12 @@ class StudyFolder:
     path: Path
     notes: list[str]  # about damage that was found when the study was resumed
 
-    def __init__(self, path: Path, metrics: Mapping[str, str], *, new: bool = False) -> None:
+    def __init__(self, path: Path, objectives: Mapping[str, Objective], *, new: bool = False) -> None:
         """Makes the folder with its parents and locks it until it is closed or the process ends.
 
         Args:
             path: the folder.
-            metrics: the metric of each workload's trials; smaller is better.
+            objectives: what each workload's trials are compared by.
             new: raise FileExistsError if the folder exists.
 
         Raises:
@@ -54,7 +54,7 @@ class StudyFolder:
             if new and isinstance(error, FileExistsError):
                 raise
             raise _refusal("output", path, error) from error
-        self._begin(path, metrics, attempts)
+        self._begin(path, objectives, attempts)
         try:
             check_empty(path)  # again: another run may have written before we had the lock
         except BaseException:
@@ -62,7 +62,7 @@ class StudyFolder:
             raise
 
     @classmethod
-    def resume(cls, path: Path, metrics: Mapping[str, str]) -> Self:
+    def resume(cls, path: Path, objectives: Mapping[str, Objective]) -> Self:
         """Opens and locks the folder of an interrupted study, and repairs what a kill left.
 
         Raises:
@@ -71,7 +71,7 @@ class StudyFolder:
         read_study(path, option("resume", str(path)))
         folder = cls.__new__(cls)
         try:
-            folder._begin(path, metrics, Journal(path / ATTEMPTS))
+            folder._begin(path, objectives, Journal(path / ATTEMPTS))
             try:
                 folder._tidy()
             except BaseException:
@@ -81,13 +81,13 @@ class StudyFolder:
             raise _refusal("resume", path, error) from error
         return folder
 
-    def _begin(self, path: Path, metrics: Mapping[str, str], attempts: Journal) -> None:
+    def _begin(self, path: Path, objectives: Mapping[str, Objective], attempts: Journal) -> None:
         self.path = path
         self.notes = []
-        self._metrics = metrics
+        self._objectives = objectives
         self._journal = attempts
         self._rows = {row.trial_id: row for row in attempts.rows}
-        self._best: dict[str, float] = {row.workload: self._value(row) for row in self._best_rows()}
+        self._best: dict[str, float] = {row.workload: self._loss(row) for row in self._best_rows()}
         self._csv_due = 0.0
 
     def _tidy(self) -> None:
@@ -97,7 +97,7 @@ class StudyFolder:
         for pattern in (f"*{PARTIAL}", f"{CHECKPOINTS}/*{PARTIAL}", f"{CHECKPOINTS}/*{PRUNE}"):
             for path in self.path.glob(pattern):
                 path.unlink()
-        for workload in self._metrics:
+        for workload in self._objectives:
             for staged in self.path.glob(f"{self._best_path(workload).name}.*"):
                 if staged in best:
                     atomic_files.move(staged, best[staged])
@@ -131,7 +131,7 @@ class StudyFolder:
                 self._append(row, staged)
             if staged:
                 atomic_files.move(staged, self._best_path(row.workload))
-                self._best[row.workload] = self._value(row)
+                self._best[row.workload] = self._loss(row)
             self._drop_checkpoint(row)
             if time.monotonic() >= self._csv_due:
                 self._write_csv()
@@ -167,7 +167,7 @@ class StudyFolder:
 
     def _stage(self, row: Attempt, weights: Callable[[], bytes]) -> tuple[Attempt, Path | None]:
         """Writes the weights if they are the best so far, and returns their file. If that fails, the line says so."""
-        if row.status != "completed" or self._value(row) >= self._best.get(row.workload, math.inf):
+        if row.status != "completed" or self._loss(row) >= self._best.get(row.workload, math.inf):
             return row, None
         staged = self._staged(row)
         try:
@@ -184,11 +184,11 @@ class StudyFolder:
         return path.with_name(f"{path.name}.{row.trial_id}")
 
     def _best_path(self, workload: str) -> Path:
-        return self.path / (best_name(workload) if len(self._metrics) > 1 else BEST)
+        return self.path / (best_name(workload) if len(self._objectives) > 1 else BEST)
 
-    def _value(self, row: Attempt) -> float:
-        """The row's value of its workload's metric; infinity if it has none."""
-        return row.number(self._metrics[row.workload])
+    def _loss(self, row: Attempt) -> float:
+        """How good the row is: the less, the better; infinity if it has no value."""
+        return row.loss(self._objectives[row.workload])
 
     def _log(self, outcome: Outcome) -> None:
         if outcome.traceback:
@@ -210,8 +210,8 @@ class StudyFolder:
         best: dict[str, Attempt] = {}
         for row in self._journal.rows:
             other = best.get(row.workload)
-            least = self._value(other) if other else math.inf
-            if row.status == "completed" and row.weights_kept and self._value(row) < least:
+            least = self._loss(other) if other else math.inf
+            if row.status == "completed" and row.weights_kept and self._loss(row) < least:
                 best[row.workload] = row
         return list(best.values())
 

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, PlainValidator
 from tuner.errors import InputError
 from tuner.records.checking import CheckedValue, Name, Text, TrialId, Whole, as_name, as_text, checked_json
 from tuner.records.files import STUDY
-from tuner.trial import ConfigValue, Device
+from tuner.trial import ConfigValue, Device, Direction, Objective
 
 RESTORE = "restore it from a copy, or start a new study"
 
@@ -85,6 +85,7 @@ class StudyRecord:
     # The user's own workloads: ``module:Class`` by name, None for an object without a module.
     classes: Mapping[str, str | None] = field(default_factory=dict)
     metrics: Mapping[str, Name] = field(default_factory=dict)  # the metric of each workload's trials
+    directions: Mapping[str, Direction] = field(default_factory=dict)  # earlier versions minimised every metric
     data: Text | None = None  # a short description of the data sets
     settings: Mapping[str, object] = field(default_factory=dict)  # the values of all options
     plan: PlanRecord = PlanRecord()
@@ -97,6 +98,13 @@ class StudyRecord:
     def workloads(self) -> list[str]:
         """The names of its workloads."""
         return [self.workload] if isinstance(self.workload, str) else self.workload
+
+    @property
+    def objectives(self) -> dict[str, Objective]:
+        """What the trials of each workload are compared by, as far as it is known."""
+        return {
+            name: Objective(metric, self.directions.get(name, "minimize")) for name, metric in self.metrics.items()
+        }
 
     @property
     def fingerprints(self) -> dict[str, str]:

@@ -23,6 +23,7 @@ from tuner.reporting.figures.joined import one_above_another, titled
 from tuner.reporting.figures.timeline import timelines
 from tuner.reporting.study_view import StudyView, read_study_view
 from tuner.reporting.texts import count_text, value_text
+from tuner.trial import DIRECTIONS, Objective
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 FOLDER = "folder"
 METRIC = "metric"
+DIRECTION = "direction"
 SHOWN_ROWS = 60
 TEXTS = ("name", "status", "error")
 SHOWN_COLUMNS = ("workload", "name", "seed", "status", "attempts", "error")  # identify a table of trials
@@ -38,7 +40,7 @@ SHOWN_COLUMNS = ("workload", "name", "seed", "status", "attempts", "error")  # i
 class StudyFrame(pd.DataFrame):
     """A DataFrame with a row for each trial; parts of it are of this class, too.
 
-    ``attrs`` has the study's ``folder`` and the ``metric`` that trials are compared by (smaller is better).
+    ``attrs`` has the study's ``folder``, the ``metric`` that trials are compared by, and its ``direction``.
     """
 
     @property
@@ -49,24 +51,25 @@ class StudyFrame(pd.DataFrame):
     def best(self) -> pd.Series[Any]:
         """The best completed trial of this table: its row, with the configuration under ``config/…``.
 
-        With several seeds it is the best trial of the configuration with the smallest mean. That configuration has at
+        With several seeds it is the best trial of the configuration with the best mean. That configuration has at
         least two completed seeds, if any has.
 
         Raises:
             InputError: no trial of this table is completed, or it is not known what trials are compared by.
         """
-        metric = self._about(METRIC)
+        objective = self._objective()
+        metric = objective.metric
         if "status" in self and not (self["status"] == "completed").any():
             raise InputError("best: no trial of this table is completed; its column error says why")
         if missing := [name for name in ("name", "seed", "status", metric) if name not in self]:
             raise InputError(f"best: this table has no column {missing[0]!r}: take it of the table with all columns")
-        best = _best_place(attempts_of(pd.DataFrame(self)), metric)
+        best = _best_place(attempts_of(pd.DataFrame(self)), objective)
         if best is None:
             raise InputError(f"best: no trial of this table is completed with a {metric}; its column error says why")
         return self.iloc[best]
 
     def best_model(self) -> nn.Module:
-        """The model whose weights the study has kept: of its trial with the smallest metric, in evaluation mode.
+        """The model whose weights the study has kept: of its trial with the best value, in evaluation mode.
 
         Raises:
             InputError: as ``tuner.load_best``.
@@ -106,14 +109,18 @@ class StudyFrame(pd.DataFrame):
         if not self.attrs.get(METRIC) or any(name not in self for name in SHOWN_COLUMNS) or self.empty:
             html: str | None = super()._repr_html_()  # type: ignore[misc]  # the stubs lack it
             return html
-        rows, metric = attempts_of(pd.DataFrame(self)), self.attrs[METRIC]
-        return _trials_html(rows, list(self.columns), metric, _best_place(rows, metric), self.attrs.get(FOLDER, ""))
+        rows, objective = attempts_of(pd.DataFrame(self)), self._objective()
+        best, folder = _best_place(rows, objective), self.attrs.get(FOLDER, "")
+        return _trials_html(rows, list(self.columns), objective.metric, best, folder)
 
     def _study(self) -> tuple[StudyView, str]:
         """The whole study, even if this table has only some of its trials, and its workload."""
         folder = Path(self._about(FOLDER))
-        metrics = read_study(folder).metrics
-        return read_study_view(folder, metrics, lambda _: ""), next(iter(metrics))
+        objectives = read_study(folder).objectives
+        return read_study_view(folder, objectives, lambda _: ""), next(iter(objectives))
+
+    def _objective(self) -> Objective:
+        return Objective(self._about(METRIC), DIRECTIONS[self.attrs.get(DIRECTION, "minimize")])
 
     def _about(self, key: str) -> str:
         if key not in self.attrs:
@@ -123,19 +130,20 @@ class StudyFrame(pd.DataFrame):
         return str(self.attrs[key])
 
 
-def study_frame(table: pd.DataFrame, folder: str, metric: str) -> StudyFrame:
+def study_frame(table: pd.DataFrame, folder: str, objective: Objective) -> StudyFrame:
     """The frame of a study's trials; ``table`` has the columns of ``results.csv``."""
     frame = StudyFrame(table)
-    frame.attrs.update({FOLDER: folder, METRIC: metric})
+    frame.attrs.update({FOLDER: folder, METRIC: objective.metric, DIRECTION: objective.direction})
     return frame
 
 
-def _best_place(rows: list[Attempt], metric: str) -> int | None:
+def _best_place(rows: list[Attempt], objective: Objective) -> int | None:
     """The position of the best row; None if no trial is completed."""
-    done = [place for place, row in enumerate(rows) if row.status == "completed" and row.value(metric) is not None]
-    if best := best_by_mean(rows, metric):
+    completed = [place for place, row in enumerate(rows) if row.status == "completed"]
+    done = [place for place in completed if rows[place].value(objective.metric) is not None]
+    if best := best_by_mean(rows, objective):
         done = [place for place in done if rows[place].name == best.name]
-    return min(done, key=lambda place: rows[place].number(metric), default=None)
+    return min(done, key=lambda place: rows[place].loss(objective), default=None)
 
 
 def _trials_html(rows: Sequence[Attempt], known: Sequence[str], metric: str, best: int | None, folder: str) -> str:

@@ -6,12 +6,11 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import TYPE_CHECKING, Self
 
 from tuner.placement.retry import Retry
 from tuner.reporting.console import make_table, print_text
-from tuner.trial import ACCUMULATION, GB, DeviceLost, EpochReport, Outcome, Placement, Trial, title
+from tuner.trial import ACCUMULATION, GB, DeviceLost, EpochReport, Objective, Outcome, Placement, Trial, title
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -28,7 +27,7 @@ class StudyProgress:
     console: Console  # the live table is shown on a terminal only
     trials: int
     epochs: int  # of all trials together, for the remaining time
-    metrics: Mapping[str, str]  # the metric to show, by workload
+    objectives: Mapping[str, Objective]  # what trials are compared by, by workload
     budget_bytes: int  # the memory for trials on all devices
     several_seeds: bool = field(default=False, kw_only=True)  # show each trial's seed
     _running: dict[str, tuple[Placement, EpochReport | None]] = field(default_factory=dict, init=False)
@@ -69,13 +68,14 @@ class StudyProgress:
         if not retry:
             self._done += 1
             self._epochs_done += trial.epochs
-        metric = self.metrics[trial.workload]
-        value = outcome.metrics.get(metric)
+        objective = self.objectives[trial.workload]
+        value = outcome.metrics.get(objective.metric)
         if value is not None:
             name = title(trial.workload, trial.name, several=False, seed=self._seed(trial))
-            best = self._best.get(trial.workload, (value, name))
-            self._best[trial.workload] = min(best, (value, name), key=itemgetter(0))
-        result = f"{metric} {value:.4f}" if value is not None else _reason(outcome)
+            best = self._best.setdefault(trial.workload, (value, name))
+            if objective.better(value, than=best[0]):
+                self._best[trial.workload] = value, name
+        result = f"{objective.metric} {value:.4f}" if value is not None else _reason(outcome)
         peak = "" if outcome.peak_bytes is None else f", peak {outcome.peak_bytes / GB:.2f} GB"
         if self._has_line(outcome):
             self.note(
@@ -105,7 +105,7 @@ class StudyProgress:
         return True
 
     def _title(self, trial: Trial) -> str:
-        return title(trial.workload, trial.name, several=len(self.metrics) > 1, seed=self._seed(trial))
+        return title(trial.workload, trial.name, several=len(self.objectives) > 1, seed=self._seed(trial))
 
     def _seed(self, trial: Trial) -> int | None:
         return trial.seed if self.several_seeds else None
@@ -117,10 +117,10 @@ class StudyProgress:
 
         running = list(self._running.values())  # a copy, as the display's thread draws while trials start and end
         summary = Text(self._summary(running), style="bold")
-        metrics = " or ".join(dict.fromkeys(self.metrics.values()))
+        metrics = " or ".join(dict.fromkeys(each.metric for each in self.objectives.values()))
         table = make_table(("trial", "device", "memory", "epoch", metrics), left=("trial", "device"))
         for placement, report in running:
-            value = report.metrics.get(self.metrics[placement.trial.workload]) if report else None
+            value = report.metrics.get(self.objectives[placement.trial.workload].metric) if report else None
             table.add_row(
                 Text(self._title(placement.trial)),
                 placement.device.label,
@@ -139,7 +139,9 @@ class StudyProgress:
         )
 
     def _best_text(self) -> str:
-        bests = [f"{self.metrics[each]} {value:.4f} ({name})" for each, (value, name) in list(self._best.items())]
+        bests = [
+            f"{self.objectives[each].metric} {value:.4f} ({name})" for each, (value, name) in list(self._best.items())
+        ]
         return f"best {', '.join(bests)}" if bests else "no result yet"
 
     def _share_done(self, running: Running) -> float:

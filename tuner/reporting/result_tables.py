@@ -12,7 +12,7 @@ from tuner.records.row_queries import metric_columns
 from tuner.records.seed_statistics import Interval, averages, summary
 from tuner.reporting.console import make_table, print_table, print_text
 from tuner.reporting.texts import value_text
-from tuner.trial import title
+from tuner.trial import Objective, title
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,21 +41,22 @@ def results_table(rows: Sequence[Attempt], metric: str, *, seeds: bool = False) 
     return table
 
 
-def print_averages(console: Console, rows: Sequence[Attempt], metric: str) -> None:
+def print_averages(console: Console, rows: Sequence[Attempt], objective: Objective) -> None:
     """Prints a workload's configurations over their seeds, and which ones cannot be told from the best."""
-    print_table(console, averages_table(rows, metric))
-    if finding := summary(averages(rows, metric)):
+    print_table(console, averages_table(rows, objective))
+    if finding := summary(averages(rows, objective)):
         print_text(console, finding)
 
 
-def averages_table(rows: Sequence[Attempt], metric: str) -> Table:
+def averages_table(rows: Sequence[Attempt], objective: Objective) -> Table:
     """A row for each configuration of a workload: means with 95 % intervals, and the verdict."""
     from rich.text import Text
 
+    metric = objective.metric
     others = {name: intervals(rows, name) for name in metric_columns(rows, metric) if name != metric}
     means = [f"mean {name}" for name in (metric, *others)]
     table = make_table(["name", *means, "seeds", "to the best", "verdict"], left=("name", "verdict"))
-    for each in averages(rows, metric):
+    for each in averages(rows, objective):
         table.add_row(
             Text(each.name),
             interval_text(each.interval),
@@ -69,7 +70,7 @@ def averages_table(rows: Sequence[Attempt], metric: str) -> Table:
 
 def intervals(rows: Sequence[Attempt], metric: str) -> Mapping[str, Interval | None]:
     """The mean of a metric for each configuration of a workload, by name; None if no trial is completed."""
-    return {each.name: each.interval for each in averages(rows, metric)}
+    return {each.name: each.interval for each in averages(rows, Objective(metric))}
 
 
 def interval_text(interval: Interval | None, *, signed: bool = False) -> str:

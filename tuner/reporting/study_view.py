@@ -12,7 +12,7 @@ from tuner.records.files import ATTEMPTS, EPOCHS
 from tuner.records.journal import read_attempts
 from tuner.records.row_queries import best_first
 from tuner.records.study_record import StudyRecord, read_study
-from tuner.trial import Device, title
+from tuner.trial import Device, Objective, title
 
 Again = Callable[[Attempt], str]
 
@@ -26,7 +26,7 @@ class StudyView:
     attempts: list[Attempt]  # the journal's lines, in order
     rows: list[Attempt]  # the latest attempt of each trial, the best of each workload first
     epochs: list[EpochLine]
-    metrics: Mapping[str, str]  # the metric of each workload's trials; smaller is better
+    objectives: Mapping[str, Objective]  # what the trials of each workload are compared by
     again: Again  # returns the command that runs a row's trial again
     notes: Sequence[str] = ()  # about what could not be read
 
@@ -44,7 +44,7 @@ class StudyView:
     @property
     def trial_names(self) -> dict[str, str]:
         """The name of each trial by trial id, and with several seeds of each configuration by ``mean_id``."""
-        several, seeds, first = len(self.metrics) > 1, self.record.seeds, self.record.seed or 0
+        several, seeds, first = len(self.objectives) > 1, self.record.seeds, self.record.seed or 0
         planned = [
             title("", str(each["name"]), several=False, seed=seed if seeds > 1 else None)
             for seed in range(first, first + seeds)
@@ -72,7 +72,7 @@ def mean_id(row: Attempt) -> str:
     return f"{row.workload}/{row.name}"
 
 
-def read_study_view(folder: Path, metrics: Mapping[str, str], again: Again, where: str = "") -> StudyView:
+def read_study_view(folder: Path, objectives: Mapping[str, Objective], again: Again, where: str = "") -> StudyView:
     """Reads the folder of a study, which may be running. Messages begin with ``where``, by default the folder.
 
     Raises:
@@ -80,8 +80,8 @@ def read_study_view(folder: Path, metrics: Mapping[str, str], again: Again, wher
     """
     study = read_study(folder, where)
     attempts, notes = read_attempts(folder / ATTEMPTS, study.workloads)
-    attempts = [row for row in attempts if row.workload in metrics]
+    attempts = [row for row in attempts if row.workload in objectives]
     latest = {row.trial_id: row for row in attempts}
-    rows = best_first([latest[trial_id] for trial_id in sorted(latest)], metrics)
+    rows = best_first([latest[trial_id] for trial_id in sorted(latest)], objectives)
     epochs = read_epochs(folder / EPOCHS)
-    return StudyView(folder.resolve().name, study, attempts, rows, epochs, metrics, again, notes)
+    return StudyView(folder.resolve().name, study, attempts, rows, epochs, objectives, again, notes)

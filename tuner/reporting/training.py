@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tuner.reporting.console import make_table, print_text
-from tuner.trial import EpochReport
+from tuner.trial import EpochReport, Objective
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,10 +23,10 @@ class TrainingProgress:
     """Prints epochs as they end."""
 
     console: Console
-    metric: str  # compares epochs on the validation split; smaller is better
+    objective: Objective  # compares epochs on the validation split
     _began: float = field(default_factory=time.monotonic, init=False)
     _printed: float = field(default_factory=time.monotonic, init=False)
-    _best: tuple[float, int] = field(default=(math.inf, 0), init=False)  # value and epoch
+    _best: tuple[float, int] = field(default=(math.nan, 0), init=False)  # value and epoch
 
     def reported(self, report: EpochReport) -> None:
         """Training has begun, or an epoch has ended. The last epoch always has a line."""
@@ -34,9 +34,11 @@ class TrainingProgress:
         if report.epoch == 0:
             self._began = self._printed = now
             return
-        value = report.metrics.get(self.metric)
-        if value is not None:
-            self._best = min(self._best, (value, report.epoch))
+        value = report.metrics.get(self.objective.metric)
+        if value is not None and self.objective.better(
+            value, self._best[0] if self._best[1] else self.objective.worst
+        ):
+            self._best = value, report.epoch
         ended = report.epoch == report.epochs
         if self.console.is_terminal or ended or now - self._printed >= LINE_SECONDS:
             self._printed = now
@@ -45,7 +47,9 @@ class TrainingProgress:
     def _line(self, report: EpochReport, seconds: float) -> str:
         words = [f"epoch {report.epoch:{len(str(report.epochs))}d}/{report.epochs}"]
         words += [
-            f"{name} {report.metrics[name]:.4f}" for name in ("train_loss", self.metric) if name in report.metrics
+            f"{name} {report.metrics[name]:.4f}"
+            for name in ("train_loss", self.objective.metric)
+            if name in report.metrics
         ]
         if self._best[1]:
             words.append(f"best {self._best[0]:.4f} in epoch {self._best[1]}")

@@ -1,4 +1,4 @@
-"""Decides after every epoch whether to stop a trial; smaller values are better.
+"""Decides after every epoch whether to stop a trial; smaller values are better: ``Objective.loss`` makes them so.
 
 The decisions are those of Ray Tune's AsyncHyperBandScheduler and MedianStoppingRule, without Tune's loop.
 """

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeGuard
 
 from tuner.errors import InputError, ParameterError, option
 from tuner.search.domains import WHOLE, Domain, Space
-from tuner.trial import ConfigValue
+from tuner.trial import ConfigValue, Direction, Objective
 
 if TYPE_CHECKING:
     import optuna
@@ -26,7 +26,7 @@ EXTRA = "pip install 'tuner[optuna]'"
 
 
 class Searcher(Protocol):
-    """Suggests values that are expected to have small metrics."""
+    """Suggests values that are expected to have good metrics."""
 
     def ask(self, trial_id: str) -> Mapping[str, ConfigValue] | None:
         """Values for a new trial, or None if the searcher suggests none now."""
@@ -51,6 +51,7 @@ class OptunaSearcher:
         space: Space,
         sampler: optuna.samplers.BaseSampler | None = None,
         seed: int = 0,
+        direction: Direction = "minimize",
         points: Sequence[Mapping[str, ConfigValue]] = (),
     ) -> None:
         """Uses the sampler, or TPE with this seed. If Optuna is not installed, ``InputError`` is raised."""
@@ -58,7 +59,7 @@ class OptunaSearcher:
         # Without constant_liar it would repeatedly suggest values near those of running trials.
         sampler = sampler or optuna.samplers.TPESampler(seed=seed, constant_liar=True)
         self._optuna = optuna
-        self._study = optuna.create_study(direction="minimize", sampler=sampler)
+        self._study = optuna.create_study(direction=direction, sampler=sampler)
         self._space = space
         self._points = list(points)
         self._trials = {}
@@ -103,7 +104,7 @@ class OptunaSearcher:
 class RaySearcher:
     """A ``ray.tune.search.Searcher``."""
 
-    def __init__(self, searcher: tune.search.Searcher, space: Space, metric: str) -> None:
+    def __init__(self, searcher: tune.search.Searcher, space: Space, objective: Objective) -> None:
         """Sets the searcher's space. If it has its own space, too, ``InputError`` is raised."""
         if conditional := [key for key, domain in space.items() if domain.conditions]:
             raise InputError(
@@ -111,13 +112,15 @@ class RaySearcher:
                 "conditions: leave out 'if', or use search='optuna' or 'random'"
             )
         self._searcher = searcher
-        self._metric = metric
+        self._objective = objective
         self._space = space
         self._recalled: dict[str, Mapping[str, ConfigValue]] = {}
         self._reports: dict[str, dict[int, float]] = {}
         self._suggested: dict[str, str] = {}  # the searcher's name of each trial
         self._number = 0
-        taken = searcher.set_search_properties(metric, "min", {key: _ray_domain(each) for key, each in space.items()})
+        mode = "min" if objective.direction == "minimize" else "max"
+        domains = {key: _ray_domain(each) for key, each in space.items()}
+        taken = searcher.set_search_properties(objective.metric, mode, domains)
         if space and not taken:
             name = type(searcher).__name__
             raise InputError(f"search={name}: it has a space, a metric or a mode of its own: give these in one place")
@@ -141,7 +144,7 @@ class RaySearcher:
             return
         reports[epoch] = value
         if trial_id not in self._recalled:
-            result = {self._metric: value, "training_iteration": epoch}
+            result = {self._objective.metric: value, "training_iteration": epoch}
             self._searcher.on_trial_result(self._suggested[trial_id], result)
 
     def tell(self, trial_id: str, state: State, value: float | None) -> None:
@@ -151,14 +154,14 @@ class RaySearcher:
         """
         reports = list(self._reports.pop(trial_id, {}).values())
         if value is None and state == "pruned":
-            value = min(reports, default=None)
+            value = min(reports, key=self._objective.loss, default=None)
         if trial_id in self._recalled:
             self._add(self._recalled.pop(trial_id), state, None if state == "unfit" else value, reports)
         elif value is None or state in ("unfit", "failed"):
             error = state not in ("pruned", "unfit")
             self._searcher.on_trial_complete(self._suggested.pop(trial_id), error=error)
         else:
-            result = {self._metric: value, "training_iteration": len(reports)}
+            result = {self._objective.metric: value, "training_iteration": len(reports)}
             self._searcher.on_trial_complete(self._suggested.pop(trial_id), result)
 
     def recall(self, trial_id: str, values: Mapping[str, ConfigValue]) -> None:
@@ -181,14 +184,14 @@ class RaySearcher:
     ) -> None:
         pruned = state in ("pruned", "unfit")
         failed = state == "failed" or (value is None and not pruned)
-        worst = math.inf if value is None else value
+        worst = self._objective.worst if value is None else value
         self._searcher.add_evaluated_point(
             dict(values), worst, error=failed, pruned=pruned, intermediate_values=reports
         )
 
 
 def to_searcher(
-    search: object, space: Space, metric: str, seed: int, points: Sequence[Mapping[str, ConfigValue]] = ()
+    search: object, space: Space, objective: Objective, seed: int, points: Sequence[Mapping[str, ConfigValue]] = ()
 ) -> Searcher:
     """The searcher for ``search``: "optuna", an Optuna sampler, or a searcher of Ray Tune.
 
@@ -200,14 +203,14 @@ def to_searcher(
             raise InputError(
                 f"{option('search')}: an Optuna sampler needs a space: give space={{...}} or a file with 'space:'"
             )
-        return OptunaSearcher(space, search if is_sampler(search) else None, seed, points)
+        return OptunaSearcher(space, search if is_sampler(search) else None, seed, objective.direction, points)
     if all(hasattr(search, name) for name in ("suggest", "on_trial_complete", "set_search_properties")):
         if points:
             name = type(search).__name__
             raise InputError(
                 f"search={name}: it takes points in its own constructor: give {name}(points_to_evaluate=…)"
             )
-        return RaySearcher(search, space, metric)
+        return RaySearcher(search, space, objective)
     raise InputError(
         f"search={search!r}: give 'grid', 'random', 'optuna', an Optuna sampler or a searcher of ray.tune.search"
     )

@@ -5,34 +5,29 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, BeforeValidator, ValidationInfo
+from pydantic import BeforeValidator, ValidationInfo
 
-from tuner.errors import InputError, ParameterError, both_given, option
-from tuner.estimation.registry import Method, check_method, methods
-from tuner.machine.devices import DeviceChoice
+from tuner.errors import ParameterError, both_given, option
 from tuner.placement.packing import Packing
 from tuner.placement.retry import OnOom
 from tuner.search.schedulers import SchedulerName
+from tuner.spec.memory_groups import DeviceMemory, TrialMemory
 from tuner.spec.options import Options, PathText, Terminal, Texts, field
-from tuner.trial import MOST_GB, MOST_SEED
+from tuner.trial import DIRECTIONS, MOST_SEED, Direction
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
-    from torch.optim import Optimizer
-
     from tuner.search.configurations import Configs
     from tuner.workloads.lookup import WorkloadsLike
 
     Search = object
     Space = str | Path | Mapping[str, object]
     Points = Sequence[Mapping[str, object]]
-    Build = Callable[[dict[str, Any]], tuple[nn.Module, Optimizer | None, Callable[[], Tensor]]]
 else:  # looked over where they are used, which imports torch
-    Configs = WorkloadsLike = Search = Space = Points = Build = object
+    Configs = WorkloadsLike = Search = Space = Points = object
 
 DEFAULT_MODE = "quick"
 DEFAULT_DATA = ""  # each workload's own default
@@ -64,39 +59,23 @@ def _time(given: object, about: ValidationInfo) -> object:
     return given
 
 
-def check_gb(given: object, what: str) -> float:
-    """A number of GB that a trial can be given; ``what`` begins the text of the ``InputError`` if it is none."""
-    if not isinstance(given, (int, float)) or isinstance(given, bool) or not 0 < given <= MOST_GB:
-        raise InputError(f"{what}: must be a number of GB above 0 and at most {MOST_GB:,}")
-    return float(given)
-
-
-def _memory(given: object) -> object:
-    """A number of GB, from a command line's text or numpy's scalar, too; or a function that returns one."""
-    if given is None or callable(given):
-        return given
-    plain = given.item() if hasattr(given, "item") else given
-    return check_gb(plain, option("memory_gb", given))
-
-
 def _plain(data: object) -> object:
-    """Paths as texts, in a mapping, too; None is no data of one's own."""
-    if isinstance(data, Mapping):
-        return {name: _plain(each) for name, each in data.items()}
+    """Paths as texts, in a mapping, too; None is no data of one's own; a program's data as they are."""
+    if isinstance(data, Mapping) and all(isinstance(each, (str, os.PathLike)) for each in data.values()):
+        return {name: os.fspath(each) for name, each in data.items()}
     return "" if data is None else os.fspath(data) if isinstance(data, os.PathLike) else data
 
 
-Data = Annotated[str | Mapping[str, str], BeforeValidator(_plain)]
-Memory = Annotated[float | Callable[[dict[str, Any]], float] | None, BeforeValidator(_memory)]
+Data = Annotated[Any, BeforeValidator(_plain)]
 Time = Annotated[str | float | None, BeforeValidator(_time)]
 
 
-def _method(given: str) -> str:
-    check_method(given)
-    return given
+def _direction(given: object) -> object:
+    """The direction in full; a word that is none is refused where the choices are checked."""
+    return DIRECTIONS.get(given, given) if isinstance(given, str) else given
 
 
-EstimationMethod = Annotated[Method, AfterValidator(_method)]
+DirectionText = Annotated[Direction | None, BeforeValidator(_direction)]
 
 
 class SelectionOptions(Options):
@@ -133,7 +112,11 @@ class SelectionOptions(Options):
         DEFAULT_DATA,
         "Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own. "
         "For all workloads, or for each its own.",
-        Terminal("[WORKLOAD=]NAME|DIR", unset="synthetic"),
+        Terminal(
+            "[WORKLOAD=]NAME|DIR",
+            unset="synthetic",
+            in_python="A function gets whatever is given here; all trials share it.",
+        ),
     )
     skip_bad: bool = field(False, "Leave out data files that cannot be used, instead of refusing them all.")
     only: str | None = field(None, "Take only the configuration of this name.", Terminal("NAME"))
@@ -143,16 +126,40 @@ class SelectionOptions(Options):
         """Refuses a mode that has no effect, also where the mode that was given is the default.
 
         Raises:
-            InputError: a file is given as well, or all workloads are the user's own, which have no modes.
+            InputError: it is a direction, a file is given as well, or all workloads are the user's own, which have
+                no modes.
         """
         several = not isinstance(self.workload, str) and isinstance(self.workload, Sequence)
         names: Sequence[object] = self.workload if several else [self.workload]  # type: ignore[assignment]
         own = [each for each in names if isinstance(each, str) and ":" in each]
+        if self.mode in DIRECTIONS:
+            rule = "is no list of configurations, which is what this option names"
+            raise ParameterError("mode", self.mode, rule, f"give {option('direction', DIRECTIONS[self.mode])}")
         if "mode" in self.model_fields_set and own and len(own) == len(names):
             rule = f"workload {' and '.join(own)} has no modes"
             raise ParameterError("mode", self.mode, rule, f"give it a list by {option('config')}")
         if self.config is not None and "mode" in self.model_fields_set:
             raise both_given("config", "mode")
+
+
+class ObjectiveOptions(Options):
+    """What trials are compared by."""
+
+    title: ClassVar[str] = "Configurations and data"
+
+    metric: str | None = field(
+        None,
+        "The metric that trials are compared by, such as val_loss.",
+        Terminal("NAME", unset="the workload's own"),
+    )
+    direction: DirectionText = field(
+        None,
+        "Whether less of the metric is better (minimize, or min) or more (maximize, or max).",
+        Terminal(
+            unset="what the workload says, else minimize; a metric such as an accuracy needs it",
+            choices=("minimize", "maximize", "min", "max"),
+        ),
+    )
 
 
 class Seed(Options):
@@ -181,93 +188,6 @@ class Training(Seed):
     )
     split_seed: int | None = field(
         None, "The seed of the validation split alone.", Terminal("N", unset=f"{option('seed')}"), ge=0, le=MOST_SEED
-    )
-
-
-class DeviceSelection(Options):
-    """Where to train."""
-
-    title: ClassVar[str] = "Execution"
-
-    device: DeviceChoice = field("auto", "Where to train: cuda, cpu, or auto for GPUs where there are any.")
-
-
-class DeviceOptions(DeviceSelection):
-    """Where to train, and with which allocator."""
-
-    title: ClassVar[str] = "Execution"
-
-    expandable_segments: bool = field(
-        False, "Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation."
-    )
-
-
-class Estimation(DeviceOptions):
-    """How memory is estimated."""
-
-    title: ClassVar[str] = "Memory"
-
-    memory_estimation: EstimationMethod = field(
-        "auto",
-        "How to estimate memory: static is a formula, traced follows a training step on tensors without content, "
-        "measured runs one, and auto is traced where a step can be followed. That of a function or a script is "
-        "learned: the first trials run with room to spare, and their peaks tell what the others need.",
-        Terminal(choices=methods()),
-    )
-    calibration: bool = field(
-        True, "Correct estimates by what earlier trials on this device needed, and learn from new ones."
-    )
-
-
-class TrialMemory(Estimation):
-    """What each trial is given."""
-
-    title: ClassVar[str] = "Memory"
-
-    auto_memory: bool = field(False, "Estimate what each configuration needs, and give each trial that.")
-    model_memory_gb: float = field(
-        1.5,
-        f"The memory of each trial without {option('auto_memory')}, in GB of 2**30 bytes.",
-        Terminal("GB"),
-        gt=0,
-        le=MOST_GB,
-    )
-    memory_gb: Memory = field(
-        None,
-        "The memory that each trial needs, in GB, its process included.",
-        Terminal(
-            "GB",
-            unset="what the options above say; that of a function or a script is learned from its first trials",
-            in_python="A function of the configuration that returns it can be given, too.",
-        ),
-    )
-    estimate: Build | None = field(
-        None,
-        "For a function of your own, whose step cannot be followed: a function of the configuration that builds and "
-        "returns the model, its optimizer (or None) and a function that computes a batch's loss. It runs on tensors "
-        "without content, and memory is estimated by it instead of learned.",
-        Terminal(hidden=True),
-    )
-
-
-class DeviceMemory(Options):
-    """What trials may use of each device."""
-
-    title: ClassVar[str] = "Memory"
-
-    gpu_memory_buffer_gb: float = field(
-        2.0,
-        "The memory to leave free on each device, a GPU or the machine's RAM, in GB.",
-        Terminal("GB"),
-        ge=0,
-        le=MOST_GB,
-    )
-    device_memory_gb: float | None = field(
-        None,
-        "Use each device as if it had no more memory than this, in GB.",
-        Terminal("GB", unset="all of its memory"),
-        gt=0,
-        le=MOST_GB,
     )
 
 
@@ -419,5 +339,5 @@ class SearchOptions(Options):
         None, "The number of configurations that a search tries; a grid is tried as a whole.", Terminal("N"), ge=1
     )
     scheduler: SchedulerName = field(
-        "fifo", "End trials early: asha keeps the best quarter, median those above the median, fifo all."
+        "fifo", "End trials early: asha keeps the best quarter, median those better than the median, fifo all."
     )

@@ -10,12 +10,19 @@ from tuner.errors import InputError, ParameterError, both_given, option
 from tuner.placement.packing import Packing
 from tuner.placement.retry import RetryPolicy
 from tuner.records.study_folder import check_empty
-from tuner.spec.groups import Records, SearchOptions, SelectionOptions, StudyOptions, parse_seconds
+from tuner.spec.groups import (
+    ObjectiveOptions,
+    Records,
+    SearchOptions,
+    SelectionOptions,
+    StudyOptions,
+    parse_seconds,
+)
 from tuner.spec.options import field
 from tuner.trial import GB
 
 
-class Settings(SelectionOptions, SearchOptions, StudyOptions, Records):
+class Settings(SelectionOptions, ObjectiveOptions, SearchOptions, StudyOptions, Records):
     """The specification of a study: what ``tune run`` and ``tuner.run`` take."""
 
     title: ClassVar[str] = "Execution"

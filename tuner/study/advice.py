@@ -14,7 +14,7 @@ from tuner.placement.packing import Packing, Plan, make_plan
 from tuner.records.attempts import Attempt
 from tuner.records.seed_statistics import Average, averages, seeds_needed
 from tuner.spec.settings import Settings
-from tuner.trial import GB
+from tuner.trial import GB, Objective
 
 MOST = 3
 SPARE = 1.1  # what is advised exceeds what was measured by so much
@@ -31,7 +31,7 @@ class Figures:
     attempts: Sequence[Attempt]  # all of the journal
     plan: Plan  # how the trials shared the devices
     settings: Settings  # the study's
-    metrics: Mapping[str, str]  # what a workload's trials are compared by, by workload
+    objectives: Mapping[str, Objective]  # what trials are compared by, by workload
 
     def option(self, name: str, value: object = NOT_GIVEN) -> str:
         """An option, with a value if a certain one is advised; decimals to hundredths."""
@@ -72,23 +72,23 @@ def _out_of_memory(figures: Figures) -> str:
 
 def _seeds(figures: Figures) -> str:
     """Configurations that cannot be told from the best: how many seeds would tell the first of them from it."""
-    for workload, metric in figures.metrics.items():
-        found = averages([row for row in figures.rows if row.workload == workload], metric)
+    for workload, objective in figures.objectives.items():
+        found = averages([row for row in figures.rows if row.workload == workload], objective)
         same = [each for each in found if each.verdict == "="]
         count = seeds_needed(same[0].difference) if same and same[0].difference else None
         if count and count > figures.settings.seeds:
-            return _more_seeds(figures, len(same), count, same[0], metric)
+            return _more_seeds(figures, len(same), count, same[0], objective)
     return ""
 
 
-def _more_seeds(figures: Figures, same: int, count: int, next_best: Average, metric: str) -> str:
+def _more_seeds(figures: Figures, same: int, count: int, next_best: Average, objective: Objective) -> str:
     difference = next_best.difference
     assert difference is not None
     who = f"{same} configurations cannot be told from the best: the first, {next_best.name},"
     if same == 1:
         who = f"{next_best.name} cannot be told from the best: it"
-    where = "behind" if difference.mean > 0 else "ahead on the seeds that both have"
-    apart = f"{abs(difference.mean):.4f} of {metric} {where}"
+    where = "behind" if objective.loss(difference.mean) > 0 else "ahead on the seeds that both have"
+    apart = f"{abs(difference.mean):.4f} of {objective.metric} {where}"
     return (
         f"{who} is {apart}, and differences vary by {difference.deviation:.4f} from seed to seed: about "
         f"{figures.option('seeds', count)} would tell it apart if that stays so (beside {figures.option('resume')} "
@@ -138,17 +138,19 @@ def _calibration(figures: Figures) -> str:
 
 
 def _epochs(figures: Figures) -> str:
-    """A best trial whose validation metric was still falling as it ended."""
-    for workload, metric in figures.metrics.items():
+    """A best trial whose validation metric was still improving as it ended."""
+    for workload, objective in figures.objectives.items():
         rows = [row for row in figures.rows if row.workload == workload and row.status == "completed"]
-        rows = [row for row in rows if row.value(metric) is not None and row.value("best_epoch") is not None]
+        rows = [
+            row for row in rows if row.value(objective.metric) is not None and row.value("best_epoch") is not None
+        ]
         if not rows:
             continue
-        best = min(rows, key=lambda row: row.number(metric))
+        best = min(rows, key=lambda row: row.loss(objective))
         if best.metrics["best_epoch"] == best.epochs >= FEWEST_EPOCHS:
             last = sum(row.metrics["best_epoch"] == row.epochs for row in rows)
             return (
-                f"{metric} was still improving in the last epoch ({best.epochs}) of the best trial, "
+                f"{objective.metric} was still improving in the last epoch ({best.epochs}) of the best trial, "
                 f"{best.name}, and in {last} of {_count(len(rows), 'completed trial')}: "
                 f"try a new study with {figures.option('epochs', 2 * best.epochs)}"
             )

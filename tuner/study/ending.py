@@ -21,7 +21,7 @@ from tuner.study.repeat import command, how_to_repeat, program
 from tuner.study.result import StudyResult
 from tuner.study.stages import Placed
 from tuner.study.stored_options import needs_objects
-from tuner.trial import ACCUMULATION, GB, MemoryEstimate, title
+from tuner.trial import ACCUMULATION, GB, MemoryEstimate, Objective, title
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,7 +52,7 @@ def write_report(console: Console, study: Placed, result: StudyResult, record: S
         from tuner.reporting.page.document import REPORT, write_page
         from tuner.reporting.study_view import read_study_view
 
-        page = read_study_view(folder, study.metrics, lambda row: how_to_repeat(record, row, folder))
+        page = read_study_view(folder, study.objectives, lambda row: how_to_repeat(record, row, folder))
         write_page(page, folder / REPORT)
     except Exception as error:
         said = getattr(error, "strerror", None) or f"{type(error).__name__}: {one_line(error)}"
@@ -80,36 +80,36 @@ def show_end(console: Console, study: Placed, result: StudyResult, record: Study
 
 def _print_end(console: Console, study: Placed, result: StudyResult, record: StudyRecord, page: Path | None) -> None:
     """Each workload's table, what follows from it, where the CSV is, and how to have the best trials again."""
-    folder, several = Path(result), len(study.metrics) > 1
+    folder, several = Path(result), len(study.objectives) > 1
     tables = not (study.returns_table and in_notebook())
-    figures = Figures(result.trials, study.attempts, study.plan, study.settings, study.metrics)
+    figures = Figures(result.trials, study.attempts, study.plan, study.settings, study.objectives)
     lines = [estimate_accuracy(result.trials)] if study.settings.auto_memory else []
     lines += [f"advice: {said}" for said in advise(figures)]
     lines += [f"results: {folder / RESULTS}", f"report: {page}" if page else ""]
-    for workload, metric in study.metrics.items():
+    for workload, objective in study.objectives.items():
         rows = [row for row in result.trials if row.workload == workload]
         if several:
             console.print(workload, style="bold", markup=False)
         if tables:
-            _print_tables(console, rows, metric)
+            _print_tables(console, rows, objective)
         best = next((row for row in rows if row.status == "completed"), None)
         if best:
             name = title(workload, best.name, several=several, seed=best.seed if has_seeds(rows) else None)
             which = "best single trial" if has_seeds(rows) else "best"
             again = how_to_repeat(record, best, folder, result.workloads[workload])
-            lines.append(f"{which}: {name}, {metric} {best.number(metric):.4f}. Again: {again}")
+            lines.append(f"{which}: {name}, {objective.metric} {best.number(objective.metric):.4f}. Again: {again}")
     print_text(console, "\n".join(line for line in lines if line))
 
 
-def _print_tables(console: Console, rows: Sequence[Attempt], metric: str) -> None:
+def _print_tables(console: Console, rows: Sequence[Attempt], objective: Objective) -> None:
     """A workload's trials; with several seeds its configurations, and of the trials those that are not completed."""
     if not has_seeds(rows):
-        print_table(console, results_table(rows, metric))
+        print_table(console, results_table(rows, objective.metric))
         return
-    print_averages(console, rows, metric)
+    print_averages(console, rows, objective)
     others = [row for row in rows if row.status != "completed"]
     if ran := [row for row in others if row.device]:
-        print_table(console, results_table(ran, metric, seeds=True))
+        print_table(console, results_table(ran, objective.metric, seeds=True))
     if len(others) > len(ran):
         console.print(f"{len(others) - len(ran)} of {len(rows)} trials never started")
 

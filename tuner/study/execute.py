@@ -70,12 +70,12 @@ def _run(study: Placed, folder: StudyFolder, record: StudyRecord, around: Surrou
     known = [request.trial.epochs for request in requests]
     epochs = sum(known) * number // max(1, len(known))
     progress = (NotebookProgress if in_notebook() else StudyProgress)(
-        around.console, number, epochs, study.metrics, sum(study.plan.budgets), several_seeds=settings.seeds > 1
+        around.console, number, epochs, study.objectives, sum(study.plan.budgets), several_seeds=settings.seeds > 1
     )
     described = study.optuna.described if study.optuna else None
     recorder = Recorder(folder, progress, requests, around.trackers, settings.scheduler, described)
     feedback = _feedback(study.estimates, folder)
-    pruning = Pruning(settings.scheduler, study.metrics, study.tried)
+    pruning = Pruning(settings.scheduler, study.objectives, study.tried)
     pruning.replay(read_epochs(folder.path / EPOCHS))
     steering = Steering(study, record, folder, recorder, feedback, pruning)
     decisions = _decisions(study.tasks, feedback, settings, pruning, steering)

@@ -14,7 +14,7 @@ from tuner.search.drawing import MAX_REJECTED_DRAWS
 from tuner.search.searchers import Searcher, State
 from tuner.spec.settings import Settings
 from tuner.study.planning import Estimates, estimate_requests, to_trials, within
-from tuner.trial import GB, Configuration, Device, Request, Status, Trial
+from tuner.trial import GB, Configuration, Device, Objective, Request, Status, Trial
 from tuner.workloads.base import Trainable
 from tuner.workloads.protocols import check, finish_of, prerequisites
 from tuner.workloads.task import Selection, Tasks
@@ -37,6 +37,7 @@ class LiveSearch:
     searcher: Searcher  # what suggests values
     fixed: Mapping[str, object]  # values of all of them
     settings: Settings  # the study's
+    objective: Objective  # what they are compared by
     trials: list[Trial] = field(default_factory=list)  # those suggested so far, in the order of their ids
     estimates: Estimates = field(default_factory=Estimates)  # of all trials of the study so far
     fault: str = ""  # why the last suggestion could not be used; empty if it could
@@ -96,11 +97,11 @@ class LiveSearch:
         for trial in trials:
             self.searcher.recall(trial.trial_id, trial.config)
             for line in reports.get(trial.trial_id, []):
-                value = line.metrics.get(self.workload.metric)
+                value = line.metrics.get(self.objective.metric)
                 if value is not None:
                     self.searcher.report(trial.trial_id, line.epoch, value)
             if row := ended.get(trial.trial_id):
-                self.tell(trial.trial_id, row.status, row.metrics.get(self.workload.metric))
+                self.tell(trial.trial_id, row.status, row.metrics.get(self.objective.metric))
 
     def tell(self, trial_id: str, status: Status, value: float | None) -> None:
         """Tells the searcher how a trial has ended for good."""

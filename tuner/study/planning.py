@@ -11,7 +11,7 @@ from tuner.estimation.calibration import Sample
 from tuner.estimation.estimators.learned import first_share, with_room
 from tuner.estimation.service import EstimatePair, EstimationService
 from tuner.placement.packing import Plan, budget_bytes, limited, make_plan, need_bytes
-from tuner.spec.groups import check_gb
+from tuner.spec.memory_groups import check_gb
 from tuner.spec.settings import Settings
 from tuner.trial import GB, Config, Configuration, Device, MemoryEstimate, Request, Trial, title
 from tuner.workloads.base import Trainable, Workload, numeric_hyperparameter

@@ -27,7 +27,7 @@ def open_folder(study: Placed, console: Console) -> StudyFolder:
     """The folder that was asked for, that of the study that is resumed, or a new one that no other study has."""
     settings = study.settings
     if settings.resume:
-        folder = StudyFolder.resume(Path(settings.resume), study.metrics)
+        folder = StudyFolder.resume(Path(settings.resume), study.objectives)
         if len(folder.attempts()) != len(study.attempts):  # it was not locked when they were read
             folder.close()
             rule = "another run has just written there"
@@ -36,12 +36,12 @@ def open_folder(study: Placed, console: Console) -> StudyFolder:
             print_text(console, note)
         return folder
     if settings.output:
-        return StudyFolder(Path(settings.output), study.metrics)
+        return StudyFolder(Path(settings.output), study.objectives)
     base = Path("results") / f"{time.strftime('%Y%m%d-%H%M%S')}-{'+'.join(study.tasks)}-{study.label}"
     number, path = 1, base
     while True:
         try:
-            return StudyFolder(path, study.metrics, new=True)
+            return StudyFolder(path, study.objectives, new=True)
         except FileExistsError:
             number += 1
             path = base.with_name(f"{base.name}-{number}")
@@ -69,7 +69,6 @@ def _new(study: Placed) -> StudyRecord:
         description(study.tasks, study.tried, study.settings),
         auto_batch=study.sized.by_trial(),
         classes=classes_of([task.workload for task in study.tasks.values()]),
-        metrics=study.metrics,
         data=describe(study.tasks),
         settings=how_it_runs(study.settings),
         plan=PlanRecord(**vars(study.plan), workers=study.plan.workers),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tuner.errors import InputError
 from tuner.placement.packing import Plan
 from tuner.records.attempts import Attempt, Line
-from tuner.trial import SUCCESSFUL, MemoryEstimate
+from tuner.trial import SUCCESSFUL, MemoryEstimate, Objective
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,6 +31,7 @@ class StudyResult:
         trials: the last attempt of each trial, each workload's best first; empty after a dry run.
         folder: where the results are; None after a dry run.
         workloads: what was trained, by name.
+        objectives: what the trials of each workload are compared by.
     """
 
     plan: Plan
@@ -38,6 +39,7 @@ class StudyResult:
     trials: Sequence[Attempt] = ()
     folder: Path | None = None
     workloads: Mapping[str, Trainable] = field(default_factory=dict)
+    objectives: Mapping[str, Objective] = field(default_factory=dict)
 
     @property
     def rows(self) -> list[Line]:
@@ -66,7 +68,7 @@ class StudyResult:
         return self.to_frame().best
 
     def best_model(self) -> nn.Module:
-        """The model whose weights the study has kept: of its trial with the smallest metric, in evaluation mode.
+        """The model whose weights the study has kept: of its trial with the best value, in evaluation mode.
 
         Raises:
             InputError: as ``tuner.load_best``, it was a dry run, or the study is of several workloads.
@@ -87,8 +89,8 @@ class StudyResult:
         table = pd.DataFrame(self.rows, columns=columns(self.trials))
         if len(self.workloads) != 1:
             return StudyFrame(table)
-        (workload,) = self.workloads.values()
-        return study_frame(table, str(self.folder), workload.metric)
+        (objective,) = self.objectives.values()
+        return study_frame(table, str(self.folder), objective)
 
     def __repr__(self) -> str:
         """The study in a line."""

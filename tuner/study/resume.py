@@ -71,6 +71,8 @@ def description(tasks: Tasks, trials: Sequence[Trial], settings: Settings) -> St
         split_seed=settings.data_seed,
         fingerprint=prints if several else prints[0],
         configurations=listed(trials, several=several),
+        metrics={name: task.objective.metric for name, task in tasks.items()},
+        directions={name: task.objective.direction for name, task in tasks.items()},
     )
 
 
@@ -135,14 +137,17 @@ def check_same(study: StudyRecord, described: StudyRecord, folder: str) -> None:
     """Refuses to resume a study of something else.
 
     Raises:
-        InputError: workload, data, configurations or seed are others; the text says which.
+        InputError: workload, data, configurations, objective or seed are others; the text says which.
     """
-    compared = {
-        "workload": (study.workload, described.workload),
-        "seed": (study.seed, described.seed),
-        "split_seed": (study.data_seed, described.data_seed),
-    }
-    for key, (own, asked) in compared.items():
+    compared: list[tuple[str, object, object]] = [
+        ("workload", study.workload, described.workload),
+        ("seed", study.seed, described.seed),
+        ("split_seed", study.data_seed, described.data_seed),
+    ]
+    for name, known in study.objectives.items():  # an earlier version kept none
+        now = described.objectives.get(name, known)
+        compared += [("metric", known.metric, now.metric), ("direction", known.direction, now.direction)]
+    for key, own, asked in compared:
         if own != asked:
             raise InputError(
                 f"{option('resume', str(folder))}: its {key} is {own!r}, not {asked!r}; start a new study for that"

@@ -7,7 +7,7 @@ trial whenever a device has room, by what came of those before.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,7 @@ from tuner.trial import AUTO, Configuration, ConfigValue
 from tuner.workloads.base import Trainable
 from tuner.workloads.built_in import DEFAULT_WORKLOAD, is_built_in
 from tuner.workloads.lookup import Finder, as_list
+from tuner.workloads.objectives import objective_of
 from tuner.workloads.protocols import finish_of
 from tuner.workloads.task import Selection
 
@@ -93,8 +94,9 @@ def choose_searched(settings: Settings, study: StudyRecord) -> tuple[list[Select
         raise ParameterError("num_samples", settings.num_samples, rule)
     points = [point for point in one.points if not any(point.items() <= tried.items() for tried in before)]
     # Anew, a sampler with the same seed would begin with the same suggestions.
-    searcher = to_searcher(search, one.space, workload.metric, settings.seed + 1_000_003 * len(before), points)
-    live = LiveSearch(workload, searcher, one.fixed, settings)
+    objective = objective_of(workload, settings.metric, settings.direction)
+    searcher = to_searcher(search, one.space, objective, settings.seed + 1_000_003 * len(before), points)
+    live = LiveSearch(workload, searcher, one.fixed, settings, objective)
     tried = configurations(before or [{}], workload.schema, source="study.json", finish=finish_of(workload))
     asked = settings.changed(overrides=())
     selections, _ = choose(asked, settings.data_seed, workload=[workload], listing=lambda *_: {workload.name: tried})
@@ -172,7 +174,9 @@ def _one_space(settings: Settings) -> SearchedSpace:
     return one
 
 
-def searched_spaces(settings: Settings, names: Sequence[str], find: Finder) -> list[SearchedSpace]:
+def searched_spaces(
+    settings: Settings, names: Sequence[str], find: Callable[[str], Trainable]
+) -> list[SearchedSpace]:
     """What is searched for each workload."""
     config = settings.config
     if settings.space is not None and config is not None:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import NoneType
+from typing import cast
 
 from tuner.errors import ParameterError, option
 from tuner.records.study_record import UNKNOWN, StudyRecord, read_study
+from tuner.search.configurations import read_configs, source_name
+from tuner.search.domains import objects_of
+from tuner.search.spaces import listed_objects
 from tuner.spec.groups import UP_FRONT
 from tuner.spec.settings import Settings
 from tuner.study.live_search import LiveSearch
 from tuner.study.repeat import command
-from tuner.study.searching import SELECTION, choose_searched, same_selection, with_search
+from tuner.study.searching import SELECTION, choose_searched, same_selection, searched_spaces, with_search
 from tuner.study.selection import choose, chosen_before
 from tuner.study.stages import Selected
 from tuner.study.stored_options import CALL, is_object, plainly, resumed, to_stored
+from tuner.trial import Objects
 from tuner.workloads.lookup import specs_of
+from tuner.workloads.objectives import objective_of
+from tuner.workloads.program import Program
+from tuner.workloads.script import Script
 from tuner.workloads.task import Selection
 
 
@@ -32,8 +41,49 @@ def select(settings: Settings, *, from_python: bool = False) -> Selected:
         settings = resumed(record, settings, from_python=from_python)
     settings = with_search(settings)
     selections, label, live = _selections(settings, record)
+    selections = _with_objectives(selections, settings)
+    selections = [_with_arguments(each, settings) for each in selections]
     called, stored = _command(settings), to_stored(settings)
     return Selected(selections, settings, label, called, stored, live, shows_end=True, from_python=from_python)
+
+
+def _with_arguments(selection: Selection, settings: Settings) -> Selection:
+    """The same for a program that knows what the texts of its configurations stand for.
+
+    Raises:
+        InputError: a script's arguments do not go with the configurations.
+    """
+    program = selection.workload
+    if not isinstance(program, Program):
+        return selection
+    objects: Objects = {}
+    keys = {key: None for each in selection.configurations for key in each.values}
+    if settings.search is not None:
+        (searched,) = searched_spaces(settings, [program.name], lambda _: program)
+        objects, keys = objects_of(searched.space), dict.fromkeys(searched.space)
+    elif settings.config is not None:
+        listed, defaults = read_configs(settings.config)
+        entries = [defaults, *cast("list[Mapping[str, object]]", listed)]
+        objects = listed_objects(entries, source_name(settings.config))
+    if isinstance(program, Script):
+        program.check_keys(keys)
+    return replace(selection, workload=program.with_objects(objects))
+
+
+def _with_objectives(selections: Sequence[Selection], settings: Settings) -> list[Selection]:
+    """The same with what the trials of each workload are compared by.
+
+    Raises:
+        InputError: that must be said, or it is said once for several workloads, which may not mean the same by it.
+    """
+    for name in ("metric", "direction"):
+        if getattr(settings, name) is not None and len(selections) > 1:
+            workloads = " and ".join(each.workload.name for each in selections)
+            rule = f"takes one workload, not {workloads}"
+            raise ParameterError(name, getattr(settings, name), rule, f"write {name} into the class of each")
+    return [
+        replace(each, asked=objective_of(each.workload, settings.metric, settings.direction)) for each in selections
+    ]
 
 
 def _selections(settings: Settings, record: StudyRecord) -> tuple[Sequence[Selection], str, LiveSearch | None]:

@@ -26,8 +26,8 @@ from tuner.study.auto_batch import SizedTrials, packed_uniformly, size_batches
 from tuner.study.live_search import LiveSearch, first_suggestions, fitting
 from tuner.study.planning import Estimates, plan_requests, to_trials, usable, whole_bytes, with_learning
 from tuner.study.resume import check_same, description, ended, remaining, with_batches_of
-from tuner.trial import Device, Request, Trial, is_auto
-from tuner.workloads.task import Selection, Tasks, accumulated, load_tasks, metrics_of
+from tuner.trial import Device, Objective, Request, Trial, is_auto
+from tuner.workloads.task import Selection, Tasks, accumulated, load_tasks, objectives_of
 
 if TYPE_CHECKING:
     from tuner.study.optuna_trials import OptunaTrials
@@ -61,9 +61,9 @@ class Loaded(Selected):
     attempts: Sequence[Attempt] = ()  # the lines of its journal
 
     @property
-    def metrics(self) -> Mapping[str, str]:
+    def objectives(self) -> Mapping[str, Objective]:
         """What trials are compared by, by workload."""
-        return metrics_of(self.tasks)
+        return objectives_of(self.tasks)
 
 
 @dataclass(frozen=True, kw_only=True)

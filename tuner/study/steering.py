@@ -14,17 +14,17 @@ from tuner.study.live_search import fitting, misfit_text, suggested
 from tuner.study.recorder import Recorder
 from tuner.study.resume import listed
 from tuner.study.stages import Placed
-from tuner.trial import EpochReport, Outcome, Request, Trial
+from tuner.trial import EpochReport, Objective, Outcome, Request, Trial
 
 
 class Pruning:
     """A scheduler for each workload's trials, whose metrics are compared with each other's alone."""
 
-    def __init__(self, name: str, metrics: Mapping[str, str], trials: Iterable[Trial]) -> None:
+    def __init__(self, name: str, objectives: Mapping[str, Objective], trials: Iterable[Trial]) -> None:
         """Begins with nothing reported."""
-        self._metrics = metrics
+        self._objectives = objectives
         self._schedulers: dict[str, Scheduler] = {
-            workload: made for workload in metrics if (made := make_scheduler(name))
+            workload: made for workload in objectives if (made := make_scheduler(name))
         }
         self._workloads: dict[str, str] = {}
         self._epochs: dict[str, int] = {}
@@ -53,15 +53,16 @@ class Pruning:
 
     def value(self, report: EpochReport) -> float | None:
         """What a report says of the metric that its trial is compared by."""
-        return report.metrics.get(self._metrics[self._workloads[report.trial_id]])
+        return report.metrics.get(self._objectives[self._workloads[report.trial_id]].metric)
 
     def _note(self, trial_id: str, epoch: int, metrics: Mapping[str, float | None]) -> None:
         workload = self._workloads.get(trial_id, "")
         scheduler = self._schedulers.get(workload)
-        if scheduler is None or epoch == 0 or self._metrics[workload] not in metrics:
+        if scheduler is None or epoch == 0 or self._objectives[workload].metric not in metrics:
             return
-        value = metrics[self._metrics[workload]]
-        stops = scheduler.stops(trial_id, epoch, float("nan") if value is None else value)
+        value = metrics[self._objectives[workload].metric]
+        loss = float("nan") if value is None else self._objectives[workload].loss(value)
+        stops = scheduler.stops(trial_id, epoch, loss)
         if stops and epoch < self._epochs[trial_id]:
             self._stopped.setdefault(trial_id, epoch)
 
@@ -123,5 +124,5 @@ class Steering:
     def ended(self, outcome: Outcome) -> None:
         """A trial has ended for good."""
         if self._live:
-            value = outcome.metrics.get(self._live.workload.metric)
+            value = outcome.metrics.get(self._live.objective.metric)
             self._live.tell(outcome.trial.trial_id, outcome.status, value)

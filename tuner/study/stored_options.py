@@ -8,7 +8,7 @@ from tuner.errors import InputError, ParameterError
 from tuner.records.study_record import StudyRecord
 from tuner.search.configurations import space_content
 from tuner.search.plain_values import has_objects, plain_configs, plain_points, plain_space, stored
-from tuner.spec.groups import SEARCHES, SelectionOptions
+from tuner.spec.groups import SEARCHES, ObjectiveOptions, SelectionOptions
 from tuner.spec.settings import Settings
 from tuner.workloads.lookup import WAS_OBJECT, WorkloadLike, as_list, find_workload, texts_of
 
@@ -41,7 +41,7 @@ def to_stored(settings: Settings) -> dict[str, object]:
 
 def how_it_runs(settings: Settings) -> dict[str, object]:
     """The options that say how a study runs, and not what it trains."""
-    selection = (*SelectionOptions.names(), "space", "points")
+    selection = (*SelectionOptions.names(), *ObjectiveOptions.names(), "space", "points")
     return {name: value for name, value in to_stored(settings).items() if name not in selection}
 
 

@@ -73,9 +73,9 @@ def run_study(selected: Selected, executor: Executor | None = None) -> StudyResu
                 folder.describe(record)
             broken = execute(placed, folder, record, Surroundings(executor, console, interrupt, trackers))
             placed = replace(placed, attempts=folder.attempts())
-        trials = best_first(folder.rows(), placed.metrics)
+        trials = best_first(folder.rows(), placed.objectives)
         workloads = {name: task.workload for name, task in placed.tasks.items()}
-        result = StudyResult(placed.plan, placed.estimates.raw, trials, folder.path, workloads)
+        result = StudyResult(placed.plan, placed.estimates.raw, trials, folder.path, workloads, placed.objectives)
         show_end(console, placed, result, record, early=broken is not None)
         if isinstance(broken, KeyboardInterrupt):
             raise broken

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from itertools import count
 
 import torch
@@ -12,7 +12,7 @@ from torch import nn
 from tuner.training.checkpoints import Checkpoint, TrainingState
 from tuner.training.endings import Diverged, Fit, Pruned, phases
 from tuner.training.step import build_optimizer, evaluate, place, snapshot, train_step
-from tuner.trial import Config, EpochReport, Phase, Trial
+from tuner.trial import Config, EpochReport, Objective, Phase, Trial
 from tuner.workloads import contract
 from tuner.workloads.base import Workload
 from tuner.workloads.micro_batches import training_steps
@@ -30,6 +30,7 @@ def fit(
     held_out: bool = True,
     last_epoch: int | None = None,
     prune_asked: Callable[[], bool] = lambda: False,
+    objective: Objective | None = None,
 ) -> Generator[EpochReport | Fit, None, None]:
     """Trains a trial; yields a report at the beginning and after every epoch, and at the end a ``Fit``.
 
@@ -50,10 +51,12 @@ def fit(
         held_out: False without validation and test samples. Then nothing is evaluated, and the last epoch is kept.
         last_epoch: the epoch after which to stop, with the learning rates of all epochs; None trains all epochs.
         prune_asked: returns whether to prune the trial; called after every step.
+        objective: what says which epoch is the best; by default the workload's own.
     """
     epochs = trial.epochs
     last = epochs if last_epoch is None else last_epoch
     epoch_data = optional(workload, Curriculum.epoch_data)
+    objective = objective or workload.objective
     with phases() as enter:
         model, optimizer, progress = _begin(workload, trial, data, device, checkpoint, progress)
         yield EpochReport(trial.trial_id, progress.epoch, last)
@@ -74,8 +77,9 @@ def fit(
             progress.first_loss = first if progress.first_loss is None else progress.first_loss
             _check(loss, progress.first_loss, epoch, workload.divergence_factor)
             enter("evaluation")
-            metrics = {"train_loss": loss, **(evaluate(workload, model, data, "validation") if held_out else {})}
-            if not held_out or metrics[workload.metric] < progress.best.get(workload.metric, math.inf):
+            tested = evaluate(workload, model, data, "validation", objective.metric) if held_out else {}
+            metrics = {"train_loss": loss, **tested}
+            if not held_out or _is_best(metrics, progress.best, objective):
                 weights = snapshot(model)  # first, so that metrics and weights always belong to the same epoch
                 progress.best, progress.weights = {**metrics, "best_epoch": epoch}, weights
             progress.epoch = epoch
@@ -85,7 +89,7 @@ def fit(
             yield EpochReport(trial.trial_id, epoch, last, metrics)
         enter("evaluation")
         if not progress.weights:
-            raise Diverged(_never_finite(workload, model))
+            raise Diverged(_never_finite(objective.metric, model))
         model.load_state_dict(progress.weights)
         tested = evaluate(workload, model, data, "test") if held_out else {}
         yield Fit(progress.best | tested, progress.weights)
@@ -117,9 +121,12 @@ def _check(loss: float, first: float, epoch: int, divergence_factor: float) -> N
         raise Diverged(f"the training loss rose from {first:.3g} to {loss:.3g} in epoch {epoch}: lower lr")
 
 
-def _never_finite(workload: Workload, model: nn.Module) -> str:
+def _is_best(metrics: Mapping[str, float], best: Mapping[str, float], objective: Objective) -> bool:
+    return objective.better(metrics[objective.metric], best.get(objective.metric, objective.worst))
+
+
+def _never_finite(metric: str, model: nn.Module) -> str:
     """Explains that no epoch was the best although every training loss was finite."""
-    metric = workload.metric
     if all(bool(value.isfinite().all()) for value in model.parameters()):
         return f"{metric} was never a finite number, but the training loss and the weights were: look at evaluate"
     return f"{metric} was never a finite number: lower lr"

@@ -93,12 +93,17 @@ def _shares(workload: Workload, batches: Sequence[Batch]) -> list[float]:
     return [count / sum(counts) for count in counts]
 
 
-def evaluate(workload: Workload, model: nn.Module, data: object, split: Split) -> dict[str, float]:
-    """The workload's metrics on a split, with the prefix ``val_`` or ``test_``. No gradients are computed."""
+def evaluate(
+    workload: Workload, model: nn.Module, data: object, split: Split, compared_by: str = ""
+) -> dict[str, float]:
+    """The workload's metrics on a split, with the prefix ``val_`` or ``test_``. No gradients are computed.
+
+    ``compared_by`` is the metric that must be among those on the validation split, if it is not the workload's own.
+    """
     prefix = {"validation": "val_", "test": "test_"}[split]
     model.eval()
     with torch.inference_mode():
-        metrics = contract.evaluated(workload, model, data, split)
+        metrics = contract.evaluated(workload, model, data, split, compared_by)
     return {prefix + name: value for name, value in metrics.items()}
 
 

@@ -15,18 +15,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal
 
 from tuner.errors import InputError
 from tuner.trial import (
+    DIRECTIONS,
     LOOP_DEFAULTS,
     LOOP_OPTIONS,
     MAX_BATCH,
     AnyHyperparameter,
     Config,
     Declared,
-    Direction,
+    DirectionWord,
     Hyperparameter,
     Objective,
     declared,
 )
-from tuner.workloads.pickling import SearchPath, search_path
+from tuner.workloads.pickling import SearchPath, place_of, search_path
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -56,7 +57,8 @@ class Trainable(ABC):
     Attributes:
         name: its name in results; by default the class's name, as ``my-model``.
         metric: the metric by which configurations are compared.
-        direction: whether less of the metric is better, or more.
+        direction: whether less of the metric is better, or more: "minimize" or "maximize", "min" or "max" for short.
+            None is "minimize", but for a metric such as an accuracy it must be said (``objectives.py``).
         batches_vary: whether batches differ in size, apart from the last one of an epoch.
         memory_scales_with: the key of the batch size, if memory grows with it and ``loss`` is a mean over the batch.
             Then a batch may be split into micro-batches, and the key's value may be ``AUTO``.
@@ -67,7 +69,7 @@ class Trainable(ABC):
 
     name: str
     metric: str
-    direction: Direction = "minimize"
+    direction: DirectionWord | None = None
     batches_vary: ClassVar[bool] = False
     memory_scales_with: ClassVar[str | None] = None
     memory_limited_by: ClassVar[str | None] = None
@@ -93,9 +95,14 @@ class Trainable(ABC):
         return type(self)
 
     @property
+    def spec(self) -> str | None:
+        """The text by which another process finds it, ``module:Class``; None if it has state or is in no module."""
+        return None if vars(self) else place_of(self.code)
+
+    @property
     def objective(self) -> Objective:
-        """What configurations are compared by."""
-        return Objective(self.metric, self.direction)
+        """What configurations are compared by, if the user does not ask for something else."""
+        return Objective(self.metric, DIRECTIONS[self.direction or "minimize"])
 
 
 class Workload(Trainable, Generic[DataT, ModelT]):

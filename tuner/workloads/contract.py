@@ -149,16 +149,20 @@ def check_loss(workload: Workload, loss: object) -> Tensor:
     return loss
 
 
-def evaluated(workload: Workload, model: nn.Module, data: object, split: Split) -> dict[str, float]:
+def evaluated(
+    workload: Workload, model: nn.Module, data: object, split: Split, compared_by: str = ""
+) -> dict[str, float]:
     """The metrics of a split as numbers.
 
-    Raises ``WorkloadError`` if ``evaluate`` does not return numbers by name, or the validation metric is missing.
+    Raises ``WorkloadError`` if ``evaluate`` does not return numbers by name, or the validation metric that trials are
+    ``compared_by`` is missing; by default that is the workload's own.
     """
     from torch import Tensor
 
     with calling(workload, "evaluate"):
         metrics: object = workload.evaluate(model, data, split)
-        metric = workload.metric.removeprefix("val_")
+        compared_by = compared_by or workload.metric
+        metric = compared_by.removeprefix("val_")
         expected = f"expected numbers by name, such as {{{metric!r}: 0.5}}"
         if not isinstance(metrics, Mapping):
             _refuse(workload, f"evaluate returned {_kind(metrics)}: {expected}")
@@ -174,7 +178,7 @@ def evaluated(workload: Workload, model: nn.Module, data: object, split: Split) 
                 _refuse(workload, f"evaluate returned {_kind(value)} as {name!r}: {expected}")
     if split == "validation" and metric not in numbers:
         names = ", ".join(map(str, numbers)) or "an empty dict"
-        _refuse(workload, f"evaluate returned {names}, but not {metric!r}, which metric {workload.metric!r} needs")
+        _refuse(workload, f"evaluate returned {names}, but not {metric!r}, which metric {compared_by!r} needs")
     return numbers
 
 

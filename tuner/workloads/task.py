@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tuner.errors import InputError
-from tuner.trial import ACCUMULATION, AUTO, CHECKPOINTING, OFFLOADING, Config, Configuration, Trial
+from tuner.trial import ACCUMULATION, AUTO, CHECKPOINTING, OFFLOADING, Config, Configuration, Objective, Trial
 from tuner.workloads.base import Trainable
 from tuner.workloads.micro_batches import halved
+from tuner.workloads.program import Program
 from tuner.workloads.protocols import Checkpointing, Teachers, check, describe_data, optional
 
 
@@ -19,6 +20,12 @@ class TrainingTask:
     workload: Trainable
     data: object
     checkpointing: bool = False  # whether one of the trials uses gradient checkpointing
+    asked: Objective | None = None  # what the user compares its trials by; None for the workload's own objective
+
+    @property
+    def objective(self) -> Objective:
+        """What its trials are compared by."""
+        return self.asked or self.workload.objective
 
 
 Tasks = Mapping[str, TrainingTask]  # a study's tasks by the workload's name, in the user's order
@@ -31,6 +38,7 @@ class Selection:
     workload: Trainable
     load_data: Callable[[], object]  # called once, after everything else has been checked
     configurations: Sequence[Configuration]  # complete and valid
+    asked: Objective | None = None  # what the user compares them by; None for the workload's own objective
 
     def __post_init__(self) -> None:
         """Raises ``InputError`` for options of the training loop that the workload does not support.
@@ -38,6 +46,8 @@ class Selection:
         ``accumulation`` must divide the batch; ``gradient_checkpointing`` and ``offload_teacher_to_cpu`` need modules
         that the workload names.
         """
+        if isinstance(self.workload, Program):  # its keys mean what its author says
+            return
         key, name = self.workload.memory_scales_with, self.workload.name
         for each in self.configurations:
             parts = int(each.values.get(ACCUMULATION, 1))
@@ -51,6 +61,11 @@ class Selection:
             if each.values.get(OFFLOADING) and not optional(self.workload, Teachers.frozen):
                 text = f"workload {name} has no method frozen(model): leave it out"
                 raise InputError(f"{each.name}: {OFFLOADING} 1: {text}")
+
+    @property
+    def objective(self) -> Objective:
+        """What its trials are compared by."""
+        return self.asked or self.workload.objective
 
     def load_checked(self) -> object:
         """The data; raises ``InputError`` if they cannot be read or do not fit a configuration."""
@@ -66,7 +81,7 @@ def load_tasks(selections: Sequence[Selection]) -> dict[str, TrainingTask]:
 
 def _task(selection: Selection) -> TrainingTask:
     checkpointing = any(each.values.get(CHECKPOINTING) for each in selection.configurations)
-    return TrainingTask(selection.workload, selection.load_checked(), checkpointing)
+    return TrainingTask(selection.workload, selection.load_checked(), checkpointing, selection.asked)
 
 
 def accumulated(tasks: Tasks, trial: Trial) -> Config | None:
@@ -74,9 +89,9 @@ def accumulated(tasks: Tasks, trial: Trial) -> Config | None:
     return halved(tasks[trial.workload].workload, trial.config)
 
 
-def metrics_of(tasks: Tasks) -> dict[str, str]:
-    """The metric by which each workload's trials are compared."""
-    return {name: task.workload.metric for name, task in tasks.items()}
+def objectives_of(tasks: Tasks) -> dict[str, Objective]:
+    """What each workload's trials are compared by."""
+    return {name: task.objective for name, task in tasks.items()}
 
 
 def describe(tasks: Tasks) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.reporting.studies import rows_of
 from tuner.reporting.figures.axes import metric_axis, nice_ticks, value_axis, varying
+from tuner.trial import Objective
 
 
 def test_few_values_stand_at_even_distances_whatever_they_are() -> None:
@@ -27,10 +28,17 @@ def test_many_numbers_stand_where_they_are_on_a_logarithmic_axis_if_they_span_de
 
 def test_a_metric_far_from_the_others_stands_at_the_axis_end() -> None:
     values = [0.9 + number / 100 for number in range(10)]
-    axis = metric_axis("val_loss", rows_of(val_loss=[*values, 1e6]))
+    axis = metric_axis(Objective("val_loss"), rows_of(val_loss=[*values, 1e6]))
     assert axis.places[0] == 0.0
     assert axis.places[-1] == 1.0
     assert 0.5 < (axis.places[9] or 0) < 1.0
+
+
+def test_the_axis_of_a_metric_that_is_maximised_is_the_mirrored_one() -> None:
+    values = [0.9 + number / 100 for number in range(10)]
+    down = metric_axis(Objective("val_loss"), rows_of(val_loss=[*values, 1e6]))
+    up = metric_axis(Objective("val_loss", "maximize"), rows_of(val_loss=[-each for each in [*values, 1e6]]))
+    assert [1 - (place or 0) for place in up.places] == pytest.approx(down.places)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from tuner.records.seed_statistics import averages
 from tuner.reporting.figures.coordinates import parallel_coordinates
 from tuner.reporting.figures.effects import against_each, rank_correlation
 from tuner.reporting.study_view import StudyView
+from tuner.trial import Objective
 
 
 def test_ranks_correlate_whatever_the_distances_and_ties_share_a_rank() -> None:
@@ -26,7 +27,7 @@ def test_the_findings_name_what_the_best_have_in_common() -> None:
     assert parallel_coordinates(view_of(rows), "toy").caption.endswith("Of the best 3, 3 have depth 2.")
     depth, width = against_each(view_of(rows), "toy")
     assert (depth.title, width.title) == ("depth", "width")
-    assert depth.caption == "Median val_loss lowest at 2 (0.15, 4 trials), highest at 4 (0.5, 2 trials)."
+    assert depth.caption == "Median val_loss best at 2 (0.15, 4 trials), worst at 4 (0.5, 2 trials)."
     medians = points(depth, "lines+markers")
     assert medians.x == (0.0, 0.5, 1.0)
     assert medians.y == pytest.approx([0.15 / 0.7, 0.4 / 0.7, 0.5 / 0.7], abs=1e-4)
@@ -36,7 +37,7 @@ def test_the_quarter_in_which_a_number_does_best_is_named() -> None:
     sizes = list(range(10, 30))
     rows = rows_of(size=sizes, val_loss=[abs(size - 22) / 10 for size in sizes])
     (figure,) = against_each(view_of(rows), "toy")
-    assert "that from 20 to 24 has the lowest median val_loss (0.1)" in figure.caption
+    assert "that from 20 to 24 has the best median val_loss (0.1)" in figure.caption
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ def test_comparisons_of_several_seeds_are_of_means_and_the_seed_is_no_axis(seede
         f"<b>{each}</b>" for each in [*labels, "mean val_loss"]
     ]
     assert [chart.title for chart in each] == labels
-    means = [found.interval.mean for found in averages(seeded.rows, "val_loss") if found.interval]
+    means = [found.interval.mean for found in averages(seeded.rows, Objective("val_loss")) if found.interval]
     lines = dict(about for trace in reversed(whole.plot.data) for about in trace.customdata if about)
     assert list(lines.values()) == pytest.approx(means, abs=1e-6)
     assert whole.caption.startswith("12 configurations, each a line")

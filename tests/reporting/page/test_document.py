@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from tests.support.generated_study import METRICS, write_study
+from tests.support.generated_study import OBJECTIVES, write_study
 from tuner.reporting.page.document import page_html
 from tuner.reporting.page.parts import json_block
 from tuner.reporting.study_view import StudyView, read_study_view
@@ -22,7 +22,7 @@ def test_no_text_breaks_out_of_the_json_in_a_page() -> None:
 def test_names_of_users_are_text_wherever_they_stand(tmp_path: Path) -> None:
     nasty = "</script><img src=x onerror=alert(1)>'\"$title"
     write_study(tmp_path / "s", 6, name=nasty)
-    found = read_study_view(tmp_path / "s", METRICS, lambda row: f"tune --only {row.name}")
+    found = read_study_view(tmp_path / "s", OBJECTIVES, lambda row: f"tune --only {row.name}")
     found = replace(found, name=nasty, record=replace(found.record, command=nasty, data=nasty))
     page = page_html(found)
     assert "<img" not in page.partition("<body>")[2].partition("<script>")[0]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.support.generated_study import METRICS
+from tests.support.generated_study import OBJECTIVES
 from tuner.records.seed_statistics import averages, summary
 from tuner.reporting.figures.coordinates import parallel_coordinates
 from tuner.reporting.figures.curves import learning_curves
 from tuner.reporting.figures.timeline import timelines
 from tuner.reporting.page.sections import main_html
 from tuner.reporting.study_view import StudyView
+from tuner.trial import Objective
 
 
 def test_an_older_study_gives_a_page_that_says_what_was_not_kept(study: StudyView) -> None:
@@ -40,7 +41,7 @@ def test_workloads_have_sections_of_their_own(study: StudyView) -> None:
         study,
         rows=[*study.rows, *other],
         attempts=[*study.attempts, *other],
-        metrics={**METRICS, "wide": "val_error"},
+        objectives={**OBJECTIVES, "wide": Objective("val_error")},
     )
     text = main_html(both)
     for heading in ("Best trial of toy", "Best trial of wide", "Comparison: toy", "Comparison: wide"):
@@ -48,7 +49,7 @@ def test_workloads_have_sections_of_their_own(study: StudyView) -> None:
 
 
 def test_the_head_is_the_best_configuration_by_mean_and_the_best_single_trial_has_its_seed(seeded: StudyView) -> None:
-    best, *others = averages(seeded.rows, "val_loss")
+    best, *others = averages(seeded.rows, Objective("val_loss"))
     assert best.verdict == "best"
     assert best.interval
     lucky = seeded.rows[0]

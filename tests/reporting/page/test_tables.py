@@ -6,11 +6,12 @@ from tuner.records.seed_statistics import averages
 from tuner.reporting.page.tables import configurations_table
 from tuner.reporting.result_tables import interval_text
 from tuner.reporting.study_view import StudyView
+from tuner.trial import Objective
 
 
 def test_configurations_have_the_means_and_verdicts_that_results_have(seeded: StudyView) -> None:
-    table = configurations_table(seeded.rows, "val_loss", "configurations", "Configurations")
-    found = averages(seeded.rows, "val_loss")
+    table = configurations_table(seeded.rows, Objective("val_loss"), "configurations", "Configurations")
+    found = averages(seeded.rows, Objective("val_loss"))
     lines = [line for line in table.splitlines() if line.startswith("<tr")]
     for each, line in zip(found, lines, strict=True):
         assert each.interval

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeGuard
 
 from tuner.records.attempts import CONFIG, Attempt
-from tuner.reporting.figures.chart import plain, usual_end
+from tuner.reporting.figures.chart import plain, usual_range
 from tuner.reporting.texts import number_text
+from tuner.trial import Objective
 
 EVEN = 8  # the maximum number of distinct numbers that are evenly spaced
 LOGARITHMIC = 50  # the minimum ratio of largest and smallest value for a logarithmic axis
@@ -73,11 +74,11 @@ def value_axis(key: str, rows: Sequence[Attempt]) -> Axis:
     return _scaled(key, "linear", [value if _is_number(value) else None for value in values], low, high)
 
 
-def metric_axis(key: str, rows: Sequence[Attempt]) -> Axis:
+def metric_axis(objective: Objective, rows: Sequence[Attempt]) -> Axis:
     """A metric's linear axis; outliers are at its end."""
-    values = [row.number(key) for row in rows]
-    low, high = min(values), usual_end(values)
-    return _scaled(key, "linear", [min(value, high) for value in values], low, high)
+    values = [row.number(objective.metric) for row in rows]
+    low, high = usual_range(values, objective)
+    return _scaled(objective.metric, "linear", [max(low, min(value, high)) for value in values], low, high)
 
 
 def _even(key: str, values: Sequence[object]) -> Axis:

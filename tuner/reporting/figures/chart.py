@@ -9,6 +9,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from tuner.records.attempts import Attempt
+from tuner.trial import Objective
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure as Plot
@@ -40,13 +41,15 @@ def plain(text: str) -> str:
     return escape(text, quote=False)
 
 
-def usual_end(values: Sequence[float]) -> float:
-    """The end of an axis on which small values are good, so that a few huge values do not flatten the rest.
+def usual_range(values: Sequence[float], objective: Objective) -> tuple[float, float]:
+    """The lowest and the highest value of a metric's axis, so that a few very bad values do not flatten the rest.
 
-    It is the largest value. But if its distance from the smallest value is more than 3 times that of the 90th
-    percentile, the axis ends at 1.5 times the percentile's distance.
+    They are the best and the worst value. But if their distance is more than 3 times that from the best value to the
+    90th percentile, the axis ends at 1.5 times the latter.
     """
-    ordered = sorted(values)
-    low, high = ordered[0], ordered[-1]
-    reach = ordered[math.ceil(0.9 * len(ordered)) - 1] - low
-    return low + 1.5 * reach if reach > 0 and high - low > 3 * reach else high
+    losses = sorted(map(objective.loss, values))
+    best, worst = losses[0], losses[-1]
+    reach = losses[math.ceil(0.9 * len(losses)) - 1] - best
+    end = best + 1.5 * reach if reach > 0 and worst - best > 3 * reach else worst
+    low, high = sorted((objective.loss(best), objective.loss(end)))
+    return low, high

@@ -9,7 +9,7 @@ from tuner.records.seed_statistics import averages
 from tuner.reporting.figures.axes import Axis, metric_axis, value_axis
 from tuner.reporting.result_tables import has_seeds
 from tuner.reporting.study_view import StudyView, mean_id
-from tuner.trial import SUCCESSFUL
+from tuner.trial import SUCCESSFUL, Objective
 
 DIGITS = 6  # the decimals of a mean, as of trials' metrics
 
@@ -18,11 +18,16 @@ DIGITS = 6  # the decimals of a mean, as of trials' metrics
 class Compared:
     """The rows that a workload's figures compare."""
 
-    rows: list[Attempt]  # trials, or configurations with their means; the smallest metric first
+    rows: list[Attempt]  # trials, or configurations with their means; the best first
     trials: list[Attempt]  # the trials behind the means; empty if the rows are trials
-    metric: str  # a column of both lists; smaller is better
+    objective: Objective  # what they are compared by, a column of both lists
     trial_metric: str  # the name of a single trial's metric
     noun: str  # "trial" or "configuration"
+
+    @property
+    def metric(self) -> str:
+        """The column's name."""
+        return self.objective.metric
 
     @property
     def median(self) -> str:
@@ -36,25 +41,26 @@ class Compared:
     @property
     def level(self) -> Axis:
         """The metric's axis with the same positions."""
-        return metric_axis(self.metric, [*self.rows, *self.trials])
+        return metric_axis(self.objective, [*self.rows, *self.trials])
 
 
 def compared(study: StudyView, workload: str) -> Compared:
     """A workload's successful trials that have the metric, or their configurations if there are several seeds."""
-    rows, metric = study.of_workload(workload), study.metrics[workload]
+    rows, objective = study.of_workload(workload), study.objectives[workload]
+    metric = objective.metric
     done = [row for row in rows if row.status in SUCCESSFUL and row.value(metric) is not None]
     if not has_seeds(rows):
-        return Compared(done, [], metric, metric, "trial")
+        return Compared(done, [], objective, metric, "trial")
     done = [row for row in done if row.status == "completed"]  # as in the means
     best = {row.name: row for row in reversed(done)}
     mean = f"mean {metric}"
     means = [
         _with_metric(best[each.name], mean, round(each.interval.mean, DIGITS), mean_id(best[each.name]))
-        for each in averages(rows, metric)
+        for each in averages(rows, objective)
         if each.interval
     ]
     trials = [_with_metric(row, mean, row.number(metric)) for row in done]
-    return Compared(means, trials, mean, metric, "configuration")
+    return Compared(means, trials, replace(objective, metric=mean), metric, "configuration")
 
 
 def _with_metric(row: Attempt, name: str, value: float, trial_id: str = "") -> Attempt:

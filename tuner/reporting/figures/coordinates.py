@@ -29,10 +29,10 @@ def parallel_coordinates(study: StudyView, workload: str) -> Chart:
     title = f"Hyperparameters and {found.metric} of the {found.noun}s"
     keys = varying(found.rows)[:MOST]
     if count < 2 or not keys:
-        return Chart(title, _too_few(found, study.metrics[workload]))
+        return Chart(title, _too_few(found, study.objectives[workload].metric))
     axes = [axis.first(count) for axis in (*map(found.axis, keys), found.level)]
     text = f"{count_text(count, found.noun)}, each a line from left to right; the stronger its colour, "
-    text += f"the lower {found.metric}. {_common(found.rows, keys)}"
+    text += f"the better {found.metric}. {_common(found.rows, keys)}"
     apart = max(90, *(LETTER * len(axis.label) for axis in axes))
     return Chart(title, text.strip(), _draw(axes, found, study.trial_names), minimum_width=apart * len(axes))
 
@@ -65,7 +65,7 @@ def _draw(axes: Sequence[Axis], found: Compared, names: Names) -> Plot:
     margin = {"l": max(52, _half_width(axes[0])), "r": max(18, _half_width(axes[-1])), "t": 34, "b": 12}
     plot = new_plot(380, margin=margin, dragmode=False)
     places = [axis.spread(0.035 if count > 20 else 0.0, number) for number, axis in zip(numbers, axes, strict=True)]
-    order = sorted(range(count), key=lambda row: found.rows[row].number(found.metric))
+    order = sorted(range(count), key=lambda row: found.rows[row].loss(found.objective))
     bins = min(SHADES, count)
     for bin_ in reversed(range(bins)):  # the best are drawn last
         members = [row for rank, row in enumerate(order) if rank * bins // count == bin_]

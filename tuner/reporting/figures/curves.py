@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tuner.reporting.figures.chart import Chart, Names, plain, usual_end
+from tuner.reporting.figures.chart import Chart, Names, plain, usual_range
 from tuner.reporting.figures.style import colour, new_plot, shade
 from tuner.reporting.result_tables import has_seeds
 from tuner.reporting.study_view import StudyView
 from tuner.reporting.texts import count_text, number_text
+from tuner.trial import Objective
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure as Plot
@@ -28,23 +29,23 @@ Curves = Mapping[str, Mapping[int, float]]  # by trial and epoch
 
 def learning_curves(study: StudyView, workload: str) -> Chart:
     """The metric of a workload's trials after each epoch; the best trials are emphasised."""
-    title, metric = "Learning curves", study.metrics[workload]
+    title, metric = "Learning curves", study.objectives[workload].metric
     if not study.epochs:
         return Chart(title, "This study kept no epochs (epochs.jsonl), so there are no curves.")
     rows = study.of_workload(workload)
     all_ = _by_trial(study, metric)
-    others = {row.trial_id for name in study.metrics if name != workload for row in study.of_workload(name)}
+    others = {row.trial_id for name in study.objectives if name != workload for row in study.of_workload(name)}
     running = [trial_id for trial_id in study.running if trial_id not in {row.trial_id for row in rows} | others]
     ranked = [trial_id for trial_id in (*(row.trial_id for row in rows), *running) if all_.get(trial_id)]
     if not ranked:
         return Chart(title, f"No epoch with a {metric} has ended yet, so there are no curves.")
     best = [row.trial_id for row in rows[: len(SYMBOLS)] if row.status == "completed" and all_.get(row.trial_id)]
     shown = {trial_id: all_[trial_id] for trial_id in subset(ranked, SHOWN)}
-    plot = _draw(shown, best, metric, study.trial_names)
+    plot = _draw(shown, best, study.objectives[workload], study.trial_names)
     return Chart(title, _finding(study, workload, all_, len(shown), len(ranked)), plot)
 
 
-def _draw(curves: Curves, best: Sequence[str], metric: str, names: Names) -> Plot:
+def _draw(curves: Curves, best: Sequence[str], objective: Objective, names: Names) -> Plot:
     plot = new_plot(380, showlegend=True, margin={"l": 56, "r": 14, "t": 36, "b": 42})
     others = [trial_id for trial_id in curves if trial_id not in best]
     for trial_id in [*others, *reversed(best)]:
@@ -66,10 +67,10 @@ def _draw(curves: Curves, best: Sequence[str], metric: str, names: Names) -> Plo
             legendrank=rank,
         )
     values = [value for points in curves.values() for value in points.values()]
-    low, high, most = min(values), usual_end(values), max(max(points) for points in curves.values())
+    (low, high), most = usual_range(values, objective), max(max(points) for points in curves.values())
     pad = (high - low or 1) * 0.05
     plot.update_xaxes(title="epoch", showgrid=False, tickformat="d", dtick=1 if most <= FEW_EPOCHS else None)
-    return plot.update_yaxes(title=plain(metric), range=[low - pad, high + pad])
+    return plot.update_yaxes(title=plain(objective.metric), range=[low - pad, high + pad])
 
 
 def subset(ranked: Sequence[str], most: int) -> list[str]:
@@ -92,7 +93,7 @@ def _by_trial(study: StudyView, metric: str) -> dict[str, dict[int, float]]:
 
 def _finding(study: StudyView, workload: str, all_: Curves, shown: int, ranked: int) -> str:
     rows = study.of_workload(workload)
-    text = f"{study.metrics[workload]} on the validation split after each epoch"
+    text = f"{study.objectives[workload].metric} on the validation split after each epoch"
     text += (
         f", {count_text(ranked, 'trial')}"
         if shown == ranked
@@ -102,11 +103,11 @@ def _finding(study: StudyView, workload: str, all_: Curves, shown: int, ranked: 
     points = all_.get(best.trial_id) if best else None
     if not best or not points:
         return text + "."
-    epoch = min(points, key=points.__getitem__)
+    epoch = min(points, key=lambda each: study.objectives[workload].loss(points[each]))
     last = max(points)
     which = "best single trial" if has_seeds(rows) else "best"
     name = study.trial_names[best.trial_id]
-    text += f". The {which}, {name}, was lowest at {number_text(points[epoch])} after epoch {epoch} of {last}"
+    text += f". The {which}, {name}, was best at {number_text(points[epoch])} after epoch {epoch} of {last}"
     if last > 1:
-        text += "; it was still falling at its end" if epoch == last else ", and did not get lower after that"
+        text += "; it was still improving at its end" if epoch == last else ", and did not get better after that"
     return text + "."

@@ -102,16 +102,17 @@ def _effect(axis: Axis, found: Compared) -> str:
     for row in found.rows:
         groups.setdefault(number_text(row.value(axis.key)), []).append(row.number(found.metric))
     medians = {value: statistics.median(group) for value, group in groups.items()}
-    low, high = min(medians, key=medians.__getitem__), max(medians, key=medians.__getitem__)
+    losses = {value: found.objective.loss(each) for value, each in medians.items()}
+    best, worst = min(losses, key=losses.__getitem__), max(losses, key=losses.__getitem__)
     about = {
         value: f"{number_text(medians[value])}, {count_text(len(groups[value]), found.noun)}" for value in groups
     }
     median = f"{found.median[0].upper()}{found.median[1:]}"
-    return f"{median} lowest at {low} ({about[low]}), highest at {high} ({about[high]})."
+    return f"{median} best at {best} ({about[best]}), worst at {worst} ({about[worst]})."
 
 
 def _numeric_effect(axis: Axis, found: Compared) -> str:
-    """The quarter of the hyperparameter's values with the lowest metric, and the rank correlation."""
+    """The quarter of the hyperparameter's values with the best metric, and the rank correlation."""
     rows, metric = found.rows, found.metric
     known = sorted((row for row in rows if math.isfinite(row.number(axis.key))), key=lambda row: row.number(axis.key))
     if len(known) < len(rows) or len(known) < 2 * QUARTERS:
@@ -119,11 +120,11 @@ def _numeric_effect(axis: Axis, found: Compared) -> str:
     cuts = [number * len(known) // QUARTERS for number in range(QUARTERS + 1)]
     quarters = [known[start:end] for start, end in pairwise(cuts)]
     medians = [statistics.median(row.number(metric) for row in quarter) for quarter in quarters]
-    best = min(range(QUARTERS), key=medians.__getitem__)
+    best = min(range(QUARTERS), key=lambda number: found.objective.loss(medians[number]))
     low, high = quarters[best][0].number(axis.key), quarters[best][-1].number(axis.key)
     rho = rank_correlation([row.number(axis.key) for row in known], [row.number(metric) for row in known])
     return (
-        f"Of the quarters by {axis.label}, that from {number_text(low)} to {number_text(high)} has the lowest "
+        f"Of the quarters by {axis.label}, that from {number_text(low)} to {number_text(high)} has the best "
         f"{found.median} ({number_text(medians[best])}). Rank correlation {rho:+.2f}."
     )
 

@@ -24,7 +24,7 @@ from tuner.reporting.page.tables import configurations_table, trials_table, valu
 from tuner.reporting.result_tables import has_seeds, interval_text, intervals
 from tuner.reporting.study_view import StudyView
 from tuner.reporting.texts import count_text, duration
-from tuner.trial import GB, Status, title
+from tuner.trial import GB, Objective, Status, title
 
 # The maximum numbers of reasons for failures, devices and running trials that are listed.
 REASONS, DEVICES, RUNNING = 8, 8, 12
@@ -35,10 +35,10 @@ def main_html(study: StudyView) -> str:
     memory = [*timelines(study), estimate_against_peak(study)]
     body = [
         _head(study),
-        *(_best(study, workload) for workload in study.metrics),
-        *(_configurations(study, workload) for workload in study.metrics),
+        *(_best(study, workload) for workload in study.objectives),
+        *(_configurations(study, workload) for workload in study.objectives),
         _trials(study),
-        *(_comparison(study, workload) for workload in study.metrics),
+        *(_comparison(study, workload) for workload in study.objectives),
         section("Time and memory", "memory", "".join(map(figure, memory))),
         _foot(study),
     ]
@@ -49,6 +49,8 @@ def _head(study: StudyView) -> str:
     known = [("Trials", _counts(study)), *_times(study)]
     for device, budget in study.devices()[:DEVICES]:
         known.append((device.label, f"{device.name}, {budget / GB:.1f} GB for trials"))
+    compared_by = dict.fromkeys(f"{each.metric}, {each.direction}d" for each in study.objectives.values())
+    known += [("Compared by", "; ".join(compared_by))] if compared_by else []
     if study.record.data:
         known.append(("Data", study.record.data))
     return (
@@ -104,10 +106,11 @@ def _running(study: StudyView) -> str:
 
 def _best(study: StudyView, workload: str) -> str:
     """A workload's best trial; with several seeds its best configuration, then its best single trial."""
-    rows, metric = study.of_workload(workload), study.metrics[workload]
+    rows, objective = study.of_workload(workload), study.objectives[workload]
+    metric = objective.metric
     several = has_seeds(rows)
     heading = f"Best {'configuration' if several else 'trial'}"
-    heading += f" of {workload}" if len(study.metrics) > 1 else ""
+    heading += f" of {workload}" if len(study.objectives) > 1 else ""
     if not rows or rows[0].status != "completed" or rows[0].value(metric) is None:
         why = "No trial has completed yet." if len(study.rows) < study.total else "No trial completed."
         content = f'<p class="none">{why}</p>'
@@ -117,20 +120,23 @@ def _best(study: StudyView, workload: str) -> str:
         if several:
             name = title(workload, best.name, several=False, seed=best.seed)
             values = ", ".join(f"{key} {value}" for key, value in metrics)
-            content = _best_configuration(rows, metric)
+            content = _best_configuration(rows, objective)
             content += f'<p class="single">Best single trial: <strong>{escape(name)}</strong>, {escape(values)}</p>'
         else:
             content = _card(best.name, metrics, [best])
         content += command("Again", study.again(best))
-    return section(heading, f"best-{list(study.metrics).index(workload)}", content)
+    return section(heading, f"best-{list(study.objectives).index(workload)}", content)
 
 
-def _best_configuration(rows: Sequence[Attempt], metric: str) -> str:
+def _best_configuration(rows: Sequence[Attempt], objective: Objective) -> str:
     """The best configuration according to ``averages``, and how the others compare."""
-    found = averages(rows, metric)
+    found = averages(rows, objective)
     best = next(each for each in found if each.verdict == "best")
     own = [row for row in rows if row.name == best.name]
-    means = [(f"mean {key}", interval_text(intervals(own, key)[best.name])) for key in metric_columns(own, metric)]
+    means = [
+        (f"mean {key}", interval_text(intervals(own, key)[best.name]))
+        for key in metric_columns(own, objective.metric)
+    ]
     about = f"Means of {len(best.values)} of {best.seeds} seeds"
     about += ", with their 95 % intervals." if len(best.values) > 1 else "."
     lines = [about, *(f"{line}." for line in summary(found).splitlines())]
@@ -152,9 +158,9 @@ def _configurations(study: StudyView, workload: str) -> str:
     rows = study.of_workload(workload)
     if not has_seeds(rows):
         return ""
-    heading = "Configurations" if len(study.metrics) == 1 else f"Configurations of {workload}"
-    name = f"configurations-{list(study.metrics).index(workload)}"
-    return section(heading, name, configurations_table(rows, study.metrics[workload], f"{name}-table", heading))
+    heading = "Configurations" if len(study.objectives) == 1 else f"Configurations of {workload}"
+    name = f"configurations-{list(study.objectives).index(workload)}"
+    return section(heading, name, configurations_table(rows, study.objectives[workload], f"{name}-table", heading))
 
 
 def _trials(study: StudyView) -> str:
@@ -167,7 +173,7 @@ def _trials(study: StudyView) -> str:
         f'{options}</select></label><label class="check"><input id="every" type="checkbox"> show columns that are '
         'the same everywhere</label><p id="count" role="status"></p></div>'
     )
-    return section("All trials", "all", controls + trials_table(study.rows, study.metrics) + _reasons(study.rows))
+    return section("All trials", "all", controls + trials_table(study.rows, study.objectives) + _reasons(study.rows))
 
 
 def _reasons(rows: Sequence[Attempt]) -> str:
@@ -188,8 +194,8 @@ def _comparison(study: StudyView, workload: str) -> str:
     metric = compared(study, workload).metric
     grid = f'<h3 class="grid-title">{escape(metric)} against each hyperparameter</h3><div class="grid">{small}</div>'
     whole, curves = parallel_coordinates(study, workload), learning_curves(study, workload)
-    heading = f"Comparison: {workload}" if len(study.metrics) > 1 else "Comparison"
-    name = f"compared-{list(study.metrics).index(workload)}"
+    heading = f"Comparison: {workload}" if len(study.objectives) > 1 else "Comparison"
+    name = f"compared-{list(study.objectives).index(workload)}"
     return section(heading, name, figure(whole) + (grid if small else "") + figure(curves))
 
 

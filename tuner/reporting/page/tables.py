@@ -12,6 +12,7 @@ from tuner.records.seed_statistics import Interval, averages
 from tuner.reporting.figures.axes import varying
 from tuner.reporting.result_tables import has_seeds, interval_text, intervals
 from tuner.reporting.study_view import mean_id
+from tuner.trial import Objective
 
 THEN = (
     "attempts",
@@ -37,9 +38,9 @@ class Column:
     classes: Sequence[str] = ()
 
 
-def trials_table(rows: Sequence[Attempt], metrics: Mapping[str, str]) -> str:
-    """All trials in the given order; the ``metrics`` of their workloads are next to the name."""
-    listed = ordered_columns(rows, metrics)
+def trials_table(rows: Sequence[Attempt], objectives: Mapping[str, Objective]) -> str:
+    """All trials in the given order; the metrics of their ``objectives`` are next to the name."""
+    listed = ordered_columns(rows, objectives)
     heads = {key: key.removeprefix(CONFIG) for key in listed}
     shown = [
         Column(key, key if heads[key] != key and heads[key] in listed else heads[key], _classes(key, rows))
@@ -50,24 +51,26 @@ def trials_table(rows: Sequence[Attempt], metrics: Mapping[str, str]) -> str:
     return _sortable("trials", "Table of all trials", caption, shown, lines)
 
 
-def ordered_columns(rows: Sequence[Attempt], metrics: Mapping[str, str]) -> list[str]:
+def ordered_columns(rows: Sequence[Attempt], objectives: Mapping[str, Objective]) -> list[str]:
     """The CSV's columns: name, metrics, status, varying hyperparameters, then the others, and errors last.
 
     So a phone shows the results without scrolling. If there are several seeds, the seed is next to the name.
     """
     all_ = columns(rows)
-    tests = [key.replace("val_", "test_") for key in metrics.values() if key.startswith("val_")]
+    metrics = [each.metric for each in objectives.values()]
+    tests = [key.replace("val_", "test_") for key in metrics if key.startswith("val_")]
     tests = [key for key in tests if key not in (*BEFORE_METRICS, *AFTER_METRICS)]
     seed = ["seed"] if has_seeds(rows) else []
-    first = ["name", *seed, *metrics.values(), *tests, "status", *varying(rows), *THEN]
+    first = ["name", *seed, *metrics, *tests, "status", *varying(rows), *THEN]
     return [key for key in dict.fromkeys([*first, *all_]) if key in all_ and key != "error"] + ["error"]
 
 
-def configurations_table(rows: Sequence[Attempt], metric: str, name: str, title: str) -> str:
-    """A workload's configurations over several seeds, the smallest mean first, with the verdicts of ``tune results``.
+def configurations_table(rows: Sequence[Attempt], objective: Objective, name: str, title: str) -> str:
+    """A workload's configurations over several seeds, the best mean first, with the verdicts of ``tune results``.
 
     ``name`` is the table's id, ``title`` its name for screen readers.
     """
+    metric = objective.metric
     tried, other_metrics = varying(rows), [key for key in metric_columns(rows, metric) if key != metric]
     others = [intervals(rows, key) for key in other_metrics]
     numbers, words = [NUMBERS], [Column(key, key.removeprefix(CONFIG), _classes(key, rows)) for key in tried]
@@ -75,7 +78,7 @@ def configurations_table(rows: Sequence[Attempt], metric: str, name: str, title:
     shown = [Column("name", "name"), means[0], Column("verdict", "verdict")]
     shown += [Column("to the best", "to the best", numbers), Column("seeds", "seeds", numbers), *means[1:], *words]
     lines = []
-    for each in averages(rows, metric):
+    for each in averages(rows, objective):
         own = [row for row in rows if row.name == each.name]
         cells = [
             _name_cell(each.name),
@@ -87,7 +90,7 @@ def configurations_table(rows: Sequence[Attempt], metric: str, name: str, title:
             *(f"<td>{escape(values_text(own, key))}" for key in tried),
         ]
         lines.append((mean_id(own[0]), cells))
-    caption = f"Configurations over their seeds, the smallest mean {metric} first; means have their 95 % intervals"
+    caption = f"Configurations over their seeds, the best mean {metric} first; means have their 95 % intervals"
     return _sortable(name, f"Table: {title}", caption, shown, lines)
 
 

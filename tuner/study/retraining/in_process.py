@@ -40,7 +40,7 @@ def trained(
     progress = TrainingState()
     try:
         with _on(device, run.threads) as name:
-            shown = TrainingProgress(console, task.workload.metric)
+            shown = TrainingProgress(console, task.objective)
             return _fit(run, task, name, progress, shown, interrupt), False
     except KeyboardInterrupt:
         if progress.weights:
@@ -68,6 +68,7 @@ def _fit(
         progress=progress,
         held_out=not run.all_data,
         last_epoch=run.last_epoch,
+        objective=task.objective,
     )
     while True:
         with interrupt.at_once():

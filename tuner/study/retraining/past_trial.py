@@ -18,7 +18,7 @@ from tuner.spec.groups import DEFAULT_DATA
 from tuner.study.resume import fingerprint
 from tuner.study.selection import chosen_before, source_of
 from tuner.study.stored_options import CALL
-from tuner.trial import ACCUMULATION, Config
+from tuner.trial import ACCUMULATION, Config, Objective
 from tuner.workloads.base import Trainable
 from tuner.workloads.lookup import WAS_OBJECT, find_workload
 from tuner.workloads.protocols import check
@@ -27,7 +27,7 @@ from tuner.workloads.task import Selection
 if TYPE_CHECKING:
     from tuner.workloads.lookup import WorkloadLike
 
-Values = Mapping[str, float]  # of each trial's metric, by its id
+Losses = Mapping[str, float]  # how good each trial is, by its id: the less, the better
 BEST_TRIAL = "best"
 
 
@@ -38,6 +38,7 @@ class PastTrial:
     folder: Path  # the study's
     study: StudyRecord  # what its ``study.json`` says
     row: Attempt  # the attempt's line in the journal
+    objective: Objective  # what the study compared its trials by
     chosen: str = ""  # which it is and why, in words, where it was chosen among several; else empty
     # Into how many micro-batches each of the trial's attempts has divided its batches.
     accumulations: tuple[int, ...] = (1,)
@@ -139,15 +140,17 @@ def find_trial(folder: Path, wanted: str, workload: WorkloadLike | None, seed: i
     if not rows:
         again = f"continue it with {option('resume', str(folder))}"
         raise ParameterError("study", str(folder), "no trial has ended there yet", again)
-    metrics = {each: _metric(folder, study, each, given) for each in dict.fromkeys(row.workload for row in rows)}
-    values = {row.trial_id: row.number(metrics[row.workload]) for row in rows}
+    objectives = {
+        each: _objective(folder, study, each, given) for each in dict.fromkeys(row.workload for row in rows)
+    }
+    losses = {row.trial_id: row.loss(objectives[row.workload]) for row in rows}
     if wanted == BEST_TRIAL:
-        row, chosen = _best(folder, rows, seed, metrics, values)
+        row, chosen = _best(folder, rows, seed, objectives, losses)
     else:
-        row, chosen = _named(folder, rows, wanted, seed, values)
+        row, chosen = _named(folder, rows, wanted, seed, losses)
     mine = [each for each in attempts if each.trial_id == row.trial_id]
     accumulations = tuple(int(each.config.get(ACCUMULATION, 1)) for each in mine)
-    return PastTrial(folder, study, row, chosen, accumulations, notes, given)
+    return PastTrial(folder, study, row, objectives[row.workload], chosen, accumulations, notes, given)
 
 
 def _named_workload(study: StudyRecord, wanted: WorkloadLike | None) -> tuple[str | None, Trainable | None]:
@@ -159,20 +162,20 @@ def _named_workload(study: StudyRecord, wanted: WorkloadLike | None) -> tuple[st
     return found.name, found
 
 
-def _metric(folder: Path, study: StudyRecord, name: str, given: Trainable | None) -> str:
+def _objective(folder: Path, study: StudyRecord, name: str, given: Trainable | None) -> Objective:
     if given is None and study.classes.get(name, "") is None:
         raise InputError(
             f"{option('study', str(folder))}: its workload {name} {WAS_OBJECT}: give it again, from Python: "
             f"tuner.train({str(folder)!r}, workload=…)"
         )
-    return (given or find_workload(name, study.classes)).metric
+    return study.objectives.get(name) or (given or find_workload(name, study.classes)).objective
 
 
 def _best(
-    folder: Path, rows: Sequence[Attempt], seed: int | None, metrics: Mapping[str, str], values: Values
+    folder: Path, rows: Sequence[Attempt], seed: int | None, objectives: Mapping[str, Objective], losses: Losses
 ) -> tuple[Attempt, str]:
     """A trial of the configuration that is best by its mean, and why it is that one."""
-    completed = [row for row in rows if row.status == "completed" and values[row.trial_id] < math.inf]
+    completed = [row for row in rows if row.status == "completed" and losses[row.trial_id] < math.inf]
     if not completed:
         ids = f"{rows[0].trial_id} ({rows[0].status})"
         raise InputError(
@@ -180,9 +183,9 @@ def _best(
             f"as {ids}"
         )
     _one_workload(f"{option('trial')} best", completed)
-    best = best_by_mean(completed, metrics[completed[0].workload])
+    best = best_by_mean(completed, objectives[completed[0].workload])
     assert best is not None
-    row, which = _of_seeds([each for each in completed if each.name == best.name], seed, values)
+    row, which = _of_seeds([each for each in completed if each.name == best.name], seed, losses)
     if len({each.seed for each in completed}) == 1:
         return row, ""
     seeds = f"{len(best.values)} seed{'s' * (len(best.values) != 1)}"
@@ -190,7 +193,7 @@ def _best(
 
 
 def _named(
-    folder: Path, rows: Sequence[Attempt], wanted: str, seed: int | None, values: Values
+    folder: Path, rows: Sequence[Attempt], wanted: str, seed: int | None, losses: Losses
 ) -> tuple[Attempt, str]:
     """The trial of this id; else one of this name, and why it is that one."""
     found = [row for row in rows if row.trial_id == wanted] or [row for row in rows if row.name == wanted]
@@ -199,22 +202,22 @@ def _named(
         hint = did_you_mean(wanted, known, f"there are {', '.join(known)}", most=3, cutoff=0.5)
         raise InputError(f"{option('trial', wanted)}: no trial in {folder} has ended that is called so; {hint}")
     _one_workload(option("trial", wanted), found)
-    completed = [row for row in found if row.status == "completed" and values[row.trial_id] < math.inf]
+    completed = [row for row in found if row.status == "completed" and losses[row.trial_id] < math.inf]
     if len(found) > 1 and seed is None and not completed:
         seeds = ", ".join(str(row.seed) for row in found)
         raise InputError(
             f"{option('trial', wanted)}: it was trained with seeds {seeds}, and no trial of it is completed; "
             f"choose one by {option('seed')}"
         )
-    row, which = _of_seeds(found, seed, values)
+    row, which = _of_seeds(found, seed, losses)
     return row, f"configuration {row.name}; {which}" if len(found) > 1 else ""
 
 
-def _of_seeds(rows: Sequence[Attempt], seed: int | None, values: Values) -> tuple[Attempt, str]:
+def _of_seeds(rows: Sequence[Attempt], seed: int | None, losses: Losses) -> tuple[Attempt, str]:
     """Of one configuration's trials that of the seed, else the best completed one; and which it is."""
     if same := next((row for row in rows if row.seed == seed), None):
         return same, f"seed {seed}"
-    best = min(rows, key=lambda row: (row.status != "completed", values[row.trial_id]))
+    best = min(rows, key=lambda row: (row.status != "completed", losses[row.trial_id]))
     return best, f"seed {best.seed}" + f", the best of {len(rows)}" * (len(rows) > 1)
 
 

@@ -1,0 +1,52 @@
+"""What the trials of a workload are compared by: its own metric and direction, or those that the user asks for."""
+
+from __future__ import annotations
+
+import re
+
+from tuner.errors import InputError, ParameterError, option
+from tuner.trial import DIRECTIONS, Direction, Objective
+from tuner.workloads.base import Trainable, Workload
+
+# Metrics with such a word in their names are maximised almost always, so whoever minimises one must say so.
+SCORES = frozenset(
+    [
+        *("accuracy", "acc", "auc", "auroc", "f1", "precision", "recall", "r2", "map", "ndcg", "iou", "dice"),
+        *("bleu", "rouge", "score", "reward", "mcc", "kappa", "spearman", "pearson"),
+    ]
+)
+
+
+def is_score(metric: str) -> bool:
+    """Whether a metric's name has a word of ``SCORES``: ``val_accuracy``, ``val_Recall@10``, ``val_macro_f1``."""
+    words = re.sub(r"@[^_]*", "", metric.lower().removeprefix("val_")).split("_")
+    return not SCORES.isdisjoint(words)
+
+
+def objective_of(workload: Trainable, metric: str | None = None, direction: Direction | None = None) -> Objective:
+    """What the trials of a workload are compared by; None stands for what the workload itself says.
+
+    The workload's direction is one of its own metric only.
+
+    Raises:
+        InputError: there is no metric, it is none of a workload's, or it must be said whether more or less of it is
+            better.
+    """
+    its = getattr(workload, "metric", None)
+    own, name = metric in (None, its), its if metric is None else metric
+    if name is None:
+        raise InputError(
+            f"{workload.name}: say by {option('metric')} which of the metrics that it reports is compared"
+        )
+    if isinstance(workload, Workload) and not re.fullmatch("val_.+", name):
+        rule = f"expected 'val_' and a metric's name from evaluate of workload {workload.name}, such as 'val_loss'"
+        raise ParameterError("metric", name, rule)
+    if own and direction is None and workload.direction is not None:
+        direction = DIRECTIONS[workload.direction]
+    if direction is None and (is_score(name) or not isinstance(workload, Workload)):
+        in_class = ", or write direction = 'maximize' in its class" if own and isinstance(workload, Workload) else ""
+        raise InputError(
+            f"{workload.name}: is more of {name!r} better, or less? Give {option('direction', 'maximize')} or "
+            f"{option('direction', 'minimize')}{in_class}"
+        )
+    return Objective(name, direction or "minimize")
