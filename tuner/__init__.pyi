@@ -29,6 +29,7 @@ from tuner.spec.commands import Table as Table
 from tuner.spec.groups import Points as Points
 from tuner.spec.groups import Search as Search
 from tuner.spec.groups import Space as Space
+from tuner.spec.memory_groups import Build as Build
 from tuner.study.result import StudyResult as StudyResult
 from tuner.trial import MemoryEstimate as MemoryEstimate
 from tuner.workloads.lookup import WorkloadLike as WorkloadLike
@@ -189,7 +190,8 @@ def estimate(
         device: Where to train: cuda, cpu, or auto for GPUs where there are any.
         expandable_segments: Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation.
         memory_estimation: How to estimate memory: static is a formula, traced follows a training step on tensors without
-            content, measured runs one, and auto is traced where a step can be followed.
+            content, measured runs one, and auto is traced where a step can be followed. That of a function or a script is
+            learned: the first trials run with room to spare, and their peaks tell what the others need.
         calibration: Correct estimates by what earlier trials on this device needed, and learn from new ones.
         model_embd: A transformer's width.
         model_layer: A transformer's number of blocks.
@@ -362,7 +364,8 @@ def optimize(
         device: Where to train: cuda, cpu, or auto for GPUs where there are any.
         expandable_segments: Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation.
         memory_estimation: How to estimate memory: static is a formula, traced follows a training step on tensors without
-            content, measured runs one, and auto is traced where a step can be followed.
+            content, measured runs one, and auto is traced where a step can be followed. That of a function or a script is
+            learned: the first trials run with room to spare, and their peaks tell what the others need.
         calibration: Correct estimates by what earlier trials on this device needed, and learn from new ones.
         footprint: Size this footprint, a file or one in configs/footprints, in place of a workload.
         auto: Size for this machine's device; give either this or gpu_memory.
@@ -404,6 +407,8 @@ def plan(
     calibration: bool = True,
     auto_memory: bool = False,
     model_memory_gb: float = 1.5,
+    memory_gb: float | Callable[[dict[str, Any]], float] | None = None,
+    estimate: Build | None = None,
     gpu_memory_buffer_gb: float = 2.0,
     device_memory_gb: float | None = None,
     packing: Packing | None = None,
@@ -439,10 +444,17 @@ def plan(
         device: Where to train: cuda, cpu, or auto for GPUs where there are any.
         expandable_segments: Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation.
         memory_estimation: How to estimate memory: static is a formula, traced follows a training step on tensors without
-            content, measured runs one, and auto is traced where a step can be followed.
+            content, measured runs one, and auto is traced where a step can be followed. That of a function or a script is
+            learned: the first trials run with room to spare, and their peaks tell what the others need.
         calibration: Correct estimates by what earlier trials on this device needed, and learn from new ones.
         auto_memory: Estimate what each configuration needs, and give each trial that.
         model_memory_gb: The memory of each trial without auto_memory, in GB of 2**30 bytes.
+        memory_gb: The memory that each trial needs, in GB, its process included. A function of the configuration that
+            returns it can be given, too. By default what the options above say; that of a function or a script is learned
+            from its first trials.
+        estimate: For a function of your own, whose step cannot be followed: a function of the configuration that builds
+            and returns the model, its optimizer (or None) and a function that computes a batch's loss. It runs on tensors
+            without content, and memory is estimated by it instead of learned.
         gpu_memory_buffer_gb: The memory to leave free on each device, a GPU or the machine's RAM, in GB.
         device_memory_gb: Use each device as if it had no more memory than this, in GB. By default all of its memory.
         packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default per-trial
@@ -483,6 +495,8 @@ def plan(
     calibration: bool = True,
     auto_memory: bool = False,
     model_memory_gb: float = 1.5,
+    memory_gb: float | Callable[[dict[str, Any]], float] | None = None,
+    estimate: Build | None = None,
     gpu_memory_buffer_gb: float = 2.0,
     device_memory_gb: float | None = None,
     packing: Packing | None = None,
@@ -549,6 +563,8 @@ def run(
     calibration: bool = True,
     auto_memory: bool = False,
     model_memory_gb: float = 1.5,
+    memory_gb: float | Callable[[dict[str, Any]], float] | None = None,
+    estimate: Build | None = None,
     gpu_memory_buffer_gb: float = 2.0,
     device_memory_gb: float | None = None,
     packing: Packing | None = None,
@@ -612,10 +628,17 @@ def run(
         device: Where to train: cuda, cpu, or auto for GPUs where there are any.
         expandable_segments: Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation.
         memory_estimation: How to estimate memory: static is a formula, traced follows a training step on tensors without
-            content, measured runs one, and auto is traced where a step can be followed.
+            content, measured runs one, and auto is traced where a step can be followed. That of a function or a script is
+            learned: the first trials run with room to spare, and their peaks tell what the others need.
         calibration: Correct estimates by what earlier trials on this device needed, and learn from new ones.
         auto_memory: Estimate what each configuration needs, and give each trial that.
         model_memory_gb: The memory of each trial without auto_memory, in GB of 2**30 bytes.
+        memory_gb: The memory that each trial needs, in GB, its process included. A function of the configuration that
+            returns it can be given, too. By default what the options above say; that of a function or a script is learned
+            from its first trials.
+        estimate: For a function of your own, whose step cannot be followed: a function of the configuration that builds
+            and returns the model, its optimizer (or None) and a function that computes a batch's loss. It runs on tensors
+            without content, and memory is estimated by it instead of learned.
         gpu_memory_buffer_gb: The memory to leave free on each device, a GPU or the machine's RAM, in GB.
         device_memory_gb: Use each device as if it had no more memory than this, in GB. By default all of its memory.
         packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default per-trial
@@ -711,6 +734,8 @@ def tune_hyperparameters_parallel(
     memory_estimation: str = 'auto',
     calibration: bool = True,
     auto_memory: bool = False,
+    memory_gb: float | Callable[[dict[str, Any]], float] | None = None,
+    estimate: Build | None = None,
     device_memory_gb: float | None = None,
     packing: Packing | None = None,
     threads: int | None = None,
@@ -752,9 +777,16 @@ def tune_hyperparameters_parallel(
         device: Where to train: cuda, cpu, or auto for GPUs where there are any.
         expandable_segments: Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation.
         memory_estimation: How to estimate memory: static is a formula, traced follows a training step on tensors without
-            content, measured runs one, and auto is traced where a step can be followed.
+            content, measured runs one, and auto is traced where a step can be followed. That of a function or a script is
+            learned: the first trials run with room to spare, and their peaks tell what the others need.
         calibration: Correct estimates by what earlier trials on this device needed, and learn from new ones.
         auto_memory: Estimate what each configuration needs, and give each trial that.
+        memory_gb: The memory that each trial needs, in GB, its process included. A function of the configuration that
+            returns it can be given, too. By default what the options above say; that of a function or a script is learned
+            from its first trials.
+        estimate: For a function of your own, whose step cannot be followed: a function of the configuration that builds
+            and returns the model, its optimizer (or None) and a function that computes a batch's loss. It runs on tensors
+            without content, and memory is estimated by it instead of learned.
         device_memory_gb: Use each device as if it had no more memory than this, in GB. By default all of its memory.
         packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default per-trial
             with auto_memory, else uniform.

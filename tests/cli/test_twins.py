@@ -23,7 +23,7 @@ import generate  # noqa: E402
 
 TEXTS = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
 CLI_ONLY = {"debug", "as_json", "as_csv"}
-PYTHON_ONLY = {"step", "points"}
+PYTHON_ONLY = {"step", "points", "estimate"}
 
 
 def python_name(command: str) -> str:

@@ -14,10 +14,6 @@ from tuner.placement.retry import OnOom
 from tuner.sizing.transformers.formula import Attention
 from tuner.spec.groups import (
     Caps,
-    DeviceMemory,
-    DeviceOptions,
-    DeviceSelection,
-    Estimation,
     OutOfMemory,
     PackingOptions,
     Records,
@@ -26,6 +22,7 @@ from tuner.spec.groups import (
     StudyOptions,
     Training,
 )
+from tuner.spec.memory_groups import DeviceMemory, DeviceOptions, DeviceSelection, Estimation
 from tuner.spec.options import Options, PathText, Terminal, field, required
 from tuner.trial import MOST_GB, MOST_SEED
 

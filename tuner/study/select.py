@@ -110,7 +110,8 @@ def _selections(settings: Settings, record: StudyRecord) -> tuple[Sequence[Selec
 def _command(settings: Settings) -> str:
     """What a terminal would be told for such a study; a call, where it holds what no command can say."""
     texts = specs_of(settings.workload)
-    if texts is None or is_object(settings.search_name) or settings.points is not None:
+    functions = callable(settings.memory_gb) or settings.estimate is not None or settings.points is not None
+    if texts is None or is_object(settings.search_name) or functions:
         return CALL
     if not all(isinstance(each, (str, NoneType)) for each in (settings.config, settings.space)):
         return CALL
