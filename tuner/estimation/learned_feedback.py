@@ -77,10 +77,10 @@ class LearnedFeedback:
             raw,
             activation_bytes=found.size_bytes,
             context_bytes=self._context(raw),
-            headroom_bytes=found.margin_bytes,
+            # A cap counts what is allocated, which on the CPU is more than the resident peak that was measured.
+            margin=calibration.UNCALIBRATED_MARGIN,
+            headroom_bytes=found.margin_bytes + raw.headroom_bytes,
         )
-        if raw.headroom_bytes:
-            estimate = calibration.with_headroom(estimate)
         keeps_room = request.trial.trial_id in self._first and len(self._peaks) < FIRST
         least = max(self._least(request.trial), need(raw) if keeps_room else 0)
         return replace(request, estimate=estimate, need_bytes=max(need(estimate), least))
