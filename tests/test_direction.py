@@ -62,7 +62,7 @@ class Accurate(Toy):
 @pytest.fixture(autouse=True)
 def _in_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tuner.study.study.ray_executor", lambda _: InProcessExecutor())
+    monkeypatch.setattr("tuner.study.study.make_executor", lambda _: InProcessExecutor())
 
 
 def ranks(folder: str) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def test_a_resumed_search_that_maximises_suggests_and_prunes_as_one_that_minimis
         folder = workload.__name__.lower()
         asked: dict[str, Any] = {"search": "optuna", "space": SPACE, "num_samples": 16, "scheduler": "asha"}
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr("tuner.study.study.ray_executor", lambda _: Stopping())
+            patch.setattr("tuner.study.study.make_executor", lambda _: Stopping())
             tuner.run(workload, **asked, epochs=9, output=folder, **HERE)
         tuner.run(workload, resume=folder)
         again = tuner.train(folder, device="cpu", output=f"{folder}-again")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -13,10 +14,11 @@ import torch
 import tuner
 from tuner.errors import WorkloadError
 from tuner.training.endings import Diverged, Fit, Pruned, Stopped, phase_of
-from tuner.training.program import run_program
+from tuner.training.program import run_program, warm_up_program
 from tuner.training.program_checkpoints import ProgramCheckpoints
 from tuner.trial import EpochReport, Objective, Trial
 from tuner.workloads.function import Function
+from tuner.workloads.task import TrainingTask
 
 TRIAL = Trial("t001", "train", "one", {"lr": 0.5}, seed=3)
 ACCURACY = Objective("accuracy", "maximize")
@@ -159,3 +161,12 @@ def test_outside_of_a_trial_metrics_are_printed(capsys: pytest.CaptureFixture[st
     tuner.report({"accuracy": 0.5}, epoch=2)
     assert capsys.readouterr().out == '{"accuracy": 0.5, "epoch": 2}\n'
     assert tuner.checkpoint() is None
+
+
+def test_what_a_function_imports_in_its_body_is_loaded_before_its_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    def train(config: dict[str, Any]) -> None:
+        import colorsys  # noqa: F401  # nothing else imports it
+
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    warm_up_program("cpu", torch.get_num_threads(), [TrainingTask(Function(train), None)])
+    assert "colorsys" in sys.modules

@@ -186,7 +186,7 @@ def _located(given: Mapping[str, object], keys: Collection[str], group: str = ""
 
 
 def _unknown(key: str, known: Collection[str]) -> str:
-    hint = did_you_mean(key, known, f"known are {', '.join(known)}")
+    hint = did_you_mean(key, known, f"known are {', '.join(known)}" if known else "there is no other key")
     return f"unknown key {key!r} ({hint})"
 
 

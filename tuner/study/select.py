@@ -36,10 +36,12 @@ def select(settings: Settings, *, from_python: bool = False) -> Selected:
         InputError: one of them cannot be used; data are not looked at.
     """
     settings, record, folder = plainly(settings), UNKNOWN, settings.resume
+    anew = not folder or {"space", "config"} & set(settings.given())
     if folder:
         record = read_study(Path(folder), option("resume", folder))
         settings = resumed(record, settings, from_python=from_python)
-    settings = with_search(settings)
+    if anew:  # else its file may be gone
+        settings = with_search(settings)
     selections, label, live = _selections(settings, record)
     selections = _with_objectives(selections, settings)
     selections = [_with_arguments(each, settings) for each in selections]
@@ -94,7 +96,8 @@ def _selections(settings: Settings, record: StudyRecord) -> tuple[Sequence[Selec
     if settings.search is None:
         for name in ("points", "num_samples"):
             if getattr(settings, name) is not None:
-                raise ParameterError(name, getattr(settings, name), f"has no effect without {option('space')}")
+                rule = f"has no effect without {option('space')} or {option('search')}"
+                raise ParameterError(name, getattr(settings, name), rule)
     of_list = settings.search in (None, *UP_FRONT)
     if of_list and same_selection(record, settings, (*SELECTION, "search", "space", "points", "num_samples")):
         known = record.configurations, record.workloads, settings.data, settings.data_seed, settings.skip_bad
@@ -107,7 +110,8 @@ def _selections(settings: Settings, record: StudyRecord) -> tuple[Sequence[Selec
 def _command(settings: Settings) -> str:
     """What a terminal would be told for such a study; a call, where it holds what no command can say."""
     texts = specs_of(settings.workload)
-    if texts is None or is_object(settings.search_name) or settings.points is not None:
+    functions = callable(settings.memory_gb) or settings.estimate is not None or settings.points is not None
+    if texts is None or is_object(settings.search_name) or functions:
         return CALL
     if not all(isinstance(each, (str, NoneType)) for each in (settings.config, settings.space)):
         return CALL

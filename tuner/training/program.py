@@ -14,10 +14,12 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from tuner.errors import WorkloadError
+from tuner.machine.first_use import load_early
 from tuner.training.endings import Diverged, Fit, Pruned, Stopped, phases
 from tuner.training.program_checkpoints import ProgramCheckpoints, Progress, files_of
 from tuner.trial import EpochReport, Objective, Question, Trial
 from tuner.workloads.contract import calling
+from tuner.workloads.function import Function
 from tuner.workloads.program import Program
 from tuner.workloads.session import ProgramPruned, State, TrialEnd, entered, is_finite, never_finite, to_numbers
 from tuner.workloads.task import TrainingTask
@@ -264,6 +266,8 @@ def warm_up_program(device: str, threads: int, tasks: Sequence[TrainingTask]) ->
     for name in sorted(names):
         with suppress(Exception):  # the trial will raise it again
             importlib.import_module(name)
+    functions = [task.workload.function for task in tasks if isinstance(task.workload, Function)]
+    program_thread().wait(partial(load_early, *functions))
     if "torch" in sys.modules or device != "cpu":
         from tuner.training.rehearsal import warm_up
 
