@@ -29,6 +29,7 @@ from tuner.spec.commands import Table as Table
 from tuner.spec.groups import Points as Points
 from tuner.spec.groups import Search as Search
 from tuner.spec.groups import Space as Space
+from tuner.spec.memory_groups import Build as Build
 from tuner.study.result import StudyResult as StudyResult
 from tuner.trial import MemoryEstimate as MemoryEstimate
 from tuner.workloads.lookup import WorkloadLike as WorkloadLike
@@ -97,7 +98,7 @@ def calibrate(
     mode: str = 'quick',
     config: Configs | None = None,
     overrides: Sequence[str] = (),
-    data: str | Mapping[str, str] = '',
+    data: str | Mapping[str, str] | object = '',
     skip_bad: bool = False,
     only: str | None = None,
     limit: int | None = None,
@@ -117,7 +118,8 @@ def calibrate(
             holds, or a list of configurations, can be given as it is.
         overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
         data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
-            For all workloads, or for each its own. By default synthetic.
+            For all workloads, or for each its own. A function gets whatever is given here; all trials share it. By
+            default synthetic.
         skip_bad: Leave out data files that cannot be used, instead of refusing them all.
         only: Take only the configuration of this name.
         limit: Take only the first N configurations of each workload.
@@ -140,7 +142,7 @@ def estimate(
     mode: str = 'quick',
     config: Configs | None = None,
     overrides: Sequence[str] = (),
-    data: str | Mapping[str, str] = '',
+    data: str | Mapping[str, str] | object = '',
     skip_bad: bool = False,
     only: str | None = None,
     limit: int | None = None,
@@ -179,7 +181,8 @@ def estimate(
             holds, or a list of configurations, can be given as it is.
         overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
         data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
-            For all workloads, or for each its own. By default synthetic.
+            For all workloads, or for each its own. A function gets whatever is given here; all trials share it. By
+            default synthetic.
         skip_bad: Leave out data files that cannot be used, instead of refusing them all.
         only: Take only the configuration of this name.
         limit: Take only the first N configurations of each workload.
@@ -187,7 +190,8 @@ def estimate(
         device: Where to train: cuda, cpu, or auto for GPUs where there are any.
         expandable_segments: Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation.
         memory_estimation: How to estimate memory: static is a formula, traced follows a training step on tensors without
-            content, measured runs one, and auto is traced where a step can be followed.
+            content, measured runs one, and auto is traced where a step can be followed. That of a function or a script is
+            learned: the first trials run with room to spare, and their peaks tell what the others need.
         calibration: Correct estimates by what earlier trials on this device needed, and learn from new ones.
         model_embd: A transformer's width.
         model_layer: A transformer's number of blocks.
@@ -313,7 +317,7 @@ def optimize(
     mode: str = 'quick',
     config: Configs | None = None,
     overrides: Sequence[str] = (),
-    data: str | Mapping[str, str] = '',
+    data: str | Mapping[str, str] | object = '',
     skip_bad: bool = False,
     only: str | None = None,
     limit: int | None = None,
@@ -351,7 +355,8 @@ def optimize(
             holds, or a list of configurations, can be given as it is.
         overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
         data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
-            For all workloads, or for each its own. By default synthetic.
+            For all workloads, or for each its own. A function gets whatever is given here; all trials share it. By
+            default synthetic.
         skip_bad: Leave out data files that cannot be used, instead of refusing them all.
         only: Take only the configuration of this name.
         limit: Take only the first N configurations of each workload.
@@ -359,7 +364,8 @@ def optimize(
         device: Where to train: cuda, cpu, or auto for GPUs where there are any.
         expandable_segments: Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation.
         memory_estimation: How to estimate memory: static is a formula, traced follows a training step on tensors without
-            content, measured runs one, and auto is traced where a step can be followed.
+            content, measured runs one, and auto is traced where a step can be followed. That of a function or a script is
+            learned: the first trials run with room to spare, and their peaks tell what the others need.
         calibration: Correct estimates by what earlier trials on this device needed, and learn from new ones.
         footprint: Size this footprint, a file or one in configs/footprints, in place of a workload.
         auto: Size for this machine's device; give either this or gpu_memory.
@@ -387,7 +393,7 @@ def plan(
     mode: str = 'quick',
     config: Configs | None = None,
     overrides: Sequence[str] = (),
-    data: str | Mapping[str, str] = '',
+    data: str | Mapping[str, str] | object = '',
     skip_bad: bool = False,
     only: str | None = None,
     limit: int | None = None,
@@ -401,6 +407,8 @@ def plan(
     calibration: bool = True,
     auto_memory: bool = False,
     model_memory_gb: float = 1.5,
+    memory_gb: float | Callable[[dict[str, Any]], float] | None = None,
+    estimate: Build | None = None,
     gpu_memory_buffer_gb: float = 2.0,
     device_memory_gb: float | None = None,
     packing: Packing | None = None,
@@ -424,7 +432,8 @@ def plan(
             holds, or a list of configurations, can be given as it is.
         overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
         data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
-            For all workloads, or for each its own. By default synthetic.
+            For all workloads, or for each its own. A function gets whatever is given here; all trials share it. By
+            default synthetic.
         skip_bad: Leave out data files that cannot be used, instead of refusing them all.
         only: Take only the configuration of this name.
         limit: Take only the first N configurations of each workload.
@@ -435,10 +444,17 @@ def plan(
         device: Where to train: cuda, cpu, or auto for GPUs where there are any.
         expandable_segments: Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation.
         memory_estimation: How to estimate memory: static is a formula, traced follows a training step on tensors without
-            content, measured runs one, and auto is traced where a step can be followed.
+            content, measured runs one, and auto is traced where a step can be followed. That of a function or a script is
+            learned: the first trials run with room to spare, and their peaks tell what the others need.
         calibration: Correct estimates by what earlier trials on this device needed, and learn from new ones.
         auto_memory: Estimate what each configuration needs, and give each trial that.
         model_memory_gb: The memory of each trial without auto_memory, in GB of 2**30 bytes.
+        memory_gb: The memory that each trial needs, in GB, its process included. A function of the configuration that
+            returns it can be given, too. By default what the options above say; that of a function or a script is learned
+            from its first trials.
+        estimate: For a function of your own, whose step cannot be followed: a function of the configuration that builds
+            and returns the model, its optimizer (or None) and a function that computes a batch's loss. It runs on tensors
+            without content, and memory is estimated by it instead of learned.
         gpu_memory_buffer_gb: The memory to leave free on each device, a GPU or the machine's RAM, in GB.
         device_memory_gb: Use each device as if it had no more memory than this, in GB. By default all of its memory.
         packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default per-trial
@@ -465,7 +481,7 @@ def plan(
     mode: str = 'quick',
     config: Configs | None = None,
     overrides: Sequence[str] = (),
-    data: str | Mapping[str, str] = '',
+    data: str | Mapping[str, str] | object = '',
     skip_bad: bool = False,
     only: str | None = None,
     limit: int | None = None,
@@ -479,6 +495,8 @@ def plan(
     calibration: bool = True,
     auto_memory: bool = False,
     model_memory_gb: float = 1.5,
+    memory_gb: float | Callable[[dict[str, Any]], float] | None = None,
+    estimate: Build | None = None,
     gpu_memory_buffer_gb: float = 2.0,
     device_memory_gb: float | None = None,
     packing: Packing | None = None,
@@ -524,7 +542,7 @@ def run(
     mode: str = 'quick',
     config: Configs | None = None,
     overrides: Sequence[str] = (),
-    data: str | Mapping[str, str] = '',
+    data: str | Mapping[str, str] | object = '',
     skip_bad: bool = False,
     only: str | None = None,
     limit: int | None = None,
@@ -545,6 +563,8 @@ def run(
     calibration: bool = True,
     auto_memory: bool = False,
     model_memory_gb: float = 1.5,
+    memory_gb: float | Callable[[dict[str, Any]], float] | None = None,
+    estimate: Build | None = None,
     gpu_memory_buffer_gb: float = 2.0,
     device_memory_gb: float | None = None,
     packing: Packing | None = None,
@@ -584,7 +604,8 @@ def run(
             holds, or a list of configurations, can be given as it is.
         overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
         data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
-            For all workloads, or for each its own. By default synthetic.
+            For all workloads, or for each its own. A function gets whatever is given here; all trials share it. By
+            default synthetic.
         skip_bad: Leave out data files that cannot be used, instead of refusing them all.
         only: Take only the configuration of this name.
         limit: Take only the first N configurations of each workload.
@@ -592,8 +613,8 @@ def run(
         direction: Whether less of the metric is better (minimize, or min) or more (maximize, or max). By default what the
             workload says, else minimize; a metric such as an accuracy needs it.
         search: How to search a space, or a mode that is a grid: grid, random or optuna. One of Optuna's samplers or a
-            searcher of ray.tune.search can be given as it is. By default grid for a space of choices alone without
-            num_samples, random for another one.
+            searcher of ray.tune.search can be given as it is. By default a list is tried as it is, choices alone as a
+            grid, and any other space at random.
         space: A file with the space to search, alone or under "space:" (YAML, TOML or JSON). A mapping can be given as it
             is: from hyperparameter to a value, to a mapping such as {"loguniform": [1e-4, 0.1]}, to a domain of ray.tune
             or to a distribution of Optuna.
@@ -607,10 +628,17 @@ def run(
         device: Where to train: cuda, cpu, or auto for GPUs where there are any.
         expandable_segments: Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation.
         memory_estimation: How to estimate memory: static is a formula, traced follows a training step on tensors without
-            content, measured runs one, and auto is traced where a step can be followed.
+            content, measured runs one, and auto is traced where a step can be followed. That of a function or a script is
+            learned: the first trials run with room to spare, and their peaks tell what the others need.
         calibration: Correct estimates by what earlier trials on this device needed, and learn from new ones.
         auto_memory: Estimate what each configuration needs, and give each trial that.
         model_memory_gb: The memory of each trial without auto_memory, in GB of 2**30 bytes.
+        memory_gb: The memory that each trial needs, in GB, its process included. A function of the configuration that
+            returns it can be given, too. By default what the options above say; that of a function or a script is learned
+            from its first trials.
+        estimate: For a function of your own, whose step cannot be followed: a function of the configuration that builds
+            and returns the model, its optimizer (or None) and a function that computes a batch's loss. It runs on tensors
+            without content, and memory is estimated by it instead of learned.
         gpu_memory_buffer_gb: The memory to leave free on each device, a GPU or the machine's RAM, in GB.
         device_memory_gb: Use each device as if it had no more memory than this, in GB. By default all of its memory.
         packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default per-trial
@@ -706,6 +734,8 @@ def tune_hyperparameters_parallel(
     memory_estimation: str = 'auto',
     calibration: bool = True,
     auto_memory: bool = False,
+    memory_gb: float | Callable[[dict[str, Any]], float] | None = None,
+    estimate: Build | None = None,
     device_memory_gb: float | None = None,
     packing: Packing | None = None,
     threads: int | None = None,
@@ -747,9 +777,16 @@ def tune_hyperparameters_parallel(
         device: Where to train: cuda, cpu, or auto for GPUs where there are any.
         expandable_segments: Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation.
         memory_estimation: How to estimate memory: static is a formula, traced follows a training step on tensors without
-            content, measured runs one, and auto is traced where a step can be followed.
+            content, measured runs one, and auto is traced where a step can be followed. That of a function or a script is
+            learned: the first trials run with room to spare, and their peaks tell what the others need.
         calibration: Correct estimates by what earlier trials on this device needed, and learn from new ones.
         auto_memory: Estimate what each configuration needs, and give each trial that.
+        memory_gb: The memory that each trial needs, in GB, its process included. A function of the configuration that
+            returns it can be given, too. By default what the options above say; that of a function or a script is learned
+            from its first trials.
+        estimate: For a function of your own, whose step cannot be followed: a function of the configuration that builds
+            and returns the model, its optimizer (or None) and a function that computes a batch's loss. It runs on tensors
+            without content, and memory is estimated by it instead of learned.
         device_memory_gb: Use each device as if it had no more memory than this, in GB. By default all of its memory.
         packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default per-trial
             with auto_memory, else uniform.

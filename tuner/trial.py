@@ -33,6 +33,7 @@ RESERVED_METRICS = (
 )
 SUCCESSFUL: tuple[Status, ...] = ("completed", "pruned")
 
+LEARNED = "learned"  # the method of an estimate that is learned from the peaks of other trials of the study
 AUTO = "auto"  # a batch size that tuner chooses: the largest for which a trial fits into its memory share
 UNNAMED = "default"  # the name of a configuration that sets nothing
 # Optional keys of a configuration, which has them only if they differ from the default.
@@ -160,7 +161,8 @@ def title(workload: str, name: str, *, several: bool, seed: int | None = None) -
 class MemoryEstimate:
     """The memory that a training step is expected to take, in parts that add up to ``total_bytes``."""
 
-    # "given", "static", "formula" (a transformer's), "traced" or "measured"; ends with ", calibrated" if it is
+    # "given", "static", "formula" (a transformer's), "traced", "measured" or "learned"; ends with ", calibrated" if
+    # it is
     method: str
     parameter_bytes: int = 0  # the model's parameters
     gradient_bytes: int = 0  # one gradient for each trained parameter
@@ -185,6 +187,11 @@ class MemoryEstimate:
     def is_given(self) -> bool:
         """Whether it is the user's own footprint and not an estimate."""
         return self.method == "given"
+
+    @property
+    def is_learned(self) -> bool:
+        """Whether it is learned from the peaks of other trials of the study."""
+        return self.method == LEARNED
 
     @property
     def total_bytes(self) -> int:

@@ -41,13 +41,13 @@ def fifth_estimator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     estimators.cache_clear()
 
 
-def test_there_are_three_estimators_and_auto() -> None:
-    assert methods() == ("auto", "traced", "measured", "static")
+def test_there_are_four_estimators_and_auto() -> None:
+    assert methods() == ("auto", "traced", "measured", "static", "learned")
 
 
 @pytest.mark.usefixtures("fifth_estimator")
 def test_a_file_more_is_an_estimator_more() -> None:
-    assert methods() == ("auto", "guessed", "traced", "measured", "static")
+    assert methods() == ("auto", "guessed", "traced", "measured", "static", "learned")
     config = complete({}, Toy.hyperparameters)
     assert EstimationService("guessed").raw(Toy(), config, None, CPU).method == "guessed"
     assert EstimationService().raw(Toy(), config, None, CPU).activation_bytes == GB

@@ -213,6 +213,27 @@ def test_what_ended_corrects_what_waits(gpu_16gb: Device) -> None:
     assert executor.beside == [["a/1"], ["b/1", "c/1"], ["c/1"]]
 
 
+def test_what_a_running_trial_reports_corrects_what_waits(gpu_16gb: Device) -> None:
+    class Reporting(Pretender):
+        def poll(self, timeout_seconds: float) -> list[tuple[EpochReport | Outcome | DeviceLost, Weights]]:
+            report = EpochReport(self.running[0].trial.trial_id, 1, 3, memory_bytes=GB)
+            return [(report, bytes), *super().poll(timeout_seconds)] if timeout_seconds else []
+
+    executor = Reporting(needs({}.fromkeys("abc", 1.0)))
+    requests = [Request(Trial(n, "toy", n, {}, 0), MemoryEstimate("learned"), 9 * GB) for n in "abc"]
+    plan = make_plan([gpu_16gb], [GB] * 3, packing="per-trial", buffer_bytes=2 * GB)
+    told: list[str] = []
+
+    def learn(request: Request, report: EpochReport) -> Callable[[Request], Request] | None:
+        told.append(request.trial.name)
+        return lambda waiting: replace(waiting, need_bytes=report.memory_bytes or 0)
+
+    decisions = Decisions(lambda *_: None, lambda _: None, learn_report=learn)
+    run_trials(requests, Packer(plan), executor, Notes(), decisions, Interrupt())
+    assert executor.beside == [["a/1"], ["b/1", "c/1"], ["c/1"]]
+    assert told == ["a", "b", "c"]
+
+
 def test_where_there_is_room_and_nobody_waits_another_is_suggested(gpu_16gb: Device) -> None:
     executor = Pretender(needs({}.fromkeys("abcd", 1.0)))
     first, *more = [

@@ -15,7 +15,7 @@ from tuner.execution.child_executor import ChildExecutor
 from tuner.execution.worker import TrialOptions
 from tuner.machine.devices import ram_device
 from tuner.placement.packing import make_plan
-from tuner.trial import GB, Config, EpochReport, MemoryEstimate, Outcome, Placement, Trial
+from tuner.trial import GB, Config, EpochReport, MemoryEstimate, Objective, Outcome, Placement, Trial
 from tuner.workloads.script import Script
 from tuner.workloads.task import TrainingTask
 
@@ -28,12 +28,11 @@ def outcome_of(folder: Path, body: str, limit_bytes: int = GB) -> tuple[Outcome,
     path = folder / "train.py"
     path.write_text(SAYS + body)
     script = Script(path, ["--lr", "{lr}"])
-    script.metric = "loss"
     (folder / "checkpoints").mkdir()
     trial = Trial("t001", "train", "one", {"lr": 0.5}, seed=0)
     placed = Placement(trial, MemoryEstimate.given(1.0), ram_device(), 1.0, limit_bytes, 1)
     options = TrialOptions(checkpoints=folder / "checkpoints")
-    events = list(run_apart({"train": TrainingTask(script, None)}, placed, 1, options))
+    events = list(run_apart({"train": TrainingTask(script, None, asked=Objective("loss"))}, placed, 1, options))
     (ended,) = (each for each in events if isinstance(each, Outcome))
     return ended, [each for each in events if isinstance(each, EpochReport)]
 
@@ -94,13 +93,12 @@ def test_a_key_that_a_trial_has_not_is_left_out_with_its_flag(tmp_path: Path) ->
 def test_each_script_has_a_new_process_beside_the_study(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import os, tuner\ntuner.report(loss=os.getpid())\n")
     script: Any = Script(tmp_path / "train.py", [])
-    script.metric = "loss"
     (tmp_path / "checkpoints").mkdir()
     plan = make_plan([ram_device()], [GB], packing="uniform", buffer_bytes=0, max_workers=1, threads=1)
     trials = [Trial(f"t00{number}", "train", "one", {}, seed=0) for number in (1, 2)]
     processes: list[float] = []
     with closing(ChildExecutor()) as executor:
-        executor.open({"train": TrainingTask(script, None)}, plan, tmp_path / "checkpoints")
+        executor.open({"train": TrainingTask(script, None, asked=Objective("loss"))}, plan, tmp_path / "checkpoints")
         for trial in trials:
             executor.submit(Placement(trial, MemoryEstimate.given(1.0), ram_device(), 1.0, GB, 1))
         while len(processes) < 2:

@@ -45,7 +45,7 @@ def raised_under_cap(error: Exception, taken_mb: int) -> bool:
     meter.start()
     try:
         with capped(ram_device(), 200 * MB, meter.base_bytes):
-            held = torch.ones(taken_mb * MB // 4)
+            held = bytearray(taken_mb * MB)
             raise error
     except Exception as raised:
         return is_out_of_memory(raised) and len(held) > 0

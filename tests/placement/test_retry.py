@@ -41,6 +41,19 @@ def test_out_of_memory_is_tried_again_with_half_as_much_more_after_a_wait() -> N
     assert retry.delay_seconds == 5
 
 
+def test_a_learned_footprint_is_doubled_so_that_an_eighth_of_a_device_becomes_a_whole_one() -> None:
+    waiting, shares = Request(request().trial, MemoryEstimate("learned"), GB), []
+    for _ in range(3):
+        result = AttemptResult("out_of_memory", limit_bytes=waiting.need_bytes)
+        retry = next_attempt(
+            waiting, result, RetryPolicy(), whole_bytes=8 * GB, accumulated=halved, random=lambda: 1.0
+        )
+        assert retry
+        waiting = retry.request
+        shares.append(waiting.need_bytes // GB)
+    assert shares == [2, 4, 8]
+
+
 def test_a_retry_has_at_least_what_was_reached_and_at_most_a_device() -> None:
     reached = after(AttemptResult("out_of_memory", limit_bytes=2 * GB, peak_bytes=5 * GB))
     assert reached

@@ -10,7 +10,7 @@ from types import NoneType
 from typing import TYPE_CHECKING
 
 from tuner.errors import InputError, ParameterError, option
-from tuner.estimation.overheads import cublas_workspace_bytes
+from tuner.estimation.estimators.traced import estimate_step
 from tuner.estimation.service import EstimationService
 from tuner.machine.devices import DeviceChoice, detect_devices
 from tuner.placement.packing import low_bytes, need_bytes
@@ -78,13 +78,10 @@ def estimate(options: EstimateOptions) -> list[tuple[str, MemoryEstimate]]:
 
 def _of_step(step: Step, options: EstimateOptions, device: Device) -> MemoryEstimate:
     """A step of the user's own, followed."""
-    from tuner.estimation.tracing.tracer import trace_step
-
     if options.memory_estimation not in ("auto", "traced"):
         rule = "a step of your own can only be traced"
         raise ParameterError("memory_estimation", options.memory_estimation, rule)
-    trace = trace_step(step, device_kind=device.kind, cublas_workspace_bytes=cublas_workspace_bytes(device))
-    return trace.to_estimate(device.kind, options.expandable_segments)
+    return estimate_step(step, device, expandable_segments=options.expandable_segments)
 
 
 def transformer(options: EstimateOptions) -> TransformerConfig | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
+from tuner.workloads.base import Workload
+
 if TYPE_CHECKING:
     from tuner.trial import Config, Device, MemoryEstimate
     from tuner.workloads.base import Trainable
@@ -22,6 +24,10 @@ class Estimator(ABC):
     # the others.
     can_be_calibrated: ClassVar[bool] = False
     takes_real_step: ClassVar[bool] = False  # a workload's method that fails here fails in training, too
+
+    def serves(self, workload: Trainable) -> bool:
+        """Whether it is tried without being asked for: where a model and its loss are known."""
+        return isinstance(workload, Workload)
 
     @abstractmethod
     def estimate(

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from tuner.estimation import calibration
 from tuner.estimation.calibration import Calibration, Sample
+from tuner.estimation.learned_feedback import LearnedFeedback
 from tuner.estimation.registry import can_be_calibrated
-from tuner.trial import ACCUMULATION, AttemptResult, MemoryEstimate, Request, Trial
+from tuner.trial import ACCUMULATION, AttemptResult, EpochReport, MemoryEstimate, Request, Trial
 
 REFIT = 1.1  # refit only after this growth in samples, as a fit's time is quadratic in their number
 Need = Callable[[MemoryEstimate], int]
@@ -22,7 +23,7 @@ class Feedback:
     its memory limit as its peak, until a retry completes. The fit may treat it as an outlier, and does not cover all
     estimators. So there is also a floor: a trial gets no less than an out-of-memory trial whose estimate is not
     larger. The floor is 110 % of that trial's limit; once it completes, 102 % of its peak. Footprints that the user
-    sets are not corrected.
+    sets are not corrected. Those that are learned from the first trials are ``LearnedFeedback``'s.
     """
 
     def __init__(self, raw: Mapping[str, MemoryEstimate], known: Sequence[Sample], need: Need) -> None:
@@ -33,11 +34,22 @@ class Feedback:
         self._samples: dict[str, Sample] = {}
         self._calibration: Calibration | None = None
         self._fitted = 0
+        self._learned = LearnedFeedback()
         self._least: dict[str, tuple[int, int]] = {}  # id of an out-of-memory trial -> its estimate, and the floor
 
     def add(self, trial: Trial, raw: MemoryEstimate) -> None:
         """Adds a trial that a search suggested, with its uncalibrated estimate."""
         self._raw[trial.trial_id] = raw
+
+    def choose_first(self, requests: Sequence[Request]) -> list[str]:
+        """The ids of the trials to begin with: those from which most is to be learned."""
+        learned = [each for each in requests if self._raw[each.trial.trial_id].is_learned]
+        return self._learned.choose_first([each for each in learned if not each.history.out_of_memory])
+
+    def report(self, trial: Trial, report: EpochReport) -> bool:
+        """Adds the report of a running trial; returns whether it changes what ``correct`` returns."""
+        learned = self._raw[trial.trial_id].is_learned and ACCUMULATION not in trial.config
+        return learned and self._learned.report(trial, report)
 
     def learn(self, trial: Trial, result: AttemptResult) -> bool:
         """Adds an attempt's result; returns whether it changes what ``correct`` returns."""
@@ -45,6 +57,8 @@ class Feedback:
         ran_out = result.status == "out_of_memory" and result.limit_bytes > 0
         if ACCUMULATION in trial.config or estimate.is_given:
             return False
+        if estimate.is_learned:
+            return self._learned.learn(trial, result)
         if ran_out:
             enough = math.ceil(result.limit_bytes * (1 + calibration.UNCALIBRATED_MARGIN))
             self._least[trial.trial_id] = estimate.total_bytes, enough
@@ -65,6 +79,8 @@ class Feedback:
         raw = self._raw[request.trial.trial_id]
         if request.history.out_of_memory or raw.is_given:
             return request
+        if raw.is_learned:
+            return self._learned.correct(request, raw, self._need)
         if self._calibration and can_be_calibrated(raw):
             estimate = calibration.apply(raw, self._calibration)
             request = replace(request, estimate=estimate, need_bytes=self._need(estimate))
@@ -87,6 +103,19 @@ class StudyFeedback:
     def add(self, trial: Trial, raw: MemoryEstimate) -> None:
         """Adds a trial that a search suggested, with its uncalibrated estimate."""
         self._of[trial.workload].add(trial, raw)
+
+    def begin(self, requests: Sequence[Request]) -> list[Request]:
+        """The requests with corrected estimates, first those from which most is to be learned."""
+        chosen: list[str] = []
+        for workload, feedback in self._of.items():
+            chosen += feedback.choose_first([each for each in requests if each.trial.workload == workload])
+        turn = {trial_id: number for number, trial_id in enumerate(chosen)}
+        ordered = sorted(requests, key=lambda request: turn.get(request.trial.trial_id, len(turn)))
+        return [self.correct(request) for request in ordered]
+
+    def report(self, trial: Trial, report: EpochReport) -> bool:
+        """Adds the report of a running trial; returns whether it changes what ``correct`` returns."""
+        return self._of[trial.workload].report(trial, report)
 
     def learn(self, trial: Trial, result: AttemptResult) -> bool:
         """Adds an attempt's result; returns whether it changes what ``correct`` returns."""

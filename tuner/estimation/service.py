@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tuner.errors import InputError, TunerError, WorkloadError, option, spelled
 from tuner.estimation import calibration
 from tuner.estimation.calibration import Sample
 from tuner.estimation.registry import AUTO, Method, can_be_calibrated, check_method, estimators
 from tuner.trial import MAX_BATCH, UNNAMED, Configuration, Device, MemoryEstimate
+from tuner.workloads.base import Workload
 
 if TYPE_CHECKING:
+    from tuner.estimation.tracing.tracer import Parts
     from tuner.trial import Config
     from tuner.workloads.base import Trainable
+
+    Build = Callable[[dict[str, Any]], Parts]
 
 WITHOUT_MEMORY = ("lr", "epochs", MAX_BATCH)  # parameters that no allocation depends on
 
@@ -38,6 +43,7 @@ class EstimationService:
     method: Method = AUTO  # if it does not work, the registry's next does, and the estimate's ``note`` says so
     calibration: bool = True
     expandable_segments: bool = False  # the option of PyTorch's CUDA allocator
+    build: Build | None = None  # of a configuration that is no workload's: model, optimizer and loss, to be traced
 
     def __post_init__(self) -> None:
         check_method(self.method)
@@ -76,10 +82,16 @@ class EstimationService:
         """
         known = estimators()
         chosen = [] if self.method == AUTO else [known[self.method]]
+        serving = [each for each in known.values() if each.serves(workload)]
         causes: list[TunerError] = []
         reasons: list[str] = []
+        if self.build is not None and not isinstance(workload, Workload):
+            try:
+                return self._built(config, device)
+            except TunerError as error:
+                causes, reasons = [error], [f"not traced: {error.text}"]
         fault: TunerError | None = None
-        for estimator in dict.fromkeys([*chosen, *known.values()]):
+        for estimator in dict.fromkeys([*chosen, *serving]):
             try:
                 estimate = estimator.estimate(
                     workload, config, data, device, expandable_segments=self.expandable_segments
@@ -96,6 +108,15 @@ class EstimationService:
             raise fault
         why = "; ".join(reasons)
         raise InputError(f"the footprint cannot be estimated: {why}: give {option('model_memory_gb')}") from causes[0]
+
+    def _built(self, config: Config, device: Device) -> MemoryEstimate:
+        """The estimate of what ``build`` makes of a configuration."""
+        from tuner.estimation.estimators.traced import estimate_step
+
+        assert self.build is not None
+        make = partial(self.build, dict(config))
+        estimate = estimate_step(make, device, expandable_segments=self.expandable_segments)
+        return calibration.with_headroom(estimate) if device.kind == "cpu" else estimate
 
     def calibrated(self, estimates: Sequence[MemoryEstimate], workload: str, device: str) -> list[MemoryEstimate]:
         """The estimates, calibrated where possible. A damaged calibration file raises ``InputError``."""

@@ -23,6 +23,7 @@ ExecutorEvent = tuple[EpochReport | Question | Outcome | DeviceLost, Weights]
 Correction = Callable[[Request], Request]
 TryAgain = Callable[[Request, Outcome, int], Retry | None]
 Learn = Callable[[Outcome], Correction | None]
+LearnReport = Callable[[Request, EpochReport], Correction | None]
 Suggest = Callable[[int], Request | None]
 Prune = Callable[[EpochReport], bool]
 Answer = Callable[[Question], object]
@@ -108,6 +109,8 @@ class Decisions:
     # study.
     suggest: Suggest = lambda _: None
     prune: Prune = lambda _: False  # whether a trial that has reported an epoch should end early
+    # How the report of a running trial corrects the estimates of waiting trials, or None.
+    learn_report: LearnReport = lambda *_: None
     answer: Answer = lambda _: None  # the answer to a trial's question; what it raises is raised in the trial
     ended: Callable[[Outcome], None] = lambda _: None  # is notified when a trial ends without a retry
 
@@ -177,6 +180,8 @@ class _Loop:
                 self.listener.reported(event)
                 if self.decisions.prune(event):
                     self.executor.prune(event.trial_id)
+                if correct := self.decisions.learn_report(self.running[event.trial_id], event):
+                    self.packer.revise(correct)
             elif isinstance(event, Question):
                 self.executor.answer(event.trial_id, self._answer(event))
             elif isinstance(event, DeviceLost):

@@ -12,6 +12,9 @@ from tuner.trial import AttemptResult, Config, History, Request, Trial
 OnOom = Literal["grow", "accumulate", "fail"]
 # Returns a trial's configuration with half the micro-batch and twice the accumulation; None if that is impossible.
 Accumulated = Callable[[Trial], Config | None]
+# A learned footprint is a guess at first, so that it grows by this factor at least: 8 workers' shares are a whole
+# device after three retries.
+LEARNED_GROWTH = 2.0
 LOST_WORKERS = 1  # the maximum number of retries after the worker died for an unknown reason
 
 
@@ -80,7 +83,7 @@ def _with_more_memory(
     accumulated: Accumulated,
     random: Callable[[], float],
 ) -> Retry | None:
-    """A retry with ``growth`` times the larger of share and peak, or with a smaller micro-batch on a whole device."""
+    """A retry with more than the larger of share and peak, or with a smaller micro-batch on a whole device."""
     history = replace(request.history, out_of_memory=request.history.out_of_memory + 1)
     if policy.on_oom == "fail" or history.out_of_memory >= policy.max_attempts:
         return None
@@ -90,7 +93,8 @@ def _with_more_memory(
         if smaller is None:
             return None
         config = smaller
-    more = math.ceil(max(result.limit_bytes, result.peak_bytes or 0) * policy.growth)
+    growth = max(policy.growth, LEARNED_GROWTH if request.estimate.is_learned else 0)
+    more = math.ceil(max(result.limit_bytes, result.peak_bytes or 0) * growth)
     grown = replace(request, need_bytes=min(more, whole_bytes), trial=replace(request.trial, config=config))
     return Retry(_next_request(grown, history), backoff(history.out_of_memory, policy, random))
 

@@ -76,7 +76,8 @@ class StudyFrame(pd.DataFrame):
         """
         from tuner.records.weights import load_best
 
-        return load_best(self._about(FOLDER))
+        model: nn.Module = load_best(self._about(FOLDER))
+        return model
 
     def plot_curves(self) -> Figure:
         """Learning curves: the validation metric after each epoch.

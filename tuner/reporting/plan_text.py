@@ -107,6 +107,8 @@ def _footprint(plan: Plan, requests: Sequence[Request]) -> str:
     need = f"{span}{plan.footprint_bytes / GB:.2f} GB a trial"
     if guess.is_given:
         return f"{need}, as given"
+    if guess.is_learned:
+        return f"{need} to begin with; learned from the peaks of the first trials"
     sum_ = f" = {guess.context_bytes / GB:.2f} context + {guess.reserved_bytes / GB:.2f}"
     sum_ += f" + {guess.margin:.0%} margin" if guess.margin else ""
     sum_ += f" + {guess.headroom_bytes / GB:.2f} headroom" if guess.headroom_bytes else ""

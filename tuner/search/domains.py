@@ -15,7 +15,7 @@ from random import Random
 from typing import Literal, TypeGuard, get_args
 
 from tuner.errors import one_line
-from tuner.trial import ConfigValue, Objects
+from tuner.trial import AUTO, ConfigValue, Objects
 
 Kind = Literal["choice", "uniform", "loguniform", "int", "logint"]
 KINDS: tuple[str, ...] = get_args(Kind)
@@ -122,8 +122,11 @@ def is_number(value: object, whole: bool = False) -> TypeGuard[float]:
 
 
 def to_plain(value: object) -> ConfigValue:
-    """A value as records have it: a number or a text; the label of anything else."""
-    if type(value) is str or (type(value) in (int, float) and is_number(value)):
+    """A value as records have it: a number or a text; the label of anything else.
+
+    The text ``AUTO`` has a label, too, as it is a batch size that tuner chooses only for a workload.
+    """
+    if (type(value) is str and value != AUTO) or (type(value) in (int, float) and is_number(value)):
         return value
     return label(value)
 

@@ -186,7 +186,7 @@ def _located(given: Mapping[str, object], keys: Collection[str], group: str = ""
 
 
 def _unknown(key: str, known: Collection[str]) -> str:
-    hint = did_you_mean(key, known, f"known are {', '.join(known)}")
+    hint = did_you_mean(key, known, f"known are {', '.join(known)}" if known else "there is no other key")
     return f"unknown key {key!r} ({hint})"
 
 
@@ -317,7 +317,9 @@ def _objects(values: Iterable[object]) -> dict[str, object]:
 
 def _typed(value: object, kind: str, own: type[int] | type[float] | type[str] | None) -> ConfigValue:
     """A value as in configurations; the ends of a range of whole numbers stay whole."""
-    if kind not in WHOLE and (own is None or value == AUTO):
+    if kind not in WHOLE and own is not None and value == AUTO:
+        return AUTO
+    if kind not in WHOLE and own is None:
         return to_plain(value)
     assert isinstance(value, (int, float, str))
     return int(value) if kind in WHOLE or own is None else own(value)

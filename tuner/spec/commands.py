@@ -14,10 +14,6 @@ from tuner.placement.retry import OnOom
 from tuner.sizing.transformers.formula import Attention
 from tuner.spec.groups import (
     Caps,
-    DeviceMemory,
-    DeviceOptions,
-    DeviceSelection,
-    Estimation,
     OutOfMemory,
     PackingOptions,
     Records,
@@ -26,6 +22,7 @@ from tuner.spec.groups import (
     StudyOptions,
     Training,
 )
+from tuner.spec.memory_groups import DeviceMemory, DeviceOptions, DeviceSelection, Estimation
 from tuner.spec.options import Options, PathText, Terminal, field, required
 from tuner.trial import MOST_GB, MOST_SEED
 
@@ -197,6 +194,16 @@ class NotebookOptions(StudyOptions, Records):
     configurations: Sequence[Mapping[str, object]] = required(
         "Mappings from hyperparameter to value, with an optional name."
     )
+
+
+class OptunaOptions(StudyOptions, Records):
+    """``tuner.optuna.optimize``: an Optuna study's trials."""
+
+    positional: ClassVar[tuple[str, ...]] = ("study", "objective", "n_trials")
+
+    study: Any = required("The optuna.Study.")
+    objective: Any = required("A function of an optuna.Trial that returns a value, or one for each direction.")
+    n_trials: int = required("The number of trials to run.")
 
 
 class MemoryAwareOptions(DeviceSelection, DeviceMemory, Caps, OutOfMemory):

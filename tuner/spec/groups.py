@@ -7,18 +7,17 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, BeforeValidator, ValidationInfo
+from pydantic import BeforeValidator, ValidationInfo
 
 from tuner.errors import ParameterError, both_given, option
-from tuner.estimation.registry import Method, check_method, methods
-from tuner.machine.devices import DeviceChoice
 from tuner.placement.packing import Packing
 from tuner.placement.retry import OnOom
 from tuner.search.schedulers import SchedulerName
+from tuner.spec.memory_groups import DeviceMemory, TrialMemory
 from tuner.spec.options import Options, PathText, Terminal, Texts, field
-from tuner.trial import DIRECTIONS, MOST_GB, MOST_SEED, Direction
+from tuner.trial import DIRECTIONS, MOST_SEED, Direction
 
 if TYPE_CHECKING:
     from tuner.search.configurations import Configs
@@ -61,19 +60,14 @@ def _time(given: object, about: ValidationInfo) -> object:
 
 
 def _plain(data: object) -> object:
-    """Paths as texts, in a mapping, too; None is no data of one's own."""
-    if isinstance(data, Mapping):
-        return {name: _plain(each) for name, each in data.items()}
+    """Paths as texts, in a mapping, too; None is no data of one's own; a program's data as they are."""
+    if isinstance(data, Mapping) and all(isinstance(each, (str, os.PathLike)) for each in data.values()):
+        return {name: os.fspath(each) for name, each in data.items()}
     return "" if data is None else os.fspath(data) if isinstance(data, os.PathLike) else data
 
 
-Data = Annotated[str | Mapping[str, str], BeforeValidator(_plain)]
+Data = Annotated[Any, BeforeValidator(_plain)]
 Time = Annotated[str | float | None, BeforeValidator(_time)]
-
-
-def _method(given: str) -> str:
-    check_method(given)
-    return given
 
 
 def _direction(given: object) -> object:
@@ -82,7 +76,6 @@ def _direction(given: object) -> object:
 
 
 DirectionText = Annotated[Direction | None, BeforeValidator(_direction)]
-EstimationMethod = Annotated[Method, AfterValidator(_method)]
 
 
 class SelectionOptions(Options):
@@ -119,7 +112,11 @@ class SelectionOptions(Options):
         DEFAULT_DATA,
         "Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own. "
         "For all workloads, or for each its own.",
-        Terminal("[WORKLOAD=]NAME|DIR", unset="synthetic"),
+        Terminal(
+            "[WORKLOAD=]NAME|DIR",
+            unset="synthetic",
+            in_python="A function gets whatever is given here; all trials share it.",
+        ),
     )
     skip_bad: bool = field(False, "Leave out data files that cannot be used, instead of refusing them all.")
     only: str | None = field(None, "Take only the configuration of this name.", Terminal("NAME"))
@@ -191,76 +188,6 @@ class Training(Seed):
     )
     split_seed: int | None = field(
         None, "The seed of the validation split alone.", Terminal("N", unset=f"{option('seed')}"), ge=0, le=MOST_SEED
-    )
-
-
-class DeviceSelection(Options):
-    """Where to train."""
-
-    title: ClassVar[str] = "Execution"
-
-    device: DeviceChoice = field("auto", "Where to train: cuda, cpu, or auto for GPUs where there are any.")
-
-
-class DeviceOptions(DeviceSelection):
-    """Where to train, and with which allocator."""
-
-    title: ClassVar[str] = "Execution"
-
-    expandable_segments: bool = field(
-        False, "Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation."
-    )
-
-
-class Estimation(DeviceOptions):
-    """How memory is estimated."""
-
-    title: ClassVar[str] = "Memory"
-
-    memory_estimation: EstimationMethod = field(
-        "auto",
-        "How to estimate memory: static is a formula, traced follows a training step on tensors without content, "
-        "measured runs one, and auto is traced where a step can be followed.",
-        Terminal(choices=methods()),
-    )
-    calibration: bool = field(
-        True, "Correct estimates by what earlier trials on this device needed, and learn from new ones."
-    )
-
-
-class TrialMemory(Estimation):
-    """What each trial is given."""
-
-    title: ClassVar[str] = "Memory"
-
-    auto_memory: bool = field(False, "Estimate what each configuration needs, and give each trial that.")
-    model_memory_gb: float = field(
-        1.5,
-        f"The memory of each trial without {option('auto_memory')}, in GB of 2**30 bytes.",
-        Terminal("GB"),
-        gt=0,
-        le=MOST_GB,
-    )
-
-
-class DeviceMemory(Options):
-    """What trials may use of each device."""
-
-    title: ClassVar[str] = "Memory"
-
-    gpu_memory_buffer_gb: float = field(
-        2.0,
-        "The memory to leave free on each device, a GPU or the machine's RAM, in GB.",
-        Terminal("GB"),
-        ge=0,
-        le=MOST_GB,
-    )
-    device_memory_gb: float | None = field(
-        None,
-        "Use each device as if it had no more memory than this, in GB.",
-        Terminal("GB", unset="all of its memory"),
-        gt=0,
-        le=MOST_GB,
     )
 
 
@@ -389,7 +316,7 @@ class SearchOptions(Options):
         None,
         "How to search a space, or a mode that is a grid: grid, random or optuna.",
         Terminal(
-            unset=f"grid for a space of choices alone without {option('num_samples')}, random for another one",
+            unset="a list is tried as it is, choices alone as a grid, and any other space at random",
             choices=SEARCHES,
             in_python="One of Optuna's samplers or a searcher of ray.tune.search can be given as it is.",
         ),

@@ -36,8 +36,9 @@ SHOWN = {  # what callers see of types that convert what is given
     "PathText": "str | PathLike[str]",
     "Texts": "Sequence[str]",
     "Listed": "str | Sequence[str]",
-    "Data": "str | Mapping[str, str]",
+    "Data": "str | Mapping[str, str] | object",
     "Time": "str | float | None",
+    "Memory": "float | Callable[[dict[str, Any]], float] | None",
     "EstimationMethod": "str",
     "DirectionText": "str | None",
 }

@@ -34,6 +34,11 @@ class Settings(SelectionOptions, ObjectiveOptions, SearchOptions, StudyOptions, 
         self.check_selection()
         if self.auto_memory and self.model_memory_gb != self.default("model_memory_gb"):
             raise both_given("auto_memory", "model_memory_gb")
+        for name in ("auto_memory", "model_memory_gb", "estimate"):
+            if self.memory_gb is not None and name in self.changes():
+                raise both_given("memory_gb", name)
+        if self.estimate is not None and "model_memory_gb" in self.changes():
+            raise both_given("estimate", "model_memory_gb")
         if self.memory_estimation != "auto" and not self.auto_memory:
             raise InputError(
                 f"{option('memory_estimation', self.memory_estimation)}: has no effect without "
@@ -87,9 +92,21 @@ class Settings(SelectionOptions, ObjectiveOptions, SearchOptions, StudyOptions, 
         return int(self.gpu_memory_buffer_gb * GB)
 
     @property
+    def given_by(self) -> str:
+        """The option by which every trial is given the same memory."""
+        return "model_memory_gb" if self.memory_gb is None else "memory_gb"
+
+    @property
+    def given_gb(self) -> float | None:
+        """The memory that every trial is given without ``auto_memory``, in GB; None if a function decides."""
+        if callable(self.memory_gb):
+            return None
+        return self.model_memory_gb if self.memory_gb is None else self.memory_gb
+
+    @property
     def packing_used(self) -> Packing:
         """The packing that was asked for, or the one that goes with the estimates."""
-        return self.packing or ("per-trial" if self.auto_memory else "uniform")
+        return self.packing or ("per-trial" if self.auto_memory or callable(self.memory_gb) else "uniform")
 
     @property
     def retry_policy(self) -> RetryPolicy:

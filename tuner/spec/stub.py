@@ -70,7 +70,7 @@ def _imports(function: Callable[..., object]) -> list[str]:
     signature = inspect.signature(function)
     texts = [signature.return_annotation, *(each.annotation for each in signature.parameters.values())]
     words = {word for text in texts for word in re.findall(r"[A-Za-z_]\w*(?:\.\w+)*", str(text))}
-    modules = [function.__module__, "tuner.spec.groups", "tuner.spec.commands"]
+    modules = [function.__module__, "tuner.spec.groups", "tuner.spec.memory_groups", "tuner.spec.commands"]
     sources = "\n".join(inspect.getsource(importlib.import_module(module)) for module in modules)
     lines = []
     for word in sorted(words):

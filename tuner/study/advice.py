@@ -62,7 +62,7 @@ def _out_of_memory(figures: Figures) -> str:
             "their micro-batches"
         )
     if enough and not given_up and not settings.auto_memory:
-        return said + f"{figures.option('model_memory_gb', _up(enough))} was enough in the end"
+        return said + f"{figures.option(settings.given_by, _up(enough))} was enough in the end"
     if not settings.auto_memory:
         return said + f"{figures.option('auto_memory', True)} estimates what each of them needs"
     if settings.memory_estimation != "measured":
@@ -100,9 +100,10 @@ def _shares(figures: Figures) -> str:
     """Memory that was reserved but not used, although more trials could have run at once."""
     plan, settings = figures.plan, figures.settings
     peaks = _peaks(figures)
-    if settings.auto_memory or plan.bound != "memory" or not peaks or _ran_out(figures):
+    share = settings.given_gb
+    if settings.auto_memory or share is None or plan.bound != "memory" or not peaks or _ran_out(figures):
         return ""
-    largest, share = max(peaks), settings.model_memory_gb
+    largest = max(peaks)
     given = _up(largest * SPARE)
     uniform = _workers(figures, [given] * len(peaks), "uniform") if given < share else 0
     own = _workers(figures, [peak * SPARE for peak in peaks], "per-trial")
@@ -113,7 +114,7 @@ def _shares(figures: Figures) -> str:
         )
     if uniform > plan.workers:
         return (
-            f"peaks reached {largest / share:.0%} of the shares: {figures.option('model_memory_gb', given)} would "
+            f"peaks reached {largest / share:.0%} of the shares: {figures.option(settings.given_by, given)} would "
             f"run {uniform} instead of {plan.workers} at once"
         )
     return ""

@@ -142,7 +142,9 @@ def share_of(devices: Sequence[Device], largest_bytes: int, trials: int, setting
     allow, the last two divided between the devices. A device on which that footprint does not fit is not used.
     """
     if not settings.auto_memory:
-        return WorkerShare(int(settings.model_memory_gb * GB))
+        if settings.given_gb is None:
+            raise InputError(f"{option('memory_gb')} is a function: a batch size that is auto needs a number")
+        return WorkerShare(int(settings.given_gb * GB))
     budgets = [budget_bytes(device, settings.buffer_bytes) for device in devices]
     least = max(1, min(largest_bytes, max(budgets)))
     used = [(budget, device) for budget, device in zip(budgets, devices, strict=True) if budget >= least]
@@ -225,7 +227,7 @@ def _remedy(need: int, devices: Sequence[Device], share: WorkerShare, settings: 
     """What makes room for a trial that needs this much, in bytes."""
     whole = max(budget_bytes(device, settings.buffer_bytes) for device in devices)
     if not settings.auto_memory and need <= whole:
-        return f"give {option('model_memory_gb', math.ceil(100 * need / GB) / 100)} or more"
+        return f"give {option(settings.given_by, math.ceil(100 * need / GB) / 100)} or more"
     if settings.auto_memory and need <= share.budget_bytes:
         return f"give {option('max_workers', share.budget_bytes // need * share.devices)}"
     return f"lower {option('gpu_memory_buffer_gb')}, use a larger device, or leave this configuration out"

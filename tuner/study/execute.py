@@ -27,7 +27,7 @@ from tuner.study.planning import Estimates
 from tuner.study.recorder import Recorder
 from tuner.study.stages import Placed
 from tuner.study.steering import Pruning, Steering
-from tuner.trial import ACCUMULATION, EpochReport, Outcome, Request
+from tuner.trial import ACCUMULATION, GB, EpochReport, Outcome, Request
 from tuner.workloads.task import Tasks, accumulated
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _run(study: Placed, folder: StudyFolder, record: StudyRecord, around: Surrou
             if requests:
                 around.interrupt.check()  # Ray takes seconds to start
                 around.executor.open(study.tasks, study.plan, folder.checkpoints)
-                corrected = map(feedback.correct, requests)
+                corrected = feedback.begin(requests)
                 run_trials(corrected, Packer(study.plan), around.executor, recorder, decisions, around.interrupt)
     except BaseException as error:
         if study.optuna:
@@ -112,6 +112,10 @@ def _feedback(estimates: Estimates, folder: StudyFolder) -> StudyFeedback:
     """What is known of the trials' memory; attempts of a resumed study have told some already."""
     feedback = StudyFeedback(estimates.raw, estimates.known, need_bytes)
     trials = {request.trial.trial_id: request.trial for request in estimates.requests}
+    for line in read_epochs(folder.path / EPOCHS):
+        if line.trial_id in trials and line.memory_gb is not None:
+            said = EpochReport(line.trial_id, line.epoch, 0, memory_bytes=int(line.memory_gb * GB))
+            feedback.report(trials[line.trial_id], said)
     for row in folder.attempts():
         if ACCUMULATION not in row.config and row.trial_id in trials:
             feedback.learn(trials[row.trial_id], row.result)
@@ -138,8 +142,11 @@ def _decisions(
     def learn(outcome: Outcome) -> Correction | None:
         return feedback.correct if feedback.learn(outcome.trial, outcome.result) else None
 
+    def learn_report(request: Request, report: EpochReport) -> Correction | None:
+        return feedback.correct if feedback.report(request.trial, report) else None
+
     def prune(report: EpochReport) -> bool:
         steering.reported(report)
         return pruning.stops(report)
 
-    return Decisions(try_again, learn, steering.suggest, prune, ended=steering.ended)
+    return Decisions(try_again, learn, steering.suggest, prune, learn_report=learn_report, ended=steering.ended)

@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 
-from tuner.errors import InputError, ParameterError, option
+from tuner.errors import InputError, ParameterError, one_line, option
 from tuner.estimation.calibration import Sample
+from tuner.estimation.estimators.learned import first_share, with_room
 from tuner.estimation.service import EstimatePair, EstimationService
 from tuner.placement.packing import Plan, budget_bytes, limited, make_plan, need_bytes
+from tuner.spec.memory_groups import check_gb
 from tuner.spec.settings import Settings
 from tuner.trial import GB, Config, Configuration, Device, MemoryEstimate, Request, Trial, title
-from tuner.workloads.base import Trainable, numeric_hyperparameter
+from tuner.workloads.base import Trainable, Workload, numeric_hyperparameter
 from tuner.workloads.task import Selection, Tasks, TrainingTask, accumulated
 
 
@@ -66,10 +68,10 @@ def estimate_requests(
     """
     check_amp(tasks, trials, devices)
     if not settings.auto_memory:
-        given = MemoryEstimate.given(settings.model_memory_gb)
+        given = {trial.trial_id: MemoryEstimate.given(given_gb(trial, settings)) for trial in trials}
         return Estimates(
-            tuple(Request(trial, given, need_bytes(given)) for trial in trials),
-            {trial.trial_id: given for trial in trials},
+            tuple(Request(trial, given[trial.trial_id], need_bytes(given[trial.trial_id])) for trial in trials),
+            given,
             dict.fromkeys(tasks, ()),
         )
     service = estimation_service(settings)
@@ -79,10 +81,57 @@ def estimate_requests(
     for name, task in tasks.items():
         mine = [trial for trial in trials if trial.workload == name]
         for trial, found in zip(mine, _largest(service, task, mine, kinds), strict=True):
+            if found.raw.is_learned:
+                room = with_room(found.raw, first_room(devices, settings, len(trials)))
+                found = EstimatePair(room, room)
             requests.append(Request(trial, found.calibrated, need_bytes(found.calibrated)))
             raw[trial.trial_id] = found.raw
     known = {name: [sample for device in kinds for sample in service.samples(name, device.name)] for name in tasks}
     return Estimates(tuple(requests), raw, known)
+
+
+def given_gb(trial: Trial, settings: Settings) -> float:
+    """The footprint that the user gives a trial, in GB.
+
+    Raises:
+        InputError: the function ``memory_gb`` fails, or returns no such number.
+    """
+    if settings.given_gb is not None:
+        return settings.given_gb
+    given, name = settings.memory_gb, option("memory_gb")
+    assert callable(given)
+    try:
+        found = given(dict(trial.config))
+    except Exception as error:
+        raise InputError(f"{trial.name}: {name} raised {type(error).__name__}: {one_line(error, 200)}") from error
+    return check_gb(found, f"{trial.name}: {name} returned {one_line(repr(found), 80)}")
+
+
+def first_room(devices: Sequence[Device], settings: Settings, trials: int) -> int:
+    """The bytes of each of the first trials whose footprints are to be learned from them."""
+    roomiest = max(devices, key=lambda device: budget_bytes(device, settings.buffer_bytes))
+    most = min(filter(None, (roomiest.cores, settings.max_workers, max(trials, settings.num_samples or 0))))
+    return first_share(whole_bytes(devices, settings), most)
+
+
+def with_learning(settings: Settings, workloads: Sequence[Trainable]) -> Settings:
+    """The settings, with footprints that are learned where the user gives none and a step cannot be traced.
+
+    Raises:
+        InputError: ``estimate`` is given for workloads alone, which are traced without it.
+    """
+    programs = [each for each in workloads if not isinstance(each, Workload)]
+    if settings.estimate is not None and not programs:
+        names = ", ".join(each.name for each in workloads)
+        raise InputError(f"{option('estimate')}: has no effect on workload {names}: its own step is traced")
+    if (
+        not programs
+        or settings.auto_memory
+        or settings.memory_gb is not None
+        or "model_memory_gb" in settings.model_fields_set
+    ):
+        return settings
+    return settings.changed(auto_memory=True)
 
 
 def check_amp(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device]) -> None:
@@ -102,7 +151,9 @@ def check_amp(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device]) 
 
 def estimation_service(settings: Settings) -> EstimationService:
     """What estimates a study's trials, as its settings ask for."""
-    return EstimationService(settings.memory_estimation, settings.calibration, settings.expandable_segments)
+    return EstimationService(
+        settings.memory_estimation, settings.calibration, settings.expandable_segments, settings.estimate
+    )
 
 
 def whole_bytes(devices: Sequence[Device], settings: Settings) -> int:
@@ -136,9 +187,9 @@ def plan_requests(
     except InputError as error:
         remedy = "leave out the largest configurations"
         if not settings.auto_memory:
-            remedy = f"lower {option('model_memory_gb')}"
+            remedy = f"lower {option(settings.given_by)}"
         name = title(largest.trial.workload, largest.trial.name, several=len(tasks) > 1)
-        whose = f"{name}: " if settings.auto_memory else ""
+        whose = f"{name}: " if settings.auto_memory or callable(settings.memory_gb) else ""
         lower = f"lower {option('gpu_memory_buffer_gb')}, {remedy}, or use a larger device"
         raise InputError(f"{whose}{error.text}: {lower}") from error
     return plan, served

@@ -15,10 +15,12 @@ from tuner.spec.commands import TrainOptions
 from tuner.spec.settings import Settings
 from tuner.spec.spelling import arguments, in_terminal
 from tuner.study.selection import source_of
-from tuner.study.stored_options import from_stored
+from tuner.study.stored_options import from_stored, functions_of
+from tuner.trial import arguments as arguments_of
 from tuner.workloads.base import Trainable
 from tuner.workloads.built_in import is_built_in
 from tuner.workloads.lookup import Classes, find_workload
+from tuner.workloads.script import SCRIPT, Script
 
 # Of one trial alone: what became of the others, where its results went and who was told.
 ALONE = ("time_limit", "limit", "output", "resume", "max_workers", "tensorboard", "mlflow", "wandb")
@@ -27,16 +29,32 @@ ALONE = ("time_limit", "limit", "output", "resume", "max_workers", "tensorboard"
 def how_to_repeat(study: StudyRecord, row: Attempt, folder: Path, workload: Trainable | None = None) -> str:
     """The command that runs a trial again; where no command can, the call that gives its study's best model.
 
+    Of a program it is what the trial was: the script's command line, or the function's call.
+
     What a search suggested depends on what ran beside it, so such a trial is trained again by its record.
     """
+    if row.workload in study.programs:
+        return _of_program(study.classes.get(row.workload) or "", row)
     if study.classes.get(row.workload, "") is None:
         return load_best_call(folder, _constructor(workload))
     if study.options is None:
         return load_best_call(folder)
     settings = from_stored(study.options)
-    if settings.search not in (None, "grid") or settings.space or not isinstance(settings.config, (str, NoneType)):
+    if (
+        functions_of(study.options)
+        or settings.search not in (None, "grid")
+        or settings.space
+        or not isinstance(settings.config, (str, NoneType))
+    ):
         return f"{program()} train {shlex.join(arguments(TrainOptions(study=str(folder), trial=row.trial_id)))}"
     return command(of_trial(settings_of_workload(settings, row, study), row, study.plan.threads))
+
+
+def _of_program(spec: str, row: Attempt) -> str:
+    if not spec.startswith(SCRIPT):
+        return f"{row.workload}({arguments_of(row.config, {})})"
+    script = Script.of(spec)
+    return shlex.join(["python", os.path.relpath(script.path), *script.command(arguments_of(row.config, {}))])
 
 
 def of_trial(settings: Settings, row: Attempt, threads: int | None) -> Settings:
@@ -47,12 +65,18 @@ def of_trial(settings: Settings, row: Attempt, threads: int | None) -> Settings:
     """
     seed = row.seed
     split_seed = None if settings.data_seed == seed else settings.data_seed
-    memory = settings.model_memory_gb
-    if not settings.auto_memory and row.attempts > 1 and row.limit_gb:
+    memory = settings.given_gb
+    if not settings.auto_memory and memory is not None and row.attempts > 1 and row.limit_gb:
         memory = max(memory, math.ceil(100 * row.limit_gb) / 100)
     alone = {name: settings.default(name) for name in ALONE}
     return settings.changed(
-        **alone, only=row.name, seed=seed, seeds=1, split_seed=split_seed, threads=threads, model_memory_gb=memory
+        **alone,
+        only=row.name,
+        seed=seed,
+        seeds=1,
+        split_seed=split_seed,
+        threads=threads,
+        **{settings.given_by: memory},
     )
 
 

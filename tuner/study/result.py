@@ -93,7 +93,8 @@ class StudyResult:
 
         workload = self._only_workload("best_model")
         assert self.folder is not None
-        return load_best(self.folder, workload)
+        model: nn.Module = load_best(self.folder, workload)
+        return model
 
     def to_frame(self) -> StudyFrame:
         """The rows as a DataFrame with the CSV's columns; of one workload it knows its best, and plots."""

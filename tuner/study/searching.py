@@ -7,7 +7,7 @@ trial whenever a device has room, by what came of those before.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import cast
 from tuner.errors import InputError, ParameterError, both_given, option
 from tuner.records.study_record import StudyRecord
 from tuner.search.configurations import (
+    Configs,
     GivenSpace,
     configurations,
     given_space,
@@ -61,15 +62,25 @@ def with_search(settings: Settings) -> Settings:
 
     Choices alone are a grid, unless a number of samples is asked for.
     """
-    if settings.search is not None or not _searches(settings):
+    settings.check_selection()
+    if settings.search is not None or (settings.space is None and not _is_space(settings.config)):
         return settings
-    given = given_space(settings.space) if settings.config is None else read_space(settings.config)
-    ranges = has_ranges(given.space) or settings.num_samples is not None
+    given = _asked(settings)
+    ranges = given is not None and (has_ranges(given.space) or settings.num_samples is not None)
     return settings.changed(search="random" if ranges else "grid")
 
 
-def _searches(settings: Settings) -> bool:
-    return settings.space is not None or (settings.config is not None and has_space(settings.config))
+def _is_space(config: Configs | None) -> bool:
+    return config is not None and has_space(config)
+
+
+def _asked(settings: Settings) -> GivenSpace | None:
+    """The space of the options, or of their file for configurations; None without both."""
+    if settings.space is not None and settings.config is not None:
+        raise both_given("space", "config")
+    if settings.space is not None:
+        return given_space(settings.space)
+    return None if settings.config is None else read_space(settings.config)
 
 
 def choose_searched(settings: Settings, study: StudyRecord) -> tuple[list[Selection], str, LiveSearch | None]:
@@ -174,15 +185,13 @@ def _one_space(settings: Settings) -> SearchedSpace:
     return one
 
 
-def searched_spaces(settings: Settings, names: Sequence[str], find: Finder) -> list[SearchedSpace]:
+def searched_spaces(
+    settings: Settings, names: Sequence[str], find: Callable[[str], Trainable]
+) -> list[SearchedSpace]:
     """What is searched for each workload."""
-    config = settings.config
-    if settings.space is not None and config is not None:
-        raise both_given("space", "config")
-    if settings.space is not None:
-        given = [given_space(settings.space)] * max(1, len(names))
-    elif config is not None:
-        given = [read_space(config)] * max(1, len(names))
+    asked = _asked(settings)
+    if asked is not None:
+        given = [asked] * max(1, len(names))
     else:
         given = [read_space(_mode_file(find(name), settings.mode)) for name in names or [DEFAULT_WORKLOAD]]
     raw = given[0].space if isinstance(given[0].space, Mapping) else {}

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import NoneType
+from typing import cast
 
 from tuner.errors import ParameterError, option
 from tuner.records.study_record import UNKNOWN, StudyRecord, read_study
+from tuner.search.configurations import read_configs, source_name
+from tuner.search.domains import objects_of
+from tuner.search.spaces import listed_objects
 from tuner.spec.groups import UP_FRONT
 from tuner.spec.settings import Settings
 from tuner.study.live_search import LiveSearch
 from tuner.study.repeat import command
-from tuner.study.searching import SELECTION, choose_searched, same_selection, with_search
+from tuner.study.searching import SELECTION, choose_searched, same_selection, searched_spaces, with_search
 from tuner.study.selection import choose, chosen_before
 from tuner.study.stages import Selected
 from tuner.study.stored_options import CALL, is_object, plainly, resumed, to_stored
+from tuner.trial import Objects
 from tuner.workloads.lookup import specs_of
 from tuner.workloads.objectives import objective_of
+from tuner.workloads.program import Program
+from tuner.workloads.script import Script
 from tuner.workloads.task import Selection
 
 
@@ -29,14 +36,40 @@ def select(settings: Settings, *, from_python: bool = False) -> Selected:
         InputError: one of them cannot be used; data are not looked at.
     """
     settings, record, folder = plainly(settings), UNKNOWN, settings.resume
+    anew = not folder or {"space", "config"} & set(settings.given())
     if folder:
         record = read_study(Path(folder), option("resume", folder))
         settings = resumed(record, settings, from_python=from_python)
-    settings = with_search(settings)
+    if anew:  # else its file may be gone
+        settings = with_search(settings)
     selections, label, live = _selections(settings, record)
     selections = _with_objectives(selections, settings)
+    selections = [_with_arguments(each, settings) for each in selections]
     called, stored = _command(settings), to_stored(settings)
     return Selected(selections, settings, label, called, stored, live, shows_end=True, from_python=from_python)
+
+
+def _with_arguments(selection: Selection, settings: Settings) -> Selection:
+    """The same for a program that knows what the texts of its configurations stand for.
+
+    Raises:
+        InputError: a script's arguments do not go with the configurations.
+    """
+    program = selection.workload
+    if not isinstance(program, Program):
+        return selection
+    objects: Objects = {}
+    keys = {key: None for each in selection.configurations for key in each.values}
+    if settings.search is not None:
+        (searched,) = searched_spaces(settings, [program.name], lambda _: program)
+        objects, keys = objects_of(searched.space), dict.fromkeys(searched.space)
+    elif settings.config is not None:
+        listed, defaults = read_configs(settings.config)
+        entries = [defaults, *cast("list[Mapping[str, object]]", listed)]
+        objects = listed_objects(entries, source_name(settings.config))
+    if isinstance(program, Script):
+        program.check_keys(keys)
+    return replace(selection, workload=program.with_objects(objects))
 
 
 def _with_objectives(selections: Sequence[Selection], settings: Settings) -> list[Selection]:
@@ -63,7 +96,8 @@ def _selections(settings: Settings, record: StudyRecord) -> tuple[Sequence[Selec
     if settings.search is None:
         for name in ("points", "num_samples"):
             if getattr(settings, name) is not None:
-                raise ParameterError(name, getattr(settings, name), f"has no effect without {option('space')}")
+                rule = f"has no effect without {option('space')} or {option('search')}"
+                raise ParameterError(name, getattr(settings, name), rule)
     of_list = settings.search in (None, *UP_FRONT)
     if of_list and same_selection(record, settings, (*SELECTION, "search", "space", "points", "num_samples")):
         known = record.configurations, record.workloads, settings.data, settings.data_seed, settings.skip_bad
@@ -76,7 +110,8 @@ def _selections(settings: Settings, record: StudyRecord) -> tuple[Sequence[Selec
 def _command(settings: Settings) -> str:
     """What a terminal would be told for such a study; a call, where it holds what no command can say."""
     texts = specs_of(settings.workload)
-    if texts is None or is_object(settings.search_name) or settings.points is not None:
+    functions = callable(settings.memory_gb) or settings.estimate is not None or settings.points is not None
+    if texts is None or is_object(settings.search_name) or functions:
         return CALL
     if not all(isinstance(each, (str, NoneType)) for each in (settings.config, settings.space)):
         return CALL

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError, ParameterError, both_given, option
 from tuner.search.configurations import Configs, Schema, configurations, mode_file, read_configs, select, source_name
@@ -17,6 +17,7 @@ from tuner.workloads.built_in import BUILT_IN, DEFAULT_WORKLOAD, is_built_in
 from tuner.workloads.contract import load_data
 from tuner.workloads.custom import SPEC
 from tuner.workloads.lookup import NO_CLASSES, Classes, Finder, as_list
+from tuner.workloads.program import Program
 from tuner.workloads.protocols import finish_of
 from tuner.workloads.task import Selection
 
@@ -226,9 +227,15 @@ def parse_override(text: str) -> tuple[str, ConfigValue]:
             return key, value
 
 
-def _sources(data: str | Mapping[str, str], names: Collection[str], find: Finder) -> dict[str, str]:
-    """Where each workload's data are."""
+def _sources(data: Any, names: Collection[str], find: Finder) -> dict[str, Any]:
+    """Where each workload's data are; of programs the data themselves."""
+    if all(isinstance(find(name), Program) for name in names):
+        return dict.fromkeys(names, data)
     given = data if isinstance(data, Mapping) else dict.fromkeys(names, data)
+    if wrong := next((each for each in given.values() if not isinstance(each, str)), None):
+        raise ParameterError(
+            "data", f"a {type(wrong).__name__}", "only a function takes data", "give a name or a folder"
+        )
     found = {}
     for key, source in given.items():
         name = find(key).name if SPEC.fullmatch(key) else key

@@ -24,7 +24,7 @@ from tuner.records.study_record import UNKNOWN, StudyRecord, read_study
 from tuner.spec.settings import Settings
 from tuner.study.auto_batch import SizedTrials, packed_uniformly, size_batches
 from tuner.study.live_search import LiveSearch, first_suggestions, fitting
-from tuner.study.planning import Estimates, plan_requests, to_trials, usable, whole_bytes
+from tuner.study.planning import Estimates, plan_requests, to_trials, usable, whole_bytes, with_learning
 from tuner.study.resume import check_same, description, ended, remaining, with_batches_of
 from tuner.trial import Device, Objective, Request, Trial, is_auto
 from tuner.workloads.task import Selection, Tasks, accumulated, load_tasks, objectives_of
@@ -104,7 +104,8 @@ def load(selected: Selected) -> Loaded:
     Raises:
         InputError: data cannot be read, do not serve a configuration, or are not those of the study that is resumed.
     """
-    settings, folder = selected.settings, selected.settings.resume
+    settings = with_learning(selected.settings, [each.workload for each in selected.selections])
+    folder = settings.resume
     record = read_study(Path(folder), option("resume", folder)) if folder else UNKNOWN
     if folder and not settings.dry_run:
         check_unused(Path(folder))  # a plan of what cannot begin would be for nothing

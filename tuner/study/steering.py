@@ -102,9 +102,10 @@ class Steering:
             self._pruning.add(request.trial)
             self._folder.describe(replace(self._record, configurations=listed(live.trials, several=False)))
             if fitting([request], self._study.whole_bytes, self._study.tasks, live.settings)[0]:
+                request = self._feedback.correct(request)
                 self._least = min(self._least, request.need_bytes)
                 self._recorder.add(request)
-                return self._feedback.correct(request)
+                return request
             self.misfit(request)
         return None
 

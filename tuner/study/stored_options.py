@@ -14,6 +14,7 @@ from tuner.workloads.lookup import WAS_OBJECT, WorkloadLike, as_list, find_workl
 
 GIVEN = ("space", "points", "config")  # options that may hold objects
 CALL = "tuner.run()"  # for ``study.json``: what no command can say
+FUNCTIONS = ("memory_gb", "estimate")  # options that may be functions
 
 
 def plainly(settings: Settings) -> Settings:
@@ -34,7 +35,7 @@ def to_stored(settings: Settings) -> dict[str, object]:
     Of a space it is the content, so that a study does not depend on the file.
     """
     values = {**settings.values(), "space": space_content(settings.space)}
-    plain = {name: stored(values[name]) for name in GIVEN}
+    plain = {name: stored(values[name]) for name in (*GIVEN, *FUNCTIONS)}
     return {**values, **plain, "workload": texts_of(settings.workload), "search": settings.search_name}
 
 
@@ -45,7 +46,11 @@ def how_it_runs(settings: Settings) -> dict[str, object]:
 
 
 def from_stored(stored: Mapping[str, object]) -> Settings:
-    """The options of a study. What its version lacked has its default; what no longer exists is left out."""
+    """The options of a study. What its version lacked has its default; what no longer exists is left out.
+
+    So are functions, of which nothing but that they were given is known.
+    """
+    stored = {name: value for name, value in stored.items() if name not in functions_of(stored)}
     return Settings.of(
         {
             name: value
@@ -53,6 +58,11 @@ def from_stored(stored: Mapping[str, object]) -> Settings:
             if name in Settings.model_fields and value != Settings.default(name)
         }
     )
+
+
+def functions_of(options: Mapping[str, object]) -> list[str]:
+    """Those of a study's options that were functions, of which no more is kept than that."""
+    return [name for name in FUNCTIONS if has_objects(options.get(name))]
 
 
 def is_object(search: object) -> bool:
@@ -87,8 +97,8 @@ def resumed(study: StudyRecord, settings: Settings, *, from_python: bool) -> Set
             "its search was given as an object: give it again, from Python",
             f"tuner.run(search={own.search}(…), resume={folder!r})",
         )
-    for name in GIVEN:
-        if name not in given and has_objects(getattr(own, name)):
+    for name in (*GIVEN, *FUNCTIONS):
+        if name not in given and has_objects(study.options.get(name)):
             rule = f"its {name} has objects that only Python can give: give it again"
             raise ParameterError("resume", folder, rule, f"tuner.run({name}=…, resume={folder!r})")
     anew = {"workload": _workloads(study, own, asked)} if asked else {}
@@ -102,7 +112,7 @@ def resumed(study: StudyRecord, settings: Settings, *, from_python: bool) -> Set
 def needs_objects(study: StudyRecord) -> bool:
     """Whether only Python can continue a study, as it was given objects that no text finds again."""
     options = study.options or {}
-    kept = any(has_objects(options.get(name)) for name in GIVEN)
+    kept = any(has_objects(options.get(name)) for name in (*GIVEN, *FUNCTIONS))
     return None in study.classes.values() or is_object(options.get("search")) or kept
 
 

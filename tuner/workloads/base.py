@@ -27,7 +27,7 @@ from tuner.trial import (
     Objective,
     declared,
 )
-from tuner.workloads.pickling import SearchPath, search_path
+from tuner.workloads.pickling import SearchPath, place_of, search_path
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -93,6 +93,11 @@ class Trainable(ABC):
     def code(self) -> object:
         """The user's class or function, whose module other processes import."""
         return type(self)
+
+    @property
+    def spec(self) -> str | None:
+        """The text by which another process finds it, ``module:Class``; None if it has state or is in no module."""
+        return None if vars(self) else place_of(self.code)
 
     @property
     def objective(self) -> Objective:

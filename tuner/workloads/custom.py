@@ -7,7 +7,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -15,29 +15,33 @@ from tuner.errors import InputError, WorkloadError, did_you_mean
 from tuner.trial import DIRECTIONS, LOOP_DEFAULTS, Hyperparameter, TextHyperparameter, declared
 from tuner.workloads.base import NAME, Trainable, Workload
 from tuner.workloads.contract import summarize
+from tuner.workloads.pickling import place_of
+from tuner.workloads.program import Program
 
 SPEC = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")  # package.module:Class
 RESERVED = ("name", "workload")  # keys of an entry of a list of configurations that are not hyperparameters
 MAIN = "__main__"
 
 
-def load_class(spec: str) -> type[Workload]:
-    """The class that ``package.module:Class`` names. Modules are searched in the current folder, too.
+def load(spec: str) -> type[Workload] | Callable[..., object]:
+    """The class or function that ``package.module:name`` names. Modules are searched in the current folder, too.
 
-    Raises ``InputError`` if there is no such module or class, the import fails, or the class is not a workload.
+    Raises ``InputError`` if there is none of this name, the import fails, or it is a class that is no workload.
     """
     what = f"workload {spec!r}"
     if not SPEC.fullmatch(spec):
-        raise InputError(f"{what}: expected MODULE:CLASS, such as my_model:MyModel")
+        raise InputError(f"{what}: expected MODULE:CLASS or MODULE:FUNCTION, such as my_model:train")
     module_name, _, class_name = spec.partition(":")
     cls: object = _module(module_name, what)
     for part in class_name.split("."):
         if not hasattr(cls, part):
-            raise InputError(f"{what}: {module_name} has no class {class_name!r}{_classes(cls, part)}")
+            raise InputError(f"{what}: {module_name} has no {class_name!r}{_classes(cls, part)}")
         cls = getattr(cls, part)
+    if callable(cls) and not isinstance(cls, type):
+        return cls
     if not (isinstance(cls, type) and issubclass(cls, Workload)):
         kind = "class, but not one derived from tuner.Workload" if isinstance(cls, type) else type(cls).__name__
-        raise InputError(f"{what}: it is a {kind}: give a class derived from tuner.Workload")
+        raise InputError(f"{what}: it is a {kind}: give a function, or a class derived from tuner.Workload")
     return cls
 
 
@@ -67,6 +71,8 @@ def check(workload: Trainable) -> None:
 def _faults(workload: Trainable) -> Iterator[str]:
     if not isinstance(workload.name, str) or not NAME.fullmatch(workload.name):
         yield f"name {workload.name!r}: expected letters, digits, '-', '_' and '.'"
+    if isinstance(workload, Program):
+        return
     metric = getattr(workload, "metric", None)
     if not isinstance(metric, str) or not metric.startswith("val_"):
         yield f"metric is {metric!r}: expected 'val_' and a metric's name from evaluate, such as 'val_loss'"
@@ -104,14 +110,8 @@ def _hyperparameter_fault(key: object, value: object) -> str:
 
 
 def spec_of(workload: Trainable | type[Trainable]) -> str | None:
-    """``module:Class``, by which another process finds a workload; None if it has state or is not in a module."""
-    cls = workload if isinstance(workload, type) else type(workload)
-    if cls is not workload and vars(workload):
-        return None
-    importable: object = sys.modules.get(cls.__module__) if cls.__module__ != MAIN else None
-    for part in cls.__qualname__.split("."):
-        importable = getattr(importable, part, None)
-    return f"{cls.__module__}:{cls.__qualname__}" if importable is cls else None
+    """The text by which another process finds a workload, such as ``module:Class``; None if there is none."""
+    return place_of(workload) if isinstance(workload, type) else workload.spec
 
 
 def _module(name: str, what: str) -> ModuleType:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tuner.errors import InputError
 from tuner.trial import Config
-from tuner.workloads.pickling import SearchPath, search_path
+from tuner.workloads.pickling import SearchPath, place_of, search_path
 from tuner.workloads.program import Program
 from tuner.workloads.session import Session
 
@@ -47,6 +47,11 @@ class Function(Program):
         while isinstance(inner, functools.partial):
             inner = inner.func
         return inner
+
+    @property
+    def spec(self) -> str | None:
+        """``module:function``; None for one that is in no module, or has arguments that it does not give."""
+        return place_of(self.function)
 
     def run(self, config: Config, data: object, session: Session) -> Mapping[str, float] | None:
         """Calls the function. If it returns metrics by name, they are its last report."""

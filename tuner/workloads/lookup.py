@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from tuner.errors import InputError
 from tuner.workloads import custom
 from tuner.workloads.base import Trainable, Workload
 from tuner.workloads.built_in import BUILT_IN, is_built_in
+from tuner.workloads.function import Function
+from tuner.workloads.script import SCRIPT, Script
 
-WorkloadLike = str | Trainable | type[Workload]  # a name, module:Class, an object or its class
+# A name, module:Class or module:function, an object, its class, or a function.
+WorkloadLike = str | Trainable | type[Workload] | Callable[..., object]
 WorkloadsLike = WorkloadLike | Sequence[WorkloadLike]
 
 Classes = Mapping[str, str | None]
@@ -20,7 +23,7 @@ WAS_OBJECT = "was passed as an object whose class is not in a module or that has
 
 
 def find_workload(wanted: WorkloadLike, classes: Classes = NO_CLASSES) -> Trainable:
-    """The workload for a built-in name, ``package.module:Class``, an object or its class.
+    """The workload for a name, ``package.module:name``, a script's command, an object, its class, or a function.
 
     Modules are also found in the current folder. ``classes`` maps the names of a study's workloads to their
     ``module:Class``, or to None if it is unknown. Raises ``InputError`` if the workload is missing or invalid.
@@ -32,12 +35,14 @@ def find_workload(wanted: WorkloadLike, classes: Classes = NO_CLASSES) -> Traina
         custom.check(workload)
     elif isinstance(wanted, type) and issubclass(wanted, Workload):
         workload = custom.make(wanted)
-    elif isinstance(wanted, str) and (wanted in classes or ":" in wanted):
-        workload = _by_class(wanted, classes)
+    elif isinstance(wanted, str) and (wanted in classes or ":" in wanted or wanted.startswith(SCRIPT)):
+        workload = _by_spec(wanted, classes)
+    elif callable(wanted) and not isinstance(wanted, type):
+        workload = Function(wanted)
     else:
         known = ", ".join(BUILT_IN)
         hint = custom.in_file(wanted) if isinstance(wanted, str) else ""
-        hint = hint or f"choose one of {known}, or give your own as MODULE:CLASS"
+        hint = hint or f"choose one of {known}, or give your own as MODULE:CLASS or MODULE:FUNCTION"
         raise InputError(f"unknown workload {wanted!r}: {hint}")
     if workload.name in BUILT_IN and BUILT_IN[workload.name] != custom.spec_of(workload):
         raise InputError(f"workload {workload.name}: a built-in workload has this name: give your class another name")
@@ -53,9 +58,7 @@ def specs_of(wanted: WorkloadsLike) -> Sequence[str] | str | None:
     """The workloads as texts for a file; None if one of them has no ``module:Class``."""
     if all(isinstance(each, str) for each in as_list(wanted)):
         return wanted  # type: ignore[return-value]
-    texts = [
-        each if isinstance(each, str) else find_workload(each) and custom.spec_of(each) for each in as_list(wanted)
-    ]
+    texts = [each if isinstance(each, str) else find_workload(each).spec for each in as_list(wanted)]
     return None if None in texts else [str(each) for each in texts]
 
 
@@ -78,12 +81,15 @@ class Finder:
     def __init__(self, classes: Classes = NO_CLASSES) -> None:
         self._classes = classes
         self._known: dict[str, Trainable] = {}
+        self._functions: dict[int, Trainable] = {}  # by the id of the user's function
 
     def __call__(self, wanted: WorkloadLike) -> Trainable:
         """As ``find_workload``; raises ``InputError`` also if two different workloads have the same name."""
         if isinstance(wanted, str) and wanted in self._known:
             return self._known[wanted]
-        workload = find_workload(wanted, self._classes)
+        workload = self._functions.get(id(wanted)) or find_workload(wanted, self._classes)
+        if isinstance(workload, Function):
+            self._functions[id(wanted)] = workload
         known = self._known.setdefault(workload.name, workload)
         if known is not workload and (type(known) is not type(workload) or vars(known) or vars(workload)):
             raise InputError(f"two workloads are called {workload.name!r}: give one of them another name")
@@ -98,11 +104,16 @@ def _built_in(name: str) -> Trainable:
     return workload
 
 
-def _by_class(wanted: str, classes: Classes) -> Trainable:
+def _by_spec(wanted: str, classes: Classes) -> Trainable:
     spec = classes.get(wanted, wanted)
     if not isinstance(spec, str):
         raise InputError(f"workload {wanted} {WAS_OBJECT}: pass it again from Python")
-    workload = custom.make(custom.load_class(spec))
+    workload: Trainable
+    if spec.startswith(SCRIPT):
+        workload = Script.of(spec)
+    else:
+        found = custom.load(spec)
+        workload = custom.make(found) if isinstance(found, type) else Function(found)
     if wanted in classes and workload.name != wanted:
         raise InputError(f"workload {wanted}: {spec} is now called {workload.name!r}: give it its old name")
     return workload

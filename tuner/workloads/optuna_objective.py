@@ -43,6 +43,10 @@ class OptunaObjective(Function):
         self.takes_data = False
         self.values = tuple(values)
 
+    @property
+    def spec(self) -> None:
+        """None: it goes with a study of Optuna's, which only Python can give."""
+
     def run(self, config: Config, data: object, session: Session) -> Mapping[str, float] | None:
         """Calls the objective; its values are the final metrics."""
         try:

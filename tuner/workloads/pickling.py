@@ -37,6 +37,16 @@ def search_path(code: object) -> str:
     return folder
 
 
+def place_of(code: object) -> str | None:
+    """``module:name`` of a class or function; None if another process cannot import it by that."""
+    module: str = getattr(code, "__module__", None) or "__main__"
+    name: str = getattr(code, "__qualname__", "")
+    importable: object = sys.modules.get(module) if module != "__main__" else None
+    for part in name.split("."):
+        importable = getattr(importable, part, None)
+    return f"{module}:{name}" if importable is code else None
+
+
 @contextmanager
 def sent_by_value(code: Iterable[object]) -> Iterator[None]:
     """Pickles the modules of these classes and functions with their code in the block, for other machines.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from tuner.trial import AnyHyperparameter, Config
+from tuner.trial import Config, Objects, arguments
 from tuner.workloads.base import Trainable
 
 if TYPE_CHECKING:
@@ -20,22 +21,29 @@ class Program(Trainable):
     Attributes:
         asks: whether it asks the study questions as it runs.
         own_process: whether each trial needs a new process, whose main thread runs it.
+        objects: what texts of configurations stand for; see ``tuner.trial.arguments``.
         imports: modules that a worker imports before its first trial, so that they are in no trial's footprint.
     """
 
     imports: tuple[str, ...] = ()
     asks: ClassVar[bool] = False
     own_process: ClassVar[bool] = False
-    metric = ""  # and no direction: the study's options have them
+
+    objects: Objects = MappingProxyType({})
 
     @property
-    def schema(self) -> Mapping[str, AnyHyperparameter]:
-        """Empty: a program takes any keys."""
-        return MappingProxyType({})
+    def schema(self) -> None:
+        """None: a program takes any keys."""
+
+    def with_objects(self, objects: Objects) -> Self:
+        """The same program, for which texts of configurations stand for these objects."""
+        program = copy.copy(self)
+        program.objects = objects
+        return program
 
     def arguments_of(self, config: Config) -> dict[str, object]:
         """What the user's code receives for a configuration."""
-        return dict(config)
+        return arguments(config, self.objects)
 
     def load_data(self, source: object, seed: int) -> Any:
         """The user's ``data`` as they are."""

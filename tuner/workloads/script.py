@@ -12,7 +12,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TextIO
+from typing import Self, TextIO
 
 from tuner.errors import InputError, WorkloadError, one_line
 from tuner.trial import Config
@@ -20,6 +20,7 @@ from tuner.workloads.function import HEAVY
 from tuner.workloads.program import Program
 from tuner.workloads.session import Session
 
+SCRIPT = "script "  # begins the text of a script with its arguments
 PLACEHOLDER = re.compile(r"\{([A-Za-z_][\w.]*)\}")
 
 
@@ -45,6 +46,22 @@ class Script(Program):
         except (SyntaxError, ValueError) as error:
             raise InputError(f"{path}: the script cannot be read: {one_line(error)}") from error
         self.imports = _imported(tree)
+
+    @classmethod
+    def of(cls, spec: str) -> Self:
+        """The script of a text such as ``script train.py --lr {lr}``, in which words are quoted as in a shell."""
+        try:
+            _, *words = shlex.split(spec)
+        except ValueError as error:
+            raise InputError(f"{spec}: {one_line(error)}") from error
+        if not words:
+            raise InputError(f"{spec}: the script is missing, such as {SCRIPT}train.py --lr {{lr}}")
+        return cls(words[0], words[1:])
+
+    @property
+    def spec(self) -> str:
+        """The text that makes it again."""
+        return SCRIPT + shlex.join([str(self.path), *self.arguments])
 
     @property
     def code(self) -> object:

@@ -9,6 +9,7 @@ from tuner.errors import InputError
 from tuner.trial import ACCUMULATION, AUTO, CHECKPOINTING, OFFLOADING, Config, Configuration, Objective, Trial
 from tuner.workloads.base import Trainable
 from tuner.workloads.micro_batches import halved
+from tuner.workloads.program import Program
 from tuner.workloads.protocols import Checkpointing, Teachers, check, describe_data, optional
 
 
@@ -45,6 +46,8 @@ class Selection:
         ``accumulation`` must divide the batch; ``gradient_checkpointing`` and ``offload_teacher_to_cpu`` need modules
         that the workload names.
         """
+        if isinstance(self.workload, Program):  # its keys mean what its author says
+            return
         key, name = self.workload.memory_scales_with, self.workload.name
         for each in self.configurations:
             parts = int(each.values.get(ACCUMULATION, 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from tuner.estimation.overheads import CHECKPOINTING_BYTES, cublas_workspace_byt
 from tuner.trial import CHECKPOINTING
 
 if TYPE_CHECKING:
+    from tuner.estimation.tracing.tracer import Parts
     from tuner.trial import Config, Device, MemoryEstimate
     from tuner.workloads.base import Trainable
 
@@ -36,3 +38,14 @@ class TracedEstimator(Estimator):
             return estimate
         imports = import_bytes(type(workload)) + (CHECKPOINTING_BYTES if config.get(CHECKPOINTING) else 0)
         return replace(estimate, context_bytes=estimate.context_bytes + imports)
+
+
+def estimate_step(make: Callable[[], Parts], device: Device, *, expandable_segments: bool) -> MemoryEstimate:
+    """The estimate of a model, an optimizer (or None) and a loss function that ``make`` returns.
+
+    A step that cannot be traced raises ``Untraceable``.
+    """
+    from tuner.estimation.tracing.tracer import trace_step
+
+    trace = trace_step(make, device_kind=device.kind, cublas_workspace_bytes=cublas_workspace_bytes(device))
+    return trace.to_estimate(device.kind, expandable_segments)

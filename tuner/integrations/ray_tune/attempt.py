@@ -14,9 +14,10 @@ from tuner.machine.devices import detect_devices
 from tuner.machine.first_use import load_early
 from tuner.machine.peak import PeakMeter
 from tuner.placement.retry import RetryPolicy, next_attempt
-from tuner.trial import GB, AttemptResult, Device
+from tuner.trial import GB, MB, AttemptResult, Device
 
 WAIT_SECONDS = 0.5  # between checks of the free memory
+STACK_BYTES = 8 * MB  # the address space of a thread, which hardly takes any memory
 
 
 class CappedAttempt:
@@ -50,6 +51,8 @@ class CappedAttempt:
             self._postponed = MemoryError(
                 f"its process takes {self._meter.context_bytes / GB:.2f} GB before the trial's first tensor"
             )
+        # A function runs in a thread of its own with OpenMP threads of its own: libgomp ends a process without them.
+        self._stacks_bytes = STACK_BYTES * (1 + _cpu_threads())
         self._meter.start()
 
     @property
@@ -103,7 +106,7 @@ class CappedAttempt:
     def _capped(self) -> AbstractContextManager[None]:
         if self._cap_bytes is None:
             return nullcontext()
-        return capped(self._device, self._cap_bytes, self._meter.base_bytes)
+        return capped(self._device, self._cap_bytes, self._meter.base_bytes + self._stacks_bytes)
 
     def _run_again(self, error: BaseException) -> None:
         """Makes Tune run the trial again; if there is no further attempt, adds a note to the error."""
@@ -129,6 +132,12 @@ class CappedAttempt:
 def _origin(error: BaseException) -> BaseException:
     """The first cause of an error, which is the only one that Tune shows for functions."""
     return error if error.__cause__ is None else _origin(error.__cause__)
+
+
+def _cpu_threads() -> int:
+    import torch
+
+    return torch.get_num_threads()
 
 
 def _free_bytes(device: Device) -> int:

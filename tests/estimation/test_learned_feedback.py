@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tuner.errors import InputError
+from tuner.estimation.estimators.learned import FIRST_SHARES, LearnedEstimator, first_share, with_room
+from tuner.estimation.feedback import StudyFeedback
+from tuner.estimation.learned_feedback import FIRST
+from tuner.placement.packing import need_bytes
+from tuner.trial import (
+    GB,
+    LEARNED,
+    MB,
+    AttemptResult,
+    EpochReport,
+    History,
+    MemoryEstimate,
+    Request,
+    Status,
+    Trial,
+)
+
+IDLE = 300 * MB
+ROOM = with_room(MemoryEstimate(LEARNED, context_bytes=350 * MB), 8 * GB)
+
+
+def request(number: int, **config: int) -> Request:
+    trial = Trial(f"t{number}", "train", f"c{number}", {"lr": 0.1 / (number + 1), "epochs": 3, **config}, 0)
+    return Request(trial, ROOM, need_bytes(ROOM))
+
+
+def footprint(hidden: int) -> int:
+    return hidden * MB // 2 + 20 * MB
+
+
+def sized(count: int = 20) -> list[Request]:
+    return [request(number, hidden=100 + 40 * number) for number in range(count)]
+
+
+def begin(requests: list[Request]) -> tuple[StudyFeedback, list[Request]]:
+    feedback = StudyFeedback({each.trial.trial_id: ROOM for each in requests}, {"train": ()}, need_bytes)
+    return feedback, feedback.begin(requests)
+
+
+def report(each: Request, epoch: int, memory: int) -> EpochReport:
+    return EpochReport(each.trial.trial_id, epoch, 3, memory_bytes=memory)
+
+
+def train(feedback: StudyFeedback, each: Request) -> bool:
+    feedback.report(each.trial, report(each, 0, IDLE))
+    return feedback.report(each.trial, report(each, 1, IDLE + footprint(int(each.trial.config["hidden"]))))
+
+
+def ended(status: Status, limit: int, peak: int | None = None) -> AttemptResult:
+    return AttemptResult(status, limit_bytes=limit, peak_bytes=peak)
+
+
+def test_the_first_trials_differ_and_have_room_while_the_others_are_estimated_by_them() -> None:
+    feedback, requests = begin(sized())
+    assert [each.trial.trial_id for each in requests[:2]] == ["t0", "t19"]
+    assert all(each == requests[0] or each.need_bytes == 8 * GB for each in requests)
+    for each in requests[:3]:
+        assert train(feedback, each)
+    assert feedback.correct(requests[FIRST - 1]).need_bytes == 8 * GB
+    corrected = feedback.correct(requests[-1])
+    expected = footprint(int(corrected.trial.config["hidden"]))
+    assert corrected.estimate.context_bytes == IDLE
+    assert corrected.estimate.reserved_bytes == pytest.approx(expected, rel=0.2)
+    assert IDLE + expected < corrected.need_bytes < 2 * GB
+
+
+def test_a_later_larger_peak_replaces_an_earlier_one() -> None:
+    feedback, requests = begin(sized())
+    for each in requests[:FIRST]:
+        train(feedback, each)
+    first = requests[0]
+    assert not feedback.report(first.trial, report(first, 2, IDLE + 10 * MB))
+    assert feedback.report(first.trial, report(first, 3, IDLE + 900 * MB))
+    assert feedback.correct(first).need_bytes > IDLE + 900 * MB
+    assert feedback.learn(first.trial, ended("completed", 8 * GB, IDLE + 2000 * MB))
+
+
+def test_a_trial_that_ran_out_tells_that_it_needs_more_until_its_peak_is_known() -> None:
+    feedback, requests = begin(sized())
+    for each in requests[:FIRST]:
+        train(feedback, each)
+    large = request(20, hidden=900)
+    feedback.add(large.trial, ROOM)
+    assert feedback.learn(large.trial, ended("out_of_memory", 4 * GB))
+    assert feedback.correct(large).need_bytes > 4 * GB
+    assert feedback.learn(large.trial, ended("completed", 8 * GB, IDLE + footprint(900)))
+    assert feedback.correct(large).need_bytes < GB
+
+
+def test_only_a_lower_bound_is_known_if_the_first_trial_runs_out() -> None:
+    feedback, requests = begin(sized(3))
+    assert feedback.learn(requests[0].trial, ended("out_of_memory", 4 * GB))
+    assert feedback.correct(requests[1]).need_bytes >= 4 * GB
+
+
+def test_a_retry_keeps_its_share() -> None:
+    feedback, requests = begin(sized())
+    train(feedback, requests[0])
+    retry = replace(requests[0], need_bytes=5 * GB, history=History(out_of_memory=1))
+    assert feedback.correct(retry) == retry
+
+
+def test_trials_without_a_configuration_get_what_nine_in_ten_took() -> None:
+    feedback, requests = begin([request(number) for number in range(30)])
+    for number, each in enumerate(requests[:19], start=1):
+        feedback.report(each.trial, report(each, 0, IDLE))
+        feedback.learn(each.trial, ended("completed", 8 * GB, IDLE + number * 10 * MB))
+    corrected = feedback.correct(requests[-1])
+    assert corrected.estimate.total_bytes == IDLE + 190 * MB
+
+
+def test_a_traced_workload_is_not_learned_and_its_order_stays() -> None:
+    raw = MemoryEstimate("traced", activation_bytes=MB)
+    requests = [replace(each, estimate=raw, need_bytes=need_bytes(raw)) for each in sized(9)]
+    feedback = StudyFeedback({each.trial.trial_id: raw for each in requests}, {"train": ()}, need_bytes)
+    assert feedback.begin(requests) == requests
+    assert not train(feedback, requests[0])
+
+
+def test_the_first_trials_share_a_device_by_its_workers_where_that_is_enough() -> None:
+    assert first_share(22 * GB, 2) == 11 * GB
+    assert first_share(80 * GB, 64) == first_share(80 * GB, 0) == 80 * GB // FIRST_SHARES
+    assert first_share(2 * GB, 16) == 2 * GB // 2
+    assert first_share(GB // 4, 16) == GB // 4
+
+
+def test_a_workload_is_traced_instead() -> None:
+    from tests.support.toy import Toy
+    from tuner.trial import Device
+
+    device = Device("", "cpu", 0, "a machine", 16 * GB, 16 * GB, cores=2)
+    with pytest.raises(InputError, match="the step of workload toy can be traced"):
+        LearnedEstimator().estimate(Toy(), {}, None, device, expandable_segments=False)

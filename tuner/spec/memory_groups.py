@@ -1,0 +1,135 @@
+"""The options that say where trials run, what memory they need and how that is found out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import AfterValidator, BeforeValidator
+
+from tuner.errors import InputError, option
+from tuner.estimation.registry import Method, check_method, methods
+from tuner.machine.devices import DeviceChoice
+from tuner.spec.options import Options, Terminal, field
+from tuner.trial import MOST_GB
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+    Build = Callable[[dict[str, Any]], tuple[nn.Module, Optimizer | None, Callable[[], Tensor]]]
+else:  # looked over where it is used
+    Build = object
+
+
+def check_gb(given: object, what: str) -> float:
+    """A number of GB that a trial can be given; ``what`` begins the text of the ``InputError`` if it is none."""
+    if not isinstance(given, (int, float)) or isinstance(given, bool) or not 0 < given <= MOST_GB:
+        raise InputError(f"{what}: must be a number of GB above 0 and at most {MOST_GB:,}")
+    return float(given)
+
+
+def _memory(given: object) -> object:
+    """A number of GB, from a command line's text or numpy's scalar, too; or a function that returns one."""
+    if given is None or callable(given):
+        return given
+    plain = given.item() if hasattr(given, "item") else given
+    return check_gb(plain, option("memory_gb", given))
+
+
+Memory = Annotated[float | Callable[[dict[str, Any]], float] | None, BeforeValidator(_memory)]
+
+
+def _method(given: str) -> str:
+    check_method(given)
+    return given
+
+
+EstimationMethod = Annotated[Method, AfterValidator(_method)]
+
+
+class DeviceSelection(Options):
+    """Where to train."""
+
+    title: ClassVar[str] = "Execution"
+
+    device: DeviceChoice = field("auto", "Where to train: cuda, cpu, or auto for GPUs where there are any.")
+
+
+class DeviceOptions(DeviceSelection):
+    """Where to train, and with which allocator."""
+
+    title: ClassVar[str] = "Execution"
+
+    expandable_segments: bool = field(
+        False, "Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation."
+    )
+
+
+class Estimation(DeviceOptions):
+    """How memory is estimated."""
+
+    title: ClassVar[str] = "Memory"
+
+    memory_estimation: EstimationMethod = field(
+        "auto",
+        "How to estimate memory: static is a formula, traced follows a training step on tensors without content, "
+        "measured runs one, and auto is traced where a step can be followed. That of a function or a script is "
+        "learned: the first trials run with room to spare, and their peaks tell what the others need.",
+        Terminal(choices=methods()),
+    )
+    calibration: bool = field(
+        True, "Correct estimates by what earlier trials on this device needed, and learn from new ones."
+    )
+
+
+class TrialMemory(Estimation):
+    """What each trial is given."""
+
+    title: ClassVar[str] = "Memory"
+
+    auto_memory: bool = field(False, "Estimate what each configuration needs, and give each trial that.")
+    model_memory_gb: float = field(
+        1.5,
+        f"The memory of each trial without {option('auto_memory')}, in GB of 2**30 bytes.",
+        Terminal("GB"),
+        gt=0,
+        le=MOST_GB,
+    )
+    memory_gb: Memory = field(
+        None,
+        "The memory that each trial needs, in GB, its process included.",
+        Terminal(
+            "GB",
+            unset="what the options above say; that of a function or a script is learned from its first trials",
+            in_python="A function of the configuration that returns it can be given, too.",
+        ),
+    )
+    estimate: Build | None = field(
+        None,
+        "For a function of your own, whose step cannot be followed: a function of the configuration that builds and "
+        "returns the model, its optimizer (or None) and a function that computes a batch's loss. It runs on tensors "
+        "without content, and memory is estimated by it instead of learned.",
+        Terminal(hidden=True),
+    )
+
+
+class DeviceMemory(Options):
+    """What trials may use of each device."""
+
+    title: ClassVar[str] = "Memory"
+
+    gpu_memory_buffer_gb: float = field(
+        2.0,
+        "The memory to leave free on each device, a GPU or the machine's RAM, in GB.",
+        Terminal("GB"),
+        ge=0,
+        le=MOST_GB,
+    )
+    device_memory_gb: float | None = field(
+        None,
+        "Use each device as if it had no more memory than this, in GB.",
+        Terminal("GB", unset="all of its memory"),
+        gt=0,
+        le=MOST_GB,
+    )
