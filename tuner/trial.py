@@ -307,11 +307,23 @@ AnyHyperparameter = Hyperparameter | TextHyperparameter
 
 
 # Keys that the training loop reads from every workload's configurations.
-LOOP_OPTIONS: Mapping[str, Hyperparameter] = {
+LOOP_OPTIONS: Mapping[str, AnyHyperparameter] = {
     ACCUMULATION: Hyperparameter(1, 1, 1_000_000, "micro-batches of a batch", optional=True),
     "amp": Hyperparameter(0, 0, 1, "1 trains in bfloat16 where autocast does", optional=True),
     "clear_cache_every_n": Hyperparameter(0, 0, 1_000_000_000, "steps between clearing a GPU's cache", optional=True),
     CHECKPOINTING: Hyperparameter(0, 0, 1, "1 recomputes activations in backward to save memory", optional=True),
+    "lr_schedule": TextHyperparameter(
+        "linear", "how the learning rate falls from epoch to epoch", ("linear", "constant", "cosine"), optional=True
+    ),
     MAX_BATCH: Hyperparameter(0, 0, 1_000_000_000, "the largest auto batch size; 0 for no limit", optional=True),
+    "momentum": Hyperparameter(0.0, 0.0, 0.9999, "the momentum of the optimizer sgd", optional=True),
     OFFLOADING: Hyperparameter(0, 0, 1, "1 keeps modules that are never trained off the GPU", optional=True),
+    "optimizer": TextHyperparameter("adam", "the optimizer", ("adam", "adamw", "sgd"), optional=True),
+    "patience": Hyperparameter(
+        0,
+        0,
+        1_000_000_000,
+        "epochs without a better metric after which a trial ends; 0 for never",
+        optional=True,
+    ),
 }
