@@ -223,6 +223,13 @@ def test_a_study_is_not_resumed_with_another_direction() -> None:
         tuner.run(Down, resume="out", direction="maximize")
 
 
+def test_studies_of_other_directions_side_by_side_are_told() -> None:
+    tuner.run(Down, config=[{}], output="down", **HERE)
+    tuner.run(Up, config=[{}], output="up", **HERE)
+    with pytest.warns(UserWarning, match="toy: these studies were of other metrics .* ranked by val_x, minimized$"):
+        tuner.results(["down", "up"])
+
+
 def test_a_table_is_compared_by_a_score_only_with_its_direction() -> None:
     table = tuner.run(Accurate, direction="max", config=[{"lr": 0.01}, {"lr": 0.3}], output="out", **HERE).to_frame()
     table["workload"] = "elsewhere"

@@ -15,6 +15,7 @@ from tuner.errors import ParameterError
 from tuner.execution.loop import Executor
 from tuner.spec.commands import OptunaOptions
 from tuner.spec.settings import Settings
+from tuner.study.planning import with_learning
 from tuner.study.result import StudyResult
 from tuner.study.stages import Selected
 from tuner.study.study import run_study
@@ -36,7 +37,7 @@ def run_objective(options: OptunaOptions, executor: Executor | None = None) -> S
     directions = [direction.name.lower() for direction in study.directions]
     names = [VALUE] if len(directions) == 1 else [f"{VALUE}_{place}" for place in range(len(directions))]
     objective = OptunaObjective(options.objective, names)
-    settings = Settings.of(options.given())
+    settings = with_learning(Settings.of(options.given()), [objective])
     listed = [Configuration(f"trial-{place}", {}) for place in range(1, number + 1)]
     compared = Objective(names[0], cast("Direction", directions[0]))
     selected = Selected(
