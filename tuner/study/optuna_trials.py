@@ -6,50 +6,15 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import optuna
 from optuna.trial import TrialState
 
-from tuner.errors import ParameterError
-from tuner.execution.loop import Executor
-from tuner.spec.commands import OptunaOptions
-from tuner.spec.settings import Settings
-from tuner.study.planning import with_learning
-from tuner.study.result import StudyResult
-from tuner.study.stages import Selected
-from tuner.study.study import run_study
-from tuner.trial import Configuration, Direction, Objective, Outcome, Question, Trial
-from tuner.workloads.optuna_objective import ATTRIBUTES, CALLS, VALUE, Call, OptunaObjective
-from tuner.workloads.task import Selection
+from tuner.trial import Outcome, Question, Trial
+from tuner.workloads.optuna_objective import ATTRIBUTES, CALLS, Call, OptunaObjective
 
-CALL = "tuner.optuna.optimize"
 OWNER = "tuner"  # the user attribute that says which of our trials an unfinished one is
-
-
-def run_objective(options: OptunaOptions, executor: Executor | None = None) -> StudyResult:
-    """Runs the trials of ``tuner.optuna.optimize``."""
-    study, number = options.study, options.n_trials
-    if not isinstance(study, optuna.Study):
-        raise ParameterError("study", f"a {type(study).__name__}", "must be an optuna.Study", "optuna.create_study()")
-    if number < 1:
-        raise ParameterError("n_trials", number, "must be at least 1")
-    directions = [direction.name.lower() for direction in study.directions]
-    names = [VALUE] if len(directions) == 1 else [f"{VALUE}_{place}" for place in range(len(directions))]
-    objective = OptunaObjective(options.objective, names)
-    settings = with_learning(Settings.of(options.given()), [objective])
-    listed = [Configuration(f"trial-{place}", {}) for place in range(1, number + 1)]
-    compared = Objective(names[0], cast("Direction", directions[0]))
-    selected = Selected(
-        [Selection(objective, lambda: None, listed, compared)],
-        settings,
-        label="optuna",
-        command=f"{CALL}(…)",
-        optuna=OptunaTrials(study, objective),
-        shows_end=True,
-        from_python=True,
-    )
-    return run_study(selected, executor)
 
 
 class OptunaTrials:
