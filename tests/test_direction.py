@@ -25,7 +25,7 @@ from tuner.workloads.objectives import SCORES, is_score, objective_of
 
 HERE: dict[str, Any] = {"device": "cpu", "model_memory_gb": 0.1, "gpu_memory_buffer_gb": 0, "max_workers": 1}
 SIGN = re.compile(r"(?<![\w.])[+-](?=\d)")
-SPACE = {"lr": {"loguniform": [0.01, 3]}, "weight_decay": {"uniform": [0, 0.5]}}
+SPACE = {"lr": {"loguniform": [0.01, 3]}, "weight_decay": {"choice": [0.0, 0.1, 0.3]}}
 
 
 class Down(Toy):
