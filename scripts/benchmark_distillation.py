@@ -38,7 +38,8 @@ from tuner.machine.devices import cuda_devices, torch_has_cuda
 from tuner.search.configurations import complete
 from tuner.training.loop import train_epoch
 from tuner.training.offload import offload
-from tuner.training.step import build_optimizer, place, train_step
+from tuner.training.optimizers import build_optimizer
+from tuner.training.step import place, train_step
 from tuner.trial import MB, OFFLOADING
 from tuner.workloads.kd_gat.batches import chunks, collate
 from tuner.workloads.kd_gat.distillation import difficulty, score
@@ -128,7 +129,7 @@ def train(
         if device == "cpu" and way == "offloaded":
             for module in WORKLOAD.frozen(model):
                 offload(module, device)
-        optimizer = build_optimizer(model, config)
+        optimizer = build_optimizer(WORKLOAD, model, config)
         model.train()
         batches = WORKLOAD.batches(config, data)
         losses[way] = torch.stack(

@@ -43,8 +43,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.distributed._tools.mem_tracker import MemTracker
 
 from tuner.estimation.estimators.static import estimate_static
+from tuner.training.optimizers import build_optimizer
 from tuner.training.rehearsal import representative_batches
-from tuner.training.step import build_optimizer, train_step
+from tuner.training.step import train_step
 from tuner.trial import MB
 
 METHODS = ("traced", "static", "MemTracker")
@@ -159,7 +160,7 @@ def _fake_workload(step: Step, mode: FakeTensorMode) -> Tracked:
                     {name: mode.from_tensor(tensor) for name, tensor in tensors.items() if tensor is not None}
                 )
         fakes = [tuple(mode.from_tensor(part) for part in batch) for batch in batches]
-    optimizer = build_optimizer(model, config)
+    optimizer = build_optimizer(workload, model, config)
     external = (optimizer, *(part for batch in fakes for part in batch))
     return model, external, [lambda batch=batch: train_step(workload, model, optimizer, batch) for batch in fakes]
 

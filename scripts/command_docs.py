@@ -97,6 +97,16 @@ PAGES = {
             "trackers.md",
         ),
     ),
+    "script": Page(
+        examples=(
+            (
+                "tune script train.py --space space.yaml --metric loss --direction min --num-samples 8 -- --lr {lr}",
+                "eight trials of a script, each with a learning rate of the space",
+            ),
+        ),
+        files=(("…/logs/<trial>.log", "the output of a trial, in the study's folder"),),
+        see=("run", "your_own_model.md", "search.md"),
+    ),
     "estimate": Page(
         examples=(
             ("tune estimate --mode architecture", "each configuration of a mode, by tracing a training step"),
@@ -224,7 +234,10 @@ PAGES = {
 }
 
 
-FUNCTIONS = {"report": "write_report"}  # the public functions that are not called like their commands
+FUNCTIONS = {
+    "report": "write_report",
+    "script": "run",
+}  # of commands with other names
 
 
 def page_text(name: str) -> str:

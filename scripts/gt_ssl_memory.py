@@ -21,7 +21,7 @@ from tuner.datasets.swc import Tree, preorder
 from tuner.datasets.trees import TreeData, build
 from tuner.estimation.tracing.tracer import trace_step
 from tuner.search.configurations import complete
-from tuner.training.step import build_optimizer
+from tuner.training.optimizers import build_optimizer
 from tuner.trial import MB
 from tuner.workloads.gt_ssl.model import GtSsl, TreeBatch
 from tuner.workloads.gt_ssl.workload import GTSSL
@@ -84,7 +84,7 @@ def parts(batch_size: int) -> dict[str, float]:
 
     def make(loss: Callable[[GtSsl], Tensor]) -> tuple[nn.Module, torch.optim.Optimizer, Callable[[], Tensor]]:
         model = workload.build_model(config, data)
-        return model, build_optimizer(model, config), lambda: loss(model)
+        return model, build_optimizer(workload, model, config), lambda: loss(model)
 
     def full(model: GtSsl) -> Tensor:
         return workload.loss(model, batch)

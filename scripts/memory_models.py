@@ -28,8 +28,9 @@ from tuner.datasets.trees import build as build_trees
 from tuner.datasets.trees import split
 from tuner.search.configurations import complete
 from tuner.sizing.transformers.formula import TransformerConfig
+from tuner.training.optimizers import build_optimizer
 from tuner.training.rehearsal import rehearse, representative_batches
-from tuner.training.step import build_optimizer, place, to_device
+from tuner.training.step import place, to_device
 from tuner.workloads.lookup import find_workload
 from tuner.workloads.protocols import finish_of
 
@@ -102,7 +103,7 @@ def _run_workload(workload: Workload, config: Config, data: Any, device: str) ->
     """What a trial does to memory, in short, by the training loop's own functions."""
     model = place(workload, config, data, device, rehearsal=True)
     batches = (to_device(batch, device) for batch in representative_batches(workload, config, data))
-    rehearse(workload, model, build_optimizer(model, config), batches, data, config=config)
+    rehearse(workload, model, build_optimizer(workload, model, config), batches, data, config=config)
 
 
 def trace(step: Step, device_kind: Literal["cpu", "cuda"], cublas_workspace_bytes: int = 0) -> Trace:

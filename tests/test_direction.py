@@ -25,7 +25,7 @@ from tuner.workloads.objectives import SCORES, is_score, objective_of
 
 HERE: dict[str, Any] = {"device": "cpu", "model_memory_gb": 0.1, "gpu_memory_buffer_gb": 0, "max_workers": 1}
 SIGN = re.compile(r"(?<![\w.])[+-](?=\d)")
-SPACE = {"lr": {"loguniform": [0.01, 3]}, "weight_decay": {"uniform": [0, 0.5]}}
+SPACE = {"lr": {"loguniform": [0.01, 3]}, "weight_decay": {"choice": [0.0, 0.1, 0.3]}}
 
 
 class Down(Toy):
@@ -221,6 +221,13 @@ def test_a_study_is_not_resumed_with_another_direction() -> None:
     tuner.run(Down, config=[{}], output="out", **HERE)
     with pytest.raises(InputError, match="its direction is 'minimize', not 'maximize'; start a new study for that"):
         tuner.run(Down, resume="out", direction="maximize")
+
+
+def test_studies_of_other_directions_side_by_side_are_told() -> None:
+    tuner.run(Down, config=[{}], output="down", **HERE)
+    tuner.run(Up, config=[{}], output="up", **HERE)
+    with pytest.warns(UserWarning, match="toy: these studies were of other metrics .* ranked by val_x, minimized$"):
+        tuner.results(["down", "up"])
 
 
 def test_a_table_is_compared_by_a_score_only_with_its_direction() -> None:

@@ -36,6 +36,7 @@ SUCCESSFUL: tuple[Status, ...] = ("completed", "pruned")
 LEARNED = "learned"  # the method of an estimate that is learned from the peaks of other trials of the study
 AUTO = "auto"  # a batch size that tuner chooses: the largest for which a trial fits into its memory share
 UNNAMED = "default"  # the name of a configuration that sets nothing
+LARGEST_BATCH = 1_000_000_000
 # Optional keys of a configuration, which has them only if they differ from the default.
 ACCUMULATION = "accumulation"  # micro-batches in an optimizer step
 CHECKPOINTING = "gradient_checkpointing"  # 1 recomputes activations in backward instead of keeping them
@@ -363,13 +364,25 @@ LOOP_DEFAULTS: Mapping[str, Hyperparameter] = {
 }
 
 # Keys that the training loop reads from every workload's configurations.
-LOOP_OPTIONS: Mapping[str, Hyperparameter] = {
+LOOP_OPTIONS: Mapping[str, AnyHyperparameter] = {
     ACCUMULATION: Hyperparameter(1, 1, 1_000_000, "micro-batches of a batch", optional=True),
     "amp": Hyperparameter(0, 0, 1, "1 trains in bfloat16 where autocast does", optional=True),
     "clear_cache_every_n": Hyperparameter(0, 0, 1_000_000_000, "steps between clearing a GPU's cache", optional=True),
     CHECKPOINTING: Hyperparameter(0, 0, 1, "1 recomputes activations in backward to save memory", optional=True),
-    MAX_BATCH: Hyperparameter(0, 0, 1_000_000_000, "the largest auto batch size; 0 for no limit", optional=True),
+    "lr_schedule": TextHyperparameter(
+        "linear", "how the learning rate falls from epoch to epoch", ("linear", "constant", "cosine"), optional=True
+    ),
+    MAX_BATCH: Hyperparameter(0, 0, LARGEST_BATCH, "the largest auto batch size; 0 for no limit", optional=True),
+    "momentum": Hyperparameter(0.0, 0.0, 0.9999, "the momentum of the optimizer sgd", optional=True),
     OFFLOADING: Hyperparameter(0, 0, 1, "1 keeps modules that are never trained off the GPU", optional=True),
+    "optimizer": TextHyperparameter("adam", "the optimizer", ("adam", "adamw", "sgd"), optional=True),
+    "patience": Hyperparameter(
+        0,
+        0,
+        1_000_000_000,
+        "epochs without a better metric after which a trial ends; 0 for never",
+        optional=True,
+    ),
 }
 
 
@@ -380,13 +393,13 @@ def declared(key: str, given: Declared) -> AnyHyperparameter:
     """
     if isinstance(given, TextHyperparameter):
         return given
-    if isinstance(given, str):
-        return TextHyperparameter(given)
     known = LOOP_DEFAULTS.get(key) or LOOP_OPTIONS.get(key)
+    if isinstance(given, str):
+        return replace(known, default=given) if isinstance(known, TextHyperparameter) else TextHyperparameter(given)
     if not isinstance(given, Hyperparameter):
         switch = Hyperparameter(int(given), 0, 1) if isinstance(given, bool) else None
         as_known = known is not None and isinstance(known.default, float)
         given = switch or Hyperparameter(float(given) if as_known else given)
-    if known is None or (given.low, given.high) != (-math.inf, math.inf):
+    if not isinstance(known, Hyperparameter) or (given.low, given.high) != (-math.inf, math.inf):
         return given
     return replace(given, low=known.low, high=known.high, doc=given.doc or known.doc)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -181,15 +182,32 @@ def test_a_result_does_where_a_folder_is_expected() -> None:
         tuner.results(dry)
 
 
+def test_a_result_knows_what_won(capsys: pytest.CaptureFixture[str]) -> None:
+    result = tuner.run(Toy, config={"grid": {"lr": [0.01, 0.1]}}, seeds=2, output="out", **HERE)
+    best = result.best
+    assert result.best_config == {"lr": 0.1, "weight_decay": 0.0, "epochs": 3, "fault": 0}
+    assert (result.best_value, result.best_config["lr"]) == (best["val_loss"], best["config/lr"])
+    lines = capsys.readouterr().out.splitlines()
+    assert next(line for line in lines if line.startswith("name")).split()[-2:] == ["verdict", "lr"]
+    assert lines[-1].startswith(
+        f"best single trial: lr=0.1 (seed {best['seed']}), val_loss {result.best_value:.4f} with"
+    )
+    tuner.run(Toy, config={"grid": {"lr": [0.01, 0.1], "epochs": [1, 2]}}, output="one", **HERE)
+    assert re.search(r"\nbest: val_loss \d\.\d+ with lr=0\.1, epochs=2\. Again: .*\n$", capsys.readouterr().out)
+
+
 def test_a_result_without_a_completed_trial_says_so() -> None:
     result = tuner.run(Toy(), config=[{"fault": 2}], output="out", **HERE)
     with pytest.raises(InputError, match=r"^best: no trial of this table is completed; its column error says why$"):
         result.best  # noqa: B018
+    with pytest.raises(InputError, match=r"^best_value: no trial is completed with a val_loss; its column error"):
+        result.best_value  # noqa: B018
+    assert repr(result) == "StudyResult('out': 1 out_of_memory)"
 
 
 def test_a_result_is_shown_in_a_line_and_as_a_table() -> None:
     result = tuner.run(Toy, config=LISTED, overrides=["epochs=1"], output="out", **HERE)
-    assert repr(result) == "StudyResult('out': 2 completed)"
+    assert repr(result) == f"StudyResult('out': 2 completed; best: val_loss {result.best_value:.4f} with lr=0.1)"
     assert "<table" in str(result._repr_html_())
     assert result.to_frame().attrs == {"folder": "out", "metric": "val_loss", "direction": "minimize"}
     planned = tuner.run(Toy, config=LISTED, dry_run=True, **HERE)
@@ -197,6 +215,11 @@ def test_a_result_is_shown_in_a_line_and_as_a_table() -> None:
     with pytest.raises(InputError, match="best: a dry run has no results"):
         _ = planned.best
     two = tuner.run([Toy, "tests.support.toy:Batched"], overrides=["epochs=1"], output="two", **HERE)
+    assert re.fullmatch(
+        r"StudyResult\('two': 2 completed; best of toy: val_loss .*; best of batched: .*\)", repr(two)
+    )
+    with pytest.raises(InputError, match=r"best_config: the study is of toy and batched: use to_frame\(\)"):
+        _ = two.best_config
     with pytest.raises(InputError, match=r"best_model: the study is of toy and batched: use to_frame\(\)"):
         two.best_model()
     assert "<table" in str(two._repr_html_())

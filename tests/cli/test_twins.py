@@ -22,7 +22,7 @@ sys.path.append(str(ROOT / "scripts"))
 import generate  # noqa: E402
 
 TEXTS = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
-CLI_ONLY = {"debug", "as_json", "as_csv"}
+CLI_ONLY = {"debug", "as_json", "as_csv", "path", "arguments"}
 PYTHON_ONLY = {"step", "points", "estimate"}
 
 

@@ -23,7 +23,7 @@ SAYS = "import argparse, json, os, sys\np = argparse.ArgumentParser()\np.add_arg
 SAYS += "lr = p.parse_args().lr\n"
 
 
-def outcome_of(folder: Path, body: str, limit_bytes: int = GB) -> tuple[Outcome, list[EpochReport]]:
+def outcome_of(folder: Path, body: str, limit_bytes: int = 2 * GB) -> tuple[Outcome, list[EpochReport]]:
     """How a trial of this script ends, and what it reports."""
     path = folder / "train.py"
     path.write_text(SAYS + body)
@@ -62,11 +62,11 @@ def test_a_script_reports_by_tuner_report(tmp_path: Path) -> None:
         ("print(json.dumps({'acc': 1}))", "failed", r"train ended without a report: call tuner.report\(loss="),
         ("print(json.dumps({'loss': 'low'}))", "failed", "loss is 'low': expected a number"),
         ("raise ValueError('no data')", "failed", r"train failed: ValueError: no data \(train.py, line 5\)"),
-        ("x = bytearray(900 << 20)", "out_of_memory", "MemoryError"),
+        ("x = bytearray(3 << 30)", "out_of_memory", "MemoryError"),
     ],
 )
 def test_how_a_script_failed_is_told_in_one_line(tmp_path: Path, body: str, status: str, text: str) -> None:
-    ended, _ = outcome_of(tmp_path, body, limit_bytes=GB // 2)
+    ended, _ = outcome_of(tmp_path, body, limit_bytes=2 * GB)
     assert ended.status == status
     with pytest.raises(AssertionError, match=text):
         raise AssertionError(ended.error)

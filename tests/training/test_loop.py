@@ -15,8 +15,9 @@ from tuner.search.configurations import complete
 from tuner.training.checkpoints import Checkpoint
 from tuner.training.endings import Diverged, Fit, phase_of
 from tuner.training.loop import fit, train_epoch
+from tuner.training.optimizers import build_optimizer
 from tuner.training.rehearsal import representative_batches
-from tuner.training.step import build_optimizer, train_step
+from tuner.training.step import train_step
 from tuner.trial import ACCUMULATION, Config, EpochReport, Trial
 from tuner.workloads.base import Batch
 from tuner.workloads.graphsage.model import SAGELayer
@@ -57,7 +58,10 @@ def test_the_learning_rate_falls_linearly(monkeypatch: pytest.MonkeyPatch) -> No
         def step(self, closure: object = None) -> None:
             rates.append(self.param_groups[0]["lr"])
 
-    monkeypatch.setattr("tuner.training.loop.build_optimizer", lambda model, config: Recorder(model.parameters()))
+    def made(workload: Toy, model: torch.nn.Module, config: Config) -> Recorder:
+        return Recorder(model.parameters(), lr=float(config["lr"]))
+
+    monkeypatch.setattr("tuner.training.loop.build_optimizer", made)
     train(epochs=4, lr=1.0)
     assert rates[::4] == [1.0, 0.75, 0.5, 0.25]
 
@@ -140,7 +144,7 @@ def test_a_gpus_cache_is_cleared_after_so_many_steps(
     monkeypatch.setattr("tuner.training.step.to_device", lambda batch, device: batch)
     config = complete({"batch_size": 96, "clear_cache_every_n": every}, GraphSAGE().schema)
     model = GraphSAGE().build_model(config, ratings)
-    optimizer = build_optimizer(model, config)
+    optimizer = build_optimizer(GraphSAGE(), model, config)
     train_epoch(GraphSAGE(), model, optimizer, config, ratings, "cuda:0", lambda phase: None, count(1))
     steps = -(-len(ratings.train) // 96)
     assert len(cleared) == (steps // every if every else 0)
@@ -155,7 +159,7 @@ def test_gradients_of_micro_batches_count_by_their_samples(ratings: RatingData, 
     for batches in ([batch], parts):
         torch.manual_seed(0)
         model = GraphSAGE().build_model(config, ratings)
-        losses.append(train_step(GraphSAGE(), model, build_optimizer(model, config), *batches))
+        losses.append(train_step(GraphSAGE(), model, build_optimizer(GraphSAGE(), model, config), *batches))
         gradients.append([parameter.grad for parameter in model.parameters()])
     torch.testing.assert_close(losses[1], losses[0])
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-6)

@@ -136,8 +136,8 @@ def test_traced_blocks_take_less_than_plain_ones(kind: Any) -> None:
 
 
 def test_the_estimate_follows_the_option_and_is_the_profilers(trees: TreeData) -> None:
+    from tuner.training.optimizers import build_optimizer
     from tuner.training.rehearsal import rehearse, representative_batches
-    from tuner.training.step import build_optimizer
 
     workload = find_workload("gt-ssl")
     values = {"hidden_channels": 16, "num_interactions": 4, "batch_size": 4}
@@ -146,7 +146,7 @@ def test_the_estimate_follows_the_option_and_is_the_profilers(trees: TreeData) -
     def run() -> None:
         model = workload.build_model(config, trees)
         batches = representative_batches(workload, config, trees)
-        rehearse(workload, model, build_optimizer(model, config), batches, trees, config=config)
+        rehearse(workload, model, build_optimizer(workload, model, config), batches, trees, config=config)
 
     from tests.estimation.tracing.test_tracer import profiled_peak
 

@@ -163,14 +163,14 @@ def test_objects_and_classes_are_taken_as_well_and_each_has_its_data(here: Path)
     ("spec", "message"),
     [
         ("digts:Digits", r"there is no module 'digts' in .* or installed: did you mean digits\?"),
-        ("digits:Digit", r"digits has no class 'Digit': did you mean Digits\?"),
+        ("digits:Digit", r"digits has no 'Digit': did you mean Digits\?"),
         ("digits.py:Digits", r"there is no module 'digits.py' in .* or installed: did you mean digits\?"),
-        ("digits:", "expected MODULE:CLASS, such as my_model:MyModel"),
-        ("digits:load_digits", "it is a function: give a class derived from tuner.Workload"),
+        ("digits:", "expected MODULE:CLASS or MODULE:FUNCTION, such as my_model:train"),
+        ("digits:load_digits", "load_digits takes no configuration: define it as def load_digits"),
         ("torch.nn:Linear", "it is a class, but not one derived from tuner.Workload"),
         ("digits", r"unknown workload 'digits': did you mean digits:Digits\?"),
         ("digits.py", r"unknown workload 'digits.py': did you mean digits:Digits\?"),
-        ("figures", "unknown workload 'figures': choose one of graphsage, .*, or give your own as MODULE:CLASS"),
+        ("figures", "unknown workload 'figures': choose one of graphsage, .*, or give your own as MODULE:CLASS or"),
         ("tuner:Workload", "it lacks the methods batches, build_model, evaluate, load_data, loss"),
     ],
 )

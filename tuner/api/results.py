@@ -57,7 +57,17 @@ class Comparison:
     @property
     def notes(self) -> list[str]:
         """What could not be read, and what should not be compared, a line each."""
-        return [*self.unread, *(f"{name}: {OTHER_DATA}" for name in self.objectives if self._other_data(name))]
+        others = [
+            f"{name}: these studies were of other metrics or directions: all are ranked by {each.metric}, "
+            f"{each.direction}d"
+            for name, each in self.objectives.items()
+            if any(study.record.objectives.get(name, each) != each for study in self.studies.values())
+        ]
+        return [
+            *self.unread,
+            *(f"{name}: {OTHER_DATA}" for name in self.objectives if self._other_data(name)),
+            *others,
+        ]
 
     @property
     def names(self) -> Sequence[str]:

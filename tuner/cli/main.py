@@ -29,6 +29,7 @@ from tuner.spec.commands import (
 from tuner.spec.options import Options
 from tuner.spec.settings import Settings
 from tuner.spec.spelling import in_terminal
+from tuner.workloads.custom import SPEC
 
 DEFAULT_COMMAND = "run"
 CONFIG_SUFFIXES = (".yaml", ".yml", ".toml", ".json")
@@ -38,10 +39,15 @@ class CommandGroup(click.Group):
     """A group in which ``tune`` alone means ``tune run``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Puts the default command in front of arguments that name none; not where the first is to be completed."""
+        """Puts the default command in front of arguments that name none; not where the first is to be completed.
+
+        ``module:name`` alone is its workload.
+        """
         first = ctx.resilient_parsing and not args
         if not first and (not args or args[0] not in (*self.commands, "--help", "--version")):
             args = [DEFAULT_COMMAND, *args]
+        if args[:1] == [DEFAULT_COMMAND] and args[1:] and SPEC.fullmatch(args[1]):
+            args = [DEFAULT_COMMAND, in_terminal("workload"), *args[1:]]
         return super().parse_args(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
@@ -98,6 +104,27 @@ def run(ctx: click.Context, /, **_: object) -> None:
     from tuner.api import run
 
     ctx.exit(run.run_given(chosen(ctx, Settings)).exit_code)
+
+
+@cli.command(cls=GroupedCommand)
+@click.argument("path", metavar="FILE.py")
+@click.argument("arguments", metavar="[-- ARGUMENTS]", nargs=-1, type=click.UNPROCESSED)
+@options(Settings)
+@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
+@click.pass_context
+def script(ctx: click.Context, /, path: str, arguments: tuple[str, ...], **_: object) -> None:
+    """Tune a Python script of your own, each trial in a process of its own.
+
+    Behind -- are the script's arguments, in which {key} stands for a hyperparameter of the space. The script reports
+    by tuner.report(), or by lines of JSON on its standard output that have the metric.
+    """
+    from tuner.api import run
+    from tuner.workloads.script import Script
+
+    asked = chosen(ctx, Settings)
+    if asked.workload:
+        raise both_given("workload", "script")
+    ctx.exit(run.run_given(asked.changed(workload=Script(path, arguments).spec)).exit_code)
 
 
 @command(EstimateOptions, "as_json", "as_csv")

@@ -123,7 +123,7 @@ class LearnedFeedback:
 
     def _key(self, trial: Trial) -> str:
         values = _values(trial)
-        key = repr(values)
+        key = repr(values) if values else trial.trial_id  # nothing is known of a trial whose values are chosen later
         self._values[key] = values
         return key
 

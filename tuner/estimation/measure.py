@@ -88,9 +88,10 @@ def _run(workload: Workload, config: Config, data: object, device: Device, expan
     os.environ.update(allocator_environment(expandable_segments))
     import torch
 
+    from tuner.training.optimizers import build_optimizer
     from tuner.training.rehearsal import rehearse as rehearse_training
     from tuner.training.rehearsal import representative_batches, warm_up
-    from tuner.training.step import build_optimizer, place, to_device
+    from tuner.training.step import place, to_device
 
     target = "cpu" if device.kind == "cpu" else "cuda:0"
     meter = PeakMeter(device, lambda: warm_up(target))
@@ -98,7 +99,7 @@ def _run(workload: Workload, config: Config, data: object, device: Device, expan
     def rehearse() -> tuple[nn.Module, torch.optim.Optimizer]:
         torch.manual_seed(0)
         model = place(workload, config, data, target, rehearsal=True)
-        optimizer = build_optimizer(model, config)
+        optimizer = build_optimizer(workload, model, config)
         batches = representative_batches(workload, config, data)
         on_device = (to_device(batch, target) for batch in batches)
         rehearse_training(workload, model, optimizer, on_device, data, config=config)

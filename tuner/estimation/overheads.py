@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 # with a few MB of tensors peaked at 340 to 370 MB; a Ray worker has 265 MB of that before its first trial.
 CONTEXT_BYTES = {"cuda": 500 * MB, "cpu": 350 * MB}
 RAY_BYTES = 90 * MB  # Ray's part of a CPU worker, which a process that measures a step does not have
-CHECKPOINTING_BYTES = 76 * MB  # torch.utils.checkpoint imports torch.compile, see ``tuner.training.recompute``
+# torch.utils.checkpoint and torch's own optimizers import torch.compile, see ``recompute`` and ``optimizers`` in
+# ``tuner.training``.
+COMPILER_BYTES = 76 * MB
 # The gaps between smaller tensors in a worker's heap (``tuner.machine.caps``), as a share of these tensors. They were
 # 14 to 43 % at the smallest caps under which GraphSAGE 32x2 to 256x4, 512x2 with batches of 80,000 and an MLP ran.
 HEAP_SLACK = 0.5

@@ -119,7 +119,7 @@ class _TrialExecution:
             training.close()  # frees everything but the weights
             self.metrics = event.metrics
             if event.weights or event.files:
-                self.weights = to_bytes(trial, event)
+                self.weights = to_bytes(trial, event, program=isinstance(task.workload, Program))
         except Exception as error:
             self._fail(error)
         self.error = "; ".join(filter(None, [self.error, *(checkpoint.faults if checkpoint else ())]))
@@ -232,7 +232,7 @@ def _one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def to_bytes(trial: Trial, result: Fit) -> bytes:
+def to_bytes(trial: Trial, result: Fit, *, program: bool = False) -> bytes:
     """The content of ``best.pt``: plain values and tensors, which ``torch.load(weights_only=True)`` can read."""
     import torch
 
@@ -243,7 +243,7 @@ def to_bytes(trial: Trial, result: Fit) -> bytes:
         "seed": trial.seed,
         "metrics": result.metrics,
         "weights": result.weights,
-        **({"files": result.files} if result.files else {}),
+        **({"program": True, "files": result.files} if program else {}),
     }
     # A buffer that is mapped separately. On the heap it would keep the trial's freed memory from being returned.
     buffer = io.BytesIO(bytes(MMAP_THRESHOLD_BYTES))

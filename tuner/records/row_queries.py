@@ -177,7 +177,7 @@ def sort_rows(rows: Sequence[Attempt], orders: Sequence[Order]) -> list[Attempt]
 
 def metric_columns(rows: Sequence[Attempt], metric: str) -> list[str]:
     """The metric and its counterpart on the test split, if any row has them."""
-    names = (metric, metric.replace("val_", "test_"))
+    names = dict.fromkeys((metric, metric.replace("val_", "test_")))
     return [name for name in names if any(row.value(name) is not None for row in rows)]
 
 

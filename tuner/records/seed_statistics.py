@@ -109,6 +109,14 @@ def best_by_mean(rows: Sequence[Attempt], objective: Objective) -> Average | Non
     return best if best and best.values else None
 
 
+def best_trial(rows: Sequence[Attempt], objective: Objective) -> Attempt | None:
+    """One workload's best completed trial; with several seeds the best one of the best configuration."""
+    best = best_by_mean(rows, objective)
+    done = [row for row in rows if row.status == "completed" and row.value(objective.metric) is not None]
+    of_best = [row for row in done if best is None or row.name == best.name]
+    return min(of_best, key=lambda row: row.loss(objective), default=None)
+
+
 def seeds_needed(difference: Interval, most: int = 30) -> int | None:
     """The number of seeds that would tell two configurations apart if their difference keeps its mean and deviation.
 

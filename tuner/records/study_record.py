@@ -84,6 +84,7 @@ class StudyRecord:
     auto_batch: Mapping[TrialId, Whole] = field(default_factory=dict)  # chosen batch sizes by trial id
     # The user's own workloads: ``module:Class`` by name, None for an object without a module.
     classes: Mapping[str, str | None] = field(default_factory=dict)
+    programs: Sequence[str] = field(default_factory=list)  # the names of those that are functions or scripts
     metrics: Mapping[str, Name] = field(default_factory=dict)  # the metric of each workload's trials
     directions: Mapping[str, Direction] = field(default_factory=dict)  # earlier versions minimised every metric
     data: Text | None = None  # a short description of the data sets

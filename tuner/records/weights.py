@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError, one_line
 from tuner.records.files import BEST, STUDY, TRAIN, best_name
@@ -15,13 +16,14 @@ from tuner.workloads.lookup import WAS_OBJECT, Classes, find_workload
 from tuner.workloads.protocols import restore
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from tuner.workloads.lookup import WorkloadLike
 
 
-def load_best(folder: str | Path, workload: WorkloadLike | None = None) -> nn.Module:
+def load_best(folder: str | Path, workload: WorkloadLike | None = None) -> Any:
     """The best model of a study, on the CPU and in evaluation mode.
+
+    Of a function or a script it is the checkpoint that the best trial reported with its best metrics: the state dict,
+    or the path of a folder ``best`` with the files.
 
     Args:
         folder: the study's folder, or one of its files of weights.
@@ -42,6 +44,8 @@ def load_best(folder: str | Path, workload: WorkloadLike | None = None) -> nn.Mo
         content = torch.load(path, map_location="cpu", weights_only=True)
         if name not in (None, content["workload"]):
             raise InputError(f"{path} is of workload {content['workload']!r}, not {name!r}")
+        if content.get("program"):
+            return _checkpoint(content, path)
         known = {} if content["workload"] in BUILT_IN else _classes(path.parent)
         if given is None and known.get(content["workload"], "") is None:
             raise InputError(
@@ -59,6 +63,22 @@ def load_best(folder: str | Path, workload: WorkloadLike | None = None) -> nn.Mo
     except (OSError, RuntimeError, KeyError, TypeError, ValueError, EOFError) as error:
         raise InputError(f"{path} cannot be loaded: {one_line(error)}") from error
     return model.eval().requires_grad_(False)
+
+
+def _checkpoint(content: Mapping[str, Any], path: Path) -> Mapping[str, Any] | Path:
+    """A program's checkpoint; a folder's files are written beside the file that holds them."""
+    files: Mapping[str, Any] = content["files"]
+    if not files:
+        weights: Mapping[str, Any] = content["weights"]
+        return weights
+    folder = path.with_suffix("")
+    for name, part in files.items():
+        file = folder / name
+        if not file.resolve().is_relative_to(folder.resolve()):
+            raise InputError(f"{path} cannot be loaded: it names the file {name!r}, which is outside of its folder")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(part.numpy().tobytes())
+    return folder
 
 
 def _classes(folder: Path) -> Classes:

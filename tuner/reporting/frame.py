@@ -13,7 +13,7 @@ import pandas as pd
 from tuner.errors import InputError
 from tuner.records.attempts import Attempt, attempts_of
 from tuner.records.row_queries import default_columns, head
-from tuner.records.seed_statistics import best_by_mean
+from tuner.records.seed_statistics import best_trial
 from tuner.records.study_record import read_study
 from tuner.reporting.figures.coordinates import parallel_coordinates
 from tuner.reporting.figures.curves import learning_curves
@@ -76,7 +76,8 @@ class StudyFrame(pd.DataFrame):
         """
         from tuner.records.weights import load_best
 
-        return load_best(self._about(FOLDER))
+        model: nn.Module = load_best(self._about(FOLDER))
+        return model
 
     def plot_curves(self) -> Figure:
         """Learning curves: the validation metric after each epoch.
@@ -139,11 +140,8 @@ def study_frame(table: pd.DataFrame, folder: str, objective: Objective) -> Study
 
 def _best_place(rows: list[Attempt], objective: Objective) -> int | None:
     """The position of the best row; None if no trial is completed."""
-    completed = [place for place, row in enumerate(rows) if row.status == "completed"]
-    done = [place for place in completed if rows[place].value(objective.metric) is not None]
-    if best := best_by_mean(rows, objective):
-        done = [place for place in done if rows[place].name == best.name]
-    return min(done, key=lambda place: rows[place].loss(objective), default=None)
+    best = best_trial(rows, objective)
+    return next((place for place, row in enumerate(rows) if row is best), None)
 
 
 def _trials_html(rows: Sequence[Attempt], known: Sequence[str], metric: str, best: int | None, folder: str) -> str:

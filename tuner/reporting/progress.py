@@ -26,7 +26,7 @@ class StudyProgress:
 
     console: Console  # the live table is shown on a terminal only
     trials: int
-    epochs: int  # of all trials together, for the remaining time
+    epochs: int  # of all trials together, for the remaining time; 0 if unknown
     objectives: Mapping[str, Objective]  # what trials are compared by, by workload
     budget_bytes: int  # the memory for trials on all devices
     several_seeds: bool = field(default=False, kw_only=True)  # show each trial's seed
@@ -125,7 +125,7 @@ class StudyProgress:
                 Text(self._title(placement.trial)),
                 placement.device.label,
                 f"{placement.limit_bytes / GB:.2f} GB",
-                f"{report.epoch}/{report.epochs}" if report else "starting",
+                _epochs(report),
                 "" if value is None else f"{value:.4f}",
             )
         return Group(summary, table) if running else summary
@@ -145,7 +145,9 @@ class StudyProgress:
         return f"best {', '.join(bests)}" if bests else "no result yet"
 
     def _share_done(self, running: Running) -> float:
-        """The share of all epochs that is done, from 0 to 1."""
+        """The share of all epochs that is done, from 0 to 1; of all trials where their epochs are unknown."""
+        if not self.epochs:
+            return self._done / max(1, self.trials)
         return (self._epochs_done + sum(report.epoch for _, report in running if report)) / max(1, self.epochs)
 
     def _time_left(self, running: Running) -> str:
@@ -156,6 +158,12 @@ class StudyProgress:
             return f"{elapsed:.0f} s so far"
         left = elapsed * (1 - share) / share
         return f"about {left / 60:.0f} min left" if left >= 90 else f"about {left:.0f} s left"
+
+
+def _epochs(report: EpochReport | None) -> str:
+    if report is None:
+        return "starting"
+    return f"{report.epoch}/{report.epochs}" if report.epochs else str(report.epoch)
 
 
 def _reason(outcome: Outcome) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tuner.records.attempts import Attempt
-from tuner.records.row_queries import metric_columns
+from tuner.records.attempts import CONFIG, Attempt
+from tuner.records.row_queries import head, metric_columns
 from tuner.records.seed_statistics import Interval, averages, summary
 from tuner.reporting.console import make_table, print_table, print_text
+from tuner.reporting.figures.axes import varying
 from tuner.reporting.texts import value_text
 from tuner.trial import Objective, title
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+UNLIMITED = 10_000  # the width in columns that a table may have while it is measured
 HEADS = {
     "duration_s": "seconds",
     "gpu_fraction": "share",
@@ -26,14 +28,56 @@ HEADS = {
 }
 
 
-def results_table(rows: Sequence[Attempt], metric: str, *, seeds: bool = False) -> Table:
+def best_text(best: Attempt, rows: Sequence[Attempt], objective: Objective) -> str:
+    """The value of the best of these rows, and its hyperparameters that vary between them."""
+    known = {key: best.value(key) for key in varying(rows)}
+    values = [
+        f"{key.removeprefix(CONFIG)}={value_text(key, value)}" for key, value in known.items() if value is not None
+    ]
+    return f"{objective.metric} {best.number(objective.metric):.4f}{' with ' * bool(values)}{', '.join(values)}"
+
+
+def print_trials(console: Console, rows: Sequence[Attempt], metric: str, *, seeds: bool = False) -> None:
+    """Prints the trials of one workload with the hyperparameters that vary."""
+    print_fitting(console, lambda shown: results_table(rows, metric, shown, seeds=seeds), varying(rows))
+
+
+def print_fitting(
+    console: Console, table_with: Callable[[Sequence[str]], Table], hyperparameters: Sequence[str]
+) -> None:
+    """Prints a table with as many of the hyperparameters as a line has room for."""
+    shown = list(hyperparameters)
+    unlimited = console.options.update(max_width=UNLIMITED)
+    while shown:
+        if console.measure(table_with(shown), options=unlimited).maximum <= console.width:
+            break
+        shown.pop()
+    print_table(console, table_with(shown))
+    if left_out := [key.removeprefix(CONFIG) for key in hyperparameters[len(shown) :]]:
+        print_text(console, f"left out, as lines are too long: {', '.join(left_out)}")
+
+
+def results_table(
+    rows: Sequence[Attempt], metric: str, hyperparameters: Sequence[str] = (), *, seeds: bool = False
+) -> Table:
     """The trials of one workload in the given order; ``seeds`` adds a column of seeds."""
     from rich.text import Text
 
     seed, error = ["seed"] * seeds, ["error"] * any(row.error for row in rows)
     tried = ["attempts"] * any(row.attempts > 1 for row in rows)
-    shown = ["name", *seed, "status", *tried, *metric_columns(rows, metric), "epochs", *HEADS, *error]
-    table = make_table([HEADS.get(column, column) for column in shown], left=("name", "status", "error"))
+    shown = [
+        "name",
+        *seed,
+        "status",
+        *tried,
+        *metric_columns(rows, metric),
+        *hyperparameters,
+        "epochs",
+        *HEADS,
+        *error,
+    ]
+    heads = [HEADS.get(column, head(column, shown)) for column in shown]
+    table = make_table(heads, left=("name", "status", "error"))
     for row in rows:
         texts = {column: value_text(column, row.value(column)) for column in shown}
         texts |= {column: f"{text} GB" for column, text in texts.items() if text and column.endswith("_gb")}
@@ -41,21 +85,25 @@ def results_table(rows: Sequence[Attempt], metric: str, *, seeds: bool = False) 
     return table
 
 
-def print_averages(console: Console, rows: Sequence[Attempt], objective: Objective) -> None:
+def print_averages(
+    console: Console, rows: Sequence[Attempt], objective: Objective, hyperparameters: Sequence[str] = ()
+) -> None:
     """Prints a workload's configurations over their seeds, and which ones cannot be told from the best."""
-    print_table(console, averages_table(rows, objective))
+    print_fitting(console, lambda shown: averages_table(rows, objective, shown), hyperparameters)
     if finding := summary(averages(rows, objective)):
         print_text(console, finding)
 
 
-def averages_table(rows: Sequence[Attempt], objective: Objective) -> Table:
-    """A row for each configuration of a workload: means with 95 % intervals, and the verdict."""
+def averages_table(rows: Sequence[Attempt], objective: Objective, hyperparameters: Sequence[str] = ()) -> Table:
+    """A row for each configuration of a workload: means with 95 % intervals, the verdict, and hyperparameters."""
     from rich.text import Text
 
     metric = objective.metric
     others = {name: intervals(rows, name) for name in metric_columns(rows, metric) if name != metric}
     means = [f"mean {name}" for name in (metric, *others)]
-    table = make_table(["name", *means, "seeds", "to the best", "verdict"], left=("name", "verdict"))
+    heads = ["name", *means, "seeds", "to the best", "verdict"]
+    table = make_table([*heads, *(key.removeprefix(CONFIG) for key in hyperparameters)], left=("name", "verdict"))
+    first = {row.name: row for row in reversed(rows)}
     for each in averages(rows, objective):
         table.add_row(
             Text(each.name),
@@ -64,6 +112,7 @@ def averages_table(rows: Sequence[Attempt], objective: Objective) -> Table:
             f"{len(each.values)}/{each.seeds}",
             interval_text(each.difference, signed=True),
             each.verdict,
+            *(Text(value_text(key, first[each.name].value(key))) for key in hyperparameters),
         )
     return table
 

@@ -196,6 +196,16 @@ class NotebookOptions(StudyOptions, Records):
     )
 
 
+class OptunaOptions(StudyOptions, Records):
+    """``tuner.optuna.optimize``: an Optuna study's trials."""
+
+    positional: ClassVar[tuple[str, ...]] = ("study", "objective", "n_trials")
+
+    study: Any = required("The optuna.Study.")
+    objective: Any = required("A function of an optuna.Trial that returns a value, or one for each direction.")
+    n_trials: int = required("The number of trials to run.")
+
+
 class MemoryAwareOptions(DeviceSelection, DeviceMemory, Caps, OutOfMemory):
     """``memory_aware``: a trainable of Ray Tune whose trials get the memory that they need."""
 

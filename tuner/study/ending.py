@@ -12,8 +12,9 @@ from tuner.errors import TunerError, one_line
 from tuner.records.attempts import Attempt
 from tuner.records.files import RESULTS
 from tuner.records.study_record import StudyRecord
-from tuner.reporting.console import in_notebook, print_table, print_text
-from tuner.reporting.result_tables import estimate_accuracy, has_seeds, print_averages, results_table
+from tuner.reporting.console import in_notebook, print_text
+from tuner.reporting.figures.axes import varying
+from tuner.reporting.result_tables import best_text, estimate_accuracy, has_seeds, print_averages, print_trials
 from tuner.spec.settings import Settings
 from tuner.study.advice import Figures, advise
 from tuner.study.planning import estimation_service
@@ -95,21 +96,24 @@ def _print_end(console: Console, study: Placed, result: StudyResult, record: Stu
         best = next((row for row in rows if row.status == "completed"), None)
         if best:
             name = title(workload, best.name, several=several, seed=best.seed if has_seeds(rows) else None)
+            said = best_text(best, rows, objective)
+            if not said.endswith(f" with {name.replace(',', ', ')}"):  # a grid's names are the values
+                said = f"{name}, {said}"
             which = "best single trial" if has_seeds(rows) else "best"
             again = how_to_repeat(record, best, folder, result.workloads[workload])
-            lines.append(f"{which}: {name}, {objective.metric} {best.number(objective.metric):.4f}. Again: {again}")
+            lines.append(f"{which}: {said}. Again: {again}")
     print_text(console, "\n".join(line for line in lines if line))
 
 
 def _print_tables(console: Console, rows: Sequence[Attempt], objective: Objective) -> None:
     """A workload's trials; with several seeds its configurations, and of the trials those that are not completed."""
     if not has_seeds(rows):
-        print_table(console, results_table(rows, objective.metric))
+        print_trials(console, rows, objective.metric)
         return
-    print_averages(console, rows, objective)
+    print_averages(console, rows, objective, varying(rows))
     others = [row for row in rows if row.status != "completed"]
     if ran := [row for row in others if row.device]:
-        print_table(console, results_table(ran, objective.metric, seeds=True))
+        print_trials(console, ran, objective.metric, seeds=True)
     if len(others) > len(ran):
         console.print(f"{len(others) - len(ran)} of {len(rows)} trials never started")
 

@@ -52,9 +52,8 @@ class OptunaTrials:
 
     def ended(self, outcome: Outcome) -> None:
         """Tells the study what a trial came to."""
-        trial = self._trials.pop(outcome.trial.trial_id, None)
-        if trial is None:
-            return
+        trial = self._trial(outcome.trial.trial_id)  # one that never asked for anything has its place, too
+        del self._trials[outcome.trial.trial_id]
         values = [outcome.metrics.get(name, math.nan) for name in self._values]
         if outcome.status == "completed" and not any(map(math.isnan, values)):
             self._study.tell(trial, values)

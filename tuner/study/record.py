@@ -17,6 +17,7 @@ from tuner.study.resume import description, listed, with_more_samples, with_more
 from tuner.study.stages import Placed
 from tuner.study.stored_options import how_it_runs
 from tuner.workloads.lookup import classes_of
+from tuner.workloads.program import Program
 from tuner.workloads.task import describe
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def _new(study: Placed) -> StudyRecord:
         description(study.tasks, study.tried, study.settings),
         auto_batch=study.sized.by_trial(),
         classes=classes_of([task.workload for task in study.tasks.values()]),
+        programs=[name for name, task in study.tasks.items() if isinstance(task.workload, Program)],
         data=describe(study.tasks),
         settings=how_it_runs(study.settings),
         plan=PlanRecord(**vars(study.plan), workers=study.plan.workers),

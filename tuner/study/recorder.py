@@ -73,7 +73,10 @@ class Recorder:
             self._stopped[trial_id] = outcome, time.monotonic()
             return
         if outcome.status == "pruned" and trial_id in self._reports:
-            said = f"{self._scheduler} ended it after {outcome.epochs} of {self._reports[trial_id].epochs} epochs"
+            of = f" of {epochs}" if (epochs := self._reports[trial_id].epochs) else ""
+            said = f"{self._scheduler} ended it after {outcome.epochs}{of} epochs"
+            if self._scheduler in ("", "fifo"):  # which ends none
+                said = f"it ended itself after {outcome.epochs}{of} epochs"
             outcome = replace(outcome, error="; ".join(filter(None, [said, outcome.error])))
         if self._described:
             outcome = replace(outcome, trial=self._described(outcome.trial))

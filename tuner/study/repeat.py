@@ -16,9 +16,11 @@ from tuner.spec.settings import Settings
 from tuner.spec.spelling import arguments, in_terminal
 from tuner.study.selection import source_of
 from tuner.study.stored_options import from_stored, functions_of
+from tuner.trial import arguments as arguments_of
 from tuner.workloads.base import Trainable
 from tuner.workloads.built_in import is_built_in
 from tuner.workloads.lookup import Classes, find_workload
+from tuner.workloads.script import SCRIPT, Script
 
 # Of one trial alone: what became of the others, where its results went and who was told.
 ALONE = ("time_limit", "limit", "output", "resume", "max_workers", "tensorboard", "mlflow", "wandb")
@@ -27,8 +29,12 @@ ALONE = ("time_limit", "limit", "output", "resume", "max_workers", "tensorboard"
 def how_to_repeat(study: StudyRecord, row: Attempt, folder: Path, workload: Trainable | None = None) -> str:
     """The command that runs a trial again; where no command can, the call that gives its study's best model.
 
+    Of a program it is what the trial was: the script's command line, or the function's call.
+
     What a search suggested depends on what ran beside it, so such a trial is trained again by its record.
     """
+    if row.workload in study.programs:
+        return _of_program(study.classes.get(row.workload) or "", row)
     if study.classes.get(row.workload, "") is None:
         return load_best_call(folder, _constructor(workload))
     if study.options is None:
@@ -42,6 +48,13 @@ def how_to_repeat(study: StudyRecord, row: Attempt, folder: Path, workload: Trai
     ):
         return f"{program()} train {shlex.join(arguments(TrainOptions(study=str(folder), trial=row.trial_id)))}"
     return command(of_trial(settings_of_workload(settings, row, study), row, study.plan.threads))
+
+
+def _of_program(spec: str, row: Attempt) -> str:
+    if not spec.startswith(SCRIPT):
+        return f"{row.workload}({arguments_of(row.config, {})})"
+    script = Script.of(spec)
+    return shlex.join(["python", os.path.relpath(script.path), *script.command(arguments_of(row.config, {}))])
 
 
 def of_trial(settings: Settings, row: Attempt, threads: int | None) -> Settings:

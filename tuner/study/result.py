@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 from tuner.errors import InputError
 from tuner.placement.packing import Plan
 from tuner.records.attempts import Attempt, Line
+from tuner.records.seed_statistics import best_trial
+from tuner.reporting.result_tables import best_text
 from tuner.trial import SUCCESSFUL, MemoryEstimate, Objective
+from tuner.workloads.program import Program
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,6 +70,19 @@ class StudyResult:
         self._only_workload("best")
         return self.to_frame().best
 
+    @property
+    def best_config(self) -> dict[str, object]:
+        """The hyperparameters of the best trial; raises the errors of ``best``."""
+        trial = self._best_trial("best_config")
+        workload = self.workloads[trial.workload]
+        return workload.arguments_of(trial.config) if isinstance(workload, Program) else dict(trial.config)
+
+    @property
+    def best_value(self) -> float:
+        """The best trial's value of what trials are compared by; raises the errors of ``best``."""
+        trial = self._best_trial("best_value")
+        return trial.number(self.objectives[trial.workload].metric)
+
     def best_model(self) -> nn.Module:
         """The model whose weights the study has kept: of its trial with the best value, in evaluation mode.
 
@@ -77,7 +93,8 @@ class StudyResult:
 
         workload = self._only_workload("best_model")
         assert self.folder is not None
-        return load_best(self.folder, workload)
+        model: nn.Module = load_best(self.folder, workload)
+        return model
 
     def to_frame(self) -> StudyFrame:
         """The rows as a DataFrame with the CSV's columns; of one workload it knows its best, and plots."""
@@ -99,7 +116,7 @@ class StudyResult:
         counts = ", ".join(
             f"{number} {status}" for status, number in Counter(each.status for each in self.trials).items()
         )
-        return f"StudyResult({str(self.folder)!r}: {counts})"
+        return f"StudyResult({str(self.folder)!r}: {'; '.join([counts, *self._bests()])})"
 
     def _repr_html_(self) -> str | None:
         """The trials as a table in a notebook."""
@@ -112,3 +129,19 @@ class StudyResult:
             named = " and ".join(self.workloads)
             raise InputError(f"{asked}: the study is of {named}: use to_frame(), or tuner.load_best(folder, name)")
         return next(iter(self.workloads.values()))
+
+    def _best_trial(self, asked: str) -> Attempt:
+        objective = self.objectives[self._only_workload(asked).name]
+        if best := best_trial(self.trials, objective):
+            return best
+        raise InputError(f"{asked}: no trial is completed with a {objective.metric}; its column error says why")
+
+    def _bests(self) -> list[str]:
+        """The best trial of each workload that has a completed one, in a few words."""
+        bests = []
+        for workload, objective in self.objectives.items():
+            rows = [row for row in self.trials if row.workload == workload]
+            if best := best_trial(rows, objective):
+                which = f"best of {workload}" if len(self.objectives) > 1 else "best"
+                bests.append(f"{which}: {best_text(best, rows, objective)}")
+        return bests

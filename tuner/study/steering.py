@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -49,7 +50,7 @@ class Pruning:
         """
         self._note(report.trial_id, report.epoch, report.metrics)
         after = self._stopped.get(report.trial_id)
-        return after is not None and after <= report.epoch < report.epochs
+        return after is not None and after <= report.epoch < (report.epochs or math.inf)
 
     def value(self, report: EpochReport) -> float | None:
         """What a report says of the metric that its trial is compared by."""
@@ -63,7 +64,7 @@ class Pruning:
         value = metrics[self._objectives[workload].metric]
         loss = float("nan") if value is None else self._objectives[workload].loss(value)
         stops = scheduler.stops(trial_id, epoch, loss)
-        if stops and epoch < self._epochs[trial_id]:
+        if stops and epoch < (self._epochs[trial_id] or math.inf):
             self._stopped.setdefault(trial_id, epoch)
 
 

@@ -11,7 +11,9 @@ from torch import nn
 
 from tuner.training.checkpoints import Checkpoint, TrainingState
 from tuner.training.endings import Diverged, Fit, Pruned, phases
-from tuner.training.step import build_optimizer, evaluate, place, snapshot, train_step
+from tuner.training.learning_rates import LearningRates
+from tuner.training.optimizers import build_optimizer
+from tuner.training.step import evaluate, place, snapshot, train_step
 from tuner.trial import Config, EpochReport, Objective, Phase, Trial
 from tuner.workloads import contract
 from tuner.workloads.base import Workload
@@ -34,8 +36,9 @@ def fit(
 ) -> Generator[EpochReport | Fit, None, None]:
     """Trains a trial; yields a report at the beginning and after every epoch, and at the end a ``Fit``.
 
-    The learning rate falls linearly from epoch to epoch and would be 0 after the last one. The epoch that is best on
-    the validation split is kept. The test split is evaluated once, with that epoch's weights, and decides nothing.
+    The epoch that is best on the validation split is kept, and with ``patience`` in the configuration training ends
+    after so many epochs without a better one. The test split is evaluated once, with that epoch's weights, and
+    decides nothing.
 
     Raises ``Pruned``, ``Stopped`` if the study ends, and ``Diverged`` if an epoch's mean loss is not finite or over
     ``divergence_factor`` times the first step's loss. Other exceptions are the workload's or torch's; ``phase_of``
@@ -53,12 +56,12 @@ def fit(
         prune_asked: returns whether to prune the trial; called after every step.
         objective: what says which epoch is the best; by default the workload's own.
     """
-    epochs = trial.epochs
-    last = epochs if last_epoch is None else last_epoch
+    last = trial.epochs if last_epoch is None else last_epoch
+    patience = int(trial.config.get("patience", 0))
     epoch_data = optional(workload, Curriculum.epoch_data)
     objective = objective or workload.objective
     with phases() as enter:
-        model, optimizer, progress = _begin(workload, trial, data, device, checkpoint, progress)
+        model, optimizer, rates, progress = _begin(workload, trial, data, device, checkpoint, progress)
         yield EpochReport(trial.trial_id, progress.epoch, last)
         steps = count(1)
         enter("first step")
@@ -69,9 +72,11 @@ def fit(
                 raise Pruned(progress.best)
 
         for epoch in range(progress.epoch + 1, last + 1):
+            if patience and progress.epoch - progress.best.get("best_epoch", 0) >= patience:
+                break
             if checkpoint:
                 checkpoint.stop_if_asked(model, optimizer, progress)
-            set_learning_rate(optimizer, float(trial.config["lr"]) * (1 - (epoch - 1) / epochs))
+            rates.begin(epoch)
             now = epoch_data(model, trial.config, data, epoch) if epoch_data else data
             loss, first = train_epoch(workload, model, optimizer, trial.config, now, device, after_step, steps)
             progress.first_loss = first if progress.first_loss is None else progress.first_loss
@@ -82,7 +87,7 @@ def fit(
             if not held_out or _is_best(metrics, progress.best, objective):
                 weights = snapshot(model)  # first, so that metrics and weights always belong to the same epoch
                 progress.best, progress.weights = {**metrics, "best_epoch": epoch}, weights
-            progress.epoch = epoch
+            progress.epoch, progress.schedule = epoch, rates.end(metrics)
             if checkpoint:
                 checkpoint.save_if_due(model, optimizer, progress)
             enter("training")
@@ -102,16 +107,18 @@ def _begin(
     device: str,
     checkpoint: Checkpoint | None,
     progress: TrainingState | None = None,
-) -> tuple[nn.Module, torch.optim.Optimizer, TrainingState]:
-    """The model, its optimizer and their progress, restored from the checkpoint if it can be used."""
+) -> tuple[nn.Module, torch.optim.Optimizer, LearningRates, TrainingState]:
+    """The model, its optimizer, the learning rates and the progress, from the checkpoint if it can be used."""
     torch.manual_seed(trial.seed)
     model = place(workload, trial.config, data, device)
-    optimizer = build_optimizer(model, trial.config)
+    optimizer = build_optimizer(workload, model, trial.config)
+    rates = LearningRates(workload, optimizer, trial.config)
     progress = checkpoint.restore(model, optimizer) if checkpoint else progress or TrainingState()
     if progress is None:  # the model and the optimizer may be partly restored
-        del model, optimizer
+        del model, optimizer, rates
         return _begin(workload, trial, data, device, None)
-    return model, optimizer, progress
+    rates.restore(progress.schedule)
+    return model, optimizer, rates, progress
 
 
 def _check(loss: float, first: float, epoch: int, divergence_factor: float) -> None:
@@ -130,12 +137,6 @@ def _never_finite(metric: str, model: nn.Module) -> str:
     if all(bool(value.isfinite().all()) for value in model.parameters()):
         return f"{metric} was never a finite number, but the training loss and the weights were: look at evaluate"
     return f"{metric} was never a finite number: lower lr"
-
-
-def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Sets the learning rate of every parameter group."""
-    for group in optimizer.param_groups:
-        group["lr"] = lr
 
 
 def train_epoch(

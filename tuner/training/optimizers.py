@@ -1,23 +1,67 @@
-"""Adam without the import of torch.compile's machinery."""
+"""The optimizers that a configuration can choose, without the import of torch.compile's machinery."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Mapping
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
+from tuner.trial import Config
+from tuner.workloads import contract
+from tuner.workloads.base import Workload
+from tuner.workloads.protocols import OwnLoop, optional
 
-class Adam(torch.optim.Adam):
-    """``torch.optim.Adam`` with the same results, but a process of 230 instead of 302 MB that starts a second sooner.
 
-    torch wraps these methods so that they are not compiled, and the wrapper imports ``torch._dynamo`` at the first
-    call. This class has them without the wrapper, so do not compile a function that calls ``step``. If a release of
-    torch wraps other methods, the results stay right, but the import may come back.
+class _Uncompiled(Optimizer):
+    """torch wraps these methods so that they are not compiled, and the wrapper imports ``torch._dynamo``.
+
+    That is a process of 302 instead of 230 MB, which starts a second later. These classes have the methods, and their
+    ``step``, without the wrapper, with the same results; so do not compile a function that calls ``step``. If a
+    release of torch wraps other methods, the results stay right, but the import may come back.
     """
 
     add_param_group = inspect.unwrap(Optimizer.add_param_group)
     load_state_dict = inspect.unwrap(Optimizer.load_state_dict)
     state_dict = inspect.unwrap(Optimizer.state_dict)
-    step = torch.no_grad()(inspect.unwrap(torch.optim.Adam.step))
     zero_grad = inspect.unwrap(Optimizer.zero_grad)
+
+
+class Adam(_Uncompiled, torch.optim.Adam):
+    """``torch.optim.Adam``, uncompiled."""
+
+    step = torch.no_grad()(inspect.unwrap(torch.optim.Adam.step))
+
+
+class AdamW(_Uncompiled, torch.optim.AdamW):
+    """``torch.optim.AdamW``, uncompiled."""
+
+    step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
+
+
+class SGD(_Uncompiled, torch.optim.SGD):
+    """``torch.optim.SGD``, uncompiled."""
+
+    step = torch.no_grad()(inspect.unwrap(torch.optim.SGD.step))
+
+
+# By the value of a configuration's ``optimizer``.
+OPTIMIZERS: Mapping[str, Callable[..., Optimizer]] = {"adam": Adam, "adamw": AdamW, "sgd": SGD}
+
+
+def build_optimizer(workload: Workload, model: nn.Module, config: Config) -> Optimizer:
+    """The workload's own optimizer; without one the configuration's, with its ``lr`` and ``weight_decay``."""
+    if own := optional(workload, OwnLoop.optimizer):
+        return contract.made_optimizer(workload, own, model, config)
+    name = str(config.get("optimizer", "adam"))
+    make = contract.chosen(workload, "optimizer", name, OPTIMIZERS, "optimizer(model, config)")
+    options = {"momentum": float(config.get("momentum", 0.0))} if name == "sgd" else {}
+    return make(
+        model.parameters(),
+        lr=float(config["lr"]),
+        weight_decay=float(config["weight_decay"]),
+        fused=True,
+        **options,
+    )

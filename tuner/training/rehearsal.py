@@ -11,7 +11,8 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
-from tuner.training.step import build_optimizer, evaluate, place, snapshot, to_device, train_step
+from tuner.training.optimizers import Adam, build_optimizer
+from tuner.training.step import evaluate, place, snapshot, to_device, train_step
 from tuner.trial import ACCUMULATION, CHECKPOINTING, Config, Hyperparameter
 from tuner.workloads import contract
 from tuner.workloads.base import Batch, Workload, needs_workload
@@ -98,7 +99,7 @@ def warm_up(device: str, threads: int | None = None, tasks: Iterable[TrainingTas
     if threads is not None:
         torch.set_num_threads(threads)
     model = nn.Linear(WARM_UP_SIZE, WARM_UP_SIZE).to(device)
-    optimizer = build_optimizer(model, {"lr": 0.1, "weight_decay": 0.0})
+    optimizer = Adam(model.parameters(), lr=0.1, fused=True)
     model(torch.ones(WARM_UP_SIZE, WARM_UP_SIZE, device=device)).relu().sum().backward()
     optimizer.step()
     for task in tasks:
@@ -122,4 +123,4 @@ def _rehearse_smallest(task: TrainingTask, device: str) -> None:
     model = place(workload, config, data, device, rehearsal=True)
     two_epochs = (batch for _ in range(2) for batch in contract.epoch(workload, config, data))
     batches = (to_device(batch, device) for batch in two_epochs)
-    rehearse(workload, model, build_optimizer(model, config), batches, data, config=config)
+    rehearse(workload, model, build_optimizer(workload, model, config), batches, data, config=config)

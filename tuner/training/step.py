@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from tuner.training.offload import offload
-from tuner.training.optimizers import Adam
 from tuner.training.recompute import recomputing
 from tuner.trial import CHECKPOINTING, OFFLOADING, Config
 from tuner.workloads import contract
@@ -36,11 +35,6 @@ def prepare(workload: Workload, model: nn.Module, config: Config, data: object, 
     if own := optional(workload, Teachers.prepare):
         with torch.no_grad(), calling(workload, "prepare"):
             own(model, config, data, rehearsal=rehearsal)
-
-
-def build_optimizer(model: nn.Module, config: Config) -> torch.optim.Optimizer:
-    """Fused Adam with the configuration's ``lr`` and ``weight_decay``."""
-    return Adam(model.parameters(), lr=float(config["lr"]), weight_decay=float(config["weight_decay"]), fused=True)
 
 
 def snapshot(model: nn.Module) -> dict[str, Tensor]:
@@ -80,7 +74,8 @@ def train_step(
         # A copy, since the scalar of mse_loss may share a buffer of the batch's size.
         total = loss.detach().clone() if total is None else total + loss.detach()
         del loss
-    optimizer.step()
+    with calling(workload, "the step of optimizer"):
+        optimizer.step()
     assert total is not None
     return total
 

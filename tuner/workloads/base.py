@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal
 from tuner.errors import InputError
 from tuner.trial import (
     DIRECTIONS,
+    LARGEST_BATCH,
     LOOP_DEFAULTS,
     LOOP_OPTIONS,
-    MAX_BATCH,
     AnyHyperparameter,
     Config,
     Declared,
@@ -149,7 +149,7 @@ class Workload(Trainable, Generic[DataT, ModelT]):
         key = self.memory_scales_with
         batch = own.get(key) if key else None
         if key and isinstance(batch, Hyperparameter) and (batch.low, batch.high) == (-math.inf, math.inf):
-            own[key] = replace(batch, low=1, high=LOOP_OPTIONS[MAX_BATCH].high)
+            own[key] = replace(batch, low=1, high=LARGEST_BATCH)
         return own
 
     @abstractmethod

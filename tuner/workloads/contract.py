@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import TYPE_CHECKING, NoReturn, TypeVar, cast
 
 from tuner.errors import TunerError, WorkloadError, one_line
 from tuner.trial import Config
@@ -17,7 +17,10 @@ from tuner.workloads.built_in import is_built_in
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+    from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
 
+T = TypeVar("T")
 NOT_THE_USERS = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 OURS = Path(__file__).parents[1]
 
@@ -97,6 +100,40 @@ def built(workload: Workload, config: Config, data: object) -> nn.Module:
     if next(model.parameters(), None) is None:
         _refuse(workload, "build_model returned a model without parameters: expected something to train")
     return model
+
+
+def chosen(workload: Workload, key: str, name: str, choices: Mapping[str, T], method: str) -> T:
+    """The choice of this name; raises ``WorkloadError`` if a workload's own hyperparameter has another value."""
+    if name not in choices:
+        known = ", ".join(choices)
+        _refuse(workload, f"{key} {name!r}: choose one of {known}, or give the workload a method {method}")
+    return choices[name]
+
+
+def made_optimizer(
+    workload: Workload, make: Callable[[nn.Module, Config], Optimizer], model: nn.Module, config: Config
+) -> Optimizer:
+    """The workload's own optimizer; raises ``WorkloadError`` if it is none."""
+    from torch.optim import Optimizer
+
+    with calling(workload, "optimizer"):
+        found: object = make(model, config)
+    if not isinstance(found, Optimizer):
+        _refuse(workload, f"optimizer returned {_kind(found)}: expected a torch.optim.Optimizer")
+    return found
+
+
+def made_schedule(
+    workload: Workload, make: Callable[[Optimizer, Config], LRScheduler], optimizer: Optimizer, config: Config
+) -> LRScheduler:
+    """The workload's own schedule; raises ``WorkloadError`` if it is none."""
+    from torch.optim.lr_scheduler import LRScheduler
+
+    with calling(workload, "lr_schedule"):
+        found: object = make(optimizer, config)
+    if not isinstance(found, LRScheduler):
+        _refuse(workload, f"lr_schedule returned {_kind(found)}: expected a torch.optim.lr_scheduler.LRScheduler")
+    return found
 
 
 def epoch(workload: Workload, config: Config, data: object) -> Iterator[Batch]:

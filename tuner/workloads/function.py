@@ -19,8 +19,8 @@ HEAVY = ("torch", "numpy", "pandas", "sklearn", "lightning", "pytorch_lightning"
 UNNAMED = "function"
 
 
-def _unpickled(_: SearchPath, state: dict[str, Any]) -> Function:
-    function = Function.__new__(Function)
+def _unpickled(_: SearchPath, cls: type[Function], state: dict[str, Any]) -> Function:
+    function = cls.__new__(cls)
     vars(function).update(state)
     return function
 
@@ -38,7 +38,7 @@ class Function(Program):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Sends the import folder before the function, so that a worker can import it."""
-        return _unpickled, (SearchPath(search_path(self.code)), vars(self))
+        return _unpickled, (SearchPath(search_path(self.code)), type(self), vars(self))
 
     @property
     def code(self) -> object:

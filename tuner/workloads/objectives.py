@@ -34,7 +34,7 @@ def objective_of(workload: Trainable, metric: str | None = None, direction: Dire
     """
     its = getattr(workload, "metric", None)
     own, name = metric in (None, its), its if metric is None else metric
-    if name is None:
+    if not name:
         raise InputError(
             f"{workload.name}: say by {option('metric')} which of the metrics that it reports is compared"
         )

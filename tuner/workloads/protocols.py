@@ -14,6 +14,8 @@ from tuner.workloads.base import Batch, Trainable, needs_workload
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+    from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
 
 S = TypeVar("S")
 P = ParamSpec("P")
@@ -54,6 +56,19 @@ class Curriculum(Protocol):
 
     def epoch_data(self, model: nn.Module, config: Config, data: object, epoch: int) -> object:
         """The data of one epoch, counted from 1."""
+
+
+class OwnLoop(Protocol):
+    """Another optimizer, or other learning rates, than those that a configuration can choose."""
+
+    def optimizer(self, model: nn.Module, config: Config) -> Optimizer:
+        """An optimizer of the model's parameters, which are on the device."""
+
+    def lr_schedule(self, optimizer: Optimizer, config: Config) -> LRScheduler:
+        """A scheduler of torch. It is stepped after each epoch; ``ReduceLROnPlateau`` gets the workload's metric.
+
+        Its ``state_dict`` is part of checkpoints, so it must hold everything that changes, in plain values.
+        """
 
 
 class VaryingBatches(Protocol):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from numbers import Real
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,6 +13,7 @@ from tuner.errors import WorkloadError
 from tuner.trial import RESERVED_METRICS
 
 State = Mapping[str, Any] | Path  # a state dict, or a folder of files
+Selected = str | Sequence[str] | Mapping[str, str] | None  # logged names, or by the names to report; None for all
 
 
 class TrialEnd(BaseException):
@@ -89,6 +91,28 @@ def to_numbers(metrics: Mapping[str, object], needed: str = "") -> dict[str, flo
         given = ", ".join(numbers) or "nothing"
         raise WorkloadError(f"tuner.report was given {given}, but not {needed!r}, which metric names")
     return numbers
+
+
+def select(logged: Mapping[str, Any], metrics: Selected) -> dict[str, object]:
+    """What to report of the metrics that a framework has logged.
+
+    Raises:
+        WorkloadError: a selected one was not logged, or no number was.
+    """
+    numbers = {
+        name: value
+        for name, value in logged.items()
+        if isinstance(value, Real) or getattr(value, "numel", lambda: 0)() == 1  # a tensor
+    }
+    if isinstance(metrics, str):
+        metrics = [metrics]
+    names = metrics if isinstance(metrics, Mapping) else {name: name for name in metrics or numbers}
+    lacking = [name for name in names.values() if name not in numbers]
+    if lacking or not names:
+        given = ", ".join(numbers) or "no number"
+        what = f", but not {lacking[0]!r}, which its metrics name" if lacking else ""
+        raise WorkloadError(f"ReportCallback: {given} was logged{what}")
+    return {reported: numbers[name] for reported, name in names.items()}
 
 
 def never_finite(metric: str) -> str:

@@ -6,11 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tuner.errors import InputError
-from tuner.trial import ACCUMULATION, AUTO, CHECKPOINTING, OFFLOADING, Config, Configuration, Objective, Trial
+from tuner.trial import (
+    ACCUMULATION,
+    AUTO,
+    CHECKPOINTING,
+    LOOP_OPTIONS,
+    OFFLOADING,
+    Config,
+    Configuration,
+    Objective,
+    Trial,
+)
 from tuner.workloads.base import Trainable
 from tuner.workloads.micro_batches import halved
 from tuner.workloads.program import Program
-from tuner.workloads.protocols import Checkpointing, Teachers, check, describe_data, optional
+from tuner.workloads.protocols import Checkpointing, OwnLoop, Teachers, check, describe_data, optional
 
 
 @dataclass(frozen=True)
@@ -62,6 +72,9 @@ class Selection:
                 text = f"workload {name} has no method frozen(model): leave it out"
                 raise InputError(f"{each.name}: {OFFLOADING} 1: {text}")
 
+            if fault := _loop_fault(self.workload, each.values):
+                raise InputError(f"{each.name}: {fault}")
+
     @property
     def objective(self) -> Objective:
         """What its trials are compared by."""
@@ -72,6 +85,22 @@ class Selection:
         data = self.load_data()
         check(self.workload, self.configurations, data)
         return data
+
+
+def _loop_fault(workload: Trainable, values: Config) -> str:
+    """Why an option of the loop has no effect; empty if every one has."""
+    own = {
+        "optimizer": optional(workload, OwnLoop.optimizer),
+        "momentum": optional(workload, OwnLoop.optimizer),
+        "lr_schedule": optional(workload, OwnLoop.lr_schedule),
+    }
+    given = [key for key in own if key in values and (workload.schema or {}).get(key) is LOOP_OPTIONS[key]]
+    for key in given:
+        if method := own[key]:
+            return f"{key} {values[key]}: workload {workload.name} has its own method {method.__name__}: leave it out"
+    if "momentum" in given and values.get("optimizer") != "sgd":
+        return f"momentum {values['momentum']}: only the optimizer sgd has it: add optimizer: sgd, or leave it out"
+    return ""
 
 
 def load_tasks(selections: Sequence[Selection]) -> dict[str, TrainingTask]:

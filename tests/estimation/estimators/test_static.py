@@ -47,6 +47,17 @@ def test_the_parts_add_up_to_the_formula(ratings: RatingData) -> None:
     assert estimate.optimizer_bytes == 2 * estimate.parameter_bytes > 0
 
 
+@pytest.mark.parametrize(
+    ("values", "states"),
+    [({"optimizer": "adamw"}, 2), ({"optimizer": "sgd", "momentum": 0.9}, 1), ({"optimizer": "sgd"}, 0)],
+)
+def test_it_counts_the_state_of_the_configurations_optimizer(
+    values: dict[str, object], states: int, ratings: RatingData
+) -> None:
+    estimate = estimate_static("graphsage", complete(values, GraphSAGE().schema), ratings)
+    assert estimate.optimizer_bytes == states * estimate.parameter_bytes
+
+
 def test_it_prints_as_one_readable_line(ratings: RatingData) -> None:
     config = complete({"hidden_dim": 128}, GraphSAGE.hyperparameters)
     line = str(estimate_static("graphsage", config, ratings))

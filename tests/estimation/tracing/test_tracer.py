@@ -16,16 +16,18 @@ from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
 from tests.support.can_graphs import NUM_IDS, random_batch
-from tests.support.toy import Toy
+from tests.support.own_loop import WithRMSprop
+from tests.support.toy import Batched, Toy
 from tuner.datasets.ratings import RatingData
 from tuner.datasets.synthetic import synthetic_ratings
 from tuner.errors import WorkloadError
 from tuner.estimation.allocator.replay import replay
-from tuner.estimation.tracing.trace import Trace
+from tuner.estimation.tracing.trace import DeviceKind, Trace
 from tuner.estimation.tracing.tracer import Parts, Untraceable, trace_step, trace_workload
+from tuner.search.configurations import complete
+from tuner.training.optimizers import build_optimizer
 from tuner.training.recompute import recomputing
 from tuner.training.rehearsal import rehearse, representative_batches
-from tuner.training.step import build_optimizer
 from tuner.workloads.graphsage.workload import GraphSAGE
 
 FLOAT = 4
@@ -205,6 +207,25 @@ def test_cublas_has_a_workspace_for_each_pass_and_keeps_it() -> None:
     trace = of(lambda x: (x @ x @ x).sum(), 64, 64, device_kind="cuda", cublas_workspace_bytes=8_519_680)
     assert allocated(trace).count(8_519_680) == 2
     assert trace.parts_at_peak()["workspace"] == 2 * 8_519_680
+
+
+@pytest.mark.parametrize("device_kind", ["cpu", "cuda"])
+@pytest.mark.parametrize(
+    ("workload", "values", "states"),
+    [
+        (Batched(), {}, 2),
+        (Batched(), {"optimizer": "sgd", "momentum": 0.9}, 1),
+        (Batched(), {"optimizer": "sgd"}, 0),
+        (WithRMSprop(), {}, 1),
+    ],
+)
+def test_the_state_is_that_of_the_optimizer_that_trains(
+    workload: Batched, values: dict[str, Any], states: int, device_kind: DeviceKind
+) -> None:
+    trace = trace_workload(workload, complete(values, workload.schema), None, device_kind=device_kind)
+    parts = trace.to_estimate(device_kind, False)
+    counters = 4 * 512  # a step's number for each parameter; on CUDA in blocks of 512 bytes
+    assert states * parts.parameter_bytes <= parts.optimizer_bytes <= states * (parts.parameter_bytes + counters)
 
 
 def test_on_cuda_a_workloads_host_work_takes_no_memory(ratings: RatingData) -> None:
@@ -404,7 +425,7 @@ def test_graphsages_peak_is_the_profilers(hidden: int, layers: int, batch: int, 
 
     def run() -> None:
         model = workload.build_model(config, data)
-        optimizer, batches = build_optimizer(model, config), representative_batches(workload, config, data)
+        optimizer, batches = build_optimizer(workload, model, config), representative_batches(workload, config, data)
         rehearse(workload, model, optimizer, batches, data, config=config)
 
     run()

@@ -33,6 +33,7 @@ from tuner.study.retraining.past_trial import find_trial
 from tuner.study.selection import choose
 from tuner.study.stages import Selected
 from tuner.study.study import run_study
+from tuner.training.learning_rates import LearningRates
 from tuner.trial import EpochReport, MemoryEstimate
 from tuner.workloads.graphsage.workload import GraphSAGE
 from tuner.workloads.lookup import find_workload
@@ -164,7 +165,13 @@ def test_all_data_leave_the_last_epoch_with_the_learning_rates_of_the_study(
     small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rates: list[float] = []
-    monkeypatch.setattr("tuner.training.loop.set_learning_rate", lambda optimizer, lr: rates.append(lr))
+    begin = LearningRates.begin
+
+    def watched(self: LearningRates, epoch: int) -> None:
+        begin(self, epoch)
+        rates.append(self._optimizer.param_groups[0]["lr"])
+
+    monkeypatch.setattr(LearningRates, "begin", watched)
     changed_journal(small, lambda row: row.update(best_epoch=2))
     result = tuner.train(small, trial="small", all_data=True)
     assert rates == pytest.approx([0.01, 0.01 * 2 / 3])

@@ -15,8 +15,9 @@ from tuner.estimation.tracing.tracer import trace_workload
 from tuner.search.configurations import complete, configurations, mode_file, read_configs
 from tuner.training.endings import Fit
 from tuner.training.loop import fit
+from tuner.training.optimizers import build_optimizer
 from tuner.training.rehearsal import representative_batches
-from tuner.training.step import build_optimizer, evaluate, train_step
+from tuner.training.step import evaluate, train_step
 from tuner.trial import EpochReport, Trial
 from tuner.workloads.gt_ssl import model as model_module
 from tuner.workloads.gt_ssl.batches import Limits, collate
@@ -320,7 +321,7 @@ def test_the_order_loss_counts_by_its_weight(trees: TreeData) -> None:
 def test_micro_batches_have_the_gradients_of_the_whole(trees: TreeData) -> None:
     def gradients(*batches: TreeBatch) -> tuple[Tensor, list[Tensor]]:
         model = model_of(trees)
-        loss = train_step(GTSSL(), model, build_optimizer(model, config(weight_decay=0.0)), *batches)
+        loss = train_step(GTSSL(), model, build_optimizer(GTSSL(), model, config(weight_decay=0.0)), *batches)
         return loss, [p.grad for p in model.parameters() if p.grad is not None]
 
     whole = gradients(batch_of(trees, 0, 1, 2))

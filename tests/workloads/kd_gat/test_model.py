@@ -8,7 +8,8 @@ import torch
 from tests.support.kd_gat_models import STAGES, best_pt, config, model_of
 from tuner.datasets.can import CanData
 from tuner.training.offload import offload
-from tuner.training.step import build_optimizer, place, train_step
+from tuner.training.optimizers import build_optimizer
+from tuner.training.step import place, train_step
 from tuner.workloads.kd_gat.batches import CanBatch
 from tuner.workloads.kd_gat.model import Distilled, student
 from tuner.workloads.kd_gat.teacher import outputs, width_ratio
@@ -34,7 +35,7 @@ def test_a_student_learns_the_same_however_its_teacher_is_kept(stage: str, traff
     losses = {}
     for way in WAYS:
         model, chosen = taught(way, stage, traffic)
-        optimizer = build_optimizer(model, chosen)
+        optimizer = build_optimizer(KDGAT(), model, chosen)
         steps = [train_step(KDGAT(), model, optimizer, batch) for batch in KDGAT().batches(chosen, traffic)]
         losses[way] = torch.stack(steps)
     assert len(losses["live"]) >= 2

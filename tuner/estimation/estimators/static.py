@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError
@@ -21,6 +22,9 @@ FORMULAS: Mapping[str, Callable[[Config, Any], MemoryEstimate]] = {
     "gt-ssl": estimate_gt_ssl,
     "kd-gat": estimate_kd_gat,
 }
+
+
+ADAMS_STATES = 2  # the moments that every formula counts for each trained number
 
 
 class StaticEstimator(Estimator):
@@ -43,4 +47,12 @@ def estimate_static(workload: str, config: Config, data: object) -> MemoryEstima
     if workload not in FORMULAS:
         known = ", ".join(FORMULAS)
         raise InputError(f"no memory formula for workload {workload!r} (known: {known})")
-    return FORMULAS[workload](config, data)
+    estimate = FORMULAS[workload](config, data)
+    return replace(estimate, optimizer_bytes=estimate.optimizer_bytes * _states(config) // ADAMS_STATES)
+
+
+def _states(config: Config) -> int:
+    """The numbers that the optimizer keeps for each trained one."""
+    if config.get("optimizer") == "sgd":
+        return 1 if config.get("momentum") else 0
+    return ADAMS_STATES

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tuner.estimation.estimator import Estimator
-from tuner.estimation.overheads import CHECKPOINTING_BYTES, cublas_workspace_bytes, import_bytes
+from tuner.estimation.overheads import COMPILER_BYTES, cublas_workspace_bytes, import_bytes
 from tuner.trial import CHECKPOINTING
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ class TracedEstimator(Estimator):
         """See ``Estimator.estimate``; the GPU need not be present."""
         from tuner.estimation.tracing.tracer import trace_workload
         from tuner.workloads.base import needs_workload
+        from tuner.workloads.protocols import OwnLoop, optional
 
         workload = needs_workload(workload, "a traced step")
         workspace = cublas_workspace_bytes(device)
@@ -36,7 +37,8 @@ class TracedEstimator(Estimator):
         estimate = trace.to_estimate(device.kind, expandable_segments)
         if device.kind == "cuda":
             return estimate
-        imports = import_bytes(type(workload)) + (CHECKPOINTING_BYTES if config.get(CHECKPOINTING) else 0)
+        compiler = config.get(CHECKPOINTING) or optional(workload, OwnLoop.optimizer)
+        imports = import_bytes(type(workload)) + (COMPILER_BYTES if compiler else 0)
         return replace(estimate, context_bytes=estimate.context_bytes + imports)
 
 

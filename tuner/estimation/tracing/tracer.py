@@ -22,8 +22,9 @@ from tuner.estimation.tracing.function_mode import FunctionMode, patched
 from tuner.estimation.tracing.storage_tracker import StorageTracker
 from tuner.estimation.tracing.trace import DeviceKind, Trace
 from tuner.training.offload import offload, values
+from tuner.training.optimizers import build_optimizer
 from tuner.training.rehearsal import rehearse, representative_batches
-from tuner.training.step import build_optimizer, prepare, uses
+from tuner.training.step import prepare, uses
 from tuner.trial import OFFLOADING, Config
 from tuner.workloads.base import Batch, Workload
 from tuner.workloads.contract import built, to_workload_error
@@ -63,8 +64,10 @@ def trace_workload(
         _mark_model(tracker, model)
         prepare(workload, model, config, data, rehearsal=True)
         tracker.mark(model.buffers(), "data")  # again, as ``prepare`` may add buffers, such as a teacher's outputs
-        optimizer = build_optimizer(model, config)
+        optimizer = build_optimizer(workload, model, config)
         _watch(tracker, optimizer)
+        if tracker.on_gpu:
+            _prefer_foreach(optimizer)
         batches = _batches(tracker, representative_batches(workload, config, data))
         rehearse(workload, model, optimizer, batches, data, config=config, keep=partial(_keep, tracker))
     return Trace(tuple(tracker.events), tracker.categories)

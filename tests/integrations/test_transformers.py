@@ -1,0 +1,138 @@
+"""The Trainer of transformers in a trial."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from runpy import run_path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="needs tuner[transformers]")
+pytest.importorskip("accelerate", reason="needs tuner[transformers]")
+
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+
+import tuner.transformers
+from tuner.training.endings import Fit, Pruned, Stopped
+from tuner.training.program import run_program
+from tuner.training.program_checkpoints import ProgramCheckpoints
+from tuner.transformers import ReportCallback
+from tuner.trial import EpochReport, Objective, Trial
+from tuner.workloads.function import Function
+
+TRIAL = Trial("t001", "train", "one", {"lr": 0.01}, seed=3)
+ACCURACY = Objective("eval_accuracy", "maximize")
+TINY = BertConfig(vocab_size=20, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16)
+
+
+def texts(number: int) -> list[dict[str, torch.Tensor]]:
+    """Random token ids; the first says the label."""
+    drawn = torch.randint(1, 20, (number, 6), generator=torch.Generator().manual_seed(number))
+    return [{"input_ids": each, "labels": (each[0] > 9).long()} for each in drawn]
+
+
+def trainer_of(folder: Path, callback: Any, data: Any = None, **arguments: Any) -> Trainer:
+    chosen = {"eval_strategy": "epoch", "save_strategy": "epoch", "num_train_epochs": 3, **arguments}
+    return Trainer(
+        BertForSequenceClassification(TINY),
+        TrainingArguments(str(folder), report_to=[], disable_tqdm=True, use_cpu=True, learning_rate=0.01, **chosen),
+        train_dataset=texts(32),  # 4 steps in an epoch
+        eval_dataset=texts(16) if data is None else data,
+        compute_metrics=lambda said: {"accuracy": (said.predictions.argmax(1) == said.label_ids).mean()},
+        callbacks=[callback],
+    )
+
+
+def events(function: Callable[[], Any], folder: Path | None = None, **asked: Any) -> list[Any]:
+    store = ProgramCheckpoints(folder, TRIAL)
+    program = Function(lambda config: function())
+    return list(run_program(program, TRIAL, None, ACCURACY, store, **asked))
+
+
+def reports(said: list[Any]) -> list[EpochReport]:
+    return [each for each in said if isinstance(each, EpochReport)][1:]
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    (tmp_path / "checkpoints").mkdir()
+    return tmp_path / "checkpoints"
+
+
+def test_every_evaluation_is_reported_with_the_checkpoint_of_its_epoch(tmp_path: Path, kept: Path) -> None:
+    said = events(lambda: trainer_of(tmp_path, ReportCallback()).train(), kept)
+    assert [each.epoch for each in reports(said)] == [1, 2, 3]
+    assert all(set(each.metrics) == {"eval_loss", "eval_accuracy"} for each in reports(said))
+    best = int(said[-1].metrics["best_epoch"])
+    state = bytes(said[-1].files["trainer_state.json"].tolist())
+    assert f'"global_step": {4 * best},'.encode() in state
+
+
+def test_a_retry_goes_on_at_the_last_checkpoint(tmp_path: Path, kept: Path) -> None:
+    steps: list[int] = []
+
+    def train() -> None:
+        callback = ReportCallback()
+        trainer = trainer_of(tmp_path / "mine", callback)
+        trainer.train(resume_from_checkpoint=callback.resume_from_checkpoint)
+        steps.append(trainer.state.global_step)
+
+    whole = reports(events(train))
+    answers = iter([False, True])
+    with pytest.raises(Stopped):
+        events(train, kept, stop_asked=lambda: next(answers))
+    again = reports(events(train, kept))
+    assert [(each.epoch, each.metrics) for each in again] == [(whole[2].epoch, whole[2].metrics)]
+    assert steps == [12, 12]
+
+
+@pytest.mark.parametrize("save", ["epoch", "no"])
+def test_a_pruned_trial_ends_train(tmp_path: Path, kept: Path, save: str) -> None:
+    trainer = trainer_of(tmp_path, ReportCallback("eval_accuracy"), save_strategy=save)
+    with pytest.raises(Pruned):
+        events(trainer.train, kept, prune_asked=lambda: True)
+    assert trainer.state.global_step == 4
+
+
+def test_evaluations_within_epochs_are_counted_and_that_of_the_untrained_model_is_none(tmp_path: Path) -> None:
+    often = {"eval_strategy": "steps", "eval_steps": 3, "save_strategy": "no", "eval_on_start": True}
+    said = events(lambda: trainer_of(tmp_path, ReportCallback(), **often).train())
+    assert [each.epoch for each in reports(said)] == [1, 2, 3, 4]
+
+
+def test_evaluations_of_several_data_sets_are_one_report(tmp_path: Path) -> None:
+    data = {"near": texts(16), "far": texts(8)}
+    callback = ReportCallback({"eval_accuracy": "eval_far_accuracy", "near": "eval_near_accuracy"})
+    said = events(lambda: trainer_of(tmp_path, callback, data, save_strategy="no", num_train_epochs=2).train())
+    assert [set(each.metrics) for each in reports(said)] == [{"eval_accuracy", "near"}] * 2
+
+
+@pytest.mark.parametrize(("within", "reported"), [("no", 1), ("epoch", 2)])
+def test_an_evaluation_after_the_training_is_reported_if_there_was_none_in_it(
+    tmp_path: Path, within: str, reported: int
+) -> None:
+    def train() -> None:
+        trainer = trainer_of(tmp_path, ReportCallback(), eval_strategy=within, save_strategy="no", num_train_epochs=2)
+        trainer.train()
+        trainer.evaluate()
+
+    said = events(train)
+    assert len(reports(said)) == reported and isinstance(said[-1], Fit)
+
+
+def test_outside_of_a_trial_metrics_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    callback = ReportCallback("eval_loss")
+    assert callback.resume_from_checkpoint is None
+    trainer_of(tmp_path, callback, num_train_epochs=1).train()
+    (line,) = (each for each in capsys.readouterr().out.splitlines() if each.startswith('{"'))
+    assert line.startswith('{"eval_loss": ') and line.endswith(', "epoch": 1}')
+
+
+def test_without_transformers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ImportError, match=r"pip install 'tuner\[transformers\]'"):
+        run_path(str(tuner.transformers.__file__))

@@ -1,0 +1,48 @@
+"""The tables and the line that say what a study's best trial was."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from tests.support.attempts import attempt
+from tuner.records.attempts import Attempt
+from tuner.reporting.result_tables import best_text, print_averages, print_trials
+from tuner.trial import Objective
+
+ACCURACY = Objective("val_accuracy", "maximize")
+
+
+def trial(name: str, accuracy: float, lr: float, seed: int = 0, **config: object) -> Attempt:
+    columns = {f"config/{key}": value for key, value in {"lr": lr, "epochs": 3, **config}.items()}
+    return attempt(trial_id=f"{name}{seed}", name=name, seed=seed, val_accuracy=accuracy, **columns)
+
+
+def printed(rows: list[Attempt], width: int) -> list[str]:
+    console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=width)
+    print_trials(console, rows, "val_accuracy")
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+
+def test_the_best_is_told_with_the_hyperparameters_that_vary() -> None:
+    rows = [trial("a", 0.987, 0.01, hidden=289), trial("b", 0.9, 0.1, hidden=64), trial("c", 0.8, 0.1, momentum=0.9)]
+    assert best_text(rows[0], rows, ACCURACY) == "val_accuracy 0.9870 with lr=0.01, hidden=289"
+    assert best_text(rows[0], rows[:1], ACCURACY) == "val_accuracy 0.9870", "a single one differs from none"
+
+
+def test_a_table_has_the_hyperparameters_that_vary_as_far_as_a_line_has_room() -> None:
+    rows = [trial("a", 0.9, 0.01, hidden=64), trial("b", 0.8, 0.1, hidden=32)]
+    wide = printed(rows, 120)
+    narrow = printed(rows, len(wide[0].rstrip()) - 1)
+    assert wide[0].split()[:5] == ["name", "status", "val_accuracy", "lr", "hidden"]
+    assert (narrow[0].split()[3:5], narrow[-1]) == (["lr", "epochs"], "left out, as lines are too long: hidden")
+
+
+def test_means_over_seeds_are_told_with_the_hyperparameters_that_vary() -> None:
+    rows = [trial(name, value, lr, seed) for name, value, lr in (("a", 0.8, 0.1), ("b", 0.9, 0.2)) for seed in (0, 1)]
+    console = Console(file=io.StringIO(), width=120, highlight=False)
+    print_averages(console, rows, ACCURACY, ["config/lr"])
+    first, second, *_ = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert first.split()[-2:] == ["verdict", "lr"]
+    assert (second.split()[0], second.split()[-2:]) == ("b", ["best", "0.2"])

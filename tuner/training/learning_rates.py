@@ -1,0 +1,65 @@
+"""The learning rate of each epoch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from tuner.errors import WorkloadError
+from tuner.trial import Config
+from tuner.workloads import contract
+from tuner.workloads.base import Workload
+from tuner.workloads.protocols import OwnLoop, optional
+
+# By the value of a configuration's ``lr_schedule``: the factor after a part of the training, from 0 to less than 1.
+FACTORS: Mapping[str, Callable[[float], float]] = {
+    "linear": lambda done: 1 - done,
+    "constant": lambda done: 1.0,
+    "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
+}
+
+
+class LearningRates:
+    """Sets the learning rates of an optimizer's groups: by the workload's own schedule, or by the configuration's."""
+
+    def __init__(self, workload: Workload, optimizer: Optimizer, config: Config) -> None:
+        """Takes the first epoch's rates from a new optimizer, before a checkpoint changes them."""
+        self._workload = workload
+        self._optimizer = optimizer
+        self._epochs = int(config["epochs"])
+        own = optional(workload, OwnLoop.lr_schedule)
+        self._own = contract.made_schedule(workload, own, optimizer, config) if own else None
+        self._first = [group["lr"] for group in optimizer.param_groups]
+        name, method = str(config.get("lr_schedule", "linear")), "lr_schedule(optimizer, config)"
+        self._factor = None if own else contract.chosen(workload, "lr_schedule", name, FACTORS, method)
+
+    def begin(self, epoch: int) -> None:
+        """Sets the rates of an epoch, counted from 1. An own schedule has set them at the end of the one before."""
+        if self._factor is not None:
+            factor = self._factor((epoch - 1) / self._epochs)
+            for group, first in zip(self._optimizer.param_groups, self._first, strict=True):
+                group["lr"] = first * factor
+
+    def end(self, metrics: Mapping[str, float]) -> dict[str, Any]:
+        """Steps an own schedule after an epoch with these metrics, and returns its state; empty without one."""
+        if self._own is None:
+            return {}
+        with contract.calling(self._workload, "the step of lr_schedule"):
+            if isinstance(self._own, ReduceLROnPlateau):
+                metric = self._workload.metric
+                if metric not in metrics:
+                    raise WorkloadError(f"ReduceLROnPlateau needs {metric}, and no sample is held out to measure it")
+                self._own.step(metrics[metric])
+            else:
+                self._own.step()
+            state: dict[str, Any] = self._own.state_dict()
+        return state
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on after the epoch whose end returned this state."""
+        if self._own is not None and state:
+            self._own.load_state_dict(dict(state))
