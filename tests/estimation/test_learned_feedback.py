@@ -113,7 +113,7 @@ def test_trials_without_a_configuration_get_what_nine_in_ten_took() -> None:
         feedback.report(each.trial, report(each, 0, IDLE))
         feedback.learn(each.trial, ended("completed", 8 * GB, IDLE + number * 10 * MB))
     corrected = feedback.correct(requests[-1])
-    assert corrected.estimate.total_bytes == IDLE + 190 * MB
+    assert corrected.estimate.total_bytes == IDLE + 180 * MB
 
 
 def test_a_traced_workload_is_not_learned_and_its_order_stays() -> None:
