@@ -61,8 +61,8 @@ def test_most_footprints_are_within_the_margin(model: str) -> None:
 
 
 def test_without_a_configuration_it_is_what_nine_in_ten_took() -> None:
-    learned = LearnedFootprints([({}, size * MB) for size in range(1, 20)])
-    assert learned.predict({}).size_bytes == 18 * MB
+    learned = LearnedFootprints([({}, size * MB) for size in range(1, 100)])
+    assert learned.predict({}).size_bytes == 90 * MB
     assert learned.predict({}).margin_bytes == 0
 
 

@@ -73,8 +73,9 @@ class LearnedFootprints:
         """Fits at least one sample: a configuration and its bytes, which are above 0."""
         import numpy as np
 
-        order = spread([config for config, _ in samples], MOST_SAMPLES)
-        self._configs = [samples[index][0] for index in order]
+        configs = [config for config, _ in samples]
+        order = spread(configs, MOST_SAMPLES) if _variables(configs) else range(len(samples))
+        self._configs = [configs[index] for index in order]
         self._bytes = np.array([float(samples[index][1]) for index in order])
         self._variables = _variables(self._configs)
         if self._variables:
