@@ -84,7 +84,7 @@ def _print_end(console: Console, study: Placed, result: StudyResult, record: Stu
     folder, several = Path(result), len(study.objectives) > 1
     tables = not (study.returns_table and in_notebook())
     figures = Figures(result.trials, study.attempts, study.plan, study.settings, study.objectives)
-    lines = [estimate_accuracy(result.trials)] if study.settings.auto_memory else []
+    lines = [estimate_accuracy(_estimated(result))] if study.settings.auto_memory else []
     lines += [f"advice: {said}" for said in advise(figures)]
     lines += [f"results: {folder / RESULTS}", f"report: {page}" if page else ""]
     for workload, objective in study.objectives.items():
@@ -103,6 +103,16 @@ def _print_end(console: Console, study: Placed, result: StudyResult, record: Stu
             again = how_to_repeat(record, best, folder, result.workloads[workload])
             lines.append(f"{which}: {said}. Again: {again}")
     print_text(console, "\n".join(line for line in lines if line))
+
+
+def _estimated(result: StudyResult) -> list[Attempt]:
+    """The trials that had an estimate, and not only room to spare until footprints are learned."""
+    rooms = {name: each for name, each in result.estimates.items() if each.is_learned}
+    return [
+        row
+        for row in result.trials
+        if row.trial_id not in rooms or row.estimated_memory_gb != round(rooms[row.trial_id].total_bytes / GB, 4)
+    ]
 
 
 def _print_tables(console: Console, rows: Sequence[Attempt], objective: Objective) -> None:

@@ -36,6 +36,8 @@ def to_stored(settings: Settings) -> dict[str, object]:
     """
     values = {**settings.values(), "space": space_content(settings.space)}
     plain = {name: stored(values[name]) for name in (*GIVEN, *FUNCTIONS)}
+    if not is_source(settings.data):
+        plain["data"] = stored(type(settings.data))  # they may be large, and their digest is kept
     return {**values, **plain, "workload": texts_of(settings.workload), "search": settings.search_name}
 
 
@@ -61,8 +63,14 @@ def from_stored(stored: Mapping[str, object]) -> Settings:
 
 
 def functions_of(options: Mapping[str, object]) -> list[str]:
-    """Those of a study's options that were functions, of which no more is kept than that."""
-    return [name for name in FUNCTIONS if has_objects(options.get(name))]
+    """Those of a study's options that were functions or data, of which no more is kept than that."""
+    return [name for name in (*FUNCTIONS, "data") if has_objects(options.get(name))]
+
+
+def is_source(data: object) -> bool:
+    """Whether data are named, and not given as an object."""
+    named = data.values() if isinstance(data, Mapping) else [data]
+    return all(isinstance(each, str) for each in named)
 
 
 def is_object(search: object) -> bool:
@@ -97,7 +105,7 @@ def resumed(study: StudyRecord, settings: Settings, *, from_python: bool) -> Set
             "its search was given as an object: give it again, from Python",
             f"tuner.run(search={own.search}(…), resume={folder!r})",
         )
-    for name in (*GIVEN, *FUNCTIONS):
+    for name in (*GIVEN, *FUNCTIONS, "data"):
         if name not in given and has_objects(study.options.get(name)):
             rule = f"its {name} has objects that only Python can give: give it again"
             raise ParameterError("resume", folder, rule, f"tuner.run({name}=…, resume={folder!r})")

@@ -1,0 +1,154 @@
+"""Studies of the user's own functions, from the call to the results."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tuner
+from tests.support.commands import refused, said
+from tuner.errors import InputError
+
+SPACE = {"x": {"uniform": [-1, 1]}, "kind": {"choice": [None, [1, 2]]}}
+CALL: dict[str, Any] = {
+    **{"metric": "score", "direction": "maximize", "device": "cpu", "gpu_memory_buffer_gb": 0, "report": False},
+    **{"in_process": True, "seed": 1},
+}
+
+
+def train(config: dict[str, Any]) -> None:
+    """Reports more for a smaller x."""
+    assert config["kind"] is None or config["kind"] == [1, 2]
+    for epoch in range(4):
+        tuner.report(score=-(config["x"] ** 2) + epoch / 100, epoch=epoch)
+
+
+def run(function: Callable[..., Any], folder: Path, **options: Any) -> Any:
+    """A study in this process."""
+    return tuner.run(function, **{**CALL, "output": folder, **options})
+
+
+def test_a_function_is_tuned_and_the_best_is_given_with_its_objects(tmp_path: Path) -> None:
+    result = run(train, tmp_path / "out", space=SPACE, num_samples=6)
+    assert [row.status for row in result.trials] == ["completed"] * 6
+    assert result.best_value == max(row.metrics["score"] for row in result.trials)
+    assert set(result.best_config) == {"x", "kind"} and result.best_config["kind"] in (None, [1, 2])
+    assert result.trials[0].metrics["best_epoch"] == 4
+    assert {row.config["kind"] for row in result.trials} <= {"None", "[1, 2]"}
+
+
+def test_asha_stops_functions_whose_epochs_are_not_known_before(tmp_path: Path) -> None:
+    result = run(train, tmp_path / "out", space=SPACE, num_samples=12, scheduler="asha")
+    pruned = [row for row in result.trials if row.status == "pruned"]
+    assert min(row.epochs for row in pruned) < 4
+    assert all(row.error == f"asha ended it after {row.epochs} epochs" for row in pruned)
+
+
+def test_all_trials_share_the_data_and_seeds_are_repeated(tmp_path: Path) -> None:
+    data = {"values": np.arange(10.0)}
+
+    def of_data(config: dict[str, Any], data: dict[str, Any]) -> dict[str, float]:
+        return {"score": float(data["values"].sum() + np.random.default_rng(0).random() * 0 + np.random.rand())}
+
+    result = run(of_data, tmp_path / "out", data=data, seeds=2, config=[{"a": 1}, {"a": 2}])
+    scores = {(row.name, row.seed): row.metrics["score"] for row in result.trials}
+    assert len(scores) == 4 and scores["a=1", 1] == scores["a=2", 1] != scores["a=1", 2]
+    with pytest.raises(InputError, match="its data are different"):
+        tuner.run(of_data, resume=tmp_path / "out", data={"values": np.ones(3)})
+    with pytest.raises(InputError, match="its data has objects that only Python can give: give it again"):
+        tuner.run(of_data, resume=tmp_path / "out")
+
+
+def test_an_interrupted_study_goes_on_from_the_functions_checkpoints(tmp_path: Path) -> None:
+    starts: list[Any] = []
+
+    def counting(config: dict[str, Any]) -> None:
+        state: Any = tuner.checkpoint() or {"epoch": 0}
+        starts.append(state["epoch"])
+        for epoch in range(state["epoch"], 3):
+            tuner.report(score=epoch, checkpoint={"epoch": epoch + 1})
+            if epoch == 1 and len(starts) == 1:
+                os.kill(os.getpid(), 2)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(counting, tmp_path / "out", config=[{"a": 1}])
+    result = tuner.run(counting, resume=tmp_path / "out")
+    assert (starts, result.trials[0].epochs, result.best_value) == ([0, 3], 3, 2.0)
+    assert tuner.load_best(tmp_path / "out") == {"epoch": 3}
+
+
+@pytest.mark.ray
+def test_a_function_of_a_script_runs_side_by_side_and_is_retried_with_more_memory(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import tuner\n"
+        "def train(config):\n"
+        "    tuner.report(loss=3)\n"
+        "    block = bytearray(config['mb'] << 20)\n"
+        "    tuner.report(loss=config['mb'])\n"
+        "if __name__ == '__main__':\n"
+        "    result = tuner.run(train, config=[{'mb': 1}, {'mb': 2}, {'mb': 300}], metric='loss', direction='min',\n"
+        "        device='cpu', gpu_memory_buffer_gb=0, memory_gb=0.4, backoff=0, output='out', report=False)\n"
+        "    print(result.best_config, result.best_value)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(tuner.__file__).parents[1]), *sys.path])}
+    command = [sys.executable, "mine.py"]
+    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stdout.endswith("{'mb': 1} 1.0\n")
+    table = tuner.results(tmp_path / "out")
+    assert dict(zip(table["config/mb"], table["attempts"], strict=True)) == {1: 1, 2: 1, 300: 2}
+
+
+def test_functions_and_spaces_are_named_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("my_functions.py").write_text("import tuner\ndef train(config):\n    tuner.report(loss=config['x'])\n")
+    Path("space.yaml").write_text("x: {choice: [3, 1, 2]}\n")
+    options = ("--metric", "loss", "--direction", "min", "--in-process", "--output", "out", "--device", "cpu")
+    printed = said(capsys, "my_functions:train", "--space", "space.yaml", "--gpu-memory-buffer-gb", "0", *options)
+    assert "best: loss 1.0000 with x=1. Again: train({'x': 1})" in printed
+    assert "direction maximize" in refused(capsys, "my_functions:train", "--metric", "loss").replace("--", "")
+    assert "say by --metric" in refused(capsys, "my_functions:train")
+    assert "upwards" in refused(capsys, "my_functions:train", "--metric", "loss", "--direction", "upwards")
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (lambda config: None, "lambda ended without a report: call tuner.report"),
+        (lambda config: tuner.report(accuracy=1), "was given accuracy, but not 'score', which metric names"),
+        (lambda config: tuner.report(score="high"), "score is 'high': expected a number"),
+        (lambda config: tuner.report(score=float("nan")), "score was never a finite number"),
+    ],
+)
+def test_what_is_wrong_with_a_function_is_told_in_its_row(
+    function: Callable[..., Any], text: str, tmp_path: Path
+) -> None:
+    (row,) = run(function, tmp_path / "out").trials
+    assert row.status in ("failed", "diverged") and text in row.error and "\n" not in row.error
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"space": {"x": {"normal": [0, 1]}}}, "x: .*normal"),
+        ({"direction": "upwards"}, "direction='upwards'"),
+        ({"mode": "max"}, "give direction='maximize'"),
+        ({"metric": None}, "say by metric"),
+        ({"direction": None}, "is more of 'score' better, or less"),
+        ({"in_process": True, "max_workers": 2}, "in_process.* and .*max_workers"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_written(options: dict[str, Any], text: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=text):
+        run(train, tmp_path / "out", **options)
+    assert list(tmp_path.iterdir()) == []
