@@ -152,3 +152,23 @@ def test_bad_input_is_refused_before_anything_is_written(options: dict[str, Any]
     with pytest.raises(InputError, match=text):
         run(train, tmp_path / "out", **options)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_script_is_tuned_from_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("import json, sys\nprint(json.dumps({'loss': float(sys.argv[2])}))\n")
+    Path("space.yaml").write_text("lr: {choice: [0.5, 0.25]}\n")
+    options = ("--space", "space.yaml", "--metric", "loss", "--direction", "min", "--gpu-memory-buffer-gb", "0")
+    alone = ("--max-workers", "1", "--output", "out", "--device", "cpu")
+    printed = said(capsys, "script", "train.py", *options, *alone, "--", "--lr", "{lr}")
+    assert "best: loss 0.2500 with lr=0.25. Again: python train.py --lr 0.25" in printed
+    assert (tmp_path / "out" / "logs" / "t001.log").read_text() == '$ train.py --lr 0.5\n{"loss": 0.5}\n'
+    assert "its arguments lack lr: add for example --lr {lr}" in refused(capsys, "script", "train.py", *options)
+    assert "there is no" in refused(capsys, "script", "other.py", *options).replace("No such file", "there is no")
+
+
+def test_the_number_of_epochs_is_the_functions_own(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"epochs=3.* train itself decides how long it trains"):
+        run(train, tmp_path / "out", epochs=3, space=SPACE, num_samples=2)

@@ -198,6 +198,9 @@ def plan_requests(
 def _config(workload: Trainable, configuration: Configuration, epochs: int | None) -> Config:
     if epochs is None:
         return configuration.values
+    if workload.schema is None:
+        rule = f"{workload.name} itself decides how long it trains"
+        raise ParameterError("epochs", epochs, rule, "leave it out")
     most = numeric_hyperparameter(workload, "epochs").high
     if epochs > most:
         raise ParameterError("epochs", epochs, f"must be at most {most:g}")

@@ -20,7 +20,7 @@ from tuner.study.repeat import command
 from tuner.study.searching import SELECTION, choose_searched, same_selection, searched_spaces, with_search
 from tuner.study.selection import choose, chosen_before
 from tuner.study.stages import Selected
-from tuner.study.stored_options import CALL, is_object, plainly, resumed, to_stored
+from tuner.study.stored_options import CALL, is_object, is_source, plainly, resumed, to_stored
 from tuner.trial import Objects
 from tuner.workloads.lookup import specs_of
 from tuner.workloads.objectives import objective_of
@@ -111,7 +111,7 @@ def _command(settings: Settings) -> str:
     """What a terminal would be told for such a study; a call, where it holds what no command can say."""
     texts = specs_of(settings.workload)
     functions = callable(settings.memory_gb) or settings.estimate is not None or settings.points is not None
-    if texts is None or is_object(settings.search_name) or functions:
+    if texts is None or is_object(settings.search_name) or functions or not is_source(settings.data):
         return CALL
     if not all(isinstance(each, (str, NoneType)) for each in (settings.config, settings.space)):
         return CALL

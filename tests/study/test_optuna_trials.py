@@ -1,0 +1,112 @@
+"""Trials of the user's own Optuna study."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+import tuner
+import tuner.optuna
+from tuner.errors import InputError
+
+CALL: dict[str, Any] = {
+    **{"in_process": True, "device": "cpu", "gpu_memory_buffer_gb": 0, "report": False, "memory_gb": 2.0},
+    "backoff": 0.0,
+}
+SCRIPT = """
+import os, sys, time, optuna, tuner.optuna
+def objective(trial):
+    x = trial.suggest_float("x", 0, 1)
+    if trial.number == 2 and not os.path.exists("killed"):
+        open("killed", "w").close()
+        time.sleep(60)
+    return x
+if __name__ == "__main__":
+    study = optuna.load_study(study_name="mine", storage="sqlite:///mine.db")
+    where = {"resume": "out"} if os.path.exists("out") else {"output": "out"}
+    tuner.optuna.optimize(study, objective, 4, max_workers=1, memory_gb=1.0, gpu_memory_buffer_gb=0, device="cpu",
+        report=False, **where)
+"""
+
+
+def conditional(trial: Any) -> float:
+    """A space that is defined as it runs."""
+    kind = trial.suggest_categorical("kind", ["line", "square"])
+    x = trial.suggest_float("x", -2, 2)
+    scale = trial.suggest_int("scale", 1, 3) if kind == "square" else 1
+    assert trial.params["x"] == x and trial.number >= 0
+    trial.set_user_attr("double", 2 * x)
+    for step in range(3):
+        trial.report(x + step, step)
+        if trial.should_prune():
+            raise optuna.TrialPruned
+    return float(scale * x**2 if kind == "square" else abs(x))
+
+
+def test_a_study_is_as_optuna_would_leave_it(tmp_path: Path) -> None:
+    ours, theirs = (optuna.create_study(sampler=optuna.samplers.TPESampler(seed=1)) for _ in range(2))
+    theirs.optimize(conditional, n_trials=16)
+    result = tuner.optuna.optimize(ours, conditional, 16, output=tmp_path / "out", **CALL)
+    assert [(each.params, each.state, each.value) for each in ours.trials] == [
+        (each.params, each.state, each.value) for each in theirs.trials
+    ]
+    assert [each.intermediate_values for each in ours.trials] == [each.intermediate_values for each in theirs.trials]
+    assert ours.trials[0].user_attrs["double"] == theirs.trials[0].user_attrs["double"]
+    assert result.best_value == pytest.approx(theirs.best_value, abs=1e-6)
+    assert {TrialState.PRUNED, TrialState.COMPLETE} == {each.state for each in ours.trials}
+
+
+def test_a_trial_that_ran_out_of_memory_is_the_same_trial_of_the_study(tmp_path: Path) -> None:
+    seen: list[float] = []
+
+    def hungry(trial: Any) -> float:
+        seen.append(trial.suggest_float("x", 0, 1))
+        trial.report(1.0, 0)
+        if len(seen) == 2:
+            raise MemoryError
+        return seen[-1]
+
+    study = optuna.create_study(direction="maximize")
+    result = tuner.optuna.optimize(study, hungry, 3, output=tmp_path / "out", **CALL)
+    assert [each.state for each in study.trials] == [TrialState.COMPLETE] * 3
+    assert seen[1] == seen[2] == study.trials[1].value
+    assert {row.trial_id: row.attempts for row in result.trials} == {"t001": 1, "t002": 2, "t003": 1}
+
+
+def test_several_directions_and_failures_are_told(tmp_path: Path) -> None:
+    def two(trial: Any) -> tuple[float, float] | float:
+        x = trial.suggest_float("x", 0, 1)
+        return (x, 1 - x) if trial.number else x
+
+    study = optuna.create_study(directions=["minimize", "maximize"])
+    result = tuner.optuna.optimize(study, two, 3, output=tmp_path / "out", **CALL)
+    assert [each.state for each in study.trials] == [TrialState.FAIL, TrialState.COMPLETE, TrialState.COMPLETE]
+    assert "two returned 1 values: expected 2" in next(row.error for row in result.trials if row.status == "failed")
+    assert len(study.best_trials) >= 1
+    with pytest.raises(InputError, match="must be an optuna"):
+        tuner.optuna.optimize("study", two, 3, **CALL)
+
+
+def test_a_study_that_was_killed_goes_on_with_the_trial_that_it_had_begun(tmp_path: Path) -> None:
+    optuna.create_study(study_name="mine", storage=f"sqlite:///{tmp_path}/mine.db")
+    (tmp_path / "mine.py").write_text(SCRIPT)
+    environment = {**os.environ, "PYTHONPATH": str(Path(tuner.__file__).parents[1])}
+    first = subprocess.Popen([sys.executable, "mine.py"], cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
+    began = time.monotonic()
+    while not (tmp_path / "killed").exists() and time.monotonic() - began < 60:
+        time.sleep(0.05)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    study = optuna.load_study(study_name="mine", storage=f"sqlite:///{tmp_path}/mine.db")
+    assert [each.state for each in study.trials] == [TrialState.COMPLETE] * 4
+    assert len(tuner.results(tmp_path / "out")) == 4
