@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -43,6 +44,7 @@ class InProcessExecutor:
         self._options = TrialOptions(caps=self._caps, checkpoints=checkpoints, checkpoint_seconds=seconds)
         self._stop_requests = StopRequests(checkpoints)
         self._stop_requests.reset()
+        gc.freeze()  # as in a worker: the collection after each trial skips what is there now
 
     def submit(self, placement: Placement) -> None:
         """Queues a trial."""
@@ -83,6 +85,7 @@ class InProcessExecutor:
         """Drops all trials."""
         self._queue.clear()
         self._stop_requests.remove()
+        gc.unfreeze()
 
 
 def _already_warm() -> None:
