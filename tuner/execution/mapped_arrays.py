@@ -6,15 +6,17 @@ import io
 import mmap
 import os
 import pickle
+from contextlib import nullcontext
 from dataclasses import dataclass
 from tempfile import TemporaryFile
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, cast
 
 import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import DataError, option
+from tuner.execution import shared_tensors
 from tuner.execution.ray_api import ObjectRef
 
 AnyArray = NDArray[np.generic]
@@ -49,8 +51,10 @@ def put(data: object, *, one_machine: bool) -> ObjectRef:
 
     pack = describe if one_machine else np.asarray
     register_serializer(np.memmap, serializer=pack, deserializer=receive)
+    tensors = shared_tensors.ray_shares_tensors() if one_machine else nullcontext()
     try:
-        reference: ObjectRef = ray.put(data)
+        with tensors:
+            reference: ObjectRef = ray.put(data)
         return reference
     finally:
         deregister_serializer(np.memmap)
@@ -62,6 +66,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def reducer_override(self, obj: object) -> Any:
         if isinstance(obj, np.memmap):
             return receive, (describe(obj),)
+        if shared_tensors.is_shareable(obj):
+            return shared_tensors.receive, (shared_tensors.share(cast("Any", obj)),)
         return super().reducer_override(obj)
 
 

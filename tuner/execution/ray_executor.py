@@ -18,6 +18,7 @@ from tuner.execution.nodes import NodeWatch, cluster_devices, on_one_machine
 from tuner.execution.pool import WorkerPool, make_pools, reserve
 from tuner.execution.ray_api import Node, ObjectRef, Remote, WorkerHandle
 from tuner.execution.ray_errors import last_line, raised_in_worker
+from tuner.execution.shared_tensors import close_shared
 from tuner.execution.stop_requests import StopRequests
 from tuner.execution.worker import TrialOptions
 from tuner.execution.worker_failures import RunningTrial, WorkerFailures
@@ -179,6 +180,7 @@ class RayExecutor:
         self._running.clear()
         self._pools.clear()
         self._connection.stop()
+        close_shared()
 
     @property
     def _has_own_ray(self) -> bool:

@@ -1,0 +1,96 @@
+"""Sends large tensors to workers of this machine once: as files in memory, which each of them maps.
+
+A mapping is private. A worker that changes a tensor changes its own copy of the pages, and no other worker's data.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LEAST_BYTES = 2**20  # smaller ones are sent by content
+_open: list[int] = []  # the files of this process's study
+
+
+@dataclass(frozen=True)
+class SharedTensor:
+    """A tensor's content: a file that this process holds open, or the bytes themselves."""
+
+    dtype: str  # such as "float32"
+    shape: tuple[int, ...]
+    path: str = ""
+    content: bytes = b""
+
+
+def share(tensor: Tensor) -> SharedTensor:
+    """The tensor's description; its content is in memory that workers of this machine can map."""
+    import torch
+
+    flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    dtype, shape = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
+    if flat.nbytes < LEAST_BYTES or not hasattr(os, "memfd_create"):
+        return SharedTensor(dtype, shape, content=flat.tobytes())
+    descriptor = os.memfd_create("tuner")
+    _open.append(descriptor)
+    with open(descriptor, "wb", closefd=False) as file:
+        flat.tofile(file)
+    return SharedTensor(dtype, shape, path=f"/proc/{os.getpid()}/fd/{descriptor}")
+
+
+def receive(shared: SharedTensor) -> Tensor:
+    """The tensor in another process."""
+    import torch
+
+    dtype = getattr(torch, shared.dtype)
+    if not shared.path:
+        return torch.frombuffer(bytearray(shared.content), dtype=dtype).reshape(shared.shape)
+    size = os.stat(shared.path).st_size // dtype.itemsize
+    return torch.from_file(shared.path, shared=False, size=size, dtype=dtype).reshape(shared.shape)
+
+
+def is_shareable(value: object) -> bool:
+    """Whether a value is a plain tensor of the CPU with content."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or type(value) is not torch.Tensor:
+        return False
+    tensor = cast("Tensor", value)
+    plain = tensor.layout is torch.strided and not tensor.requires_grad and not tensor.is_quantized
+    return plain and tensor.device.type == "cpu" and tensor.numel() > 0
+
+
+def close_shared() -> None:
+    """Closes this process's files; what maps them keeps them."""
+    while _open:
+        os.close(_open.pop())
+
+
+@contextmanager
+def ray_shares_tensors() -> Iterator[None]:
+    """Has Ray send plain tensors in this way in the block."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    from ray.util import deregister_serializer, register_serializer
+
+    def pack(tensor: Tensor) -> object:
+        return share(tensor) if is_shareable(tensor) else cast("Any", tensor).__reduce_ex__(2)
+
+    def unpack(sent: object) -> Tensor:
+        if isinstance(sent, SharedTensor):
+            return receive(sent)
+        make, arguments, *_ = cast("tuple[Any, ...]", sent)
+        return cast("Tensor", make(*arguments))
+
+    register_serializer(torch.Tensor, serializer=pack, deserializer=unpack)
+    try:
+        yield
+    finally:
+        deregister_serializer(torch.Tensor)
