@@ -3,7 +3,7 @@
 Looks then into the study's records for what must hold of each:
 
     memory   footprints are learned or traced, and trials are placed by them
-    packing  at least two trials have run at once, never with more than the device's memory, which is too small for all
+    packing  at least two trials have run at once, with no more than the device's memory, which is not enough for all
     retry    a trial has run out of memory, and another attempt with more has completed it
     resume   every line of the journal from before the kill is still there, and every trial has completed once
 
@@ -82,7 +82,8 @@ class Found:
         """At each attempt's start the attempts that ran."""
         placed = [line for line in self.journal if line["started_at"] is not None]
         return [
-            [each for each in placed if each["started_at"] <= line["started_at"] < each["ended_at"]] for line in placed
+            [each for each in placed if each["started_at"] <= line["started_at"] < each["ended_at"]]
+            for line in placed
         ]
 
     @property

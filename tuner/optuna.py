@@ -12,6 +12,7 @@ from tuner.spec.options import public
 from tuner.spec.settings import Settings
 from tuner.study.optuna_trials import OptunaTrials
 from tuner.study.planning import with_learning
+from tuner.study.repeat import OPTUNA_CALL
 from tuner.study.result import StudyResult
 from tuner.study.stages import Selected
 from tuner.study.study import run_study
@@ -50,7 +51,7 @@ def optimize(options: OptunaOptions) -> StudyResult:
         [Selection(objective, lambda: None, listed, Objective(names[0], directions[0]))],
         with_learning(Settings.of(options.given()), [objective]),
         label="optuna",
-        command="tuner.optuna.optimize()",
+        command=OPTUNA_CALL,
         optuna=OptunaTrials(study, objective),
         shows_end=True,
         from_python=True,

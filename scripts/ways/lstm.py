@@ -34,7 +34,11 @@ def train(config):
 if __name__ == "__main__":
     tuner.run(
         train,
-        space={"hidden": {"logint": [8, 320]}, "batch_size": {"logint": [32, 2048]}, "lr": {"loguniform": [1e-3, 1e-1]}},
+        space={
+            "hidden": {"logint": [8, 320]},
+            "batch_size": {"logint": [32, 2048]},
+            "lr": {"loguniform": [1e-3, 1e-1]},
+        },
         points=[{"hidden": 320, "batch_size": 2048, "lr": 0.003}],
         metric="val_accuracy",
         direction="maximize",

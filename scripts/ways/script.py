@@ -1,4 +1,4 @@
-"""A script as its user has it, but for the last line: a perceptron on pictures, of which it keeps augmented copies."""
+"""A script as its user has it, but for the last line: a perceptron on augmented copies of pictures."""
 
 import argparse
 

@@ -11,7 +11,7 @@ import tuner
 class Pictures(tuner.Workload):
     metric = "val_accuracy"
     direction = "maximize"
-    hyperparameters = {"channels": 4, "copies": 1, "batch_size": 64, "lr": 0.05, "epochs": 3}
+    hyperparameters = {"channels": 4, "copies": 1, "batch_size": 64, "lr": 0.05, "epochs": 3}  # noqa: RUF012
 
     def load_data(self, source, seed):
         return [[each.numpy() for each in part] for part in images()]
@@ -46,7 +46,11 @@ class Pictures(tuner.Workload):
 if __name__ == "__main__":
     tuner.run(
         Pictures(),
-        space={"channels": {"int": [4, 16]}, "batch_size": {"choice": [32, 64, 128]}, "copies": {"choice": [1, 2, 4, 60]}},
+        space={
+            "channels": {"int": [4, 16]},
+            "batch_size": {"choice": [32, 64, 128]},
+            "copies": {"choice": [1, 2, 4, 60]},
+        },
         points=[{"channels": 8, "batch_size": 64, "copies": 60}],
         num_samples=10,
         auto_memory=True,

@@ -17,6 +17,8 @@ from optuna.trial import TrialState
 import tuner
 import tuner.optuna
 from tuner.errors import InputError
+from tuner.records.study_record import read_study
+from tuner.study.repeat import how_to_repeat
 
 CALL: dict[str, Any] = {
     **{"in_process": True, "device": "cpu", "gpu_memory_buffer_gb": 0, "report": False, "memory_gb": 2.0},
@@ -62,6 +64,9 @@ def test_a_study_is_as_optuna_would_leave_it(tmp_path: Path) -> None:
     assert [each.intermediate_values for each in ours.trials] == [each.intermediate_values for each in theirs.trials]
     assert ours.trials[0].user_attrs["double"] == theirs.trials[0].user_attrs["double"]
     assert result.best_value == pytest.approx(theirs.best_value, abs=1e-6)
+    assert result.folder is not None
+    again = how_to_repeat(read_study(result.folder), result.trials[0], result.folder)
+    assert eval(again, {"conditional": conditional, "optuna": optuna}) == pytest.approx(ours.best_value)  # noqa: S307
     assert {TrialState.PRUNED, TrialState.COMPLETE} == {each.state for each in ours.trials}
 
 

@@ -22,6 +22,8 @@ from tuner.workloads.built_in import is_built_in
 from tuner.workloads.lookup import Classes, find_workload
 from tuner.workloads.script import SCRIPT, Script
 
+OPTUNA_CALL = "tuner.optuna.optimize()"  # for ``study.json``
+
 # Of one trial alone: what became of the others, where its results went and who was told.
 ALONE = ("time_limit", "limit", "output", "resume", "max_workers", "tensorboard", "mlflow", "wandb")
 
@@ -34,7 +36,7 @@ def how_to_repeat(study: StudyRecord, row: Attempt, folder: Path, workload: Trai
     What a search suggested depends on what ran beside it, so such a trial is trained again by its record.
     """
     if row.workload in study.programs:
-        return _of_program(study.classes.get(row.workload) or "", row)
+        return _of_program(study, row)
     if study.classes.get(row.workload, "") is None:
         return load_best_call(folder, _constructor(workload))
     if study.options is None:
@@ -50,7 +52,10 @@ def how_to_repeat(study: StudyRecord, row: Attempt, folder: Path, workload: Trai
     return command(of_trial(settings_of_workload(settings, row, study), row, study.plan.threads))
 
 
-def _of_program(spec: str, row: Attempt) -> str:
+def _of_program(study: StudyRecord, row: Attempt) -> str:
+    spec = study.classes.get(row.workload) or ""
+    if study.command == OPTUNA_CALL:
+        return f"{row.workload}(optuna.trial.FixedTrial({dict(row.config)}))"
     if not spec.startswith(SCRIPT):
         return f"{row.workload}({arguments_of(row.config, {})})"
     script = Script.of(spec)
