@@ -103,9 +103,9 @@ class Found:
 
     @property
     def by_estimate(self) -> list[Line]:
-        """The trials that completed at once with a share of their own: less than an equal one of the device's."""
-        share = 0.98 * self.budget_gb / 2
-        return [line for line in self.completed if line["attempts"] == 1 and line["limit_gb"] < share]
+        """The trials that completed at once with a share of their own, which is no equal one of the device's."""
+        equal = self.budget_gb / 2
+        return [line for line in self.completed if line["attempts"] == 1 and abs(line["limit_gb"] / equal - 1) > 0.02]
 
     @property
     def best(self) -> float:

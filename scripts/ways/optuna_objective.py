@@ -38,8 +38,6 @@ if __name__ == "__main__":
         study_name="digits",
         direction="maximize",
         load_if_exists=True,
-        sampler=optuna.samplers.TPESampler(n_startup_trials=20, seed=1),
-        pruner=optuna.pruners.NopPruner(),
     )
     if not study.trials:
         study.enqueue_trial({"model": "perceptron", "hidden": 60_000, "lr": 1e-4})

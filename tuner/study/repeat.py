@@ -15,14 +15,12 @@ from tuner.spec.commands import TrainOptions
 from tuner.spec.settings import Settings
 from tuner.spec.spelling import arguments, in_terminal
 from tuner.study.selection import source_of
-from tuner.study.stored_options import from_stored, functions_of
+from tuner.study.stored_options import OPTUNA_CALL, from_stored, functions_of
 from tuner.trial import arguments as arguments_of
 from tuner.workloads.base import Trainable
 from tuner.workloads.built_in import is_built_in
 from tuner.workloads.lookup import Classes, find_workload
 from tuner.workloads.script import SCRIPT, Script
-
-OPTUNA_CALL = "tuner.optuna.optimize()"  # for ``study.json``
 
 # Of one trial alone: what became of the others, where its results went and who was told.
 ALONE = ("time_limit", "limit", "output", "resume", "max_workers", "tensorboard", "mlflow", "wandb")
