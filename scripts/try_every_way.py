@@ -5,7 +5,7 @@ Looks then into the study's records for what must hold of each:
     memory   footprints are learned or traced, and trials are placed by them
     packing  at least two trials have run at once, with no more than the device's memory, which is not enough for all
     retry    a trial has run out of memory, and another attempt with more has completed it
-    resume   every line of the journal from before the kill is still there, and every trial has completed once
+    resume   every line of the journal from before the kill is still there, and every trial has finished once
 
 Prints a table, and exits with 1 if one of these does not hold.
 """
@@ -29,7 +29,8 @@ from crash_study import Difference, left_behind, lines
 
 FOLDER = Path(__file__).parent / "ways"
 TRIALS = 10
-FINISHED = 4  # so many trials have completed before the kill
+BEFORE = 4  # so many trials have finished before the kill
+FINISHED = ("completed", "pruned")
 SECONDS = 300.0  # a study that takes longer has failed
 CHANCE = 0.1  # the accuracy of guessing one of ten classes
 ON_CPU = ["--device", "cpu", "--gpu-memory-buffer-gb", "0", "--backoff", "0.1", "--no-report", "--output", "study"]
@@ -73,9 +74,9 @@ class Found:
     metric: str
 
     @property
-    def completed(self) -> list[Line]:
-        """The last attempts of the trials that have completed."""
-        return [line for line in self.journal if line["status"] == "completed"]
+    def finished(self) -> list[Line]:
+        """The last attempts of the trials that have completed, or pruned themselves."""
+        return [line for line in self.journal if line["status"] in FINISHED]
 
     @property
     def at_once(self) -> list[list[Line]]:
@@ -91,7 +92,7 @@ class Found:
         """The trials that ran out of memory and were completed with more."""
         return [
             line["trial_id"]
-            for line in self.completed
+            for line in self.finished
             if any(
                 other["status"] == "out_of_memory"
                 and other["attempts"] < line["attempts"]
@@ -105,12 +106,12 @@ class Found:
     def by_estimate(self) -> list[Line]:
         """The trials that completed at once with a share of their own, which is no equal one of the device's."""
         equal = self.budget_gb / 2
-        return [line for line in self.completed if line["attempts"] == 1 and abs(line["limit_gb"] / equal - 1) > 0.02]
+        return [line for line in self.finished if line["attempts"] == 1 and abs(line["limit_gb"] / equal - 1) > 0.02]
 
     @property
     def best(self) -> float:
         """The largest value of the metric."""
-        return max((line[self.metric] for line in self.completed), default=0.0)
+        return max((line[self.metric] for line in self.finished if line["status"] == "completed"), default=0.0)
 
 
 def run(commands: Sequence[Sequence[str]], folder: Path) -> list[str]:
@@ -121,9 +122,9 @@ def run(commands: Sequence[Sequence[str]], folder: Path) -> list[str]:
     with (folder / "output.txt").open("wb") as output:
         begun = subprocess.Popen(commands[0], cwd=folder, stdout=output, stderr=output, env=environment)
         try:
-            while begun.poll() is None and completed(lines(folder / "study")) < FINISHED:
+            while begun.poll() is None and ended_well(lines(folder / "study")) < BEFORE:
                 if time.monotonic() > deadline:
-                    raise Difference(f"not {FINISHED} trials have completed in {SECONDS:.0f} s")
+                    raise Difference(f"not {BEFORE} trials have finished in {SECONDS:.0f} s")
                 time.sleep(0.05)
         finally:
             begun.kill()
@@ -139,8 +140,8 @@ def run(commands: Sequence[Sequence[str]], folder: Path) -> list[str]:
     return before
 
 
-def completed(journal: Sequence[Line]) -> int:
-    return sum(line["status"] == "completed" for line in journal)
+def ended_well(journal: Sequence[Line]) -> int:
+    return sum(line["status"] in FINISHED for line in journal)
 
 
 def read(folder: Path, before: Sequence[str]) -> Found:
@@ -155,17 +156,17 @@ def read(folder: Path, before: Sequence[str]) -> Found:
 
 def check(found: Found) -> list[str]:
     """What does not hold, in words."""
-    ids = [line["trial_id"] for line in found.completed]
-    peaks = [line["peak_memory_gb"] for line in found.completed]
+    ids = [line["trial_id"] for line in found.finished]
+    peaks = [line["peak_memory_gb"] for line in found.finished]
     most_gb = max(sum(line["limit_gb"] for line in running) for running in found.at_once)
     holds = {
-        f"completed: {sorted(ids)}, not {TRIALS} different trials": len(ids) == len(set(ids)) == TRIALS,
+        f"finished: {sorted(ids)}, not {TRIALS} different trials": len(ids) == len(set(ids)) == TRIALS,
         "no two trials have run at once": max(map(len, found.at_once)) >= 2,
         f"{most_gb:.2f} GB were given at once": most_gb <= found.budget_gb + 1e-6,
         f"the device has room for all trials at once, with {sum(peaks):.2f} GB": sum(peaks) > found.budget_gb,
         "no trial was completed by a retry with more memory": bool(found.retried),
         "no trial was placed by an estimate": bool(found.by_estimate),
-        "a trial was still to run after the kill": FINISHED <= completed(found.before) < TRIALS,
+        "a trial was still to run after the kill": BEFORE <= ended_well(found.before) < TRIALS,
         f"nothing has been learned: {found.best}": found.best > 2 * CHANCE,
     }
     return [said for said, held in holds.items() if not held]
@@ -179,8 +180,8 @@ def check_optuna(folder: Path, best: float) -> list[str]:
 
     study = optuna.load_study(study_name=None, storage=f"sqlite:///{folder / 'optuna.db'}")
     states = [trial.state.name for trial in study.trials]
-    same = abs(study.best_value - best) < 1e-6
-    return [] if states == ["COMPLETE"] * TRIALS and same else [f"Optuna's study has {states}, {study.best_value}"]
+    same = abs(study.best_value - best) < 1e-6 and len(states) == TRIALS and {*states} <= {"COMPLETE", "PRUNED"}
+    return [] if same else [f"Optuna's study has {states}, {study.best_value}"]
 
 
 HEADER = ("way", "memory", "by it", "trials", "at once", "budget", "oom, then completed", "kept", "best", "seconds")
@@ -192,11 +193,11 @@ def row(name: str, found: Found, seconds: float) -> str:
         name,
         "learned" if found.learned else "traced",
         len(found.by_estimate),
-        len(found.completed),
+        len(found.finished),
         max(map(len, found.at_once)),
         f"{found.budget_gb:.1f} GB",
         ", ".join(found.retried),
-        f"{completed(found.before)} of {len(found.completed)}",
+        f"{ended_well(found.before)} of {len(found.finished)}",
         f"{found.best:.3f}",
         f"{seconds:.0f}",
     )
