@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import cast
 
 import optuna
 
-from tuner.errors import ParameterError
+from tuner.errors import ParameterError, option
+from tuner.records.study_record import read_study
 from tuner.spec.commands import OptunaOptions
 from tuner.spec.options import public
 from tuner.spec.settings import Settings
 from tuner.study.optuna_trials import OptunaTrials
-from tuner.study.planning import with_learning
 from tuner.study.result import StudyResult
 from tuner.study.stages import Selected
+from tuner.study.stored_options import OPTUNA_CALL, to_stored, with_own
 from tuner.study.study import run_study
 from tuner.trial import Configuration, Direction, Objective
 from tuner.workloads.optuna_objective import VALUE, OptunaObjective
@@ -46,11 +48,15 @@ def optimize(options: OptunaOptions) -> StudyResult:
     names = [VALUE] if len(directions) == 1 else [f"{VALUE}_{place}" for place in range(len(directions))]
     objective = OptunaObjective(options.objective, names)
     listed = [Configuration(f"trial-{place}", {}) for place in range(1, number + 1)]
+    settings = Settings.of(options.given())
+    if folder := settings.resume:
+        settings = with_own(read_study(Path(folder), option("resume", folder)), settings)
     selected = Selected(
         [Selection(objective, lambda: None, listed, Objective(names[0], directions[0]))],
-        with_learning(Settings.of(options.given()), [objective]),
+        settings,
         label="optuna",
-        command="tuner.optuna.optimize()",
+        command=OPTUNA_CALL,
+        options=to_stored(settings),
         optuna=OptunaTrials(study, objective),
         shows_end=True,
         from_python=True,

@@ -26,11 +26,6 @@ DirectionWord = Literal["minimize", "maximize", "min", "max"]  # what a user may
 Status = Literal["completed", "pruned", "out_of_memory", "diverged", "failed", "interrupted"]
 Phase = Literal["", "start", "first step", "training", "evaluation"]
 Lost = Literal["", "worker", "node"]
-# The columns of results beside metrics and hyperparameters, by whose names no metric can be called.
-RESERVED_METRICS = (
-    *("trial_id", "workload", "name", "seed", "status", "attempts", "epochs", "duration_s", "device", "gpu_fraction"),
-    *("estimated_memory_gb", "peak_memory_gb", "error", "limit_gb", "lost", "started_at", "ended_at", "study"),
-)
 SUCCESSFUL: tuple[Status, ...] = ("completed", "pruned")
 
 LEARNED = "learned"  # the method of an estimate that is learned from the peaks of other trials of the study

@@ -29,6 +29,7 @@ def advice(
     needs_gb: list[float] | None = None,
     attempts: list[Attempt] | None = None,
     in_python: bool = False,
+    programs: tuple[str, ...] = (),
     **options: Any,
 ) -> list[str]:
     settings = Settings(**{"model_memory_gb": 2.0, **options} if not options.get("auto_memory") else options)
@@ -36,7 +37,7 @@ def advice(
     needs = [int(gb * GB) for gb in needs_gb or [settings.model_memory_gb] * len(rows)]
     plan = make_plan([device], needs, packing=settings.packing_used, buffer_bytes=0, max_workers=settings.max_workers)
     tried = attempts if attempts is not None else rows
-    said = advise(Figures(rows, tried, plan, settings, {"toy": Objective("val_loss")}))
+    said = advise(Figures(rows, tried, plan, settings, {"toy": Objective("val_loss")}, programs))
     return [spelled(each, errors.in_python if in_python else in_terminal) for each in said]
 
 
@@ -110,6 +111,17 @@ def test_a_best_trial_that_was_still_improving() -> None:
 def test_a_few_epochs_tell_nothing_of_more() -> None:
     assert advice(row("best", best_epoch=4, epochs=4), cores=1) == []
     assert advice(row("best", best_epoch=5, epochs=5), cores=1) != []
+
+
+def test_nothing_measures_a_step_of_a_function_or_halves_its_batch() -> None:
+    ran_out, done = row("a", status="out_of_memory"), row("b", limit_gb=4.0)
+    whole = row("a", status="out_of_memory", limit_gb=4.0)
+    for options in ({"auto_memory": True}, {"memory_gb": 4.0}):
+        tried = [ran_out, done] if "auto_memory" in options else [whole]
+        shown = [done] if "auto_memory" in options else [whole]
+        without: list[str] = advice(*shown, attempts=tried, needs_gb=[2.0], cores=1, **options)
+        assert "measured" in without[0] or "accumulate" in without[0]
+        assert advice(*shown, attempts=tried, needs_gb=[2.0], cores=1, programs=("toy",), **options) == []
 
 
 def test_in_python_options_are_spelled_as_arguments() -> None:

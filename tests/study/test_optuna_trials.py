@@ -16,7 +16,14 @@ from optuna.trial import TrialState
 
 import tuner
 import tuner.optuna
+from tests.support.attempts import attempt
 from tuner.errors import InputError
+from tuner.records.journal import read_attempts
+from tuner.records.study_record import read_study
+from tuner.study.optuna_trials import OptunaTrials
+from tuner.study.repeat import how_to_repeat
+from tuner.trial import Question
+from tuner.workloads.optuna_objective import Call, OptunaObjective
 
 CALL: dict[str, Any] = {
     **{"in_process": True, "device": "cpu", "gpu_memory_buffer_gb": 0, "report": False, "memory_gb": 2.0},
@@ -32,9 +39,9 @@ def objective(trial):
     return x
 if __name__ == "__main__":
     study = optuna.load_study(study_name="mine", storage="sqlite:///mine.db")
-    where = {"resume": "out"} if os.path.exists("out") else {"output": "out"}
-    tuner.optuna.optimize(study, objective, 4, max_workers=1, memory_gb=1.0, gpu_memory_buffer_gb=0, device="cpu",
-        report=False, **where)
+    options = dict(max_workers=1, memory_gb=1.0, gpu_memory_buffer_gb=0, device="cpu", report=False)
+    where = {"resume": "out"} if os.path.exists("out") else {"output": "out", **options}
+    tuner.optuna.optimize(study, objective, 4, **where)
 """
 
 
@@ -62,6 +69,9 @@ def test_a_study_is_as_optuna_would_leave_it(tmp_path: Path) -> None:
     assert [each.intermediate_values for each in ours.trials] == [each.intermediate_values for each in theirs.trials]
     assert ours.trials[0].user_attrs["double"] == theirs.trials[0].user_attrs["double"]
     assert result.best_value == pytest.approx(theirs.best_value, abs=1e-6)
+    assert result.folder is not None
+    again = how_to_repeat(read_study(result.folder), result.trials[0], result.folder)
+    assert eval(again, {"conditional": conditional, "optuna": optuna}) == pytest.approx(ours.best_value)  # noqa: S307
     assert {TrialState.PRUNED, TrialState.COMPLETE} == {each.state for each in ours.trials}
 
 
@@ -110,3 +120,21 @@ def test_a_study_that_was_killed_goes_on_with_the_trial_that_it_had_begun(tmp_pa
     study = optuna.load_study(study_name="mine", storage=f"sqlite:///{tmp_path}/mine.db")
     assert [each.state for each in study.trials] == [TrialState.COMPLETE] * 4
     assert len(tuner.results(tmp_path / "out")) == 4
+    limits = {row.limit_gb for row in read_attempts(tmp_path / "out" / "attempts.jsonl")[0]}
+    assert limits == {1.0}  # resumed with its own options
+
+
+def test_what_was_recorded_before_a_kill_is_told_to_the_study(tmp_path: Path) -> None:
+    def told(state: str, metrics: dict[str, Any]) -> TrialState:
+        study = optuna.create_study()
+        before = OptunaTrials(study, objective)
+        before.begin(tmp_path, {})
+        before.answer(Question("t001", Call("suggest_float", ("x", 0, 1))))
+        OptunaTrials(study, objective).begin(tmp_path, {"t001": attempt(status=state, **metrics)})
+        (trial,) = study.trials
+        assert trial.value == metrics.get("value")
+        return trial.state
+
+    objective = OptunaObjective(conditional)
+    assert told("completed", {"value": 0.25}) is TrialState.COMPLETE
+    assert told("failed", {}) is TrialState.FAIL

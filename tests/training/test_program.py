@@ -17,11 +17,13 @@ import torch
 
 import tuner
 from tuner.errors import WorkloadError
+from tuner.records.attempts import FIXED
 from tuner.training.endings import Diverged, Fit, Pruned, Stopped, phase_of
 from tuner.training.program import run_program, warm_up_program
 from tuner.training.program_checkpoints import ProgramCheckpoints, Progress
 from tuner.trial import EpochReport, Objective, Trial
 from tuner.workloads.function import Function
+from tuner.workloads.session import RESERVED_METRICS
 from tuner.workloads.task import TrainingTask
 
 TRIAL = Trial("t001", "train", "one", {"lr": 0.5}, seed=3)
@@ -230,3 +232,7 @@ def test_what_a_function_imports_in_its_body_is_loaded_before_its_trials(monkeyp
     monkeypatch.delitem(sys.modules, "colorsys", raising=False)
     warm_up_program("cpu", torch.get_num_threads(), [TrainingTask(Function(train), None)])
     assert "colorsys" in sys.modules
+
+
+def test_no_metric_can_be_called_like_another_column() -> None:
+    assert set(RESERVED_METRICS) == {*FIXED, "study", "best_epoch"}

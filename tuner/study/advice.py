@@ -6,7 +6,7 @@ Each sentence has the figures that it follows from and an option that exists. Wh
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from tuner.errors import NOT_GIVEN, InputError, option
@@ -32,6 +32,7 @@ class Figures:
     plan: Plan  # how the trials shared the devices
     settings: Settings  # the study's
     objectives: Mapping[str, Objective]  # what trials are compared by, by workload
+    programs: Collection[str] = ()  # the workloads that are functions or scripts
 
     def option(self, name: str, value: object = NOT_GIVEN) -> str:
         """An option, with a value if a certain one is advised; decimals to hundredths."""
@@ -47,7 +48,8 @@ def advise(figures: Figures) -> list[str]:
 def _out_of_memory(figures: Figures) -> str:
     """Trials that ran out of memory: what would have been enough, or what makes them smaller."""
     ran_out = [row for row in figures.attempts if row.status == "out_of_memory"]
-    if not ran_out:
+    programs = any(row.workload in figures.programs for row in ran_out)
+    if not ran_out or (programs and figures.settings.auto_memory):  # nothing can measure a step of these
         return ""
     settings, names = figures.settings, {row.trial_id for row in ran_out}
     most = max(row.limit_gb or 0.0 for row in ran_out)
@@ -56,7 +58,10 @@ def _out_of_memory(figures: Figures) -> str:
     last = [row for row in figures.rows if row.trial_id in names]
     given_up = sum(row.status == "out_of_memory" for row in last)
     enough = max((row.limit_gb or 0.0 for row in last if row.status == "completed"), default=0.0)
-    if given_up and most * GB >= 0.99 * figures.plan.largest_budget and settings.on_oom != "accumulate":
+    whole = most * GB >= 0.99 * figures.plan.largest_budget
+    if given_up and whole and programs:
+        return ""
+    if given_up and whole and settings.on_oom != "accumulate":
         return (
             said + f"a whole device was not enough for {given_up}: {figures.option('on_oom', 'accumulate')} halves "
             "their micro-batches"

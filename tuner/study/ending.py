@@ -83,7 +83,8 @@ def _print_end(console: Console, study: Placed, result: StudyResult, record: Stu
     """Each workload's table, what follows from it, where the CSV is, and how to have the best trials again."""
     folder, several = Path(result), len(study.objectives) > 1
     tables = not (study.returns_table and in_notebook())
-    figures = Figures(result.trials, study.attempts, study.plan, study.settings, study.objectives)
+    programs = record.programs
+    figures = Figures(result.trials, study.attempts, study.plan, study.settings, study.objectives, programs)
     lines = [estimate_accuracy(_estimated(result))] if study.settings.auto_memory else []
     lines += [f"advice: {said}" for said in advise(figures)]
     lines += [f"results: {folder / RESULTS}", f"report: {page}" if page else ""]

@@ -25,6 +25,7 @@ from tuner.reporting.progress import StudyProgress
 from tuner.spec.settings import Settings
 from tuner.study.planning import Estimates
 from tuner.study.recorder import Recorder
+from tuner.study.resume import ended
 from tuner.study.stages import Placed
 from tuner.study.steering import Pruning, Steering
 from tuner.trial import ACCUMULATION, GB, EpochReport, Outcome, Request
@@ -80,7 +81,7 @@ def _run(study: Placed, folder: StudyFolder, record: StudyRecord, around: Surrou
     steering = Steering(study, record, folder, recorder, feedback, pruning)
     decisions = _decisions(study.tasks, feedback, settings, pruning, steering)
     if study.optuna:
-        study.optuna.begin(folder.path)
+        study.optuna.begin(folder.path, ended(study.attempts, requests))
         decisions = replace(decisions, answer=study.optuna.answer, ended=study.optuna.ended)
     try:
         with progress:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,8 @@ from typing import Any
 import optuna
 from optuna.trial import TrialState
 
-from tuner.trial import Outcome, Question, Trial
+from tuner.records.attempts import Attempt
+from tuner.trial import Outcome, Question, Status, Trial
 from tuner.workloads.optuna_objective import ATTRIBUTES, CALLS, Call, OptunaObjective
 
 OWNER = "tuner"  # the user attribute that says which of our trials an unfinished one is
@@ -26,13 +27,18 @@ class OptunaTrials:
         self._trials: dict[str, optuna.Trial] = {}
         self._folder = ""
 
-    def begin(self, folder: Path) -> None:
-        """Takes up again the trials that a process left unfinished in this folder."""
+    def begin(self, folder: Path, ended: Mapping[str, Attempt]) -> None:
+        """Takes up again the trials that a process left unfinished in this folder.
+
+        Of some it had recorded the end, but was killed before it told the study: these are given, by trial id.
+        """
         self._folder = str(folder.resolve())
         for frozen in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             where, _, trial_id = str(frozen.user_attrs.get(OWNER, "")).rpartition("/")
             if where == self._folder:
                 self._trials[trial_id] = optuna.Trial(self._study, frozen._trial_id)
+        for trial_id in self._trials.keys() & ended.keys():
+            self._tell(trial_id, ended[trial_id].status, ended[trial_id].metrics)
 
     def answer(self, question: Question) -> object:
         """What Optuna's trial answers; raises what it raises."""
@@ -52,14 +58,17 @@ class OptunaTrials:
 
     def ended(self, outcome: Outcome) -> None:
         """Tells the study what a trial came to."""
-        trial = self._trial(outcome.trial.trial_id)  # one that never asked for anything has its place, too
-        del self._trials[outcome.trial.trial_id]
-        values = [outcome.metrics.get(name, math.nan) for name in self._values]
-        if outcome.status == "completed" and not any(map(math.isnan, values)):
-            self._study.tell(trial, values)
+        self._tell(outcome.trial.trial_id, outcome.status, outcome.metrics)
+
+    def _tell(self, trial_id: str, status: Status, metrics: Mapping[str, float | None]) -> None:
+        trial = self._trial(trial_id)  # one that never asked for anything has its place, too
+        del self._trials[trial_id]
+        values = [metrics.get(name) for name in self._values]
+        numbers = [value for value in values if value is not None and not math.isnan(value)]
+        if status == "completed" and len(numbers) == len(values):
+            self._study.tell(trial, numbers)
         else:
-            state = TrialState.PRUNED if outcome.status == "pruned" else TrialState.FAIL
-            self._study.tell(trial, state=state)
+            self._study.tell(trial, state=TrialState.PRUNED if status == "pruned" else TrialState.FAIL)
 
     def described(self, trial: Trial) -> Trial:
         """The trial with the parameters that were suggested to it, for its row."""

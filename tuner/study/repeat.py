@@ -15,7 +15,7 @@ from tuner.spec.commands import TrainOptions
 from tuner.spec.settings import Settings
 from tuner.spec.spelling import arguments, in_terminal
 from tuner.study.selection import source_of
-from tuner.study.stored_options import from_stored, functions_of
+from tuner.study.stored_options import OPTUNA_CALL, from_stored, functions_of
 from tuner.trial import arguments as arguments_of
 from tuner.workloads.base import Trainable
 from tuner.workloads.built_in import is_built_in
@@ -34,7 +34,7 @@ def how_to_repeat(study: StudyRecord, row: Attempt, folder: Path, workload: Trai
     What a search suggested depends on what ran beside it, so such a trial is trained again by its record.
     """
     if row.workload in study.programs:
-        return _of_program(study.classes.get(row.workload) or "", row)
+        return _of_program(study, row)
     if study.classes.get(row.workload, "") is None:
         return load_best_call(folder, _constructor(workload))
     if study.options is None:
@@ -50,7 +50,10 @@ def how_to_repeat(study: StudyRecord, row: Attempt, folder: Path, workload: Trai
     return command(of_trial(settings_of_workload(settings, row, study), row, study.plan.threads))
 
 
-def _of_program(spec: str, row: Attempt) -> str:
+def _of_program(study: StudyRecord, row: Attempt) -> str:
+    spec = study.classes.get(row.workload) or ""
+    if study.command == OPTUNA_CALL:
+        return f"{row.workload}(optuna.trial.FixedTrial({dict(row.config)}))"
     if not spec.startswith(SCRIPT):
         return f"{row.workload}({arguments_of(row.config, {})})"
     script = Script.of(spec)

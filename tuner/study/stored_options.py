@@ -14,6 +14,7 @@ from tuner.workloads.lookup import WAS_OBJECT, WorkloadLike, as_list, find_workl
 
 GIVEN = ("space", "points", "config")  # options that may hold objects
 CALL = "tuner.run()"  # for ``study.json``: what no command can say
+OPTUNA_CALL = "tuner.optuna.optimize()"  # the same of a user's Optuna study
 FUNCTIONS = ("memory_gb", "estimate")  # options that may be functions
 
 
@@ -92,7 +93,7 @@ def resumed(study: StudyRecord, settings: Settings, *, from_python: bool) -> Set
     if study.options is None and study.command == CALL and from_python:
         _check_workloads(study, as_list(settings.workload), folder)
         return settings  # an earlier version kept none of these: they are all in the same call
-    if study.options is None:
+    if study.options is None or study.command == OPTUNA_CALL:
         again = f"call that again with resume={folder!r}"
         raise ParameterError("resume", folder, f"it was started by {study.command}", again)
     own = from_stored(study.options)
@@ -105,16 +106,26 @@ def resumed(study: StudyRecord, settings: Settings, *, from_python: bool) -> Set
             "its search was given as an object: give it again, from Python",
             f"tuner.run(search={own.search}(…), resume={folder!r})",
         )
-    for name in (*GIVEN, *FUNCTIONS, "data"):
-        if name not in given and has_objects(study.options.get(name)):
-            rule = f"its {name} has objects that only Python can give: give it again"
-            raise ParameterError("resume", folder, rule, f"tuner.run({name}=…, resume={folder!r})")
     anew = {"workload": _workloads(study, own, asked)} if asked else {}
     if isinstance(settings.data, Mapping) and isinstance(own.data, Mapping):
         anew["data"] = {**own.data, **settings.data}
-    of_one_run = dict.fromkeys(("output", "time_limit")) | {"dry_run": False}
-    threads = own.threads or study.plan.threads
-    return own.changed(**{**of_one_run, "threads": threads, **given, **anew})
+    return with_own(study, settings).changed(**anew)
+
+
+def with_own(study: StudyRecord, settings: Settings) -> Settings:
+    """The settings of a study that is continued, in which those that are given now replace its own.
+
+    Raises:
+        InputError: one of its own has objects, and must be given again.
+    """
+    stored, given, folder = study.options or {}, settings.given(), str(settings.resume)
+    for name in (*GIVEN, *FUNCTIONS, "data"):
+        if name not in given and has_objects(stored.get(name)):
+            rule = f"its {name} has objects that only Python can give: give it again"
+            call = OPTUNA_CALL if study.command == OPTUNA_CALL else CALL
+            raise ParameterError("resume", folder, rule, f"{call[:-1]}{name}=…, resume={folder!r})")
+    own, of_one_run = from_stored(stored), dict.fromkeys(("output", "time_limit")) | {"dry_run": False}
+    return own.changed(**{**of_one_run, "threads": own.threads or study.plan.threads, **given})
 
 
 def needs_objects(study: StudyRecord) -> bool:

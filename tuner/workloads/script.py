@@ -50,13 +50,13 @@ class Script(Program):
 
     @classmethod
     def of(cls, spec: str) -> Self:
-        """The script of a text such as ``script train.py --lr {lr}``, in which words are quoted as in a shell."""
+        """The script of a text such as ``script train.py {lr}``, in which words are quoted as in a shell."""
         try:
             _, *words = shlex.split(spec)
         except ValueError as error:
             raise InputError(f"{spec}: {one_line(error)}") from error
         if not words:
-            raise InputError(f"{spec}: the script is missing, such as {SCRIPT}train.py --lr {{lr}}")
+            raise InputError(f"{spec}: the script is missing, such as {SCRIPT}train.py {{lr}}")
         return cls(words[0], words[1:])
 
     @property

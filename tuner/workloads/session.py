@@ -11,10 +11,25 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tuner.errors import WorkloadError
-from tuner.trial import RESERVED_METRICS
 
 State = Mapping[str, Any] | Path  # a state dict, or a folder of files
 Selected = str | Sequence[str] | Mapping[str, str] | None  # logged names, or by the names to report; None for all
+
+# The columns of results beside metrics and hyperparameters, by whose names no metric can be called.
+RESERVED_METRICS = (
+    *("trial_id", "workload", "name", "seed", "status", "attempts", "epochs", "duration_s", "device", "gpu_fraction"),
+    *(
+        "estimated_memory_gb",
+        "peak_memory_gb",
+        "error",
+        "limit_gb",
+        "lost",
+        "started_at",
+        "ended_at",
+        "study",
+        "best_epoch",
+    ),
+)
 
 
 class TrialEnd(BaseException):
