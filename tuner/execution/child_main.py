@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import traceback
 from multiprocessing.connection import Connection
 from pickle import dumps, loads
 from queue import SimpleQueue
@@ -53,6 +54,8 @@ def _listen(connection: Connection[bytes, bytes], placements: SimpleQueue[Placem
                 deliver(*said)
     except (EOFError, OSError):
         os._exit(0)  # whatever the trial does
+    except BaseException:
+        _fail()
 
 
 def _follow(connection: Connection[bytes, bytes], content: int, placements: SimpleQueue[Placement]) -> None:
@@ -63,11 +66,13 @@ def _follow(connection: Connection[bytes, bytes], content: int, placements: Simp
                 if event is not None:
                     connection.send_bytes(dumps(event))
     except BaseException:
-        import traceback
+        _fail()
 
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)
+
+def _fail() -> None:
+    """Ends the process with the traceback of the exception."""
+    traceback.print_exc()
+    os._exit(1)
 
 
 if __name__ == "__main__":
