@@ -44,13 +44,13 @@ FIRST = 8
 PER_WORKER = 6  # trials that ``record`` runs in one process
 WITHIN, SLOWER = 0.10, 1.15
 SPACES: Mapping[str, Mapping[str, tuple[str, int, int]]] = {
-    "mlp": {"hidden": ("log", 256, 1536), "layers": ("int", 1, 3), "batch_size": ("log", 512, 4096)},
-    "cnn": {"channels": ("log", 16, 64), "layers": ("int", 1, 3), "batch_size": ("log", 32, 256)},
+    "mlp": {"hidden": ("log", 384, 2304), "layers": ("int", 1, 3), "batch_size": ("log", 512, 4096)},
+    "cnn": {"channels": ("log", 24, 96), "layers": ("int", 1, 3), "batch_size": ("log", 32, 256)},
     "lstm": {
-        "hidden": ("log", 48, 256),
+        "hidden": ("log", 48, 320),
         "layers": ("int", 1, 2),
         "batch_size": ("log", 32, 192),
-        "length": ("log", 32, 192),
+        "length": ("log", 32, 224),
     },
 }
 Config = dict[str, Any]
@@ -88,7 +88,7 @@ def lstm(config: Config) -> tuple[nn.Module, tuple[int, ...]]:
 MODELS: Mapping[str, Callable[[Config], tuple[nn.Module, tuple[int, ...]]]] = {"mlp": mlp, "cnn": cnn, "lstm": lstm}
 
 
-def train(config: Config, report: Callable[..., object] = tuner.report, steps: int = 4) -> None:
+def train(config: Config, report: Callable[..., object] = tuner.report, steps: int = 2) -> None:
     """Two epochs on random batches."""
     model, shape = MODELS[config["model"]](config)
     optimizer = torch.optim.Adam(model.parameters(), lr=config["lr"])

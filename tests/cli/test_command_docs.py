@@ -12,6 +12,7 @@ import pytest
 
 import tuner
 from tuner.cli.main import DEFAULT_COMMAND, cli
+from tuner.workloads.custom import SPEC
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "scripts"))
@@ -27,6 +28,8 @@ def parse(line: str) -> str:
     program, *arguments = shlex.split(line, comments=True)
     assert program == "tune"
     name = arguments.pop(0) if arguments and arguments[0] in cli.commands else DEFAULT_COMMAND
+    if name == DEFAULT_COMMAND and arguments and SPEC.fullmatch(arguments[0]):
+        arguments.insert(0, "--workload")
     cli.commands[name].make_context(name, arguments)
     return name
 

@@ -50,9 +50,10 @@ def code_in_the_docs() -> str:
 @pytest.mark.parametrize("name", sorted(cli.commands))
 def test_every_option_is_in_the_docs(name: str) -> None:
     text = code_in_the_docs()
+    arguments = [str(each.metavar) for each in cli.commands[name].params if isinstance(each, click.Argument)]
+    assert " ".join([name, *arguments]) in text, f"{arguments} are not documented"
     for option in cli.commands[name].params:
         if isinstance(option, click.Argument):
-            assert f"{name} {option.metavar}" in text, f"{option.metavar} is not documented"
             continue
         names = [*option.opts, *option.secondary_opts]
         assert any(re.search(rf"{name}(?![\w-])", text) for name in names), f"none of {names} is documented"

@@ -84,6 +84,13 @@ def test_an_interrupted_study_goes_on_from_the_functions_checkpoints(tmp_path: P
     assert tuner.load_best(tmp_path / "out") == {"epoch": 3}
 
 
+def test_a_functions_study_is_read_by_the_other_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = run(train, tmp_path / "out", space=SPACE, num_samples=2)
+    assert "train({" in said(capsys, "results", str(tmp_path / "out"))
+    assert "score" in tuner.write_report(result).read_text()
+    assert "train trains by itself" in refused(capsys, "train", "--from", str(tmp_path / "out"))
+
+
 @pytest.mark.ray
 def test_a_function_of_a_script_runs_side_by_side_and_is_retried_with_more_memory(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(

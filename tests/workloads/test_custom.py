@@ -37,7 +37,8 @@ from tuner.workloads.pickling import sent_by_value
 
 ROOT = Path(tuner.__file__).parents[1]
 DOCS = (ROOT / "docs" / "your_own_model.md").read_text()
-CODE, GRID = (re.findall(rf"```{kind}\n(.*?)```", DOCS, re.DOTALL)[0] for kind in ("python", "yaml"))
+BLOCKS = (("python", '"""An MLP'), ("yaml", "grid:"))
+CODE, GRID = (re.findall(rf"```{kind}\n({begin}.*?)```", DOCS, re.DOTALL)[0] for kind, begin in BLOCKS)
 MINIMAL = """
 from tuner import Hyperparameter, Workload
 class Mine(Workload):

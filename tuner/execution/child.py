@@ -16,8 +16,9 @@ from pickle import dumps, loads
 from typing import cast
 
 from tuner.execution.mapped_arrays import pack
+from tuner.execution.nodes import oom_kills
 from tuner.execution.worker import TrialOptions, WorkerEvent
-from tuner.machine.caps import worker_environment
+from tuner.machine.caps import near_cap, worker_environment
 from tuner.machine.peak import resident_bytes
 from tuner.trial import Device, EpochReport, Outcome, Placement
 from tuner.workloads.task import Tasks
@@ -28,13 +29,23 @@ LOGS = "logs"  # the folder of output in a study's folder
 
 
 class ChildDied(Exception):
-    """The process ended without a word; the text says how, and ``by_kill`` whether something has killed it."""
+    """The process ended without a word, as the text says."""
+
+    by_kill = False
+    by_signal = True
 
     def __init__(self, code: int) -> None:
         self.by_kill = code == -signal.SIGKILL
         self.by_signal = code < 0
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         super().__init__(f"the trial's process {how}")
+
+
+class ChildStalled(ChildDied):
+    """The process says nothing for too long, and is ended."""
+
+    def __init__(self, text: str) -> None:
+        Exception.__init__(self, text)
 
 
 class Child:
@@ -120,14 +131,14 @@ def run_apart(tasks: Tasks, placement: Placement, threads: int, options: TrialOp
     name, started = placement.trial.workload, time.monotonic()
     log = log_file(options, placement.trial.trial_id)
     child = Child({name: tasks[name]}, placement.device, threads, options, {}, log)
-    epochs, peak = 0, None
+    report: EpochReport | None = None
+    kills = oom_kills()
     try:
         child.run(replace(placement, limit_bytes=placement.limit_bytes - own))
         while True:
             event = child.receive()
             if isinstance(event, EpochReport):
-                epochs, peak = event.epoch, _more(event.memory_bytes, own)
-                event = replace(event, memory_bytes=peak)
+                event = report = replace(event, memory_bytes=_more(event.memory_bytes, own))
             elif isinstance(event, Outcome):
                 event = replace(event, placement=placement, peak_bytes=_more(event.peak_bytes, own), reusable=True)
             if event is not None:
@@ -135,18 +146,33 @@ def run_apart(tasks: Tasks, placement: Placement, threads: int, options: TrialOp
             if isinstance(event, bytes) or (isinstance(event, Outcome) and event.status != "completed"):
                 return
     except ChildDied as died:
-        yield Outcome(
-            placement.trial,
-            "failed",
-            placement,
-            epochs=epochs,
-            seconds=time.monotonic() - started,
-            peak_bytes=peak,
-            error=f"{died}: its output is in {log.name}",
-            phase="training" if epochs else "start",
-        )
+        yield lost_outcome(died, placement, report, started, kills, f": its output is in {log.name}")
     finally:
         child.end()
+
+
+def lost_outcome(
+    died: ChildDied, placement: Placement, report: EpochReport | None, started: float, kills: int, where: str = ""
+) -> Outcome:
+    """The outcome of a trial whose process has ended without a word; ``kills`` is ``oom_kills`` before the trial.
+
+    A signal may have had nothing to do with the trial, so it is tried once more, as after the loss of a Ray worker.
+    """
+    peak = report.memory_bytes if report else None
+    killed = died.by_kill and oom_kills() > kills
+    at_cap = placement.device.kind == "cpu" and near_cap(peak, placement.limit_bytes)
+    return Outcome(
+        placement.trial,
+        "out_of_memory" if killed or at_cap else "failed",
+        placement,
+        epochs=report.epoch if report else 0,
+        seconds=time.monotonic() - started,
+        peak_bytes=peak,
+        error="the kernel killed it, as the machine ran out of memory" if killed else f"{died}{where}",
+        phase="training" if report else "start",
+        lost="worker" if died.by_signal and not killed and not at_cap else "",
+        reusable=False,
+    )
 
 
 def log_file(options: TrialOptions, name: str) -> Path:

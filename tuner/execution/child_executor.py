@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tuner.execution.child import Child, ChildDied, log_file
+from tuner.execution.child import Child, ChildDied, ChildStalled, log_file, lost_outcome
 from tuner.execution.loop import ExecutorEvent
 from tuner.execution.nodes import oom_kills
 from tuner.execution.shared_tensors import close_shared
@@ -42,7 +42,6 @@ class ChildExecutor:
         self._running: Placement | None = None
         self._started = self._heard = 0.0  # when the running trial began, and when it last reported
         self._report: EpochReport | None = None
-        self._killed = oom_kills()
 
     def devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
         """This machine's devices."""
@@ -86,7 +85,7 @@ class ChildExecutor:
             return self._ended(event)
         silent = time.monotonic() - self._heard
         if self._report is not None and self._timeout_seconds is not None and silent > self._timeout_seconds:
-            return self._failed(f"stalled: no report for {self._timeout_seconds:g} s")
+            return self._lost(ChildStalled(f"stalled: no report for {self._timeout_seconds:g} s"))
         return []
 
     def answer(self, trial_id: str, answer: object) -> None:
@@ -116,7 +115,7 @@ class ChildExecutor:
         if self._child is None:
             log = log_file(self._options, placement.trial.trial_id if self._apart else "worker")
             self._child = Child(self._tasks, placement.device, self._threads, self._options, self._variables, log)
-        self._running, self._report = placement, None
+        self._running, self._report, self._kills = placement, None, oom_kills()
         self._started = self._heard = time.monotonic()
         self._child.run(placement)
 
@@ -137,26 +136,8 @@ class ChildExecutor:
 
     def _lost(self, died: ChildDied) -> list[ExecutorEvent]:
         """The outcome of a trial whose process has ended."""
-        killed = oom_kills()
-        if died.by_kill and killed > self._killed:
-            self._killed = killed
-            return self._failed("the kernel killed it, as the machine ran out of memory", out_of_memory=True)
-        return self._failed(str(died))
-
-    def _failed(self, error: str, *, out_of_memory: bool = False) -> list[ExecutorEvent]:
         assert self._running is not None
-        outcome = Outcome(
-            self._running.trial,
-            "out_of_memory" if out_of_memory else "failed",
-            self._running,
-            epochs=self._report.epoch if self._report else 0,
-            seconds=time.monotonic() - self._started,
-            peak_bytes=self._report.memory_bytes if self._report else None,
-            error=error,
-            phase="training" if self._report else "start",
-            lost="" if out_of_memory else "worker",
-            reusable=False,
-        )
+        outcome = lost_outcome(died, self._running, self._report, self._started, self._kills)
         self._running = None
         self._drop()
         return [(outcome, bytes)]

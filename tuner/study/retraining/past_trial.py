@@ -119,6 +119,11 @@ def find_trial(folder: Path, wanted: str, workload: WorkloadLike | None, seed: i
         InputError: there is no such study or trial, more than one is meant, or the study's data are not at hand.
     """
     study = read_study(folder, option("study", str(folder)))
+    if programs := [each for each in study.workloads if each in study.programs]:
+        raise InputError(
+            f"{option('study', str(folder))}: {' and '.join(programs)} trains by itself: run it with a trial's "
+            "hyperparameters, which tune results lists"
+        )
     if study.options is None:
         what = "options that were not kept" if study.command == CALL else "data that are not at hand here"
         raise InputError(

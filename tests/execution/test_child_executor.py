@@ -1,0 +1,106 @@
+"""Trials in a process beside the study: what happens when it hangs, dies or is left alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import tuner
+from tests.support.ray_trials import until
+from tuner.execution.child_executor import ChildExecutor
+from tuner.machine.devices import ram_device
+from tuner.placement.packing import make_plan
+from tuner.trial import GB, EpochReport, MemoryEstimate, Objective, Outcome, Placement, Trial
+from tuner.workloads.function import Function
+from tuner.workloads.task import TrainingTask
+
+DRIVER = """
+import os, time, tuner
+def train(config):
+    tuner.report(loss=os.getpid())
+    time.sleep(60)
+if __name__ == "__main__":
+    tuner.run(train, metric="loss", direction="min", memory_gb=1, gpu_memory_buffer_gb=0, output="out", device="cpu")
+"""
+
+
+def begun(function: Callable[[dict[str, Any]], None], folder: Path, **options: Any) -> ChildExecutor:
+    """An executor that runs a trial of this function."""
+    executor = ChildExecutor(**options)
+    plan = make_plan([ram_device()], [GB], packing="uniform", buffer_bytes=0, max_workers=1, threads=1)
+    task = TrainingTask(Function(function), None, asked=Objective("loss"))
+    executor.open({task.workload.name: task}, plan, folder)
+    trial = Trial("t001", task.workload.name, "one", {}, seed=0)
+    executor.submit(Placement(trial, MemoryEstimate.given(1.0), ram_device(), 1.0, GB, 1))
+    return executor
+
+
+def outcome(executor: ChildExecutor) -> Outcome:
+    with closing(executor):
+        while True:
+            for event, _ in executor.poll(1.0):
+                if isinstance(event, Outcome):
+                    return event
+
+
+def test_a_trial_that_reports_nothing_for_too_long_is_ended(tmp_path: Path) -> None:
+    def hangs(config: dict[str, Any]) -> None:
+        tuner.report(loss=1)
+        time.sleep(60)
+
+    ended = outcome(begun(hangs, tmp_path, trial_timeout_seconds=0.5))
+    assert (ended.status, ended.lost, ended.epochs) == ("failed", "worker", 1)
+    assert ended.error == "stalled: no report for 0.5 s"
+
+
+def test_a_signal_is_told_and_the_trial_is_tried_again(tmp_path: Path) -> None:
+    ended = outcome(begun(lambda config: os.kill(os.getpid(), signal.SIGSEGV), tmp_path))
+    assert (ended.status, ended.lost) == ("failed", "worker")
+    assert ended.error == "the trial's process was killed by SIGSEGV"
+    ended = outcome(begun(lambda config: os._exit(3), tmp_path))
+    assert (ended.lost, ended.error) == ("", "the trial's process ended with exit code 3")
+
+
+def test_closing_ends_the_process_and_what_it_has_started(tmp_path: Path) -> None:
+    def starts(config: dict[str, Any]) -> None:
+        other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        tuner.report(loss=os.getpid(), other=other.pid)
+        time.sleep(60)
+
+    with closing(begun(starts, tmp_path)) as executor:
+        report = until(executor, EpochReport)
+        report = report if report.epoch else until(executor, EpochReport)
+    assert [_runs(int(report.metrics[name])) for name in ("loss", "other")] == [False, False]
+
+
+def test_a_killed_study_leaves_no_process(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(DRIVER)
+    environment = {**os.environ, "PYTHONPATH": str(Path(tuner.__file__).parents[1])}
+    driver = subprocess.Popen([sys.executable, "mine.py"], cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
+    children: list[psutil.Process] = []
+    began = time.monotonic()
+    while not children and time.monotonic() - began < 60:
+        children = [
+            each for each in psutil.Process(driver.pid).children() if "child_main" in " ".join(each.cmdline())
+        ]
+        time.sleep(0.05)
+    driver.send_signal(signal.SIGKILL)
+    driver.wait()
+    gone, alive = psutil.wait_procs(children, timeout=10)
+    assert (len(gone), alive) == (1, [])
+
+
+def _runs(process: int) -> bool:
+    try:
+        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
