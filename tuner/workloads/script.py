@@ -110,7 +110,6 @@ class _Output(io.TextIOBase):
         self._metric = session.metric
         self._line = ""
         self._broken = ""
-        self._reports = 0
 
     def write(self, text: str) -> int:
         """Writes text, and reports each complete line of JSON that has the metric."""
@@ -139,7 +138,7 @@ class _Output(io.TextIOBase):
     def end(self) -> None:
         """Reads the last line; raises ``WorkloadError`` if all that the script has reported was damaged."""
         self._read(self._line.strip())
-        if self._broken and not self._reports:
+        if self._broken and not self._session.reports:
             raise WorkloadError(f"a line of its output is no JSON, and none is a report: {self._broken:.80}")
 
     def _read(self, line: str) -> None:
@@ -152,7 +151,6 @@ class _Output(io.TextIOBase):
             return
         if self._metric not in said:
             return
-        self._reports += 1
         epoch = said.pop("epoch", None)
         kept = {
             name: value for name, value in said.items() if isinstance(value, (int, float)) or name == self._metric
