@@ -173,6 +173,9 @@ def test_a_script_is_tuned_from_the_command_line(
     assert "best: loss 0.2500 with lr=0.25. Again: python train.py --lr 0.25" in printed
     assert (tmp_path / "out" / "logs" / "t001.log").read_text() == '$ train.py --lr 0.5\n{"loss": 0.5}\n'
     assert "its arguments lack lr: add for example --lr {lr}" in refused(capsys, "script", "train.py", *options)
+    assert "--in-process: a script needs" in refused(
+        capsys, "script", "train.py", "--in-process", *options, "--", "{lr}"
+    )
     assert "there is no" in refused(capsys, "script", "other.py", *options).replace("No such file", "there is no")
 
 

@@ -22,6 +22,10 @@ from tuner.trial import Placement
 def main(descriptor: int, content: int) -> None:
     """Runs trials until the study ends."""
     connection: Connection[bytes, bytes] = Connection(descriptor)
+    # Else a process that a trial has started keeps the pipe open, and the study does not see that this one has ended.
+    os.set_inheritable(descriptor, False)
+    os.register_at_fork(after_in_child=connection.close)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # what a crash leaves in a buffer is lost
     inherited, search_path = loads(connection.recv_bytes())  # noqa: S301  # from the study's process
     os.environ.pop("PYTHONPATH", None)
     if inherited is not None:
