@@ -35,6 +35,7 @@ SECONDS = 300.0  # a study that takes longer has failed
 CHANCE = 0.1  # the accuracy of guessing one of ten classes
 ON_CPU = ["--device", "cpu", "--gpu-memory-buffer-gb", "0", "--backoff", "0.1", "--no-report", "--output", "study"]
 COMPARED = ["--num-samples", str(TRIALS), "--metric", "val_accuracy", "--direction", "maximize"]
+MEMORY = {"learned from the peaks": "learned", "the largest (traced)": "traced"}
 Line = dict[str, Any]
 
 
@@ -70,7 +71,7 @@ class Found:
     journal: Sequence[Line]
     before: Sequence[Line]  # the journal at the kill
     budget_gb: float
-    learned: bool  # and not traced
+    memory: str  # where footprints come from, as the plan says
     metric: str
 
     @property
@@ -151,7 +152,9 @@ def read(folder: Path, before: Sequence[str]) -> Found:
         raise Difference("the journal has lost or changed lines from before the kill")
     (metric,) = study["metrics"].values()
     budget_gb = study["plan"]["budgets"][0] / 2**30
-    return Found(lines(folder), list(map(json.loads, before)), budget_gb, bool(study["programs"]), metric)
+    said = (folder.parent / "output.txt").read_text()
+    memory = next((each for sign, each in MEMORY.items() if sign in said), "")
+    return Found(lines(folder), list(map(json.loads, before)), budget_gb, memory, metric)
 
 
 def check(found: Found) -> list[str]:
@@ -165,6 +168,7 @@ def check(found: Found) -> list[str]:
         f"{most_gb:.2f} GB were given at once": most_gb <= found.budget_gb + 1e-6,
         f"the device has room for all trials at once, with {sum(peaks):.2f} GB": sum(peaks) > found.budget_gb,
         "no trial was completed by a retry with more memory": bool(found.retried),
+        "the plan says of no footprint that it is learned or traced": bool(found.memory),
         "no trial was placed by an estimate": bool(found.by_estimate),
         "a trial was still to run after the kill": BEFORE <= ended_well(found.before) < TRIALS,
         f"nothing has been learned: {found.best}": found.best > 2 * CHANCE,
@@ -191,7 +195,7 @@ ROW = "{:13}{:9}{:>6}{:>8}{:>9}{:>9}{:>21}{:>9}{:>8}{:>9}"
 def row(name: str, found: Found, seconds: float) -> str:
     return ROW.format(
         name,
-        "learned" if found.learned else "traced",
+        found.memory,
         len(found.by_estimate),
         len(found.finished),
         max(map(len, found.at_once)),

@@ -120,3 +120,8 @@ def test_each_script_has_a_new_process_beside_the_study(tmp_path: Path) -> None:
             for event, _ in executor.poll(1.0):
                 processes += [event.metrics["loss"]] if isinstance(event, Outcome) else []
     assert processes[0] != processes[1]
+
+
+def test_a_dict_that_is_printed_is_no_report_and_no_fault(tmp_path: Path) -> None:
+    ended, _ = outcome_of(tmp_path, "print({'loss': 1})\nimport tuner\ntuner.report(loss=lr)\n")
+    assert (ended.status, ended.metrics["loss"]) == ("completed", 0.5)

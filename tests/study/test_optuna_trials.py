@@ -124,6 +124,14 @@ def test_a_study_that_was_killed_goes_on_with_the_trial_that_it_had_begun(tmp_pa
     assert limits == {1.0}  # resumed with its own options
 
 
+def test_more_trials_are_added_to_a_study_that_is_resumed(tmp_path: Path) -> None:
+    study = optuna.create_study()
+    tuner.optuna.optimize(study, conditional, 2, output=tmp_path / "out", **CALL)
+    result = tuner.optuna.optimize(study, conditional, 4, resume=tmp_path / "out")
+    assert sorted(row.name for row in result.trials) == ["trial-1", "trial-2", "trial-3", "trial-4"]
+    assert len(study.trials) == 4
+
+
 def test_what_was_recorded_before_a_kill_is_told_to_the_study(tmp_path: Path) -> None:
     def told(state: str, metrics: dict[str, Any]) -> TrialState:
         study = optuna.create_study()

@@ -18,6 +18,7 @@ from tuner.placement.retry import Accumulated, Retry, RetryPolicy, next_attempt
 from tuner.records.attempts import Attempt
 from tuner.records.study_record import StudyRecord
 from tuner.spec.settings import Settings
+from tuner.study.stored_options import OPTUNA_CALL
 from tuner.trial import ACCUMULATION, Config, Request, Trial, is_auto, with_batch
 from tuner.workloads.task import Tasks
 
@@ -170,12 +171,12 @@ def check_same(study: StudyRecord, described: StudyRecord, folder: str) -> None:
 
 
 def _more_samples(study: StudyRecord, described: StudyRecord) -> bool:
-    """Whether it is a random search of one workload and seed, to which samples are added: their trials come last."""
+    """Whether it is a random search of one workload and seed, or a user's Optuna study, to which trials are added."""
     own, asked = study.configurations, described.configurations
     alone = len(described.workloads) == described.seeds == 1 and not study.auto_batch
     same_ids = len(str(len(asked))) <= max(3, len(str(len(own))))
-    random = study.settings.get("search") == "random"
-    return random and alone and same_ids and bool(asked[: len(own)] == own)
+    grows = study.settings.get("search") == "random" or study.command == OPTUNA_CALL
+    return grows and alone and same_ids and bool(asked[: len(own)] == own)
 
 
 def _differing(own: Sequence[Config], asked: Sequence[Config]) -> str:

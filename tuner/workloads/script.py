@@ -118,7 +118,6 @@ class _Output(io.TextIOWrapper):
         self._metric = session.metric
         self._line = ""
         self._broken = ""
-        self._reports = 0
 
     def write(self, text: str) -> int:
         """Writes text, and reports each complete line of JSON that has the metric."""
@@ -132,7 +131,7 @@ class _Output(io.TextIOWrapper):
         """Reads the last line; raises ``WorkloadError`` if all that the script has reported was damaged."""
         self.flush()
         self._read(self._line.strip())
-        if self._broken and not self._reports:
+        if self._broken and not self._session.reports:
             raise WorkloadError(f"a line of its output is no JSON, and none is a report: {self._broken:.80}")
 
     def _read(self, line: str) -> None:
@@ -145,7 +144,6 @@ class _Output(io.TextIOWrapper):
             return
         if self._metric not in said:
             return
-        self._reports += 1
         epoch = said.pop("epoch", None)
         kept = {
             name: value for name, value in said.items() if isinstance(value, (int, float)) or name == self._metric

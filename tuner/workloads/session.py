@@ -48,9 +48,11 @@ class Session(Protocol):
 
     Attributes:
         metric: what trials are compared by; every report has it.
+        reports: the number of reports so far.
     """
 
     metric: str
+    reports: int
 
     def report(
         self, metrics: Mapping[str, object], epoch: int | None = None, checkpoint: State | str | None = None
