@@ -26,8 +26,10 @@ from tuner.workloads.function import Function
 from tuner.workloads.task import TrainingTask
 
 DRIVER = """
-import os, time, tuner
+import os, subprocess, sys, time, tuner
 def train(config):
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    open("pid", "w").write(str(other.pid))
     tuner.report(loss=os.getpid())
     time.sleep(60)
 if __name__ == "__main__":
@@ -90,17 +92,15 @@ def test_a_killed_study_leaves_no_process(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(DRIVER)
     environment = {**os.environ, "PYTHONPATH": str(Path(tuner.__file__).parents[1])}
     driver = subprocess.Popen([sys.executable, "mine.py"], cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
-    children: list[psutil.Process] = []
     began = time.monotonic()
-    while not children and time.monotonic() - began < 60:
-        children = [
-            each for each in psutil.Process(driver.pid).children() if "child_main" in " ".join(each.cmdline())
-        ]
+    while not (tmp_path / "pid").exists() and time.monotonic() - began < 60:
         time.sleep(0.05)
+    time.sleep(0.5)
+    children = psutil.Process(driver.pid).children(recursive=True)
     driver.send_signal(signal.SIGKILL)
     driver.wait()
     gone, alive = psutil.wait_procs(children, timeout=10)
-    assert (len(gone), alive) == (1, [])
+    assert (len(gone), alive) == (2, []), "the trial's process, and what it had started"
 
 
 def _runs(process: int) -> bool:

@@ -7,6 +7,7 @@ the trials, and a third one listens to the study and ends the process when that 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import traceback
@@ -16,7 +17,6 @@ from queue import SimpleQueue
 
 from tuner.execution.actor import Worker
 from tuner.execution.mapped_arrays import unpack
-from tuner.machine.interrupts import die_with_parent
 from tuner.trial import Placement
 
 
@@ -32,7 +32,6 @@ def main(descriptor: int, content: int) -> None:
     if inherited is not None:
         os.environ["PYTHONPATH"] = inherited
     sys.path[:] = search_path
-    die_with_parent()
     from tuner.training.program import use_main_thread
 
     programs = use_main_thread()
@@ -53,7 +52,7 @@ def _listen(connection: Connection[bytes, bytes], placements: SimpleQueue[Placem
             else:
                 deliver(*said)
     except (EOFError, OSError):
-        os._exit(0)  # whatever the trial does
+        os.killpg(0, signal.SIGKILL)  # this process, and what its trial has started
     except BaseException:
         _fail()
 
