@@ -199,3 +199,13 @@ def test_a_script_is_tuned_from_the_command_line(
 def test_the_number_of_epochs_is_the_functions_own(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"epochs=3.* train itself decides how long it trains"):
         run(train, tmp_path / "out", epochs=3, space=SPACE, num_samples=2)
+
+
+def test_small_metrics_are_ranked_and_data_for_nobody_is_refused(tmp_path: Path) -> None:
+    def tiny(config: dict[str, Any]) -> None:
+        tuner.report(score=1.2345e-8 * config["a"])
+
+    result = run(tiny, tmp_path / "out", space={"a": {"choice": [1, 3, 2]}})
+    assert (result.best_config, result.best_value) == ({"a": 3}, pytest.approx(3.7035e-8))
+    with pytest.raises(InputError, match="tiny takes no data"):
+        run(tiny, tmp_path / "other", data=np.ones(3))

@@ -236,3 +236,12 @@ def test_what_a_function_imports_in_its_body_is_loaded_before_its_trials(monkeyp
 
 def test_no_metric_can_be_called_like_another_column() -> None:
     assert set(RESERVED_METRICS) == {*FIXED, "study", "best_epoch"}
+
+
+def test_what_a_function_returns_beside_its_reports_is_kept() -> None:
+    def train(config: dict[str, Any]) -> dict[str, Any]:
+        tuner.report(accuracy=0.5)
+        return {"test_accuracy": 0.25, "history": [1, 2]}
+
+    fit = events(train)[-1]
+    assert isinstance(fit, Fit) and fit.metrics == {"accuracy": 0.5, "best_epoch": 1, "test_accuracy": 0.25}

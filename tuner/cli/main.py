@@ -334,6 +334,8 @@ def _hint(error: click.ClickException) -> str:
     word, command = extra[1] if extra else "", error.ctx.info_name
     takes_config = any(param.name == "config" for param in error.ctx.command.params)
     close = difflib.get_close_matches(word, cli.commands, n=1) if command == DEFAULT_COMMAND else []
+    if word.endswith(".py"):
+        return f": did you mean tune script {word}, or {word.removesuffix('.py')}:FUNCTION?"
     if word and command == "train":
         return f": did you mean --from {word}?"
     if word.endswith(CONFIG_SUFFIXES) and takes_config:

@@ -182,8 +182,10 @@ def _of_table(line: Mapping[str, object], number: int) -> Attempt:
 
 
 def written(value: float) -> float | None:
-    """A metric as it is recorded: rounded to six decimals, or None if it is not finite."""
-    return round(value, 6) if math.isfinite(value) else None
+    """A metric as it is recorded: rounded to six decimals, small ones to six digits; None if it is not finite."""
+    if not math.isfinite(value):
+        return None
+    return float(f"{value:.6g}") if abs(value) < 1 else round(value, 6)
 
 
 def columns(rows: Sequence[Attempt], expected: Iterable[str] = ()) -> list[str]:

@@ -57,7 +57,9 @@ def load_best(folder: str | Path, workload: WorkloadLike | None = None) -> Any:
     except InputError:  # it is a ValueError, too
         raise
     except FileNotFoundError as error:
-        raise InputError(f"{path} does not exist: give the folder of a study with a completed trial") from error
+        programs = read_study(path.parent).programs if (path.parent / STUDY).exists() else ()
+        why = "of a study with a completed trial" if not programs else "of a study whose trials report a checkpoint"
+        raise InputError(f"{path} does not exist: give the folder {why}") from error
     except pickle.UnpicklingError as error:  # its text suggests loading the file unsafely
         raise InputError(f"{path} cannot be loaded: it holds more than weights and plain values") from error
     except (OSError, RuntimeError, KeyError, TypeError, ValueError, EOFError) as error:

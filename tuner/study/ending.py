@@ -85,7 +85,7 @@ def _print_end(console: Console, study: Placed, result: StudyResult, record: Stu
     tables = not (study.returns_table and in_notebook())
     programs = record.programs
     figures = Figures(result.trials, study.attempts, study.plan, study.settings, study.objectives, programs)
-    lines = [estimate_accuracy(_estimated(result))] if study.settings.auto_memory else []
+    lines = [estimate_accuracy(_estimated(study, result))] if study.settings.auto_memory else []
     lines += [f"advice: {said}" for said in advise(figures)]
     lines += [f"results: {folder / RESULTS}", f"report: {page}" if page else ""]
     for workload, objective in study.objectives.items():
@@ -106,9 +106,14 @@ def _print_end(console: Console, study: Placed, result: StudyResult, record: Stu
     print_text(console, "\n".join(line for line in lines if line))
 
 
-def _estimated(result: StudyResult) -> list[Attempt]:
-    """The trials that had an estimate, and not only room to spare until footprints are learned."""
+def _estimated(study: Placed, result: StudyResult) -> list[Attempt]:
+    """The trials that had an estimate, and not only room to spare until footprints are learned.
+
+    Of a resumed study it is not known which had.
+    """
     rooms = {name: each for name, each in result.estimates.items() if each.is_learned}
+    if rooms and study.settings.resume:
+        return []
     return [
         row
         for row in result.trials

@@ -55,7 +55,8 @@ def _of_program(study: StudyRecord, row: Attempt) -> str:
     if study.command == OPTUNA_CALL:
         return f"{row.workload}(optuna.trial.FixedTrial({dict(row.config)}))"
     if not spec.startswith(SCRIPT):
-        return f"{row.workload}({arguments_of(row.config, {})})"
+        data = ", data" if functions_of({"data": (study.options or {}).get("data")}) else ""
+        return f"{row.workload}({arguments_of(row.config, {})}{data})"
     script = Script.of(spec)
     return shlex.join(["python", os.path.relpath(script.path), *script.command(arguments_of(row.config, {}))])
 

@@ -22,6 +22,7 @@ from tuner.study.selection import choose, chosen_before
 from tuner.study.stages import Selected
 from tuner.study.stored_options import CALL, is_object, is_source, plainly, resumed, to_stored
 from tuner.trial import Objects
+from tuner.workloads.function import Function
 from tuner.workloads.lookup import specs_of
 from tuner.workloads.objectives import objective_of
 from tuner.workloads.program import Program
@@ -58,6 +59,13 @@ def _with_arguments(selection: Selection, settings: Settings) -> Selection:
     program = selection.workload
     if not isinstance(program, Program):
         return selection
+    if (
+        isinstance(program, Function)
+        and not program.takes_data
+        and not (isinstance(settings.data, str) and not settings.data)
+    ):
+        rule = f"{program.name} takes no data: define it as def {program.name}(config, data)"
+        raise ParameterError("data", f"a {type(settings.data).__name__}", rule)
     objects: Objects = {}
     keys = {key: None for each in selection.configurations for key in each.values}
     if settings.search is not None:

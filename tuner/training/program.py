@@ -66,9 +66,10 @@ def run_program(
                 session.go_on()
         finally:
             session.end()
-        final = progress.best if session.final is None else dict(session.final)
-        if not session.reports and not final:
-            raise WorkloadError(f"{program.name} ended without a report: call tuner.report({objective.metric}=…)")
+        final = to_numbers(session.final) if session.final else {}
+        final = final if objective.metric in final else {**progress.best, **final}
+        if not session.reports and objective.metric not in final:
+            raise WorkloadError(f"{program.name} ended without a report: {program.remedy(objective.metric)}")
         if not is_finite(final.get(objective.metric)):
             raise Diverged(never_finite(objective.metric))
         kept = store.best(progress)

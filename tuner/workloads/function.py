@@ -54,13 +54,19 @@ class Function(Program):
         return place_of(self.function)
 
     def run(self, config: Config, data: object, session: Session) -> Mapping[str, float] | None:
-        """Calls the function. If it returns metrics by name with the one compared, they are its last report."""
+        """Calls the function. If it returns metrics by name with the one compared, they are its last report.
+
+        Other numbers that it returns by name are added to those of the best report.
+        """
         values = self.arguments_of(config)
         arguments = [values, data] if self.takes_data else [values]
         returned = self.function(*arguments)
         if isinstance(returned, Mapping) and session.metric in returned:
             session.report(returned)
-        return None
+            return None
+        if not isinstance(returned, Mapping):
+            return None
+        return {name: value for name, value in returned.items() if type(value) in (int, float)}
 
 
 def _takes_data(function: Callable[..., object], name: str) -> bool:

@@ -49,9 +49,15 @@ class Program(Trainable):
         """The user's ``data`` as they are."""
         return source
 
+    def remedy(self, metric: str) -> str:
+        """What to do about a program that has reported nothing."""
+        return f"call tuner.report({metric}=…)"
+
     @abstractmethod
     def run(self, config: Config, data: object, session: Session) -> Mapping[str, float] | None:
-        """Trains until the end; returns the final metrics, if they are not those of the best report.
+        """Trains until the end; returns final metrics: in place of the best report's, or beside them.
+
+        They take its place if the metric that is compared is one of them.
 
         Raises what the user's code raises, ``TrialEnd`` from a report, and ``ProgramPruned``.
         """

@@ -6,6 +6,7 @@ import ast
 import atexit
 import io
 import json
+import os
 import re
 import runpy
 import shlex
@@ -90,6 +91,10 @@ class Script(Program):
                 words.pop()
         return words
 
+    def remedy(self, metric: str) -> str:
+        """See ``Program.remedy``."""
+        return f'print a line of JSON such as {{"{metric}": 0.5}}, or call tuner.report({metric}=…)'
+
     def run(self, config: Config, data: object, session: Session) -> None:
         """Runs the script as ``python script.py …`` does, in this process."""
         words = self.command(self.arguments_of(config))
@@ -102,10 +107,21 @@ class Script(Program):
                 runpy.run_path(str(self.path), run_name="__main__")
             except SystemExit as ended:
                 if ended.code not in (None, 0):
-                    raise
+                    output.flush()
+                    raise WorkloadError(f"it ended with exit code {ended.code}{_last_line()}") from None
             finally:
                 atexit._run_exitfuncs()  # as the interpreter would, but this process ends without
             output.end()
+
+
+def _last_line() -> str:
+    """The last line of this process's output, and the file that has all of it; empty where it goes nowhere."""
+    try:
+        file = Path(os.readlink("/proc/self/fd/1"))
+        lines = file.read_text(errors="replace").strip().splitlines() if file.suffix == ".log" else []
+    except OSError:
+        return ""
+    return f": {one_line(lines[-1], 200)} (logs/{file.name})" if lines else ""
 
 
 class _Output(io.TextIOWrapper):
