@@ -132,7 +132,7 @@ def run(commands: Sequence[Sequence[str]], folder: Path) -> list[str]:
             begun.kill()
         if begun.wait() != -signal.SIGKILL:
             raise Difference(f"it ended before it was killed, with {begun.returncode}")
-        left_behind(folder, 20.0)
+        left_behind(folder, 90.0)  # a worker that was starting waits for its raylet
         before = [text for text in journal.read_text().splitlines(keepends=True) if text.endswith("\n")]
         resumed = subprocess.run(
             commands[1], cwd=folder, stdout=output, stderr=output, env=environment, timeout=SECONDS, check=False
