@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from tuner.errors import InputError, ParameterError, option, spelled
+from tuner.errors import InputError, ParameterError, option, spelled, with_text
 from tuner.spec.spelling import in_terminal
 
 
@@ -45,3 +45,12 @@ def test_an_error_of_a_parameter_can_come_from_another_process() -> None:
 
 def test_a_text_without_parameters_stays_as_it_is() -> None:
     assert spelled("50 % of {x}") == "50 % of {x}"
+
+
+def test_an_exception_that_cannot_go_to_another_process_goes_as_its_text() -> None:
+    class Local(Exception):
+        pass
+
+    assert str(with_text(Local("no\nroom"))) == "Local: no room"
+    error = KeyError("known")
+    assert with_text(error) is error

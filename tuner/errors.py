@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import pickle
 import re
 from collections.abc import Callable, Iterable
 
@@ -54,6 +55,15 @@ def spelled(text: str, spelling: Spelling = in_python) -> str:
 def one_line(error: object, most: int | None = None) -> str:
     """A text, such as another library's error, in one line of at most this many characters."""
     return " ".join(str(error).split())[:most]
+
+
+def with_text(error: Exception) -> Exception:
+    """An exception that can go to another process: itself, or its text if it cannot be pickled."""
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301  # our own bytes
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {one_line(error)}")
+    return error
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str = "", *, most: int = 1, cutoff: float = 0.6) -> str:

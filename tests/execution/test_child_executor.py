@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
+import torch
 
 import tuner
 from tests.support.ray_trials import until
@@ -24,8 +26,10 @@ from tuner.workloads.function import Function
 from tuner.workloads.task import TrainingTask
 
 DRIVER = """
-import os, time, tuner
+import os, subprocess, sys, time, tuner
 def train(config):
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    open("pid", "w").write(str(other.pid))
     tuner.report(loss=os.getpid())
     time.sleep(60)
 if __name__ == "__main__":
@@ -33,11 +37,13 @@ if __name__ == "__main__":
 """
 
 
-def begun(function: Callable[[dict[str, Any]], None], folder: Path, **options: Any) -> ChildExecutor:
+def begun(
+    function: Callable[[dict[str, Any]], None], folder: Path, data: object = None, **options: Any
+) -> ChildExecutor:
     """An executor that runs a trial of this function."""
     executor = ChildExecutor(**options)
     plan = make_plan([ram_device()], [GB], packing="uniform", buffer_bytes=0, max_workers=1, threads=1)
-    task = TrainingTask(Function(function), None, asked=Objective("loss"))
+    task = TrainingTask(Function(function), data, asked=Objective("loss"))
     executor.open({task.workload.name: task}, plan, folder)
     trial = Trial("t001", task.workload.name, "one", {}, seed=0)
     executor.submit(Placement(trial, MemoryEstimate.given(1.0), ram_device(), 1.0, GB, 1))
@@ -86,17 +92,15 @@ def test_a_killed_study_leaves_no_process(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(DRIVER)
     environment = {**os.environ, "PYTHONPATH": str(Path(tuner.__file__).parents[1])}
     driver = subprocess.Popen([sys.executable, "mine.py"], cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
-    children: list[psutil.Process] = []
     began = time.monotonic()
-    while not children and time.monotonic() - began < 60:
-        children = [
-            each for each in psutil.Process(driver.pid).children() if "child_main" in " ".join(each.cmdline())
-        ]
+    while not (tmp_path / "pid").exists() and time.monotonic() - began < 60:
         time.sleep(0.05)
+    time.sleep(0.5)
+    children = psutil.Process(driver.pid).children(recursive=True)
     driver.send_signal(signal.SIGKILL)
     driver.wait()
     gone, alive = psutil.wait_procs(children, timeout=10)
-    assert (len(gone), alive) == (1, [])
+    assert (len(gone), alive) == (2, []), "the trial's process, and what it had started"
 
 
 def _runs(process: int) -> bool:
@@ -104,3 +108,13 @@ def _runs(process: int) -> bool:
         return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="tensors are sent by content")
+def test_a_process_that_dies_leaves_no_copy_of_the_data(tmp_path: Path) -> None:
+    executor = begun(lambda config: os._exit(1), tmp_path, data=torch.ones(2**19))
+    with closing(executor):
+        while not any(isinstance(event, Outcome) for event, _ in executor.poll(1.0)):
+            pass
+        links = [str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+        assert not [link for link in links if "memfd:tuner" in link]

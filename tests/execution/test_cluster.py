@@ -65,7 +65,7 @@ def test_mapped_arrays_go_to_other_machines_by_content_and_on_one_by_name(
     np.save(tmp_path / "a.npy", np.arange(100_000))
     array = np.load(tmp_path / "a.npy", mmap_mode="r")
     assert on_one_machine(ray.nodes(), {node["NodeID"] for node in ray.nodes()})
-    named, whole = (put({"array": array}, one_machine=one) for one in (True, False))
+    named, whole = (put({"array": array}, [], one_machine=one) for one in (True, False))
     assert ray.get(named)["array"].filename == str(tmp_path / "a.npy")
     (tmp_path / "a.npy").unlink()
     content = ray.get(whole)["array"]

@@ -52,6 +52,21 @@ def test_a_script_reports_by_tuner_report(tmp_path: Path) -> None:
     assert ended.peak_bytes is not None and ended.peak_bytes > 2**20
 
 
+def test_a_script_ends_as_one_that_runs_by_itself(tmp_path: Path) -> None:
+    body = "import atexit\natexit.register(lambda: print(json.dumps({'loss': lr})))\n"
+    body += "sys.stdout.buffer.write(b'raw\\n')\nprint('end')\nsys.exit(0)\n"
+    ended, _ = outcome_of(tmp_path, body)
+    assert (ended.status, ended.metrics["loss"]) == ("completed", 0.5)
+    assert (tmp_path / "logs" / "t001.log").read_text().endswith('raw\nend\n{"loss": 0.5}\n')
+
+
+def test_a_process_that_outlives_a_script_does_not_hide_its_end(tmp_path: Path) -> None:
+    body = "if not os.fork():\n    import time\n    time.sleep(60)\nprint('parent')\nos._exit(3)\n"
+    ended, _ = outcome_of(tmp_path, body)
+    assert ended.error == "the trial's process ended with exit code 3: its output is in t001.log"
+    assert (tmp_path / "logs" / "t001.log").read_text().endswith("parent\n")
+
+
 @pytest.mark.parametrize(
     ("body", "status", "text"),
     [
@@ -105,3 +120,8 @@ def test_each_script_has_a_new_process_beside_the_study(tmp_path: Path) -> None:
             for event, _ in executor.poll(1.0):
                 processes += [event.metrics["loss"]] if isinstance(event, Outcome) else []
     assert processes[0] != processes[1]
+
+
+def test_a_dict_that_is_printed_is_no_report_and_no_fault(tmp_path: Path) -> None:
+    ended, _ = outcome_of(tmp_path, "print({'loss': 1})\nimport tuner\ntuner.report(loss=lr)\n")
+    assert (ended.status, ended.metrics["loss"]) == ("completed", 0.5)

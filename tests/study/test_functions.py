@@ -144,6 +144,23 @@ def test_what_is_wrong_with_a_function_is_told_in_its_row(
     assert row.status in ("failed", "diverged") and text in row.error and "\n" not in row.error
 
 
+def test_a_function_in_this_process_may_change_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def moves(config: dict[str, Any]) -> None:
+        assert Path.cwd() == tmp_path
+        os.mkdir(f"run{config['x']}")
+        os.chdir(f"run{config['x']}")
+        for score in range(2):
+            tuner.report(score=score, checkpoint={"cwd": os.getcwd()})
+
+    monkeypatch.chdir(tmp_path)
+    result = run(moves, Path("out"), space={"x": {"choice": [1, 2]}}, report=True)
+    assert [row.status for row in result.trials] == ["completed"] * 2 and Path.cwd() == tmp_path
+    assert tuner.load_best("out") == {"cwd": str(tmp_path / "run1")}
+    assert Path("out/report.html").exists() and not list(tmp_path.glob("run*/*"))
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -173,6 +190,9 @@ def test_a_script_is_tuned_from_the_command_line(
     assert "best: loss 0.2500 with lr=0.25. Again: python train.py --lr 0.25" in printed
     assert (tmp_path / "out" / "logs" / "t001.log").read_text() == '$ train.py --lr 0.5\n{"loss": 0.5}\n'
     assert "its arguments lack lr: add for example --lr {lr}" in refused(capsys, "script", "train.py", *options)
+    assert "--in-process: a script needs" in refused(
+        capsys, "script", "train.py", "--in-process", *options, "--", "{lr}"
+    )
     assert "there is no" in refused(capsys, "script", "other.py", *options).replace("No such file", "there is no")
 
 

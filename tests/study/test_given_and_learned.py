@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+import tuner
 from tests.support.toy import Toy
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
@@ -146,3 +147,13 @@ def test_a_study_of_a_function_learns_as_it_runs_and_as_it_is_resumed(tmp_path: 
     result = run(output=str(tmp_path / "study"))
     assert [row.status for row in result.trials] == ["completed"] * len(SIZES)
     assert [row.status for row in run(resume=str(tmp_path / "study")).trials] == ["completed"] * len(SIZES)
+
+
+def test_a_live_search_learns_the_footprints_of_a_function() -> None:
+    def train(config: dict[str, Any]) -> None:
+        tuner.report(loss=config["x"])
+
+    space = {"x": {"uniform": [0, 1]}}
+    options: dict[str, Any] = {"search": "optuna", "num_samples": 3, "metric": "loss", "direction": "min"}
+    result = tuner.run(train, space=space, device="cpu", gpu_memory_buffer_gb=0, dry_run=True, **options)
+    assert {each.method for each in result.estimates.values()} == {"learned"}

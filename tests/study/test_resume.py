@@ -66,6 +66,13 @@ def test_type_shape_order_and_plain_values_count_for_the_fingerprint(other: dict
     assert fingerprint(other) != fingerprint({"x": np.zeros((2, 2), dtype=np.int64)})
 
 
+def test_data_that_hold_themselves_have_a_fingerprint() -> None:
+    trees: list[dict[str, Any]] = [{"x": np.arange(number)} for number in (2, 2, 3)]
+    for tree in trees:
+        tree["root"] = tree
+    assert fingerprint(trees[0]) == fingerprint(trees[1]) != fingerprint(trees[2])
+
+
 def test_how_data_lie_in_memory_does_not_count_for_the_fingerprint() -> None:
     table, text = np.arange(12.0).reshape(3, 4), "".join(["a", "b"])
     assert fingerprint([table[:, ::2], text, text]) == fingerprint([table[:, ::2].copy(), "ab", "".join("ab")])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,7 +20,7 @@ from tuner.errors import WorkloadError
 from tuner.records.attempts import FIXED
 from tuner.training.endings import Diverged, Fit, Pruned, Stopped, phase_of
 from tuner.training.program import run_program, warm_up_program
-from tuner.training.program_checkpoints import ProgramCheckpoints
+from tuner.training.program_checkpoints import ProgramCheckpoints, Progress
 from tuner.trial import EpochReport, Objective, Trial
 from tuner.workloads.function import Function
 from tuner.workloads.session import RESERVED_METRICS
@@ -35,7 +39,9 @@ def events(function: Callable[..., Any], folder: Path | None = None, **asked: An
 def rising(config: dict[str, Any]) -> None:
     """Three epochs, of which the second is the best."""
     for epoch, value in enumerate([0.1, 0.9, 0.3]):
-        tuner.report(accuracy=value, epoch=epoch, checkpoint={"epoch": epoch, "weight": torch.ones(2) * epoch})
+        tuner.report(
+            accuracy=value, epoch=np.int64(epoch), checkpoint={"epoch": epoch, "weight": torch.ones(2) * epoch}
+        )
 
 
 def test_the_best_report_counts_and_epochs_count_from_one(tmp_path: Path) -> None:
@@ -120,6 +126,50 @@ def test_what_the_function_raises_is_raised_in_the_phase_of_training() -> None:
         events(lambda config: exit(3))
 
 
+def test_a_stop_iteration_is_told_with_its_place() -> None:
+    with pytest.raises(WorkloadError, match=r"lambda failed: StopIteration \(test_program.py, line \d+\)"):
+        events(lambda config: next(iter([])))
+
+
+def test_a_report_from_a_process_that_the_trial_has_started_is_refused(tmp_path: Path) -> None:
+    def train(config: dict[str, Any]) -> None:
+        tuner.report(accuracy=0.5)
+        if not os.fork():
+            try:
+                tuner.report(accuracy=1.0)
+            except WorkloadError as error:
+                (tmp_path / "said").write_text(str(error))
+            os._exit(0)
+        os.wait()
+
+    assert len(events(train)) == 3
+    assert "was started by the trial" in (tmp_path / "said").read_text()
+
+
+def test_programs_of_two_studies_in_one_process_report_to_their_own() -> None:
+    def train(config: dict[str, Any]) -> None:
+        for _ in range(2):
+            tuner.report(accuracy=config["lr"])
+
+    one, other = (
+        run_program(
+            Function(train), replace(TRIAL, config={"lr": lr}), None, ACCURACY, ProgramCheckpoints(None, TRIAL)
+        )
+        for lr in (0.1, 0.2)
+    )
+    said = [event.metrics["accuracy"] for pair in zip(one, other, strict=True) for event in pair if event.metrics]
+    assert said == [0.1, 0.2] * 3
+
+
+def test_what_a_function_returns_beside_metrics_does_not_matter() -> None:
+    def train(config: dict[str, Any]) -> dict[str, Any]:
+        tuner.report(accuracy=0.5)
+        return {"history": [1, 2]}
+
+    fit = events(train)[-1]
+    assert isinstance(fit, Fit) and fit.metrics["accuracy"] == 0.5
+
+
 @pytest.mark.parametrize(("asked", "ending"), [("prune_asked", Pruned), ("stop_asked", Stopped)])
 def test_a_report_ends_a_trial_that_is_to_end(asked: str, ending: type[Exception]) -> None:
     cleaned: list[bool] = []
@@ -148,6 +198,16 @@ def test_a_report_ends_a_trial_that_is_to_end(asked: str, ending: type[Exception
 def test_a_checkpoint_that_cannot_be_kept_safely_is_refused(checkpoint: Any, text: str, tmp_path: Path) -> None:
     with pytest.raises(WorkloadError, match=text):
         events(lambda config: tuner.report(accuracy=1, checkpoint=checkpoint), tmp_path)
+
+
+def test_a_checkpoint_that_was_not_written_is_not_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, progress = ProgramCheckpoints(tmp_path, TRIAL), Progress(epoch=1)
+    with monkeypatch.context() as patched:
+        patched.setattr("tuner.training.program_checkpoints._write", Mock(side_effect=OSError(28, "disk full")))
+        store.save({"weight": 1}, progress, is_best=True)
+    assert "disk full" in store.faults[0]
+    store.save({"weight": 2}, progress, is_best=False)
+    assert store.best(progress) is None and store.last() == {"weight": 2}
 
 
 def test_a_damaged_checkpoint_is_not_used(tmp_path: Path) -> None:

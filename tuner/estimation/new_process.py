@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+import cloudpickle
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -20,11 +22,11 @@ def run_in_new_process(
 ) -> R:
     """Calls a function of one of our modules in a new process, and returns its result.
 
-    Its first argument is the packed ``content``, whose first item is a workload; ``unpacked`` restores it.
+    Its first argument is the packed ``content``, with the code of what cannot be imported; ``unpacked`` restores it.
     """
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         with _without_main():
-            running = pool.submit(function, _packed(content), *args, **kwargs)
+            running = pool.submit(function, cloudpickle.dumps(content), *args, **kwargs)
         try:
             return running.result()
         except KeyboardInterrupt:  # the process may hang, and the end of the block waits for it
@@ -36,17 +38,6 @@ def run_in_new_process(
 def unpacked(content: bytes) -> Any:
     """The packed content. The bytes are this program's own and came through a pipe."""
     return pickle.loads(content)  # noqa: S301
-
-
-def _packed(content: tuple[object, ...]) -> bytes:
-    """The content as bytes. A class that the new process cannot import is packed with its code."""
-    cls = type(content[0])
-    if cls.__module__ != "__main__" and "<locals>" not in cls.__qualname__:
-        return pickle.dumps(content, protocol=5)
-    from ray import cloudpickle
-
-    by_value: bytes = cloudpickle.dumps(content)
-    return by_value
 
 
 @contextmanager

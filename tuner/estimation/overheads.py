@@ -12,6 +12,7 @@ from tuner.trial import MB, Device
 
 if TYPE_CHECKING:
     from tuner.workloads.base import Workload
+    from tuner.workloads.program import Program
 
 # Used without a calibration. CUDA contexts took 200 to 723 MiB, depending on driver, GPU and lazy loading. CPU trials
 # with a few MB of tensors peaked at 340 to 370 MB; a Ray worker has 265 MB of that before its first trial.
@@ -39,6 +40,9 @@ def cublas_workspace_bytes(device: Device) -> int:
     return CUBLAS_HOPPER_WORKSPACE_BYTES if hopper else CUBLAS_WORKSPACE_BYTES
 
 
+_measured: dict[Program, int] = {}
+
+
 @cache
 def import_bytes(cls: type[Workload]) -> int:
     """The bytes that importing this class takes beside torch, measured in a new process.
@@ -61,10 +65,42 @@ def import_bytes(cls: type[Workload]) -> int:
         ) from error
 
 
+def program_bytes(program: Program) -> int:
+    """The bytes that a worker takes for a program's imports beside a workload's worker, measured in a new process.
+
+    A program that another process cannot have raises ``ExecutionError``.
+    """
+    from tuner.estimation.new_process import run_in_new_process
+
+    if program not in _measured:
+        try:
+            _measured[program] = run_in_new_process(_program_growth, (program,))
+        except Exception as error:
+            text = f"{type(error).__name__}: {one_line(error, 200)}"
+            raise ExecutionError(f"{program.name}: a worker cannot import it: {text}") from error
+    return _measured[program]
+
+
 def _module(value: object) -> str:
     """The module that defines a global; plain values count as builtins."""
     name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
     return str(name or "builtins")
+
+
+def _program_growth(content: bytes) -> int:
+    """The bytes by which this process grows as it gets ready for a program, after the start of every worker."""
+    import psutil
+
+    from tuner.estimation.new_process import unpacked
+    from tuner.training.program import warm_up_program
+    from tuner.training.rehearsal import warm_up
+    from tuner.workloads.task import TrainingTask
+
+    warm_up("cpu", 1)
+    before = psutil.Process().memory_info().rss
+    (program,) = unpacked(content)
+    warm_up_program("cpu", 1, [TrainingTask(program, None)])
+    return max(0, int(psutil.Process().memory_info().rss - before))
 
 
 def _growth(content: bytes) -> int:

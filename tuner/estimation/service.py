@@ -87,7 +87,7 @@ class EstimationService:
         reasons: list[str] = []
         if self.build is not None and not isinstance(workload, Workload):
             try:
-                return self._built(config, device)
+                return self._built(workload, config, device)
             except TunerError as error:
                 causes, reasons = [error], [f"not traced: {error.text}"]
         fault: TunerError | None = None
@@ -109,14 +109,19 @@ class EstimationService:
         why = "; ".join(reasons)
         raise InputError(f"the footprint cannot be estimated: {why}: give {option('model_memory_gb')}") from causes[0]
 
-    def _built(self, config: Config, device: Device) -> MemoryEstimate:
+    def _built(self, workload: Trainable, config: Config, device: Device) -> MemoryEstimate:
         """The estimate of what ``build`` makes of a configuration."""
         from tuner.estimation.estimators.traced import estimate_step
+        from tuner.estimation.overheads import program_bytes
+        from tuner.workloads.program import Program
 
         assert self.build is not None
-        make = partial(self.build, dict(config))
+        make = partial(self.build, workload.arguments_of(config))
         estimate = estimate_step(make, device, expandable_segments=self.expandable_segments)
-        return calibration.with_headroom(estimate) if device.kind == "cpu" else estimate
+        if device.kind == "cuda":
+            return estimate
+        imports = program_bytes(workload) if isinstance(workload, Program) else 0
+        return calibration.with_headroom(replace(estimate, context_bytes=estimate.context_bytes + imports))
 
     def calibrated(self, estimates: Sequence[MemoryEstimate], workload: str, device: str) -> list[MemoryEstimate]:
         """The estimates, calibrated where possible. A damaged calibration file raises ``InputError``."""

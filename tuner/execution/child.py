@@ -17,6 +17,7 @@ from typing import cast
 
 from tuner.execution.mapped_arrays import pack
 from tuner.execution.nodes import oom_kills
+from tuner.execution.shared_tensors import Files, close_shared
 from tuner.execution.worker import TrialOptions, WorkerEvent
 from tuner.machine.caps import near_cap, worker_environment
 from tuner.machine.peak import resident_bytes
@@ -63,6 +64,7 @@ class Child:
         """Starts the process; its output goes into the file ``log``."""
         ours, its = Pipe()
         self._connection = ours
+        self._files: Files = []
         root = str(Path(__file__).parents[2])
         inherited = os.environ.get(SEARCH_PATH)
         environment = {
@@ -71,7 +73,7 @@ class Child:
             **variables,
             SEARCH_PATH: os.pathsep.join(filter(None, [root, inherited])),
         }
-        with its, log.open("ab") as output, pack((tasks, device, threads, options)) as content:
+        with its, log.open("ab") as output, pack((tasks, device, threads, options), self._files) as content:
             descriptors = its.fileno(), content.fileno()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tuner.execution.child_main", *map(str, descriptors)],
@@ -109,6 +111,7 @@ class Child:
     def end(self) -> None:
         """Ends the process with those that it has started."""
         self._connection.close()  # it ends when it finds that
+        close_shared(self._files)
         for number in (signal.SIGTERM, signal.SIGKILL):
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, number)

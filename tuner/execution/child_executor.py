@@ -11,7 +11,6 @@ from pathlib import Path
 from tuner.execution.child import Child, ChildDied, ChildStalled, log_file, lost_outcome
 from tuner.execution.loop import ExecutorEvent
 from tuner.execution.nodes import oom_kills
-from tuner.execution.shared_tensors import close_shared
 from tuner.execution.stop_requests import StopRequests
 from tuner.execution.worker import TrialOptions
 from tuner.machine.devices import DeviceChoice, allocator_environment, detect_devices
@@ -105,7 +104,6 @@ class ChildExecutor:
         """Ends the process."""
         self._queue.clear()
         self._drop()
-        close_shared()
         self._stop_requests.remove()
 
     def _start(self, placement: Placement) -> None:

@@ -7,27 +7,31 @@ the trials, and a third one listens to the study and ends the process when that 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
+import traceback
 from multiprocessing.connection import Connection
 from pickle import dumps, loads
 from queue import SimpleQueue
 
 from tuner.execution.actor import Worker
 from tuner.execution.mapped_arrays import unpack
-from tuner.machine.interrupts import die_with_parent
 from tuner.trial import Placement
 
 
 def main(descriptor: int, content: int) -> None:
     """Runs trials until the study ends."""
     connection: Connection[bytes, bytes] = Connection(descriptor)
+    # Else a process that a trial has started keeps the pipe open, and the study does not see that this one has ended.
+    os.set_inheritable(descriptor, False)
+    os.register_at_fork(after_in_child=connection.close)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # what a crash leaves in a buffer is lost
     inherited, search_path = loads(connection.recv_bytes())  # noqa: S301  # from the study's process
     os.environ.pop("PYTHONPATH", None)
     if inherited is not None:
         os.environ["PYTHONPATH"] = inherited
     sys.path[:] = search_path
-    die_with_parent()
     from tuner.training.program import use_main_thread
 
     programs = use_main_thread()
@@ -48,7 +52,9 @@ def _listen(connection: Connection[bytes, bytes], placements: SimpleQueue[Placem
             else:
                 deliver(*said)
     except (EOFError, OSError):
-        os._exit(0)  # whatever the trial does
+        os.killpg(0, signal.SIGKILL)  # this process, and what its trial has started
+    except BaseException:
+        _fail()
 
 
 def _follow(connection: Connection[bytes, bytes], content: int, placements: SimpleQueue[Placement]) -> None:
@@ -59,11 +65,13 @@ def _follow(connection: Connection[bytes, bytes], content: int, placements: Simp
                 if event is not None:
                     connection.send_bytes(dumps(event))
     except BaseException:
-        import traceback
+        _fail()
 
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)
+
+def _fail() -> None:
+    """Ends the process with the traceback of the exception."""
+    traceback.print_exc()
+    os._exit(1)
 
 
 if __name__ == "__main__":

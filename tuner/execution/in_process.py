@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tuner.execution.loop import ExecutorEvent
@@ -28,6 +30,7 @@ class InProcessExecutor:
         self._caps = caps
         self._checkpoint_seconds = checkpoint_seconds
         self._queue: deque[Iterator[WorkerEvent]] = deque()
+        self._folder: str | None = None  # the current one of the running trial, if it has another than the study
         self._stop_requests = StopRequests(None)
 
     def devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
@@ -41,7 +44,8 @@ class InProcessExecutor:
         """Keeps the tasks and the folder for checkpoints."""
         self._tasks = tasks
         seconds = self._checkpoint_seconds
-        self._options = TrialOptions(caps=self._caps, checkpoints=checkpoints, checkpoint_seconds=seconds)
+        absolute = checkpoints.absolute() if checkpoints else None
+        self._options = TrialOptions(caps=self._caps, checkpoints=absolute, checkpoint_seconds=seconds)
         self._stop_requests = StopRequests(checkpoints)
         self._stop_requests.reset()
         gc.freeze()  # as in a worker: the collection after each trial skips what is there now
@@ -58,14 +62,29 @@ class InProcessExecutor:
             time.sleep(timeout_seconds)
             return []
         trial = self._queue[0]
-        event = next(trial)
+        with self._trials_folder():
+            event = next(trial)
         if isinstance(event, Outcome):
+            self._folder = None
             self._stop_requests.forget_prune(event.trial.trial_id)
             self._queue.popleft()
             weights = next(trial, b"")
             return [(event, lambda: weights if isinstance(weights, bytes) else b"")]
         assert isinstance(event, (EpochReport, Question))
         return [(event, bytes)]
+
+    @contextmanager
+    def _trials_folder(self) -> Iterator[None]:
+        """Is in the current folder of the trial, which may change it, and then again in that of the study."""
+        ours = os.getcwd()
+        with suppress(FileNotFoundError):
+            os.chdir(self._folder or ours)
+        try:
+            yield
+        finally:
+            with suppress(FileNotFoundError):
+                self._folder = os.getcwd()
+            os.chdir(ours)
 
     def answer(self, trial_id: str, answer: object) -> None:
         """Answers a trial's question."""

@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Protocol
 
-from tuner.errors import ExecutionError
+from tuner.errors import ExecutionError, with_text
 from tuner.machine.devices import DeviceChoice
 from tuner.machine.interrupts import Interrupt, TimeLimitReached
 from tuner.placement.packing import Packer, Plan
@@ -230,7 +230,7 @@ class _Loop:
         try:
             return self.decisions.answer(question)
         except Exception as error:
-            return error
+            return with_text(error)
 
     def _lose(self, event: DeviceLost) -> None:
         self.packer.remove(event.device)

@@ -37,11 +37,12 @@ class MappedArray:
     identity: tuple[int, ...]  # device, inode, size and time of the last change
 
 
-def put(data: object, *, one_machine: bool) -> ObjectRef:
+def put(data: object, files: shared_tensors.Files, *, one_machine: bool) -> ObjectRef:
     """Puts data into Ray's store, without the content of mapped files if all workers run on ``one_machine``.
 
     Workers map the files again: they share the kernel's pages, and Ray's small store needs no room. Other machines
     need not have the files, so in a cluster of several they are stored as plain arrays, one copy for each node.
+    The files of shared tensors are added to ``files``.
 
     Raises:
         DataError: a mapped file has been removed.
@@ -51,7 +52,7 @@ def put(data: object, *, one_machine: bool) -> ObjectRef:
 
     pack = describe if one_machine else np.asarray
     register_serializer(np.memmap, serializer=pack, deserializer=receive)
-    tensors = shared_tensors.ray_shares_tensors() if one_machine else nullcontext()
+    tensors = shared_tensors.ray_shares_tensors(files) if one_machine else nullcontext()
     try:
         with tensors:
             reference: ObjectRef = ray.put(data)
@@ -63,16 +64,20 @@ def put(data: object, *, one_machine: bool) -> ObjectRef:
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles mapped arrays by their files, and what cannot be imported with its code."""
 
+    files: shared_tensors.Files
+
     def reducer_override(self, obj: object) -> Any:
         if isinstance(obj, np.memmap):
             return receive, (describe(obj),)
         if shared_tensors.is_shareable(obj):
-            return shared_tensors.receive, (shared_tensors.share(cast("Any", obj)),)
+            return shared_tensors.receive, (shared_tensors.share(cast("Any", obj), self.files),)
         return super().reducer_override(obj)
 
 
-def pack(content: object) -> BinaryIO:
+def pack(content: object, files: shared_tensors.Files) -> BinaryIO:
     """A file without a name that holds content for another process of this machine, which ``unpack`` maps there.
+
+    The files of shared tensors are added to ``files``.
 
     Raises:
         DataError: a mapped file has been removed.
@@ -81,7 +86,9 @@ def pack(content: object) -> BinaryIO:
     in_memory = hasattr(os, "memfd_create")
     file: BinaryIO = os.fdopen(os.memfd_create("tuner"), "wb") if in_memory else TemporaryFile()  # noqa: SIM115
     pickled, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
-    _Pickler(pickled, protocol=5, buffer_callback=buffers.append).dump(content)
+    pickler = _Pickler(pickled, protocol=5, buffer_callback=buffers.append)
+    pickler.files = files
+    pickler.dump(content)
     parts = [pickled.getbuffer(), *(buffer.raw() for buffer in buffers)]
     file.write(np.array([len(parts), *(part.nbytes for part in parts)], np.int64).tobytes())
     for part in parts:

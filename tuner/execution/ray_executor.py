@@ -18,7 +18,7 @@ from tuner.execution.nodes import NodeWatch, cluster_devices, on_one_machine
 from tuner.execution.pool import WorkerPool, make_pools, reserve
 from tuner.execution.ray_api import Node, ObjectRef, Remote, WorkerHandle
 from tuner.execution.ray_errors import last_line, raised_in_worker
-from tuner.execution.shared_tensors import close_shared
+from tuner.execution.shared_tensors import Files, close_shared
 from tuner.execution.stop_requests import StopRequests
 from tuner.execution.worker import TrialOptions
 from tuner.execution.worker_failures import RunningTrial, WorkerFailures
@@ -70,6 +70,7 @@ class RayExecutor:
         self._stop_requests = StopRequests(None)
         self._pools: dict[Device, WorkerPool] = {}
         self._lost: dict[Device, str] = {}
+        self._files: Files = []  # that workers map
         self._running: dict[Stream, RunningTrial] = {}
         self._spent: list[RunningTrial] = []  # their workers are not used again
         self._events: list[ExecutorEvent] = []  # for the next poll
@@ -120,7 +121,7 @@ class RayExecutor:
             [] if one_machine else [task.workload.code for task in tasks.values() if not is_built_in(task.workload)]
         )
         with sent_by_value(elsewhere):
-            self._shared = (put(dict(tasks), one_machine=one_machine), plan.threads, self._options)
+            self._shared = (put(dict(tasks), self._files, one_machine=one_machine), plan.threads, self._options)
         self._pools = make_pools(plan, self._nodes, memory, self._make)
         reserve(list(self._pools.values()))
         nodes_used = {pool.node_id for pool in self._pools.values()}
@@ -180,7 +181,7 @@ class RayExecutor:
         self._running.clear()
         self._pools.clear()
         self._connection.stop()
-        close_shared()
+        close_shared(self._files)
 
     @property
     def _has_own_ray(self) -> bool:

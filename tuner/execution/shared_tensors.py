@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LEAST_BYTES = 2**20  # smaller ones are sent by content
-_open: list[int] = []  # the files of this process's study
+Files = list[int]  # descriptors of the files, which are open as long as receivers may start
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,11 @@ class SharedTensor:
     content: bytes = b""
 
 
-def share(tensor: Tensor) -> SharedTensor:
-    """The tensor's description; its content is in memory that workers of this machine can map."""
+def share(tensor: Tensor, files: Files) -> SharedTensor:
+    """The tensor's description; its content is in memory that workers of this machine can map.
+
+    Its file is added to ``files``.
+    """
     import torch
 
     flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
@@ -38,7 +41,7 @@ def share(tensor: Tensor) -> SharedTensor:
     if flat.nbytes < LEAST_BYTES or not hasattr(os, "memfd_create"):
         return SharedTensor(dtype, shape, content=flat.tobytes())
     descriptor = os.memfd_create("tuner")
-    _open.append(descriptor)
+    files.append(descriptor)
     with open(descriptor, "wb", closefd=False) as file:
         flat.tofile(file)
     return SharedTensor(dtype, shape, path=f"/proc/{os.getpid()}/fd/{descriptor}")
@@ -65,14 +68,14 @@ def is_shareable(value: object) -> bool:
     return plain and tensor.device.type == "cpu" and tensor.numel() > 0
 
 
-def close_shared() -> None:
-    """Closes this process's files; what maps them keeps them."""
-    while _open:
-        os.close(_open.pop())
+def close_shared(files: Files) -> None:
+    """Closes the files; what maps them keeps them."""
+    while files:
+        os.close(files.pop())
 
 
 @contextmanager
-def ray_shares_tensors() -> Iterator[None]:
+def ray_shares_tensors(files: Files) -> Iterator[None]:
     """Has Ray send plain tensors in this way in the block."""
     torch: Any = sys.modules.get("torch")
     if torch is None:
@@ -81,7 +84,7 @@ def ray_shares_tensors() -> Iterator[None]:
     from ray.util import deregister_serializer, register_serializer
 
     def pack(tensor: Tensor) -> object:
-        return share(tensor) if is_shareable(tensor) else cast("Any", tensor).__reduce_ex__(2)
+        return share(tensor, files) if is_shareable(tensor) else cast("Any", tensor).__reduce_ex__(2)
 
     def unpack(sent: object) -> Tensor:
         if isinstance(sent, SharedTensor):

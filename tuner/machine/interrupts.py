@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _thread
-import ctypes
 import math
 import signal
 import sys
@@ -16,7 +15,6 @@ from types import FrameType
 # Ctrl-C, a batch system's time limit, and a closed terminal.
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 IMPORT_SECONDS = 0.05  # how often to check whether an import has finished that a signal found under way
-PR_SET_PDEATHSIG = 1  # prctl(2)
 INSISTED = 3  # the number of signals that end a study at once
 
 
@@ -152,10 +150,3 @@ def take_back() -> None:
 def _in_main_thread() -> bool:
     """Whether this is the main thread, the only one in which Python allows signal handlers."""
     return threading.current_thread() is threading.main_thread()
-
-
-def die_with_parent() -> None:
-    """Has the kernel kill this process when the one that started it has ended, where it can (Linux)."""
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "prctl"):
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

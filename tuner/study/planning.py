@@ -68,7 +68,10 @@ def estimate_requests(
     """
     check_amp(tasks, trials, devices)
     if not settings.auto_memory:
-        given = {trial.trial_id: MemoryEstimate.given(given_gb(trial, settings)) for trial in trials}
+        given = {
+            trial.trial_id: MemoryEstimate.given(given_gb(tasks[trial.workload].workload, trial, settings))
+            for trial in trials
+        }
         return Estimates(
             tuple(Request(trial, given[trial.trial_id], need_bytes(given[trial.trial_id])) for trial in trials),
             given,
@@ -90,7 +93,7 @@ def estimate_requests(
     return Estimates(tuple(requests), raw, known)
 
 
-def given_gb(trial: Trial, settings: Settings) -> float:
+def given_gb(workload: Trainable, trial: Trial, settings: Settings) -> float:
     """The footprint that the user gives a trial, in GB.
 
     Raises:
@@ -101,7 +104,7 @@ def given_gb(trial: Trial, settings: Settings) -> float:
     given, name = settings.memory_gb, option("memory_gb")
     assert callable(given)
     try:
-        found = given(dict(trial.config))
+        found = given(workload.arguments_of(trial.config))
     except Exception as error:
         raise InputError(f"{trial.name}: {name} raised {type(error).__name__}: {one_line(error, 200)}") from error
     return check_gb(found, f"{trial.name}: {name} returned {one_line(repr(found), 80)}")

@@ -29,9 +29,11 @@ def fingerprint(data: object) -> str:
     The data are pickled for that, as they are on their way to the workers, and nothing is read back. Every array
     counts with its type, shape and values, however it lies in memory.
     """
-    pickled = io.BytesIO()
     try:
-        _Pickler(pickled).dump(data)
+        try:
+            pickled = _pickled(data, fast=True)
+        except ValueError:  # an object holds itself
+            pickled = _pickled(data, fast=False)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise InputError(
             f"the data cannot go to workers, as they cannot be pickled ({one_line(error)}): give numpy "
@@ -40,12 +42,17 @@ def fingerprint(data: object) -> str:
     return hashlib.blake2b(pickled.getbuffer(), digest_size=16).hexdigest()
 
 
+def _pickled(data: object, *, fast: bool) -> io.BytesIO:
+    """Pickles data; ``fast`` is without a memo, as equal texts may be one object or two."""
+    file = io.BytesIO()
+    pickler = _Pickler(file, protocol=5)
+    pickler.fast = fast
+    pickler.dump(data)
+    return file
+
+
 class _Pickler(pickle.Pickler):
     """Pickles data with each array of numbers replaced by its digest, so that no second copy of the data is made."""
-
-    def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file, protocol=5)
-        self.fast = True  # without a memo: equal texts may be one object or two
 
     def reducer_override(self, value: object) -> Any:
         torch = sys.modules.get("torch")

@@ -68,6 +68,8 @@ def _with_arguments(selection: Selection, settings: Settings) -> Selection:
         entries = [defaults, *cast("list[Mapping[str, object]]", listed)]
         objects = listed_objects(entries, source_name(settings.config))
     if isinstance(program, Script):
+        if settings.in_process:
+            raise ParameterError("in_process", True, "a script needs processes of its own", "leave it out")
         program.check_keys(keys)
     return replace(selection, workload=program.with_objects(objects))
 

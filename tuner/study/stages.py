@@ -117,6 +117,8 @@ def load(selected: Selected) -> Loaded:
     if folder:
         check_same(record, description(tasks, trials, settings), folder)
         attempts = read_attempts(Path(folder) / ATTEMPTS, record.workloads)[0]
+    if selected.live:
+        selected.live.settings = settings
     before = {**_values(selected), "settings": settings}
     return Loaded(**before, tasks=tasks, trials=trials, record=record, attempts=attempts)
 

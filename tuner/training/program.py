@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import operator
 import os
 import random
 import sys
@@ -18,7 +19,7 @@ from tuner.machine.first_use import load_early
 from tuner.training.endings import Diverged, Fit, Pruned, Stopped, phases
 from tuner.training.program_checkpoints import ProgramCheckpoints, Progress, files_of
 from tuner.trial import EpochReport, Objective, Question, Trial
-from tuner.workloads.contract import calling
+from tuner.workloads.contract import calling, method_failure
 from tuner.workloads.function import Function
 from tuner.workloads.program import Program
 from tuner.workloads.session import ProgramPruned, State, TrialEnd, entered, is_finite, never_finite, to_numbers
@@ -89,6 +90,7 @@ class _Session:
         self._reports: SimpleQueue[EpochReport | Question | BaseException | None] = SimpleQueue()
         self._answers: SimpleQueue[bool] = SimpleQueue()  # whether to go on
         self._replies: SimpleQueue[object] = SimpleQueue()
+        self._process = os.getpid()
         self._ending = False
         self._ended = threading.Event()
         self.reports = 0
@@ -98,8 +100,7 @@ class _Session:
         self, metrics: Mapping[str, object], epoch: int | None = None, checkpoint: State | str | None = None
     ) -> None:
         """See ``Session.report``."""
-        if self._ending:
-            raise TrialEnd
+        self._check()
         numbers = to_numbers(metrics, self.metric)
         progress, metric = self._progress, self.metric
         progress.epoch = self._counted(epoch)
@@ -116,8 +117,7 @@ class _Session:
 
     def ask(self, question: object) -> object:
         """See ``Session.ask``."""
-        if self._ending:
-            raise TrialEnd
+        self._check()
         self._reports.put(Question(self._trial.trial_id, question))
         answer = self._replies.get()
         if isinstance(answer, BaseException):
@@ -142,7 +142,7 @@ class _Session:
             pass
         except BaseException as raised:  # the study's thread raises it again
             error = raised
-        del _answering[self._trial.trial_id]
+        _answering.pop(self._trial.trial_id, None)
         self._ended.set()
         self._reports.put(error)
 
@@ -153,6 +153,8 @@ class _Session:
             if said.code in (None, 0):
                 return None
             raise WorkloadError(f"the program ended with sys.exit({said.code!r})")
+        if isinstance(said, StopIteration):  # which generators do not let pass
+            raise WorkloadError(method_failure(said) or "StopIteration") from said
         if isinstance(said, Exception):
             raise said
         if isinstance(said, BaseException):
@@ -171,11 +173,20 @@ class _Session:
             self._replies.put(TrialEnd())
             self._ended.wait(IDLE_SECONDS)
 
+    def _check(self) -> None:
+        """Raises ``TrialEnd`` if the trial ends, and ``WorkloadError`` in a forked process, which nobody hears."""
+        if os.getpid() != self._process:
+            raise WorkloadError(
+                "tuner.report: this process was started by the trial: call it in the trial's own process"
+            )
+        if self._ending:
+            raise TrialEnd
+
     def _counted(self, epoch: int | None) -> int:
         """A report's epoch, counted from 1: the program's own, or the number of its reports."""
         if epoch is None:
             return self._progress.epoch + 1
-        if not isinstance(epoch, int) or epoch < 0:
+        if not hasattr(epoch, "__index__") or (epoch := operator.index(epoch)) < 0:
             raise WorkloadError(f"tuner.report: epoch is {epoch!r}: expected a whole number")
         if epoch == 0:
             self._progress.offset = 1
@@ -247,8 +258,8 @@ _answering: dict[str, SimpleQueue[object]] = {}  # the queues of running trials,
 
 def deliver(trial_id: str, answer: object) -> None:
     """Gives a running trial the answer to its question; one that has ended needs none."""
-    if trial_id in _answering:
-        _answering[trial_id].put(answer)
+    if replies := _answering.get(trial_id):
+        replies.put(answer)
 
 
 def limit_threads(threads: int) -> None:

@@ -74,20 +74,19 @@ class ProgramCheckpoints:
             self.faults = (f"checkpoint not written: this machine has no folder {self._path.parent}",)
             return
         number = self._last + 1
-        if is_best:
-            progress.best_checkpoint = number
+        kept = number if is_best else progress.best_checkpoint
         partial = self._path / f"{number}.partial"
         try:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
             _write(partial, content)
-            (partial / PROGRESS).write_text(json.dumps({**asdict(progress), "of": self._of}))
+            (partial / PROGRESS).write_text(json.dumps({**asdict(progress), "best_checkpoint": kept, "of": self._of}))
             os.rename(partial, self._path / str(number))
         except (OSError, RuntimeError) as error:  # torch raises RuntimeError from OSError
             self.faults = (f"checkpoint not written: {one_line(error)}",)
             shutil.rmtree(partial, ignore_errors=True)
             return
-        self._last, self.faults = number, ()
+        self._last, self.faults, progress.best_checkpoint = number, (), kept
         for other in self._numbers():
             if other not in (number, progress.best_checkpoint):
                 shutil.rmtree(self._path / str(other), ignore_errors=True)

@@ -94,6 +94,10 @@ class Trainable(ABC):
         """The user's class or function, whose module other processes import."""
         return type(self)
 
+    def arguments_of(self, config: Config) -> dict[str, Any]:
+        """A configuration as the user's code receives it."""
+        return dict(config)
+
     @property
     def spec(self) -> str | None:
         """The text by which another process finds it, ``module:Class``; None if it has state or is in no module."""

@@ -54,11 +54,11 @@ class Function(Program):
         return place_of(self.function)
 
     def run(self, config: Config, data: object, session: Session) -> Mapping[str, float] | None:
-        """Calls the function. If it returns metrics by name, they are its last report."""
+        """Calls the function. If it returns metrics by name with the one compared, they are its last report."""
         values = self.arguments_of(config)
         arguments = [values, data] if self.takes_data else [values]
         returned = self.function(*arguments)
-        if isinstance(returned, Mapping):
+        if isinstance(returned, Mapping) and session.metric in returned:
             session.report(returned)
         return None
 

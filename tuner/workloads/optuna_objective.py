@@ -72,7 +72,7 @@ class RemoteTrial:
     def report(self, value: float, step: int) -> None:
         """See ``optuna.Trial``; the study shows the value, too."""
         self._call("report", float(value), step)
-        self._session.report({self._session.metric: value}, step)
+        self._session.report({self._session.metric: value}, int(step))
 
     def __getattr__(self, name: str) -> Any:
         """Another method or attribute of ``optuna.Trial``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import atexit
 import io
 import json
 import re
@@ -12,7 +13,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Self, TextIO
+from typing import Self
 
 from tuner.errors import InputError, WorkloadError, one_line
 from tuner.trial import Config
@@ -95,51 +96,42 @@ class Script(Program):
         print(f"$ {self.path.name} {shlex.join(words)}", flush=True)
         sys.argv = [str(self.path), *words]
         sys.path.insert(0, str(self.path.parent))
-        output = _Output(sys.stdout, session)
+        output = _Output(session)
         with redirect_stdout(output):
-            runpy.run_path(str(self.path), run_name="__main__")
-        output.end()
+            try:
+                runpy.run_path(str(self.path), run_name="__main__")
+            except SystemExit as ended:
+                if ended.code not in (None, 0):
+                    raise
+            finally:
+                atexit._run_exitfuncs()  # as the interpreter would, but this process ends without
+            output.end()
 
 
-class _Output(io.TextIOBase):
+class _Output(io.TextIOWrapper):
     """The script's standard output, in which lines of JSON are reports."""
 
-    def __init__(self, file: TextIO, session: Session) -> None:
-        self._file = file
+    def __init__(self, session: Session) -> None:
+        file = io.FileIO(sys.stdout.fileno(), "w", closefd=False)
+        super().__init__(io.BufferedWriter(file), "utf-8", line_buffering=True)
         self._session = session
         self._metric = session.metric
         self._line = ""
         self._broken = ""
-        self._reports = 0
 
     def write(self, text: str) -> int:
         """Writes text, and reports each complete line of JSON that has the metric."""
-        self._file.write(text)
+        super().write(text)
         *lines, self._line = (self._line + text).split("\n")
         for line in lines:
             self._read(line.strip())
         return len(text)
 
-    def flush(self) -> None:
-        """Flushes the file."""
-        self._file.flush()
-
-    def fileno(self) -> int:
-        """The file's, for programs that the script starts."""
-        return self._file.fileno()
-
-    def isatty(self) -> bool:
-        """It is none."""
-        return False
-
-    def writable(self) -> bool:
-        """It is."""
-        return True
-
     def end(self) -> None:
         """Reads the last line; raises ``WorkloadError`` if all that the script has reported was damaged."""
+        self.flush()
         self._read(self._line.strip())
-        if self._broken and not self._reports:
+        if self._broken and not self._session.reports:
             raise WorkloadError(f"a line of its output is no JSON, and none is a report: {self._broken:.80}")
 
     def _read(self, line: str) -> None:
@@ -152,12 +144,10 @@ class _Output(io.TextIOBase):
             return
         if self._metric not in said:
             return
-        self._reports += 1
         epoch = said.pop("epoch", None)
         kept = {
             name: value for name, value in said.items() if isinstance(value, (int, float)) or name == self._metric
         }
-        self._file.flush()
         self._session.report(kept, epoch if isinstance(epoch, int) else None)
 
 

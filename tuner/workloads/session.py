@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Real
@@ -47,9 +48,11 @@ class Session(Protocol):
 
     Attributes:
         metric: what trials are compared by; every report has it.
+        reports: the number of reports so far.
     """
 
     metric: str
+    reports: int
 
     def report(
         self, metrics: Mapping[str, object], epoch: int | None = None, checkpoint: State | str | None = None
@@ -68,22 +71,25 @@ class Session(Protocol):
         """The trial's last checkpoint, from an earlier attempt or the study that is resumed; None without one."""
 
 
-_entered: list[Session] = []
+_entered: list[tuple[int, Session]] = []  # with the threads that run the programs
 
 
 def current() -> Session | None:
-    """The session of the trial that this process runs; None outside of a trial."""
-    return _entered[-1] if _entered else None
+    """The session of the trial that this thread runs, or else this process; None outside of a trial."""
+    own = [session for thread, session in _entered if thread == threading.get_ident()]
+    others = [session for _, session in _entered]
+    return next(reversed(own or others), None)
 
 
 @contextmanager
 def entered(session: Session) -> Iterator[None]:
     """Makes a session the current one in the block."""
-    _entered.append(session)
+    entry = threading.get_ident(), session
+    _entered.append(entry)
     try:
         yield
     finally:
-        _entered.remove(session)
+        _entered.remove(entry)
 
 
 def to_numbers(metrics: Mapping[str, object], needed: str = "") -> dict[str, float]:
