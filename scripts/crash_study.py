@@ -259,7 +259,7 @@ def left_behind(folder: Path, seconds: float = 10.0) -> None:
     else:
         raise Difference(f"processes are still there {seconds:.0f} s after their driver was killed: {here}")
     for process in agents:
-        print(f"  {process.name()} has outlived the driver: ended", flush=True)
+        print(f"  {process.name()} has outlived the driver: ended", file=sys.stderr, flush=True)
         process.kill()
 
 
