@@ -247,20 +247,27 @@ def moments(kills: int, seed: int) -> str:
 def left_behind(folder: Path, seconds: float = 10.0) -> None:
     """Waits until no process of a killed study works in its folder any more.
 
-    Agents of Ray's own can outlive a driver that was killed while Ray was starting: they are named and ended.
+    Agents of Ray's own can outlive the driver by a minute: they are named and ended.
     """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         here = [process for process in psutil.process_iter() if works_in(process, folder)]
-        if not here:
-            return
+        agents = [process for process in here if any(sign in command_of(process) for sign in RAY_AGENTS)]
+        if len(agents) == len(here):
+            break
         time.sleep(0.2)
-    agents = [process for process in here if any(sign in " ".join(process.cmdline()) for sign in RAY_AGENTS)]
-    if len(agents) < len(here):
+    else:
         raise Difference(f"processes are still there {seconds:.0f} s after their driver was killed: {here}")
     for process in agents:
-        print(f"  {process.name()} has outlived the driver: ended", flush=True)
+        print(f"  {process.name()} has outlived the driver: ended", file=sys.stderr, flush=True)
         process.kill()
+
+
+def command_of(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
 
 
 def works_in(process: psutil.Process, folder: Path) -> bool:
