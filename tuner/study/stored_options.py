@@ -15,7 +15,8 @@ from tuner.workloads.lookup import WAS_OBJECT, WorkloadLike, as_list, find_workl
 GIVEN = ("space", "points", "config")  # options that may hold objects
 CALL = "tuner.run()"  # for ``study.json``: what no command can say
 OPTUNA_CALL = "tuner.optuna.optimize()"  # the same of a user's Optuna study
-FUNCTIONS = ("memory_gb", "estimate")  # options that may be functions
+FUNCTIONS = ("memory_gb", "estimate", "data")  # options that may be functions, or data, of which no more is kept
+OBJECTS = (*GIVEN, *FUNCTIONS)
 
 
 def plainly(settings: Settings) -> Settings:
@@ -36,9 +37,9 @@ def to_stored(settings: Settings) -> dict[str, object]:
     Of a space it is the content, so that a study does not depend on the file.
     """
     values = {**settings.values(), "space": space_content(settings.space)}
-    plain = {name: stored(values[name]) for name in (*GIVEN, *FUNCTIONS)}
     if not is_source(settings.data):
-        plain["data"] = stored(type(settings.data))  # they may be large, and their digest is kept
+        values["data"] = type(settings.data)  # they may be large, and their digest is kept
+    plain = {name: stored(values[name]) for name in OBJECTS}
     return {**values, **plain, "workload": texts_of(settings.workload), "search": settings.search_name}
 
 
@@ -65,7 +66,7 @@ def from_stored(stored: Mapping[str, object]) -> Settings:
 
 def functions_of(options: Mapping[str, object]) -> list[str]:
     """Those of a study's options that were functions or data, of which no more is kept than that."""
-    return [name for name in (*FUNCTIONS, "data") if has_objects(options.get(name))]
+    return [name for name in FUNCTIONS if has_objects(options.get(name))]
 
 
 def is_source(data: object) -> bool:
@@ -119,7 +120,7 @@ def with_own(study: StudyRecord, settings: Settings) -> Settings:
         InputError: one of its own has objects, and must be given again.
     """
     stored, given, folder = study.options or {}, settings.given(), str(settings.resume)
-    for name in (*GIVEN, *FUNCTIONS, "data"):
+    for name in OBJECTS:
         if name not in given and has_objects(stored.get(name)):
             rule = f"its {name} has objects that only Python can give: give it again"
             call = OPTUNA_CALL if study.command == OPTUNA_CALL else CALL
@@ -131,7 +132,7 @@ def with_own(study: StudyRecord, settings: Settings) -> Settings:
 def needs_objects(study: StudyRecord) -> bool:
     """Whether only Python can continue a study, as it was given objects that no text finds again."""
     options = study.options or {}
-    kept = any(has_objects(options.get(name)) for name in (*GIVEN, *FUNCTIONS))
+    kept = any(has_objects(options.get(name)) for name in OBJECTS)
     return None in study.classes.values() or is_object(options.get("search")) or kept
 
 
