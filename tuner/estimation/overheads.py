@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from tuner.errors import ExecutionError, one_line
 from tuner.trial import MB, Device
 
 if TYPE_CHECKING:
-    from tuner.workloads.base import Workload
+    from tuner.workloads.base import Trainable, Workload
     from tuner.workloads.program import Program
 
 # Used without a calibration. CUDA contexts took 200 to 723 MiB, depending on driver, GPU and lazy loading. CPU trials
@@ -40,9 +41,6 @@ def cublas_workspace_bytes(device: Device) -> int:
     return CUBLAS_HOPPER_WORKSPACE_BYTES if hopper else CUBLAS_WORKSPACE_BYTES
 
 
-_measured: dict[Program, int] = {}
-
-
 @cache
 def import_bytes(cls: type[Workload]) -> int:
     """The bytes that importing this class takes beside torch, measured in a new process.
@@ -50,35 +48,31 @@ def import_bytes(cls: type[Workload]) -> int:
     This takes seconds, so a module that uses only numpy, torch and the standard library is not measured. A class that
     cannot be imported raises ``ExecutionError``.
     """
-    from tuner.estimation.new_process import run_in_new_process
-
     module = sys.modules.get(cls.__module__)
     names = {_module(value) for value in vars(module).values()} - {cls.__module__} if module else set()
     if {name.partition(".")[0] for name in names} <= IN_EVERY_WORKER:
         return 0
-    try:
-        return run_in_new_process(_growth, (cls.__new__(cls),))
-    except Exception as error:
-        reason = one_line(error, 200)
-        raise ExecutionError(
-            f"workload {cls.name}: a worker cannot import it: {type(error).__name__}: {reason}"
-        ) from error
+    return _measured(_growth, cls.__new__(cls), f"workload {cls.name}")
 
 
+@cache
 def program_bytes(program: Program) -> int:
     """The bytes that a worker takes for a program's imports beside a workload's worker, measured in a new process.
 
     A program that another process cannot have raises ``ExecutionError``.
     """
+    return _measured(_program_growth, program, program.name)
+
+
+def _measured(growth: Callable[[bytes], int], trainable: Trainable, name: str) -> int:
+    """What ``growth`` finds in a new process."""
     from tuner.estimation.new_process import run_in_new_process
 
-    if program not in _measured:
-        try:
-            _measured[program] = run_in_new_process(_program_growth, (program,))
-        except Exception as error:
-            text = f"{type(error).__name__}: {one_line(error, 200)}"
-            raise ExecutionError(f"{program.name}: a worker cannot import it: {text}") from error
-    return _measured[program]
+    try:
+        return run_in_new_process(growth, (trainable,))
+    except Exception as error:
+        reason = one_line(error, 200)
+        raise ExecutionError(f"{name}: a worker cannot import it: {type(error).__name__}: {reason}") from error
 
 
 def _module(value: object) -> str:

@@ -29,8 +29,7 @@ class Worker:
         self._options = options
         self._threads = threads
         self.device = device
-        apart = [isinstance(task.workload, Program) and task.workload.own_process for task in tasks.values()]
-        self._apart = any(apart) and not is_child
+        self._apart = not is_child and any(task.workload.own_process for task in tasks.values())
         if not self._apart:
             self._meter = self.prepare(device, threads)
         gc.freeze()  # so that a garbage collection skips torch's objects: 2 ms instead of 100

@@ -30,23 +30,11 @@ LOGS = "logs"  # the folder of output in a study's folder
 
 
 class ChildDied(Exception):
-    """The process ended without a word, as the text says."""
+    """The process has ended without a word, as the text says; ``signal`` is what ended it, 0 for none."""
 
-    by_kill = False
-    by_signal = True
-
-    def __init__(self, code: int) -> None:
-        self.by_kill = code == -signal.SIGKILL
-        self.by_signal = code < 0
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        super().__init__(f"the trial's process {how}")
-
-
-class ChildStalled(ChildDied):
-    """The process says nothing for too long, and is ended."""
-
-    def __init__(self, text: str) -> None:
-        Exception.__init__(self, text)
+    def __init__(self, text: str, signal: int = 0) -> None:
+        super().__init__(text)
+        self.signal = signal
 
 
 class Child:
@@ -106,7 +94,9 @@ class Child:
             return cast("WorkerEvent", loads(self._connection.recv_bytes()))  # noqa: S301  # it comes from our process
         except (EOFError, OSError):
             self._connection.close()
-            raise ChildDied(self._process.wait()) from None
+            code = self._process.wait()
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            raise ChildDied(f"the trial's process {how}", max(0, -code)) from None
 
     def end(self) -> None:
         """Ends the process with those that it has started."""
@@ -162,7 +152,7 @@ def lost_outcome(
     A signal may have had nothing to do with the trial, so it is tried once more, as after the loss of a Ray worker.
     """
     peak = report.memory_bytes if report else None
-    killed = died.by_kill and oom_kills() > kills
+    killed = died.signal == signal.SIGKILL and oom_kills() > kills
     at_cap = placement.device.kind == "cpu" and near_cap(peak, placement.limit_bytes)
     return Outcome(
         placement.trial,
@@ -173,7 +163,7 @@ def lost_outcome(
         peak_bytes=peak,
         error="the kernel killed it, as the machine ran out of memory" if killed else f"{died}{where}",
         phase="training" if report else "start",
-        lost="worker" if died.by_signal and not killed and not at_cap else "",
+        lost="worker" if died.signal and not killed and not at_cap else "",
         reusable=False,
     )
 

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tuner.execution.child import Child, ChildDied, ChildStalled, log_file, lost_outcome
+from tuner.execution.child import Child, ChildDied, log_file, lost_outcome
 from tuner.execution.loop import ExecutorEvent
 from tuner.execution.nodes import oom_kills
-from tuner.execution.stop_requests import StopRequests
+from tuner.execution.stop_requests import EndsByRequest, StopRequests
 from tuner.execution.worker import TrialOptions
 from tuner.machine.devices import DeviceChoice, allocator_environment, detect_devices
 from tuner.placement.packing import Plan
 from tuner.trial import Device, EpochReport, Outcome, Placement, Question
-from tuner.workloads.program import Program
 from tuner.workloads.task import Tasks
 
 
-class ChildExecutor:
+class ChildExecutor(EndsByRequest):
     """Runs placed trials in one warm process at a time. A trial that hangs or crashes is lost alone."""
 
     def __init__(
@@ -35,7 +35,6 @@ class ChildExecutor:
         self._variables = allocator_environment(expandable_segments)
         self._options = TrialOptions(caps=caps, checkpoint_seconds=checkpoint_seconds)
         self._timeout_seconds = trial_timeout_seconds
-        self._stop_requests = StopRequests(None)
         self._queue: deque[Placement] = deque()
         self._child: Child | None = None
         self._running: Placement | None = None
@@ -52,7 +51,7 @@ class ChildExecutor:
     def open(self, tasks: Tasks, plan: Plan, checkpoints: Path | None) -> None:
         """Keeps what the process will be given."""
         self._tasks, self._threads = tasks, plan.threads
-        self._apart = any(isinstance(task.workload, Program) and task.workload.own_process for task in tasks.values())
+        self._apart = any(task.workload.own_process for task in tasks.values())
         self._options = replace(self._options, checkpoints=checkpoints.absolute() if checkpoints else None)
         self._stop_requests = StopRequests(checkpoints)
         self._stop_requests.reset()
@@ -84,21 +83,13 @@ class ChildExecutor:
             return self._ended(event)
         silent = time.monotonic() - self._heard
         if self._report is not None and self._timeout_seconds is not None and silent > self._timeout_seconds:
-            return self._lost(ChildStalled(f"stalled: no report for {self._timeout_seconds:g} s"))
+            return self._lost(ChildDied(f"stalled: no report for {self._timeout_seconds:g} s", signal.SIGTERM))
         return []
 
     def answer(self, trial_id: str, answer: object) -> None:
         """Answers a trial's question."""
         if self._child is not None:
             self._child.answer(trial_id, answer)
-
-    def stop(self) -> None:
-        """Has the trial write a checkpoint and end after its epoch."""
-        self._stop_requests.stop_all()
-
-    def prune(self, trial_id: str) -> None:
-        """Has a trial end after its current step."""
-        self._stop_requests.prune(trial_id)
 
     def close(self) -> None:
         """Ends the process."""

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tuner.execution.loop import ExecutorEvent
-from tuner.execution.stop_requests import StopRequests
+from tuner.execution.stop_requests import EndsByRequest, StopRequests
 from tuner.execution.worker import TrialOptions, WorkerEvent, run_trial
 from tuner.machine.devices import DeviceChoice, detect_devices
 from tuner.machine.peak import PeakMeter
@@ -20,7 +20,7 @@ from tuner.trial import Device, EpochReport, Outcome, Placement, Question
 from tuner.workloads.task import Tasks
 
 
-class InProcessExecutor:
+class InProcessExecutor(EndsByRequest):
     """Runs trials one after another: for tests, to debug a workload, or without Ray.
 
     A cap would be one of this whole process, so there is none by default.
@@ -31,7 +31,6 @@ class InProcessExecutor:
         self._checkpoint_seconds = checkpoint_seconds
         self._queue: deque[Iterator[WorkerEvent]] = deque()
         self._folder: str | None = None  # the current one of the running trial, if it has another than the study
-        self._stop_requests = StopRequests(None)
 
     def devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
         """This machine's devices."""
@@ -91,14 +90,6 @@ class InProcessExecutor:
         from tuner.training.program import deliver
 
         deliver(trial_id, answer)
-
-    def stop(self) -> None:
-        """Has every trial write a checkpoint and end as soon as it continues."""
-        self._stop_requests.stop_all()
-
-    def prune(self, trial_id: str) -> None:
-        """Has a trial end after its current step."""
-        self._stop_requests.prune(trial_id)
 
     def close(self) -> None:
         """Drops all trials."""

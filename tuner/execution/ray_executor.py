@@ -19,7 +19,7 @@ from tuner.execution.pool import WorkerPool, make_pools, reserve
 from tuner.execution.ray_api import Node, ObjectRef, Remote, WorkerHandle
 from tuner.execution.ray_errors import last_line, raised_in_worker
 from tuner.execution.shared_tensors import Files, close_shared
-from tuner.execution.stop_requests import StopRequests
+from tuner.execution.stop_requests import EndsByRequest, StopRequests
 from tuner.execution.worker import TrialOptions
 from tuner.execution.worker_failures import RunningTrial, WorkerFailures
 from tuner.machine.caps import worker_environment
@@ -28,7 +28,6 @@ from tuner.placement.packing import Plan
 from tuner.trial import Device, DeviceLost, EpochReport, Outcome, Placement, Question
 from tuner.workloads.built_in import is_built_in
 from tuner.workloads.pickling import sent_by_value
-from tuner.workloads.program import Program
 from tuner.workloads.task import Tasks
 
 EVENT_SECONDS = 30
@@ -39,7 +38,7 @@ START_SECONDS = 300  # importing torch from a slow network drive takes a while
 Stream = Iterator[ObjectRef]  # of a trial's events
 
 
-class RayExecutor:
+class RayExecutor(EndsByRequest):
     """Runs placed trials in warm worker processes; each worker keeps its device and its share until it ends."""
 
     worker_class: ClassVar[type[Worker]] = Worker
@@ -67,7 +66,6 @@ class RayExecutor:
         self._address = address
         self._options = TrialOptions(caps=caps, checkpoint_seconds=checkpoint_seconds)
         self._connection: RayConnection | None = None
-        self._stop_requests = StopRequests(None)
         self._pools: dict[Device, WorkerPool] = {}
         self._lost: dict[Device, str] = {}
         self._files: Files = []  # that workers map
@@ -107,7 +105,7 @@ class RayExecutor:
 
         self._ray = ray
         # A thread for answers makes Ray run trials in a thread, too, so it is there only for those that ask.
-        asking = any(isinstance(task.workload, Program) and task.workload.asks for task in tasks.values())
+        asking = any(task.workload.asks for task in tasks.values())
         remote = ray.remote(concurrency_groups={ANSWERS: 1}) if asking else ray.remote
         self._actor: Remote[WorkerHandle] = remote(self.worker_class)
         self._watch = NodeWatch()
@@ -160,14 +158,6 @@ class RayExecutor:
         for run in self._running.values():
             if run.placement.trial.trial_id == trial_id:
                 run.worker.answer.options(concurrency_group=ANSWERS).remote(trial_id, answer)
-
-    def stop(self) -> None:
-        """Has the workers end their trials after the current epoch, with a checkpoint."""
-        self._stop_requests.stop_all()
-
-    def prune(self, trial_id: str) -> None:
-        """Has a trial end after its current step; on a node without the folder for checkpoints it continues."""
-        self._stop_requests.prune(trial_id)
 
     def close(self) -> None:
         """Ends the workers, frees the devices, and ends the local Ray or leaves the cluster."""

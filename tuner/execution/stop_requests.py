@@ -73,3 +73,17 @@ class StopRequests:
             path.write_bytes(content)
         except OSError as error:
             raise ExecutionError(f"{path} cannot be written: {error.strerror}") from error
+
+
+class EndsByRequest:
+    """What executors share whose trials read ``StopRequests``."""
+
+    _stop_requests = StopRequests(None)
+
+    def stop(self) -> None:
+        """Has every running trial write a checkpoint and end after its epoch."""
+        self._stop_requests.stop_all()
+
+    def prune(self, trial_id: str) -> None:
+        """Has a trial end after its current step; on a node without the folder for checkpoints it continues."""
+        self._stop_requests.prune(trial_id)

@@ -64,6 +64,8 @@ class Trainable(ABC):
             Then a batch may be split into micro-batches, and the key's value may be ``AUTO``.
         memory_limited_by: the key of a limit beyond which a larger batch takes no more memory; None without a limit.
         default_data: the default ``source`` of ``load_data``.
+        asks: whether its trials ask the study questions as they run.
+        own_process: whether each trial needs a new process, whose main thread runs it.
         skips_bad_files: whether ``load_data`` accepts ``skip_bad=True``, which leaves out files that cannot be used.
     """
 
@@ -73,6 +75,8 @@ class Trainable(ABC):
     batches_vary: ClassVar[bool] = False
     memory_scales_with: ClassVar[str | None] = None
     memory_limited_by: ClassVar[str | None] = None
+    asks: ClassVar[bool] = False
+    own_process: ClassVar[bool] = False
     skips_bad_files: ClassVar[bool] = False
     default_data: ClassVar[str] = ""
 

@@ -14,6 +14,7 @@ from tuner.errors import TunerError, WorkloadError, one_line
 from tuner.trial import Config
 from tuner.workloads.base import Batch, Split, Trainable, Workload
 from tuner.workloads.built_in import is_built_in
+from tuner.workloads.session import to_number
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -93,10 +94,7 @@ def built(workload: Workload, config: Config, data: object) -> nn.Module:
     """A new model; raises ``WorkloadError`` if it is not a module or has no parameters."""
     from torch import nn
 
-    with calling(workload, "build_model"):
-        model: object = workload.build_model(config, data)
-    if not isinstance(model, nn.Module):
-        _refuse(workload, f"build_model returned {_kind(model)}: expected a torch.nn.Module")
+    model = _made(workload, "build_model", nn.Module, "torch.nn.Module", lambda: workload.build_model(config, data))
     if next(model.parameters(), None) is None:
         _refuse(workload, "build_model returned a model without parameters: expected something to train")
     return model
@@ -116,11 +114,7 @@ def made_optimizer(
     """The workload's own optimizer; raises ``WorkloadError`` if it is none."""
     from torch.optim import Optimizer
 
-    with calling(workload, "optimizer"):
-        found: object = make(model, config)
-    if not isinstance(found, Optimizer):
-        _refuse(workload, f"optimizer returned {_kind(found)}: expected a torch.optim.Optimizer")
-    return found
+    return _made(workload, "optimizer", Optimizer, "torch.optim.Optimizer", lambda: make(model, config))
 
 
 def made_schedule(
@@ -129,10 +123,16 @@ def made_schedule(
     """The workload's own schedule; raises ``WorkloadError`` if it is none."""
     from torch.optim.lr_scheduler import LRScheduler
 
-    with calling(workload, "lr_schedule"):
-        found: object = make(optimizer, config)
-    if not isinstance(found, LRScheduler):
-        _refuse(workload, f"lr_schedule returned {_kind(found)}: expected a torch.optim.lr_scheduler.LRScheduler")
+    expected = "torch.optim.lr_scheduler.LRScheduler"
+    return _made(workload, "lr_schedule", LRScheduler, expected, lambda: make(optimizer, config))
+
+
+def _made(workload: Workload, method: str, kind: type[T], expected: str, make: Callable[[], object]) -> T:
+    """What a method returns; raises ``WorkloadError`` if it is not of this kind."""
+    with calling(workload, method):
+        found = make()
+    if not isinstance(found, kind):
+        _refuse(workload, f"{method} returned {_kind(found)}: expected a {expected}")
     return found
 
 
@@ -208,9 +208,7 @@ def evaluated(
             if isinstance(value, Tensor) and value.numel() != 1:
                 _refuse(workload, f"evaluate returned a tensor of shape {tuple(value.shape)} as {name!r}: {expected}")
             try:
-                if isinstance(value, (str, bytes)):  # float() would accept it
-                    raise TypeError
-                numbers[name] = float(value)
+                numbers[name] = to_number(value)
             except (TypeError, ValueError):
                 _refuse(workload, f"evaluate returned {_kind(value)} as {name!r}: {expected}")
     if split == "validation" and metric not in numbers:

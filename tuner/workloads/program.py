@@ -6,7 +6,7 @@ import copy
 from abc import abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from tuner.trial import Config, Objects, arguments
 from tuner.workloads.base import Trainable
@@ -19,16 +19,11 @@ class Program(Trainable):
     """A training that tuner does not look into: it is called with a configuration, and reports.
 
     Attributes:
-        asks: whether it asks the study questions as it runs.
-        own_process: whether each trial needs a new process, whose main thread runs it.
         objects: what texts of configurations stand for; see ``tuner.trial.arguments``.
         imports: modules that a worker imports before its first trial, so that they are in no trial's footprint.
     """
 
     imports: tuple[str, ...] = ()
-    asks: ClassVar[bool] = False
-    own_process: ClassVar[bool] = False
-
     objects: Objects = MappingProxyType({})
 
     @property

@@ -18,17 +18,8 @@ Selected = str | Sequence[str] | Mapping[str, str] | None  # logged names, or by
 # The columns of results beside metrics and hyperparameters, by whose names no metric can be called.
 RESERVED_METRICS = (
     *("trial_id", "workload", "name", "seed", "status", "attempts", "epochs", "duration_s", "device", "gpu_fraction"),
-    *(
-        "estimated_memory_gb",
-        "peak_memory_gb",
-        "error",
-        "limit_gb",
-        "lost",
-        "started_at",
-        "ended_at",
-        "study",
-        "best_epoch",
-    ),
+    *("estimated_memory_gb", "peak_memory_gb", "error", "limit_gb", "lost", "started_at", "ended_at", "study"),
+    "best_epoch",
 )
 
 
@@ -92,6 +83,13 @@ def entered(session: Session) -> Iterator[None]:
         _entered.remove(entry)
 
 
+def to_number(value: object) -> float:
+    """A metric as a number; raises what ``float`` raises, and ``TypeError`` for text, which that would accept."""
+    if isinstance(value, (str, bytes)):
+        raise TypeError
+    return float(value)  # type: ignore[arg-type]
+
+
 def to_numbers(metrics: Mapping[str, object], needed: str = "") -> dict[str, float]:
     """The reported metrics as numbers.
 
@@ -103,9 +101,7 @@ def to_numbers(metrics: Mapping[str, object], needed: str = "") -> dict[str, flo
         if not isinstance(name, str) or name in RESERVED_METRICS or name.startswith("config/"):
             raise WorkloadError(f"tuner.report: no metric can be called {name!r}: choose another name")
         try:
-            if isinstance(value, (str, bytes)):  # float() would accept it
-                raise TypeError
-            numbers[name] = float(value)  # type: ignore[arg-type]
+            numbers[name] = to_number(value)
         except (TypeError, ValueError, RuntimeError):  # torch raises RuntimeError for more than one number
             raise WorkloadError(f"tuner.report: {name} is {value!r:.60}: expected a number") from None
     if not numbers or (needed and needed not in numbers):
