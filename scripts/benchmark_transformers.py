@@ -16,7 +16,7 @@ import torch
 from benchmark_memory import true_peak
 from memory_models import Step, gpt_config, read_steps, run, trace
 
-from tuner.estimation.overheads import cublas_workspace_bytes
+from tuner.estimation.cards import cublas_workspace_bytes
 from tuner.machine.devices import detect_devices
 from tuner.sizing.transformers.formula import PRECISIONS, footprint
 from tuner.sizing.transformers.gpu_memory import HANDLES

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tuner.datasets.can import CanData
     from tuner.datasets.ratings import RatingData
     from tuner.datasets.trees import TreeData
+    from tuner.estimation.cards import Card
     from tuner.estimation.tracing.trace import Trace
     from tuner.trial import Config
     from tuner.workloads.base import Workload
@@ -106,11 +107,11 @@ def _run_workload(workload: Workload, config: Config, data: Any, device: str) ->
     rehearse(workload, model, build_optimizer(workload, model, config), batches, data, config=config)
 
 
-def trace(step: Step, device_kind: Literal["cpu", "cuda"], cublas_workspace_bytes: int = 0) -> Trace:
+def trace(step: Step, device_kind: Literal["cpu", "cuda"], card: Card | None = None) -> Trace:
     """The same step as the estimator sees it."""
     from tuner.estimation.tracing.tracer import trace_step, trace_workload
 
-    options: dict[str, Any] = {"device_kind": device_kind, "cublas_workspace_bytes": cublas_workspace_bytes}
+    options: dict[str, Any] = {"device_kind": device_kind, "card": card}
     if step.model in WORKLOADS:
         return trace_workload(*workload_parts(step), **options)
     return trace_step(lambda: make(step), **options)

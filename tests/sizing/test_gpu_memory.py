@@ -24,8 +24,8 @@ from memory_models import MODELS, WORKLOADS, Step, parse_sizes, percentile, read
 
 from tuner.estimation import calibration  # noqa: E402
 from tuner.estimation.allocator.replay import events_from_trace, replay  # noqa: E402
-from tuner.estimation.overheads import cublas_workspace_bytes  # noqa: E402
-from tuner.trial import MB, Device, MemoryEstimate  # noqa: E402
+from tuner.estimation.cards import find_card  # noqa: E402
+from tuner.trial import MB, MemoryEstimate  # noqa: E402
 
 TABLE = ROOT / "tests/data/gpu_memory.csv"
 SNAPSHOT = TABLE.with_name(script.SNAPSHOT)
@@ -34,9 +34,8 @@ MOST_MEDIAN, MOST_PERCENTILE, MOST_MEDIAN_CALIBRATED = 0.03, 0.08, 0.015
 
 def estimate(row: Measured) -> MemoryEstimate:
     """What the tracer expects of the step that a row measured."""
-    workspace = cublas_workspace_bytes(Device("", "cuda", 0, row.gpu, 0, 0, cores=1))
     step = Step(row.name, row.model, parse_sizes(row.sizes))
-    return trace(step, "cuda", cublas_workspace_bytes=workspace).to_estimate("cuda")
+    return trace(step, "cuda", find_card(row.gpu)).to_estimate("cuda")
 
 
 def errors(rows: Sequence[Measured], estimates: Sequence[MemoryEstimate]) -> list[float]:

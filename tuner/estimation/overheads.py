@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from tuner.errors import ExecutionError, one_line
-from tuner.trial import MB, Device
+from tuner.trial import MB
 
 if TYPE_CHECKING:
     from tuner.workloads.base import Trainable, Workload
@@ -25,20 +25,7 @@ COMPILER_BYTES = 76 * MB
 # The gaps between smaller tensors in a worker's heap (``tuner.machine.caps``), as a share of these tensors. They were
 # 14 to 43 % at the smallest caps under which GraphSAGE 32x2 to 256x4, 512x2 with batches of 80,000 and an MLP ran.
 HEAP_SLACK = 0.5
-# The workspace that cuBLAS takes per handle and stream at the first product, by torch's defaults: 32 MiB on Hopper,
-# 8.125 MiB before.
-CUBLAS_WORKSPACE_BYTES = 8_519_680
-CUBLAS_HOPPER_WORKSPACE_BYTES = 32 * MB
-HOPPER = ("H100", "H200", "H800", "H20", "GH200")
 IN_EVERY_WORKER = {*sys.stdlib_module_names, "numpy", "torch", "tuner"}
-
-
-def cublas_workspace_bytes(device: Device) -> int:
-    """The bytes of one cuBLAS workspace on this device; 0 on the CPU."""
-    if device.kind == "cpu":
-        return 0
-    hopper = any(name in device.name for name in HOPPER)
-    return CUBLAS_HOPPER_WORKSPACE_BYTES if hopper else CUBLAS_WORKSPACE_BYTES
 
 
 @cache

@@ -47,7 +47,7 @@ def size(model: nn.Module, sample: Any, mode: str, **options: Any) -> MemoryBudg
     ids=["mlp", "embedding", "gcn", "sage", "gat", "gatv2"],
 )
 def test_counting_is_on_the_safe_side_of_tracing(model: nn.Module, sample: Any) -> None:
-    for device, context in (("cpu", 350), ("cuda", 500)):
+    for device, context in (("cpu", 350), ("cuda", 500 + 2 * 32)):  # with cuBLAS' workspaces of the largest card
         options = {"device": device, "total_gb": (context + 60) * MB / 0.7 / GB}
         static = size(model, sample, "static", **options)
         assert static.stopped_by == "memory"

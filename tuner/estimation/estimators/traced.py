@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tuner.estimation.cards import card_of
 from tuner.estimation.estimator import Estimator
-from tuner.estimation.overheads import COMPILER_BYTES, cublas_workspace_bytes, import_bytes
+from tuner.estimation.overheads import COMPILER_BYTES, import_bytes
 from tuner.trial import CHECKPOINTING
 
 if TYPE_CHECKING:
@@ -32,8 +33,7 @@ class TracedEstimator(Estimator):
         from tuner.workloads.protocols import OwnLoop, optional
 
         workload = needs_workload(workload, "a traced step")
-        workspace = cublas_workspace_bytes(device)
-        trace = trace_workload(workload, config, data, device_kind=device.kind, cublas_workspace_bytes=workspace)
+        trace = trace_workload(workload, config, data, device_kind=device.kind, card=card_of(device))
         estimate = trace.to_estimate(device.kind, expandable_segments)
         if device.kind == "cuda":
             return estimate
@@ -49,5 +49,5 @@ def estimate_step(make: Callable[[], Parts], device: Device, *, expandable_segme
     """
     from tuner.estimation.tracing.tracer import trace_step
 
-    trace = trace_step(make, device_kind=device.kind, cublas_workspace_bytes=cublas_workspace_bytes(device))
+    trace = trace_step(make, device_kind=device.kind, card=card_of(device))
     return trace.to_estimate(device.kind, expandable_segments)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,11 +16,14 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tuner.estimation.tracing.corrections.cuda import RETURNED
 from tuner.estimation.tracing.corrections.in_place import in_place
 from tuner.estimation.tracing.corrections.table import (
     BUFFERED_LOSSES,
     GEMMS,
+    HOST_RESULTS,
     INDEXED,
+    ORDER,
     SKIPPED,
     UNKNOWN,
     ZEROS,
@@ -28,8 +32,10 @@ from tuner.estimation.tracing.corrections.table import (
 )
 from tuner.estimation.tracing.corrections.temporaries import aten, bytes_of
 from tuner.estimation.tracing.storage_tracker import StorageTracker
+from tuner.estimation.tracing.workspaces import Workspaces
 
 if TYPE_CHECKING:
+    from tuner.estimation.cards import Card
     from tuner.estimation.tracing.corrections.temporaries import Operator
     from tuner.estimation.tracing.trace import DeviceKind
 
@@ -37,22 +43,22 @@ if TYPE_CHECKING:
 class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Runs operators on real integers and fake floats, and records their allocations.
 
-    Each thread takes ``cublas_workspace_bytes`` at its first matrix product, as it has its own cuBLAS handle. On a
-    GPU, the backward pass has its own thread.
+    ``card`` is the GPU; without it, its workspaces and the staging memory of its reductions do not count.
     """
 
-    def __init__(self, tracker: StorageTracker, device_kind: DeviceKind, cublas_workspace_bytes: int) -> None:
+    def __init__(self, tracker: StorageTracker, device_kind: DeviceKind, card: Card | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.tracker = tracker
         self.failures: list[tuple[Exception, Operator]] = []  # operators' errors, innermost first
         self.inside = False  # an operator is running
-        self._device_kind = device_kind
-        self._cublas_workspace_bytes = cublas_workspace_bytes
-        self._cublas_handles: set[bool] = set()  # True: the backward pass's
+        self.device_kind = device_kind
+        self._workspaces = Workspaces(tracker, card) if card else None
+        self.card = card
         # With fallbacks, a kernel without a fake version would run on real zeros of full size.
         self._fake = FakeTensorMode(allow_fallback_kernels=False)
         self._bases: dict[tuple[int, torch.dtype], tuple[Tensor, weakref.ref[torch.UntypedStorage]]] = {}
         self._fresh_zeros = 0
+        self.adds_bias = False  # ``F.linear`` is running
 
     def __torch_dispatch__(
         self,
@@ -120,13 +126,20 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # a second-order backward pass, which is therefore not corrected.
         if torch._C._current_graph_task_id() >= 0 and not torch.is_grad_enabled():
             operator = in_place(operator, args, self._fresh_zeros)
+        if self.adds_bias and operator is aten.add.Tensor:  # in place, but for tensors of a subclass (Linear.cpp)
+            return aten.alias.default(self._run_fake(aten.add_.Tensor, types, args, kwargs))
         if operator in INDEXED:
             args = args[0], _positions(args[1]), *args[2:]
         twins: dict[int, Tensor] = {}
         fakes = tuple(self._twin(each, twins) for each in args)
         out = self._fake.dispatch(operator, types, fakes, {k: self._twin(each, twins) for k, each in kwargs.items()})
+        if self.device_kind == "cuda" and operator in RETURNED:
+            out = RETURNED[operator](self._empty, out, *args)
         # An in-place operator returns its own argument, not the argument's twin.
         return twins.get(id(out), out) if twins else out
+
+    def _empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        return FakeTensor(self._fake, torch.empty(shape, dtype=dtype, device="meta"), torch.device("cpu"))
 
     def _twin(self, value: object, twins: dict[int, Tensor]) -> object:
         """An argument with every real tensor replaced by a fake one; ``twins`` maps them back."""
@@ -168,22 +181,32 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _record(self, operator: Operator, args: tuple[object, ...], out: object) -> None:
         tracker = self.tracker
-        if self._cublas_workspace_bytes and operator in GEMMS and not tracker.is_paused:
-            backward = torch._C._current_graph_task_id() >= 0
-            if backward not in self._cublas_handles:
-                self._cublas_handles.add(backward)
-                tracker.allocate(self._cublas_workspace_bytes, "workspace")
         self._fresh_zeros = 0
-        if isinstance(out, Tensor):
-            if operator in BUFFERED_LOSSES and out.dim() == 0 and isinstance(args[0], Tensor):
-                tracker.made(out, bytes_of(args[0]))
-            if operator in ZEROS:
-                self._fresh_zeros = out.untyped_storage()._cdata
-        for tensor in _tensors_in(out):
+        if isinstance(out, Tensor) and operator in ZEROS:
+            self._fresh_zeros = out.untyped_storage()._cdata
+        if tracker.is_paused:
+            return
+        rule = temporaries(operator, self.device_kind, self.card)
+        steps = () if rule is None else rule(out, *args)
+        steps = (steps,) if isinstance(steps, int) else steps
+        tracker.run_kernel(steps, partial(self._take_results, operator, args, out))
+
+    def _take_results(self, operator: Operator, args: tuple[object, ...], out: object) -> None:
+        tracker = self.tracker
+        if operator in BUFFERED_LOSSES and isinstance(out, Tensor) and out.dim() == 0 and isinstance(args[0], Tensor):
+            tracker.made(out, bytes_of(args[0]))
+        made = list(_tensors_in(out))
+        if self.device_kind == "cuda":
+            tracker.ignore(*(made[place] for place in HOST_RESULTS.get(operator, ())))
+            made = [made[place] for place in ORDER.get(operator, range(len(made)))]
+        for tensor in made:
             tracker.made(tensor)
-        rule = temporaries(operator, self._device_kind)
-        if rule is not None and not tracker.is_paused:
-            tracker.temporary(rule(out, *args))
+        if self._workspaces and operator in GEMMS:
+            self._workspaces.take(fused_bias=operator is aten.addmm.default and _is_vector(args[0]))
+
+
+def _is_vector(value: object) -> bool:
+    return isinstance(value, Tensor) and value.dim() == 1
 
 
 def _scalar(value: object) -> float | int | bool:

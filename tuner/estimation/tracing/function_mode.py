@@ -17,22 +17,17 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint
 from torch.utils.weak import WeakIdKeyDictionary
 
+from tuner.estimation.tracing.autocast import IN_FLOAT32, cross_entropy, init_autocast, plain_cross_entropy
+from tuner.estimation.tracing.corrections.attention import attention
 from tuner.estimation.tracing.dispatch_mode import TraceMode
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
-    from tuner.estimation.tracing.trace import DeviceKind
-
 CUDA = torch.device("cuda", 0)
-# From ATen's list AT_FORALL_FP32_SET_OPT_DTYPE for CUDA (autocast_mode.h).
-SOFTMAXES: tuple[Callable[..., Tensor], ...] = (
-    *(F.softmax, torch.softmax, Tensor.softmax),
-    *(F.log_softmax, torch.log_softmax, Tensor.log_softmax),
-)
+_plain_linear = F.linear
 _plain_dropout = F.dropout
-_plain_attention: Callable[..., Tensor] = F.scaled_dot_product_attention
-_plain_init_autocast = torch.autocast.__init__
+_plain_attention = F.scaled_dot_product_attention
 _plain_run_backward: Callable[..., object] = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
 
 
@@ -40,25 +35,26 @@ class FunctionMode(TorchFunctionMode):
     """Replaces torch functions, and keeps on the CPU what goes to a GPU.
 
     Values that leave torch are ones. For a GPU, CPU tensors report a CUDA device, and these functions differ:
-    ``dropout`` is one kernel with a boolean mask, where the CPU multiplies by noise of the input's type; attention
-    with dropout is one kernel that draws its mask again in the backward pass, where the CPU computes all scores; and
-    autocast computes softmax in float32, where the CPU keeps the input's type.
+    ``dropout`` is one kernel with a boolean mask, where the CPU multiplies by noise of the input's type; attention is
+    the kernel that the card would choose; and autocast computes other functions in float32.
     """
 
-    def __init__(self, device_kind: DeviceKind) -> None:
+    def __init__(self, mode: TraceMode) -> None:
         super().__init__()
-        self._cuda = device_kind == "cuda"
+        self._cuda = mode.device_kind == "cuda"
         self._replaced: dict[object, Callable[..., object]] = {
             Tensor.numpy: _numpy,
             Tensor.__array__: _array,
             Tensor.tolist: _list,
             Tensor.__deepcopy__: _deepcopy,
+            _plain_linear: partial(_linear, mode),
         }
         if self._cuda:
             self._replaced |= {
                 _plain_dropout: _dropout,
-                _plain_attention: _attention,
-                **{softmax: partial(_in_float32, softmax) for softmax in SOFTMAXES},
+                _plain_attention: partial(attention, mode.card),
+                **IN_FLOAT32,
+                plain_cross_entropy: cross_entropy,
                 Tensor.device.__get__: lambda tensor: CUDA,
                 Tensor.is_cuda.__get__: lambda tensor: True,  # type: ignore[attr-defined]
                 Tensor.cuda: lambda tensor, *args, **kwargs: tensor,
@@ -80,7 +76,7 @@ class FunctionMode(TorchFunctionMode):
 
 
 @contextmanager
-def patched(mode: TraceMode, device_kind: DeviceKind) -> Iterator[None]:
+def patched(mode: TraceMode) -> Iterator[None]:
     """Replaces what a function mode cannot: methods, and functions that torch itself calls by name."""
     where = cast("property", FakeTensor.device)
 
@@ -89,14 +85,18 @@ def patched(mode: TraceMode, device_kind: DeviceKind) -> Iterator[None]:
 
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(nn.Module, "_apply", _apply))
-        if device_kind == "cuda":
+        stack.enter_context(mock.patch.object(F, "linear", partial(_linear, mode)))
+        if mode.device_kind == "cuda":
             stack.enter_context(mock.patch.object(FakeTensor, "device", property(device)))
-            stack.enter_context(mock.patch.object(torch.autocast, "__init__", _init_autocast))
+            stack.enter_context(mock.patch.object(torch.autocast, "__init__", init_autocast))
             stack.enter_context(mock.patch.object(F, "dropout", _dropout))
-            stack.enter_context(mock.patch.object(torch.autograd, "_engine_run_backward", _run_backward))
+            stack.enter_context(
+                mock.patch.object(torch.autograd, "_engine_run_backward", partial(_run_backward, mode))
+            )
             # It compares devices, and an integer tensor's device may be either.
             stack.enter_context(mock.patch.dict(checkpoint._allowed_determinism_checks_to_fns, default=_nothing))
-            stack.enter_context(mock.patch.object(F, "scaled_dot_product_attention", _attention))
+            stack.enter_context(mock.patch.object(F, "scaled_dot_product_attention", partial(attention, mode.card)))
+            stack.enter_context(mock.patch.object(F, "cross_entropy", cross_entropy))
         yield
 
 
@@ -131,37 +131,20 @@ def _deepcopy(tensor: Tensor, memo: dict[int, Tensor]) -> Tensor:
     return memo[id(tensor)]
 
 
+def _linear(mode: TraceMode, *args: Tensor, **kwargs: Tensor) -> Tensor:
+    with mock.patch.object(mode, "adds_bias", True):
+        return _plain_linear(*args, **kwargs)
+
+
 def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     if inplace or not training or not 0 < p < 1:
         return _plain_dropout(input, p, training, inplace)
     return torch.native_dropout(input, p, training)[0]
 
 
-def _in_float32(softmax: Callable[..., Tensor], input: Tensor, *args: object, **kwargs: object) -> Tensor:
-    narrow = input.dtype in (torch.bfloat16, torch.float16) and torch.is_autocast_enabled("cpu")
-    return softmax(input.float() if narrow else input, *args, **kwargs)
-
-
-def _attention(*args: object, **kwargs: object) -> Tensor:
-    kwargs.update(zip(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), args, strict=False))
-    return _plain_attention(**{**kwargs, "dropout_p": 0.0})
-
-
-def _init_autocast(
-    self: torch.autocast,
-    device_type: str,
-    dtype: torch.dtype | None = None,
-    enabled: bool = True,
-    cache_enabled: bool | None = None,
-) -> None:
-    """Autocast for the CPU, where the tensors really are; autocast for a GPU would ignore them."""
-    dtype = torch.get_autocast_dtype(device_type) if dtype is None else dtype
-    _plain_init_autocast(self, "cpu", dtype, enabled, cache_enabled)
-
-
-def _run_backward(*args: object, **kwargs: object) -> object:
+def _run_backward(mode: TraceMode, *args: object, **kwargs: object) -> object:
     """The autograd engine under a function mode, as gradient checkpointing runs a forward pass in it."""
-    with FunctionMode("cuda"):
+    with FunctionMode(mode):
         return _plain_run_backward(*args, **kwargs)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from tuner.estimation.allocator.replay import RELEASE, Event
+from tuner.estimation.tracing.corrections.temporaries import RESULTS, Steps
 from tuner.estimation.tracing.trace import Category, DeviceKind
 
 NOT_COUNTED = -1  # instead of an id: memory that torch did not allocate on the device
@@ -42,10 +43,19 @@ class StorageTracker:
         self.categories[key] = category
         return key
 
-    def temporary(self, size_bytes: int) -> None:
-        """Records workspace that is released immediately."""
-        if size_bytes > 0 and not self.is_paused:
-            self.events.append((self.allocate(size_bytes, "workspace"), RELEASE))
+    def run_kernel(self, steps: Steps, take_results: Callable[[], None]) -> None:
+        """Records a kernel's temporaries, which end with it, and its results in their place among them."""
+        if RESULTS not in steps:
+            take_results()
+        taken: dict[int, int] = {}  # place of a step -> id of its temporary
+        for place, step in enumerate(steps, 1):
+            if step is RESULTS:
+                take_results()
+            elif step > 0:
+                taken[place] = self.allocate(step, "workspace")
+            elif -step in taken:
+                self.events.append((taken.pop(-step), RELEASE))
+        self.events += [(key, RELEASE) for key in reversed(taken.values())]
 
     def made(self, tensor: Tensor, size_bytes: int | None = None) -> None:
         """Records an operator's result: a new storage, one that has grown, or a known one (a view)."""

@@ -31,6 +31,7 @@ from tuner.workloads.contract import built, to_workload_error
 from tuner.workloads.protocols import frozen
 
 if TYPE_CHECKING:
+    from tuner.estimation.cards import Card
     from tuner.estimation.tracing.corrections.temporaries import Operator
 
 STEPS = 2
@@ -47,17 +48,18 @@ def trace_workload(
     data: object,
     *,
     device_kind: DeviceKind = "cpu",
-    cublas_workspace_bytes: int = 0,
+    card: Card | None = None,
 ) -> Trace:
     """Traces a workload's model, its first two training steps and its evaluations, as ``rehearse`` runs them.
 
     For a GPU, the host's work (building the model, drawing batches) does not count, but the model and the batches do.
+    ``card`` is its model; without it, workspaces and the staging memory of reductions do not count.
 
     Raises:
         Untraceable: the step cannot be traced.
         WorkloadError: a method of the user's workload failed, maybe only because the tensors have no values.
     """
-    with _traced(device_kind, cublas_workspace_bytes) as tracker:
+    with _traced(device_kind, card) as tracker:
         with tracker.paused(tracker.on_gpu):
             model = built(workload, config, data)
         _mark_frozen(tracker, frozen(workload, model), offloaded=uses(config, OFFLOADING))
@@ -73,16 +75,14 @@ def trace_workload(
     return Trace(tuple(tracker.events), tracker.categories)
 
 
-def trace_step(
-    make: Callable[[], Parts], *, device_kind: DeviceKind = "cpu", cublas_workspace_bytes: int = 0
-) -> Trace:
-    """Traces two training steps of any model.
+def trace_step(make: Callable[[], Parts], *, device_kind: DeviceKind = "cpu", card: Card | None = None) -> Trace:
+    """Traces two training steps of any model; ``card`` is as in ``trace_workload``.
 
     ``make`` returns the model, its optimizer (or None) and a function that returns a batch's loss. A model that
     ``make`` builds takes no memory. One that exists already keeps its state: gradients and optimizer state are
     restored. A step that cannot be traced raises ``Untraceable``.
     """
-    with _traced(device_kind, cublas_workspace_bytes) as tracker, ExitStack() as restore:
+    with _traced(device_kind, card) as tracker, ExitStack() as restore:
         with tracker.paused(tracker.on_gpu):
             model, optimizer, loss = make()
         tracker.mark_live("data")  # the loss function's; model and optimizer get their categories below
@@ -106,10 +106,10 @@ def trace_step(
 
 
 @contextmanager
-def _traced(device_kind: DeviceKind, cublas_workspace_bytes: int) -> Iterator[StorageTracker]:
+def _traced(device_kind: DeviceKind, card: Card | None) -> Iterator[StorageTracker]:
     """Traces everything in this block, and then restores torch's random state, modes and switches."""
     tracker = StorageTracker(device_kind)
-    mode = TraceMode(tracker, device_kind, cublas_workspace_bytes)
+    mode = TraceMode(tracker, device_kind, card)
     sole_owners()  # cached now, as it must not run within another backward pass
     fast_path = torch.backends.mha.get_fastpath_enabled()
     log = logging.getLogger(fake_tensor.__name__)
@@ -118,7 +118,7 @@ def _traced(device_kind: DeviceKind, cublas_workspace_bytes: int) -> Iterator[St
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
             # The fused inference kernel of nn.TransformerEncoderLayer has no fake version.
             torch.backends.mha.set_fastpath_enabled(False)
-            with patched(mode, device_kind), FunctionMode(device_kind), mode:
+            with patched(mode), FunctionMode(mode), mode:
                 yield tracker
     except WorkloadError:
         raise
@@ -142,8 +142,16 @@ def _reason(error: BaseException, operator: Operator | None) -> str:
 
 
 def _mark_model(tracker: StorageTracker, model: nn.Module) -> None:
-    tracker.mark(model.buffers(), "data")
-    tracker.mark(model.parameters(), "parameters")
+    """Marks a model's tensors in the order in which ``to()`` moves them: those of a module's children come first."""
+    for module in _children_first(model):
+        tracker.mark(module._parameters.values(), "parameters")
+        tracker.mark(module._buffers.values(), "data")
+
+
+def _children_first(module: nn.Module) -> Iterator[nn.Module]:
+    for child in module.children():
+        yield from _children_first(child)
+    yield module
 
 
 def _mark_frozen(tracker: StorageTracker, modules: Iterable[nn.Module], *, offloaded: bool) -> None:

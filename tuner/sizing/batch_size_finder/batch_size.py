@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from tuner.errors import InputError, TunerError
-from tuner.estimation.overheads import CONTEXT_BYTES, HEAP_SLACK, cublas_workspace_bytes
+from tuner.estimation.cards import card_of, cublas_workspace_bytes
+from tuner.estimation.overheads import CONTEXT_BYTES, HEAP_SLACK
 from tuner.estimation.tracing.tracer import Parts, Untraceable, trace_step
 from tuner.machine.caps import is_out_of_memory
 from tuner.machine.devices import ram_device
@@ -173,7 +174,7 @@ def _trace(step: TrainingStep, samples: Samples, device: Device, size: int) -> M
 
     try:
         with step.flags():
-            trace = trace_step(make, device_kind=device.kind, cublas_workspace_bytes=cublas_workspace_bytes(device))
+            trace = trace_step(make, device_kind=device.kind, card=card_of(device))
     except Untraceable as error:
         if isinstance(error.__cause__, InputError):
             raise error.__cause__ from None

@@ -107,8 +107,10 @@ class _Ledger:
         self.table = config.vocabulary * config.model_embd
         self.statistics = 2 * self.stream * self.tokens  # a layer norm's means and standard deviations
         self.scores = config.batch_size * config.model_head * config.seq_len**2
-        # CUDA's autocast computes softmax in float32, and casts its result for the product with the values.
-        self.wide_softmax = precision == "amp" and device_kind == "cuda"
+        # CUDA's autocast computes a softmax in float32, and casts its result for the product with the values. It
+        # leaves the loss's softmax in two bytes, and casts it to float32 for the rest of the loss.
+        self.on_cuda = device_kind == "cuda"
+        self.wide_softmax = precision == "amp" and self.on_cuda
 
     def moments(self) -> Iterator[_Moment]:
         """Every moment that is the peak for some sizes, in the order of a step."""
@@ -147,9 +149,11 @@ class _Ledger:
         if self.precision == "amp" and self.config.checkpointing:
             # Under autocast, whose cache has every weight's cast: the logits, their cast, and log_softmax's result.
             casts = 12 * self.config.model_layer * self.square * self.cast
-            yield _Moment(0, kept + casts, logits * (2 + 4 + 4))
-        # LogSoftmaxBackward: its saved result, that result's gradient, and the gradient of the logits.
-        yield _Moment(0, kept, 3 * self.stream * logits)
+            yield _Moment(0, kept + casts, logits * (2 + 2 + 4 if self.on_cuda else 2 + 4 + 4))
+        if self.wide_softmax:  # NllLossBackward: log_softmax's result, its cast, and the cast's gradient
+            yield _Moment(0, kept, logits * (2 + 4 + 4))
+        else:  # LogSoftmaxBackward: its saved result, that result's gradient, and the gradient of the logits
+            yield _Moment(0, kept, 3 * self.stream * logits)
         # The head's MmBackward: the gradients of the logits, the weight, and the head's input.
         yield _Moment(self.branch * self.table, kept + self.y, self.branch * logits)
         if self.precision == "amp":  # the weight's gradient is cast back
@@ -176,14 +180,14 @@ class _Ledger:
 
         Stream: the block's input and its gradient. Branches: the input of qkv (1), queries, keys and values (3) and
         their gradients (3), the result and its gradient (2). With explicit attention fewer of them are alive at once,
-        and SoftmaxBackward has its saved result, that result's gradient and its own result.
+        and SoftmaxBackward has its saved result, that result's gradient, its own result and, on CUDA, their product.
         """
         alive = self.kept_by_earlier(block - 1) + 2 * self.x + 3 * self.square * self.cast
         if self.config.attention == "sdpa":
             alive += 9 * self.y + self.kept_by_attention()
         else:
             alive += 4 * self.y + self.config.seq_len**2
-            alive += 3 * self.scores * (4 if self.wide_softmax else self.branch)
+            alive += (4 if self.on_cuda else 3) * self.scores * (4 if self.wide_softmax else self.branch)
         return _Moment(self._gradients_above(block) + 9 * self.square * self.weight, alive)
 
     def _embedding(self) -> _Moment:

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Unpack
 
 from tuner.errors import InputError
-from tuner.estimation.overheads import CONTEXT_BYTES, CUBLAS_WORKSPACE_BYTES, cublas_workspace_bytes
+from tuner.estimation.cards import CUBLAS_WORKSPACE_BYTES, cublas_workspace_bytes
+from tuner.estimation.overheads import CONTEXT_BYTES
 from tuner.sizing.search import largest_batch
 from tuner.sizing.transformers.formula import (
     PRECISIONS,

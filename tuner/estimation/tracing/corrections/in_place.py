@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,8 @@ ARITHMETIC: Mapping[Operator, Operator] = {
     aten.div.Scalar: aten.div_.Scalar,
     aten.div.Tensor: aten.div_.Tensor,
 }
+# Files whose functions are called between the engine and a dispatch mode.
+BETWEEN = ("corrections/in_place.py", "tracing/dispatch_mode.py", "torch/_compile.py", "torch/_dynamo/eval_frame.py")
 ARITHMETIC_NODE = "BinaryCrossEntropyWithLogitsBackward0"
 
 
@@ -44,7 +47,7 @@ def in_place(operator: Operator, args: Sequence[object], fresh_zeros: int) -> Op
     """
     first = args[0] if args else None
     node = torch._C._current_autograd_node()
-    if not isinstance(first, Tensor) or isinstance(node, torch.autograd.function.FunctionCtx):
+    if not isinstance(first, Tensor) or (isinstance(node, torch.autograd.function.FunctionCtx) and _in_own_formula()):
         return operator  # a user's own formula stays as it is
     if operator in SCATTERS and first.untyped_storage()._cdata == fresh_zeros:
         return SCATTERS[operator]
@@ -52,6 +55,14 @@ def in_place(operator: Operator, args: Sequence[object], fresh_zeros: int) -> Op
     if in_formula and _is_temporary(first, args[1], chained=True):
         return ARITHMETIC[operator]
     return aten.add_.Tensor if operator is aten.add.Tensor and _is_temporary(first, args[1]) else operator
+
+
+def _in_own_formula() -> bool:
+    """Whether Python code of a backward formula is running, and not the engine after it."""
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.endswith(BETWEEN):
+        frame = frame.f_back
+    return frame.f_code is not torch.autograd.graph._engine_run_backward.__code__
 
 
 def _is_temporary(first: Tensor, second: object, *, chained: bool = False) -> bool:

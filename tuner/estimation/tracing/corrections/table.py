@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tuner.estimation.tracing.corrections.temporaries import ON_CUDA, ON_EVERY_DEVICE, ON_THE_CPU, Rule, aten
+from tuner.estimation.tracing.corrections.cuda import ON_EVERY_CARD, on_card
+from tuner.estimation.tracing.corrections.temporaries import ON_EVERY_DEVICE, ON_THE_CPU, Rule, aten
 
 if TYPE_CHECKING:
+    from tuner.estimation.cards import Card
     from tuner.estimation.tracing.corrections.temporaries import Operator
     from tuner.estimation.tracing.trace import DeviceKind
 
 TEMPORARIES: Mapping[DeviceKind, Mapping[Operator | str, Rule]] = {
     "cpu": {**ON_THE_CPU, **ON_EVERY_DEVICE},
-    "cuda": {**ON_CUDA, **ON_EVERY_DEVICE},
+    "cuda": {**ON_EVERY_DEVICE, **ON_EVERY_CARD},
 }
 # These losses compute into a full-size buffer and shrink it to a scalar, which keeps the buffer's storage: on the CPU
 # and, by the same code, on CUDA (BinaryOps.cpp, Loss.cpp).
@@ -34,8 +36,20 @@ UNKNOWN = frozenset({aten.mkldnn_rnn_layer.default, aten._cudnn_rnn.default})
 SKIPPED = frozenset({aten._fused_adam_.default, aten._fused_adamw_.default, aten._fused_sgd_.default})
 # A GPU computes these with cuBLAS, which takes its workspace at the first one.
 GEMMS = frozenset(
-    {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default, aten.addmv.default, aten.mv.default}
+    {
+        *(aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default, aten.addmv.default),
+        *(aten.mv.default, aten.dot.default, aten.vdot.default, aten.addmm.out),
+    }
 )
+# These results of CUDA's kernels are on the host (the state of the random numbers), by their places.
+HOST_RESULTS: Mapping[Operator, tuple[int, ...]] = {
+    aten._scaled_dot_product_efficient_attention.default: (2, 3),
+}
+# The order in which CUDA's kernels allocate their results, if it is another (Dropout.cu, EmbeddingBag.cu).
+ORDER: Mapping[Operator, tuple[int, ...]] = {
+    aten.native_dropout.default: (1, 0),
+    aten._embedding_bag.default: (2, 1, 0, 3),
+}
 # The second argument may have masks, whose positions decide a shape.
 INDEXED = frozenset(
     {
@@ -50,9 +64,9 @@ ZEROS = frozenset({aten.new_zeros.default, aten.zeros.default, aten.zeros_like.d
 
 
 @cache
-def temporaries(operator: Operator, device_kind: DeviceKind) -> Rule | None:
+def temporaries(operator: Operator, device_kind: DeviceKind, card: Card | None) -> Rule | None:
     """The rule for the temporaries of an operator's kernel, or None."""
-    rules = TEMPORARIES[device_kind]
+    rules = {**TEMPORARIES[device_kind], **(on_card(card) if card else {})}
     return rules.get(operator) or rules.get(operator.name())  # type: ignore[no-untyped-call]
 
 

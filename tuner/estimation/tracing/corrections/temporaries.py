@@ -1,8 +1,7 @@
-"""The temporaries of kernels, which dispatch modes do not see.
+"""The temporaries of kernels, which dispatch modes do not see: of the CPU's, and of those that are alike on CUDA.
 
 The CPU's bytes were measured per operator with ``torch.profiler`` (profile_memory=True, torch 2.13), and
-``tests/estimation/tracing/test_tracer.py`` compares whole steps with it. CUDA's were read in torch's source (files in
-brackets) and are not measured yet.
+``tests/estimation/tracing/test_tracer.py`` compares whole steps with it.
 """
 
 from __future__ import annotations
@@ -18,11 +17,22 @@ if TYPE_CHECKING:
 
     Operator: TypeAlias = OpOverload[..., object]
 
-Rule: TypeAlias = Callable[..., int]
-"""(the operator's result, its arguments …) → bytes of its temporaries."""
+RESULTS = None
+Steps: TypeAlias = Sequence[int | None]
+"""What a kernel does in order: n > 0 takes a temporary of n bytes, -n releases the n-th step's temporary, ``RESULTS``
+takes the results, which otherwise come first. In the end all is released, the last temporary first."""
+
+Rule: TypeAlias = Callable[..., int | Steps]
+"""(the operator's result, its arguments …) → the bytes of one temporary, or the steps."""
 
 aten = torch.ops.aten
 INDEX_BYTES = 8  # of one position: an int64
+FLOAT_BYTES = 4
+
+
+def up(number: int, step: int) -> int:
+    """The quotient, rounded up."""
+    return -(-number // step)
 
 
 def bytes_of(tensor: Tensor) -> int:
@@ -164,37 +174,4 @@ ON_THE_CPU: Mapping[Operator | str, Rule] = {
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _attention_backward,
     aten.convolution.default: _convolution,
     "tuner::csr_matmul": _csr_matmul,  # by name, as it exists only once its workload's module has been imported
-}
-
-
-def _csr_matmul_on_cuda(_out: Tensor, crow: Tensor, col: Tensor, *_: object) -> int:
-    """EmbeddingBag's offset2bag, an index per entry, and its bag_size (EmbeddingBag.cu)."""
-    return bytes_of(col) + bytes_of(crow)
-
-
-def _index_put(
-    _out: Tensor,
-    _values: Tensor,
-    indices: Sequence[Tensor | None],
-    _new: Tensor,
-    accumulate: bool = False,
-    *_: object,
-) -> int:
-    """To accumulate, positions are sorted: positions and order before and after, and the sort's own (Indexing.cu)."""
-    used = [index.numel() for index in indices if index is not None]
-    return 6 * INDEX_BYTES * max(used, default=0) if accumulate else 0
-
-
-def _embedding_backward_on_cuda(_out: Tensor, _gradient: Tensor, indices: Tensor, *_: object) -> int:
-    """The same if there are more than 3,072 positions (Embedding.cu)."""
-    return 6 * INDEX_BYTES * indices.numel() if indices.numel() > 3072 else 0
-
-
-ON_CUDA: Mapping[Operator | str, Rule] = {
-    aten.index_put.default: _index_put,
-    aten.index_put_.default: _index_put,
-    aten._index_put_impl.default: _index_put,
-    aten._index_put_impl_.default: _index_put,
-    aten.embedding_dense_backward.default: _embedding_backward_on_cuda,
-    "tuner::csr_matmul": _csr_matmul_on_cuda,
 }

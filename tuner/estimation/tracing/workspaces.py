@@ -1,0 +1,45 @@
+"""The workspaces that the products of matrices take on a GPU, and keep."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from tuner.trial import MB
+
+if TYPE_CHECKING:
+    from tuner.estimation.cards import Card
+    from tuner.estimation.tracing.storage_tracker import StorageTracker
+
+LT_WORKSPACE_BYTES = 1 * MB  # parseCUDABlasLtWorkspaceSize in CublasHandlePool.cpp
+
+
+class Workspaces:
+    """Takes the workspaces of cuBLAS and cuBLASLt at each thread's first product that uses them.
+
+    Every thread has its own cuBLAS handle, and on a GPU the backward pass has its own thread. A product with a bias
+    (``addmm`` with a vector) is cuBLASLt's, whose workspace depends on torch: since 2.12 it is the handle's own, from
+    2.9 another one that is kept (``getCUDABlasLtWorkspace``), and before that one for each product.
+    """
+
+    def __init__(self, tracker: StorageTracker, card: Card) -> None:
+        self._tracker = tracker
+        self._bytes = card.cublas_workspace_bytes
+        self._handles: set[bool] = set()  # True: the backward pass's
+        self._lt_handles: set[bool] = set()
+        self._torch = tuple(int(part) for part in torch.__version__.split(".")[:2])
+
+    def take(self, *, fused_bias: bool) -> None:
+        """Records what the running thread's next product takes."""
+        backward = torch._C._current_graph_task_id() >= 0
+        if backward not in self._handles:
+            self._handles.add(backward)
+            self._tracker.allocate(self._bytes, "workspace")
+        if not fused_bias or self._torch >= (2, 12):
+            return
+        if self._torch < (2, 9):
+            self._tracker.run_kernel([LT_WORKSPACE_BYTES], lambda: None)
+        elif backward not in self._lt_handles:
+            self._lt_handles.add(backward)
+            self._tracker.allocate(LT_WORKSPACE_BYTES, "workspace")
