@@ -2,12 +2,14 @@
  *
  * EMULATED_GPU_STATE   the file (/dev/shm/emulated_gpus)
  * EMULATED_CONTEXT_MB  what a CUDA context takes of a card, in MiB (500)
+ * EMULATED_CUDA_LOG    a file that gets lines: context PID CARD, and malloc PID BYTES ERROR CARD for each cudaMalloc
  *
  * A process that has died no longer counts, however it died, as with a driver: no one needs to clean up.
  */
 #pragma once
 #include "cards.h"
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -86,6 +88,17 @@ static inline struct account *my_account(void) {
     return mine;
 }
 
+static inline void write_log(const char *format, ...) {
+    const char *path = getenv("EMULATED_CUDA_LOG");
+    FILE *file = path ? fopen(path, "a") : NULL;
+    if (!file) return;
+    va_list values;
+    va_start(values, format);
+    vfprintf(file, format, values);
+    va_end(values);
+    fclose(file);
+}
+
 /* Takes memory of a card, and a context where this process has none there yet: 0 if the card has no room for both.
  * All processes' sum is looked at and added to under one lock, or two could take the same memory. */
 static inline int account_take(int gpu, size_t bytes) {
@@ -99,6 +112,7 @@ static inline int account_take(int gpu, size_t bytes) {
         atomic_fetch_add(&account->gpu[gpu].bytes, bytes);
     }
     flock(accounts_file, LOCK_UN);
+    if (fits && context) write_log("context %d %d\n", getpid(), gpu);
     return fits;
 }
 

@@ -3,8 +3,7 @@
  * PyTorch's own CUDA build runs on it unchanged, with its dispatcher, its caching allocator and the host code of its
  * kernels. Functions that PyTorch needs and that are not here return 0 and do nothing: ../build.py adds them.
  *
- * CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER  as for CUDA
- * EMULATED_CUDA_LOG  a file that gets a line for each cudaMalloc: malloc PID BYTES ERROR
+ * CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER are read as CUDA does.
  */
 #define _GNU_SOURCE
 #include "accounts.h"
@@ -273,14 +272,6 @@ static cudaError_t release(void *at) {
     return cudaErrorInvalidValue;
 }
 
-static void write_log(size_t bytes, cudaError_t error) {
-    const char *path = getenv("EMULATED_CUDA_LOG");
-    FILE *file = path ? fopen(path, "a") : NULL;
-    if (!file) return;
-    fprintf(file, "malloc %d %zu %d\n", getpid(), bytes, error);
-    fclose(file);
-}
-
 EXPORT cudaError_t cudaMalloc(void **out, size_t bytes) {
     int gpu = card(current_device);
     *out = NULL;
@@ -289,7 +280,7 @@ EXPORT cudaError_t cudaMalloc(void **out, size_t bytes) {
     pthread_mutex_lock(&lock);
     cudaError_t error = allocate(out, bytes, gpu);
     pthread_mutex_unlock(&lock);
-    write_log(bytes, error);
+    write_log("malloc %d %zu %d %d\n", getpid(), bytes, error, gpu);
     return error ? fail(error) : cudaSuccess;
 }
 
