@@ -125,6 +125,14 @@ def test_a_students_teacher_is_trained_first_and_may_be_kept_in_the_hosts_memory
     assert done["offloaded"]["peak_memory_gb"] <= done["taught"]["peak_memory_gb"] < teacher["peak_memory_gb"]
 
 
+def test_a_study_in_its_own_process_counts_its_context_and_keeps_to_torchs_first_card(tmp_path: Path) -> None:
+    study = Study(tmp_path / "study")
+    run(study, "--in-process", "--auto-memory", "--epochs", "1", names=["T4", "A100"], sizes=[4000, 5000])
+    assert {line["device"] for line in study.attempts} == {"cuda:1"}, "CUDA puts the A100 first"
+    assert list(study.contexts().values()) == [{1}]
+    assert all(0.5 < line["peak_memory_gb"] < 0.7 for line in study.attempts)
+
+
 def test_a_card_that_is_visible_by_its_number_is_the_only_one_and_its_segments_may_expand(tmp_path: Path) -> None:
     study = Study(tmp_path / "study")
     options = ("--expandable-segments", "--auto-memory", "--limit", "1", "--epochs", "1")
