@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.emulated_card import missing
 from tuner.datasets.can import CanData
 from tuner.datasets.can import build as build_can
 from tuner.datasets.ratings import RatingData
@@ -123,7 +124,9 @@ def shares_ray(item: pytest.Item) -> bool:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Where a test starts a Ray of its own, none is left of other tests."""
+    """Without the emulated card its tests are skipped; before a test with a Ray of its own, a shared one is ended."""
+    if item.get_closest_marker("emulated") and (why := missing()):
+        pytest.skip(why)
     if shares_ray(item) or not item.get_closest_marker("ray"):
         return
     import ray

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tuner.errors import ParameterError
 from tuner.execution.loop import ExecutorEvent
 from tuner.execution.stop_requests import EndsByRequest, StopRequests
 from tuner.execution.worker import TrialOptions, WorkerEvent, run_trial
-from tuner.machine.devices import DeviceChoice, detect_devices
+from tuner.machine.devices import DeviceChoice, detect_devices, torch_index
 from tuner.machine.peak import PeakMeter
 from tuner.placement.packing import Plan
 from tuner.trial import Device, EpochReport, Outcome, Placement, Question
@@ -33,8 +34,17 @@ class InProcessExecutor(EndsByRequest):
         self._folder: str | None = None  # the current one of the running trial, if it has another than the study
 
     def devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
-        """This machine's devices."""
-        return detect_devices(choice)
+        """The device that this process trains on: of several GPUs the one that is torch's first.
+
+        Raises ``InputError`` if there is no such device.
+        """
+        found = detect_devices(choice)
+        if found[0].kind == "cpu":
+            return found
+        if not (first := tuple(device for device in found if torch_index(device) == 0)):
+            rule = "torch counts GPUs otherwise than NVML: set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name one by its UUID"
+            raise ParameterError("device", choice, rule)
+        return first
 
     def prepare(self, devices: Sequence[Device]) -> None:
         """Nothing takes long to start."""
@@ -52,7 +62,8 @@ class InProcessExecutor(EndsByRequest):
     def submit(self, placement: Placement) -> None:
         """Queues a trial."""
         self._stop_requests.forget_prune(placement.trial.trial_id)
-        meter = PeakMeter(placement.device, _already_warm)
+        warm_up = _make_context if placement.device.kind == "cuda" else _already_warm
+        meter = PeakMeter(placement.device, warm_up)
         self._queue.append(run_trial(self._tasks[placement.trial.workload], placement, meter, self._options))
 
     def poll(self, timeout_seconds: float) -> list[ExecutorEvent]:
@@ -100,3 +111,10 @@ class InProcessExecutor(EndsByRequest):
 
 def _already_warm() -> None:
     """There is nothing to warm up in this process."""
+
+
+def _make_context() -> None:
+    """The context of CUDA is made, and measured, before the first trial."""
+    from tuner.training.rehearsal import warm_up
+
+    warm_up("cuda:0")

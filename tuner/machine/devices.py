@@ -51,6 +51,14 @@ def pin(device: Device) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = device.uuid
 
 
+def torch_index(device: Device) -> int | None:
+    """Which of this process's GPUs it is for torch, as CUDA need not count them as NVML does; None if it is none."""
+    import torch
+
+    uuids = [str(torch.cuda.get_device_properties(index).uuid) for index in range(torch.cuda.device_count())]
+    return next((index for index, uuid in enumerate(uuids) if device.uuid.endswith(uuid)), None)
+
+
 def allocator_environment(expandable_segments: bool) -> dict[str, str]:
     """Environment variables that add ``expandable_segments`` to the user's options of the CUDA allocator."""
     if not expandable_segments:

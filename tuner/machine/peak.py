@@ -145,12 +145,17 @@ def _status_bytes(field: str) -> int | None:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":")), None)
 
 
+_contexts: dict[str, int] = {}  # by the GPU's UUID: a process makes its context there once
+
+
 def _make_cuda_context(device: Device, warm_up: Callable[[], None]) -> int:
-    """Makes this process's CUDA context and returns its bytes by NVML's list of processes.
+    """Makes this process's CUDA context, if it has none yet, and returns its bytes by NVML's list of processes.
 
     In a container that list has the host's process ids. Then the growth of the device's used memory counts, and a
     lock keeps other workers of this machine from making their contexts at the same time.
     """
+    if device.uuid in _contexts:
+        return _contexts[device.uuid]
     import pynvml
     import torch
 
@@ -165,4 +170,5 @@ def _make_cuda_context(device: Device, warm_up: Callable[[], None]) -> int:
         held = {p.pid: p.usedGpuMemory for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)}
     finally:
         pynvml.nvmlShutdown()
-    return max(0, int(held.get(os.getpid()) or grown) - int(torch.cuda.memory_reserved()))
+    own = max(0, int(held.get(os.getpid()) or grown) - int(torch.cuda.memory_reserved()))
+    return _contexts.setdefault(device.uuid, own)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tuner.errors import ExecutionError, one_line, option
 from tuner.machine.caps import is_out_of_memory
+from tuner.machine.devices import torch_index
 from tuner.machine.interrupts import Immediate
 from tuner.reporting.training import TrainingProgress
 from tuner.study.retraining.model_folder import remove
@@ -97,11 +98,7 @@ def _on(device: Device, threads: int) -> Iterator[str]:
 
 
 def _cuda_index(device: Device) -> int:
-    """Which of this process's GPUs it is: CUDA need not count them as NVML does."""
-    import torch
-
-    uuids = [str(torch.cuda.get_device_properties(index).uuid) for index in range(torch.cuda.device_count())]
-    for index, uuid in enumerate(uuids):
-        if device.uuid.endswith(uuid):
-            return index
-    raise ExecutionError(f"{device.label}: torch does not see this GPU: use {option('device', 'cpu')}")
+    index = torch_index(device)
+    if index is None:
+        raise ExecutionError(f"{device.label}: torch does not see this GPU: use {option('device', 'cpu')}")
+    return index
