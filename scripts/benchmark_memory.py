@@ -1,4 +1,7 @@
-"""Compares memory estimates with the real peaks of the training steps in memory_steps.csv, on the CPU.
+"""Compares memory estimates with the real peaks of the training steps in memory_steps.csv, on the CPU or on CUDA.
+
+On CUDA the truth is what the allocator of the first visible card says, real or emulated, each step in a new process;
+estimates are the traced ones. What follows is about the CPU.
 
 The truth is the peak of the bytes that torch has allocated while a step runs on real tensors: model, data, two
 optimizer steps and, for a workload, an evaluation, all within one profile, as torch.profiler records each allocation
@@ -33,6 +36,7 @@ from memory_models import (
     build,
     optimizer_of,
     percentile,
+    print_verdicts,
     read_steps,
     run,
     trace,
@@ -306,16 +310,60 @@ def write_json(path: Path, rows: Sequence[Row], summaries: dict[str, Summary | N
 
 
 @click.command(help=__doc__)
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option(
+    "--half",
+    type=click.Choice(["all", "seen", "unseen"]),
+    default="all",
+    show_default=True,
+    help="Steps by a hash of their name: the half from which rules are made, or the one that only judges them.",
+)
 @click.option("--only", multiple=True, metavar="NAME", help="Steps whose name has this in it; may be repeated.")
 @click.option("--limit", type=click.IntRange(1), help="The first so many steps.")
+@click.option("--cap", is_flag=True, help="CUDA: run each step under a cap of its uncalibrated need, too.")
+@click.option(
+    "--truths",
+    "truths_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="CUDA: a table as of measure_gpu_memory.py with steps that need not be measured; others are added to it.",
+)
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the results here.")
 @click.pass_context
-def main(ctx: click.Context, only: tuple[str, ...], limit: int | None, json_path: Path | None) -> None:
-    steps = [step for step in read_steps() if not only or any(part in step.name for part in only)][:limit]
+def main(
+    ctx: click.Context,
+    device: str,
+    half: str,
+    only: tuple[str, ...],
+    limit: int | None,
+    cap: bool,
+    truths_path: Path | None,
+    json_path: Path | None,
+) -> None:
+    steps = [
+        step
+        for step in read_steps()
+        if (half == "all" or step.is_seen == (half == "seen"))
+        and (not only or any(part in step.name for part in only))
+    ][:limit]
     if not steps:
-        raise click.UsageError(f"--only {' '.join(only)}: no step of memory_steps.csv has this in its name")
+        chosen = " ".join(["--half", half, *(f"--only {part}" for part in only)])
+        raise click.UsageError(f"{chosen}: memory_steps.csv has no such step")
+    if device == "cuda":
+        from benchmark_cuda_memory import benchmark
+
+        passed = benchmark(steps, half=half, cap=cap, truths_path=truths_path, json_path=json_path)
+    elif cap or truths_path:
+        raise click.UsageError("--cap and --truths are for --device cuda")
+    else:
+        passed = benchmark_on_cpu(steps, json_path)
+    ctx.exit(0 if passed else 1)
+
+
+def benchmark_on_cpu(steps: Sequence[Step], json_path: Path | None) -> bool:
+    """Estimates and measures each step and prints all; whether every bar is kept."""
     warnings.filterwarnings("ignore", "global module forward hook")  # MemTracker's, as it fails on a frozen teacher
     torch.set_num_threads(1)  # kernels' temporaries grow with the threads: one, so that every machine has the same
+    steps = [step for step in steps if not step.why_not("cpu")]
     warm_up(steps)
     click.echo(f"{len(steps)} steps, torch {torch.__version__}, one thread")
     print_header()
@@ -326,13 +374,9 @@ def main(ctx: click.Context, only: tuple[str, ...], limit: int | None, json_path
     summaries = {method: summarise(rows, method) for method in METHODS}
     print_notes(rows)
     print_summary(rows, summaries)
-    click.echo()
-    found = verdicts(rows, summaries)
-    for passed, text in found:
-        click.echo(f"{'PASS' if passed else 'FAIL'}  {text}")
     if json_path:
         write_json(json_path, rows, summaries)
-    ctx.exit(0 if all(passed for passed, _ in found) else 1)
+    return print_verdicts(verdicts(rows, summaries))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, fields
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -26,17 +26,16 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]  # a GPU machine may have no i
 
 from memory_models import Step, read_steps, run  # noqa: E402
 
+from tuner.machine.caps import capped, is_out_of_memory  # noqa: E402
+from tuner.trial import Device  # noqa: E402
+
 # Torch numbers devices by speed unless told otherwise, NVML by their place on the bus.
 os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
 
 TABLE = ROOT / "tests/data/gpu_memory.csv"
 SNAPSHOT = "gpu_snapshot.json"
-SNAPSHOT_FIELDS = (
-    "action",
-    "size",
-    "addr",
-    "stream",
-)  # what events_from_trace reads
+SNAPSHOT_FIELDS = ("action", "size", "addr", "stream")  # what events_from_trace reads
+CARD = Device("", "cuda", 0, "the first visible GPU", 0, 0, cores=1)
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,7 @@ class Measured:
         peak_allocated: ``torch.cuda.max_memory_allocated``.
         peak_reserved: ``torch.cuda.max_memory_reserved``.
         context: what the process takes beside what is reserved.
+        card: ``real`` or ``emulated``.
     """
 
     name: str
@@ -66,12 +66,28 @@ class Measured:
     peak_allocated: int
     peak_reserved: int
     context: int
+    card: str = "real"
+
+
+def card_kind() -> Literal["real", "emulated"]:
+    """Which of the two CUDA is here: the emulation takes its cards' sizes from this variable."""
+    return "emulated" if "EMULATED_GPUS" in os.environ else "real"
+
+
+def without_cudnn_if_emulated() -> None:
+    """Switches cuDNN off for this process on the emulated card, which has none."""
+    if card_kind() == "emulated":
+        import torch
+
+        torch.backends.cudnn.enabled = False
+        torch.backends.cuda.enable_cudnn_sdp(False)  # a switch of its own, which Hopper's 16-bit attention goes by
 
 
 def measure(step: Step) -> Measured:
     """Runs a step on the first visible GPU; to be called in a new process."""
     import torch
 
+    without_cudnn_if_emulated()
     with _Nvml() as nvml:
         before = nvml.used_bytes()
         torch.cuda.init()
@@ -92,7 +108,24 @@ def measure(step: Step) -> Measured:
         peak_allocated=torch.cuda.max_memory_allocated(),
         peak_reserved=torch.cuda.max_memory_reserved(),
         context=context,
+        card=card_kind(),
     )
+
+
+def runs_out(step: Step, cap_bytes: int) -> bool:
+    """Whether a step runs out of memory on the first visible GPU under a cap; to be called in a new process."""
+    import torch
+
+    without_cudnn_if_emulated()
+    try:
+        with capped(CARD, cap_bytes, base_bytes=0):
+            run(step, "cuda")
+            torch.cuda.synchronize()
+    except Exception as error:
+        if is_out_of_memory(error):
+            return True
+        raise
+    return False
 
 
 class _Nvml:
@@ -124,6 +157,7 @@ def record(step: Step) -> dict[str, Any]:
     """A step's allocations and releases on the GPU, and the peaks that a replay should find; in a new process."""
     import torch
 
+    without_cudnn_if_emulated()
     # Before the first CUDA tensor, since a replay knows nothing of blocks that were there already.
     torch.cuda.memory._record_memory_history("all", context=None)
     run(step, "cuda")
@@ -187,20 +221,23 @@ def measure_all(steps: Sequence[Step]) -> list[Measured]:
     """One new process after another: each has a context and an allocator of its own."""
     rows = []
     for step in steps:
-        rows.append(_in_new_process(measure, step))
+        rows.append(in_new_process(measure, step))
         row = rows[-1]
         sizes = (f"{size / 2**20:>9.1f}" for size in (row.peak_allocated, row.peak_reserved, row.context))
         click.echo(f"{step.name:<52} {' '.join(sizes)}")
     return rows
 
 
-def _in_new_process(function: Any, step: Step) -> Any:
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+def in_new_process(function: Any, step: Step, *args: object) -> Any:
+    """What a function of this module says of a step, in a process that has no CUDA context yet."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["torch", "torch_geometric.nn"])  # imports take longer than most steps
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
         try:
-            return pool.submit(function, step).result()
+            return pool.submit(function, step, *args).result()
         except Exception as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            raise click.ClickException(f"{step.name} was not measured, nothing is written: {reason}") from error
+            raise click.ClickException(f"{step.name} was not measured: {reason}") from error
 
 
 @click.command(help=__doc__)
@@ -217,14 +254,16 @@ def main(ctx: click.Context, output: Path, snapshot: str | None, only: tuple[str
         ctx.exit(2)
     if only and output == TABLE:
         raise click.UsageError("--only would leave the project's table with a part of its rows: give --output")
-    listed = read_steps()
+    if card_kind() == "emulated" and output == TABLE:
+        raise click.UsageError("the project's table is a real card's, and this one is emulated: give --output")
+    listed = [step for step in read_steps() if not step.why_not(card_kind())]
     steps = [step for step in listed if not only or any(part in step.name for part in only)]
     recorded = [step for step in listed if step.name == snapshot]
     if not steps or (snapshot and not recorded):
         raise click.UsageError("no step of memory_steps.csv has this name")
     click.echo(f"{'step':<52} {'allocated':>9} {'reserved':>9} {'context':>9}  MiB")
     rows = measure_all(steps)
-    recordings = [_in_new_process(record, step) for step in recorded]
+    recordings = [in_new_process(record, step) for step in recorded]
     write_table(output, rows)
     for recording in recordings:
         write_snapshot(output.with_name(SNAPSHOT), recording)

@@ -1,22 +1,26 @@
 """The training steps whose memory estimates are judged: read from memory_steps.csv, built here, run on any device.
 
 One builder serves the benchmark on the CPU, the measurement on a GPU and the traces that are held against both, so
-that all are about the same step. The models other than GraphSAGE are plain torch, as a user would write them.
+that all are about the same step. Models that are no workload's are plain torch or PyG, as a user would write them.
 """
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import click
 import torch
+from gpt_model import Built
 from gpt_model import build as build_gpt
+from memory_model_zoo import ZOO, loss_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -53,17 +57,36 @@ Sizes = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Step:
-    """One row of the list: a name, which model, and its sizes by name (numbers are numbers, the rest is text)."""
+    """One row of the list.
+
+    Attributes:
+        name: the row's.
+        model: which model.
+        sizes: its sizes by name (numbers are numbers, the rest is text).
+        excluded: where it cannot be measured, and why, as ``emulated: reason``; empty if it can everywhere.
+    """
 
     name: str
     model: str
     sizes: Sizes
+    excluded: str = ""
+
+    def why_not(self, place: Literal["cpu", "emulated", "real"]) -> str:
+        """Why it cannot be measured on the CPU, an emulated or a real card; empty if it can."""
+        where, _, reason = self.excluded.partition(": ")
+        return reason if where == place else ""
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether it is of the half that rules are made from; the other half only judges them."""
+        return hashlib.sha256(self.name.encode()).digest()[0] % 2 == 0
 
 
 def read_steps(path: Path = STEPS_FILE) -> list[Step]:
     """The steps in the order of the file; a row's sizes are ``name=value`` with spaces between."""
     with path.open(newline="") as file:
-        return [Step(row["name"], row["model"], parse_sizes(row["sizes"])) for row in csv.DictReader(file)]
+        rows = csv.DictReader(file, restval="")
+        return [Step(row["name"], row["model"], parse_sizes(row["sizes"]), row["excluded"]) for row in rows]
 
 
 def parse_sizes(text: str) -> dict[str, Any]:
@@ -84,6 +107,14 @@ def _number(text: str) -> Any:
 def percentile(values: Sequence[float], share: float) -> float:
     """The smallest of the values that at least this share of them does not exceed (nearest rank)."""
     return sorted(values)[math.ceil(share * len(values)) - 1]
+
+
+def print_verdicts(found: Sequence[tuple[bool, str]]) -> bool:
+    """Prints what was held to which bar; whether all passed."""
+    click.echo()
+    for passed, text in found:
+        click.echo(f"{'PASS' if passed else 'FAIL'}  {text}")
+    return all(passed for passed, _ in found)
 
 
 def run(step: Step, device: str) -> None:
@@ -159,10 +190,6 @@ def make(step: Step, device: str = "cpu") -> Parts:
     return model, optimizer, lambda: loss(model, *on_device)
 
 
-Built = tuple[nn.Module, tuple[Tensor, ...], Callable[..., Tensor]]
-"""A model, a batch, and the loss: called with both."""
-
-
 def build(step: Step) -> Built:
     """A plain model and its batch, on the CPU."""
     return MODELS[step.model](step.sizes)
@@ -170,21 +197,23 @@ def build(step: Step) -> Built:
 
 def optimizer_of(step: Step, model: nn.Module) -> torch.optim.Optimizer:
     """The optimizer that a plain step names, at torch's defaults but for ``fused=1``."""
-    name = step.sizes.get("optimizer", "adam")
-    if name == "sgd":
-        return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    fused = True if step.sizes.get("fused") else None
-    return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name](model.parameters(), fused=fused)
+    optimizer = OPTIMIZERS[step.sizes.get("optimizer", "adam")]
+    return optimizer(model.parameters(), **({"fused": True} if step.sizes.get("fused") else {}))
+
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "sgd": partial(torch.optim.SGD, lr=0.01, momentum=0.9),
+    "rmsprop": torch.optim.RMSprop,
+    "adagrad": torch.optim.Adagrad,
+}
 
 
 def _classify(model: nn.Module, *batch: Tensor) -> Tensor:
     """Cross-entropy: the last of the batch is the classes, the rest the model's inputs."""
     *inputs, target = batch
     return F.cross_entropy(model(*inputs).flatten(0, -2), target.flatten())
-
-
-def _regress(model: nn.Module, x: Tensor, target: Tensor) -> Tensor:
-    return F.mse_loss(model(x), target)
 
 
 def make_mlp(sizes: Sizes) -> Built:
@@ -198,9 +227,9 @@ def make_mlp(sizes: Sizes) -> Built:
         layers += [nn.Dropout(sizes["dropout"])] if "dropout" in sizes else []
     model = nn.Sequential(*layers, nn.Linear(widths[-1], sizes["classes"]))
     x = torch.randn(sizes["batch"], sizes["features"])
-    if sizes.get("loss") == "mse":
-        return model, (x, torch.randn(sizes["batch"], sizes["classes"])), _regress
-    return model, (x, torch.randint(sizes["classes"], (sizes["batch"],))), _classify
+    if sizes.get("loss", "nll") != "nll":
+        return model, (x, torch.randn(sizes["batch"], sizes["classes"])), loss_of(sizes, "mse")
+    return model, (x, torch.randint(sizes["classes"], (sizes["batch"],))), loss_of(sizes, "cross_entropy")
 
 
 NORMS: dict[str, Callable[[int], nn.Module]] = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
@@ -307,4 +336,5 @@ MODELS: dict[str, Callable[[Sizes], Built]] = {
     "gat": make_gat,
     "transformer": make_transformer,
     "gpt": make_gpt,
+    **ZOO,
 }
