@@ -30,8 +30,8 @@ from measure_gpu_memory import (
 from memory_models import Step, parse_sizes, percentile, print_verdicts, trace
 
 from tuner.errors import TunerError
-from tuner.estimation.allocator.replay import replay
-from tuner.estimation.overheads import cublas_workspace_bytes
+from tuner.estimation.allocator.replay import largest_peaks
+from tuner.estimation.cards import card_of
 from tuner.machine.devices import detect_devices
 from tuner.placement.packing import need_bytes
 from tuner.trial import MB, Device
@@ -85,11 +85,11 @@ class Summary:
 def estimate(step: Step, device: Device) -> Estimate:
     """The estimate of a step as a study would make it, and its time."""
     began = time.perf_counter()
-    found = trace(step, "cuda", cublas_workspace_bytes(device))
+    found = trace(step, "cuda", card_of(device))
     whole = found.to_estimate("cuda")
     seconds = time.perf_counter() - began
     cap = need_bytes(whole) - whole.context_bytes
-    return Estimate(replay(found.events).peak_allocated_bytes, whole.reserved_bytes, cap, seconds)
+    return Estimate(largest_peaks(found.events).peak_allocated_bytes, whole.reserved_bytes, cap, seconds)
 
 
 def measured(steps: Sequence[Step], device: Device, path: Path | None) -> dict[str, Measured]:
