@@ -172,7 +172,7 @@ class MemoryEstimate:
     context_bytes: int = 0  # a process's memory before its first tensor: CUDA context, or interpreter and libraries
     margin: float = 0.0  # the fraction of the reserved bytes that is added for safety
     headroom_bytes: int = 0  # calibration's allowance for errors that do not grow with size
-    note: str = ""  # why another estimator than the requested one was used; empty if it was not
+    note: str = ""  # why another estimator than the requested one was used, and what of it is a guess; mostly empty
 
     @classmethod
     def given(cls, gb: float) -> MemoryEstimate:

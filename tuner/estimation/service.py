@@ -102,7 +102,7 @@ class EstimationService:
                 if estimator.takes_real_step and isinstance(error, WorkloadError):
                     fault = error  # a traced step may fail only because it is traced
             else:
-                estimate = replace(estimate, note=spelled("; ".join(reasons)))
+                estimate = replace(estimate, note=spelled("; ".join(filter(None, [*reasons, estimate.note]))))
                 return calibration.with_headroom(estimate) if device.kind == "cpu" else estimate
         if fault is not None:
             raise fault

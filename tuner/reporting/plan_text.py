@@ -55,7 +55,7 @@ def plan_text(plan: Plan, requests: Sequence[Request], data: str, batches: str =
     lines += _labelled("batch", batches)
     lines.append(f"{'footprint':<10} {_footprint(plan, requests)}")
     notes = Counter((request.estimate.method, request.estimate.note) for request in requests if request.estimate.note)
-    lines += [f"{'':<10} {count} of them {method}, as {note}" for (method, note), count in notes.items()]
+    lines += [f"{'':<10} {count} of them {method}: {note}" for (method, note), count in notes.items()]
     for index in range(min(DEVICES, len(plan.devices))):
         lines += _device_lines(plan, index)
     if len(plan.devices) > DEVICES:

@@ -37,6 +37,7 @@ FLOAT32 = (
 SUMMED = ("sum", "cumsum", "cumprod", "prod", "norm")  # with an argument for the result's type
 SOFTMAXES = {"softmax": torch._softmax, "log_softmax": torch._log_softmax}
 NAMESPACES = (torch, Tensor, F)
+CROSS_ENTROPY = ("weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing")
 plain_cross_entropy = F.cross_entropy
 _plain_init_autocast = torch.autocast.__init__
 
@@ -55,11 +56,8 @@ def init_autocast(
 
 def cross_entropy(input: Tensor, target: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """``F.cross_entropy``, which computes the softmax in the input's type and the rest in float32."""
-    options = (
-        dict(zip(("weight", "size_average", "ignore_index", "reduce", "reduction"), args, strict=False)) | kwargs
-    )
-    smoothed = len(args) > len(options) or options.get("label_smoothing")
-    if not _is_cast(input) or smoothed or target.is_floating_point():
+    options = dict(zip(CROSS_ENTROPY, args, strict=False)) | kwargs
+    if not _is_cast(input) or options.pop("label_smoothing", 0) or target.is_floating_point():
         return plain_cross_entropy(input, target, *args, **kwargs)
     with torch.autocast("cpu", enabled=False):
         return F.nll_loss(torch.log_softmax(input, 1 if input.dim() > 1 else 0).float(), target, **options)

@@ -20,6 +20,7 @@ from tuner.estimation.tracing.corrections.cuda import RETURNED
 from tuner.estimation.tracing.corrections.in_place import in_place
 from tuner.estimation.tracing.corrections.table import (
     BUFFERED_LOSSES,
+    CONVOLUTIONS,
     GEMMS,
     HOST_RESULTS,
     INDEXED,
@@ -189,19 +190,25 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         rule = temporaries(operator, self.device_kind, self.card)
         steps = () if rule is None else rule(out, *args)
         steps = (steps,) if isinstance(steps, int) else steps
-        tracker.run_kernel(steps, partial(self._take_results, operator, args, out))
+        tracker.run_kernel(
+            steps, partial(self._take_results, operator, args, out), partial(self._take_workspace, operator, args)
+        )
 
     def _take_results(self, operator: Operator, args: tuple[object, ...], out: object) -> None:
         tracker = self.tracker
         if operator in BUFFERED_LOSSES and isinstance(out, Tensor) and out.dim() == 0 and isinstance(args[0], Tensor):
             tracker.made(out, bytes_of(args[0]))
-        made = list(_tensors_in(out))
-        if self.device_kind == "cuda":
-            tracker.ignore(*(made[place] for place in HOST_RESULTS.get(operator, ())))
-            made = [made[place] for place in ORDER.get(operator, range(len(made)))]
-        for tensor in made:
+        if self.device_kind == "cuda" and isinstance(out, (list, tuple)):
+            tracker.ignore(*(out[place] for place in HOST_RESULTS.get(operator, ())))
+            out = [out[place] for place in ORDER.get(operator, range(len(out)))]
+        for tensor in _tensors_in(out):
             tracker.made(tensor)
-        if self._workspaces and operator in GEMMS:
+
+    def _take_workspace(self, operator: Operator, args: tuple[object, ...]) -> None:
+        by_cudnn = operator in CONVOLUTIONS and torch.backends.cudnn.enabled
+        if self.device_kind == "cuda" and by_cudnn:
+            self.tracker.has_guess = True
+        if self._workspaces and not by_cudnn and (operator in GEMMS or operator in CONVOLUTIONS):
             self._workspaces.take(fused_bias=operator is aten.addmm.default and _is_vector(args[0]))
 
 

@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint
 from torch.utils.weak import WeakIdKeyDictionary
 
+from tuner.estimation.tracing import recurrent
 from tuner.estimation.tracing.autocast import IN_FLOAT32, cross_entropy, init_autocast, plain_cross_entropy
 from tuner.estimation.tracing.corrections.attention import attention
 from tuner.estimation.tracing.dispatch_mode import TraceMode
@@ -54,6 +55,7 @@ class FunctionMode(TorchFunctionMode):
                 _plain_dropout: _dropout,
                 _plain_attention: partial(attention, mode.card),
                 **IN_FLOAT32,
+                **recurrent.replacements(mode, _dropout),
                 plain_cross_entropy: cross_entropy,
                 Tensor.device.__get__: lambda tensor: CUDA,
                 Tensor.is_cuda.__get__: lambda tensor: True,  # type: ignore[attr-defined]
@@ -97,6 +99,7 @@ def patched(mode: TraceMode) -> Iterator[None]:
             stack.enter_context(mock.patch.dict(checkpoint._allowed_determinism_checks_to_fns, default=_nothing))
             stack.enter_context(mock.patch.object(F, "scaled_dot_product_attention", partial(attention, mode.card)))
             stack.enter_context(mock.patch.object(F, "cross_entropy", cross_entropy))
+            stack.enter_context(mock.patch.object(nn.RNNBase, "flatten_parameters", _nothing))
         yield
 
 
@@ -148,8 +151,8 @@ def _run_backward(mode: TraceMode, *args: object, **kwargs: object) -> object:
         return _plain_run_backward(*args, **kwargs)
 
 
-def _nothing(tensor: Tensor) -> None:
-    """The metadata that ``torch.utils.checkpoint`` compares after recomputing a tensor: none."""
+def _nothing(_: Tensor | nn.Module) -> None:
+    """The metadata that checkpointing compares after recomputing a tensor, and cuDNN's order of weights: none."""
 
 
 def _apply(module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:

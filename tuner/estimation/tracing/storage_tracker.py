@@ -23,6 +23,7 @@ class StorageTracker:
         self.events: list[Event] = []
         self.categories: dict[int, Category] = {}
         self.is_paused = False
+        self.has_guess = False  # for a workspace that only cuDNN knows
         self.on_gpu = device_kind == "cuda"
         # By the storage's address: (id, size in bytes, the reference whose callback records the release).
         self._live: dict[int, tuple[int, int, weakref.ref[torch.UntypedStorage]]] = {}
@@ -43,8 +44,10 @@ class StorageTracker:
         self.categories[key] = category
         return key
 
-    def run_kernel(self, steps: Steps, take_results: Callable[[], None]) -> None:
-        """Records a kernel's temporaries, which end with it, and its results in their place among them."""
+    def run_kernel(
+        self, steps: Steps, take_results: Callable[[], None], take_workspace: Callable[[], None] = lambda: None
+    ) -> None:
+        """Records a kernel's temporaries, which end with it, its results among them, and its workspace."""
         if RESULTS not in steps:
             take_results()
         taken: dict[int, int] = {}  # place of a step -> id of its temporary
@@ -55,6 +58,7 @@ class StorageTracker:
                 taken[place] = self.allocate(step, "workspace")
             elif -step in taken:
                 self.events.append((taken.pop(-step), RELEASE))
+        take_workspace()
         self.events += [(key, RELEASE) for key in reversed(taken.values())]
 
     def made(self, tensor: Tensor, size_bytes: int | None = None) -> None:

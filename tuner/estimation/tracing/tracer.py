@@ -72,7 +72,7 @@ def trace_workload(
             _prefer_foreach(optimizer)
         batches = _batches(tracker, representative_batches(workload, config, data))
         rehearse(workload, model, optimizer, batches, data, config=config, keep=partial(_keep, tracker))
-    return Trace(tuple(tracker.events), tracker.categories)
+    return Trace(tuple(tracker.events), tracker.categories, tracker.has_guess)
 
 
 def trace_step(make: Callable[[], Parts], *, device_kind: DeviceKind = "cpu", card: Card | None = None) -> Trace:
@@ -102,7 +102,7 @@ def trace_step(make: Callable[[], Parts], *, device_kind: DeviceKind = "cpu", ca
                 tracker.mark((p.grad for p in model.parameters()), "gradients")
             else:
                 optimizer.step()
-    return Trace(tuple(tracker.events), tracker.categories)
+    return Trace(tuple(tracker.events), tracker.categories, tracker.has_guess)
 
 
 @contextmanager
@@ -170,6 +170,9 @@ def _mark_frozen(tracker: StorageTracker, modules: Iterable[nn.Module], *, offlo
 
 def _watch(tracker: StorageTracker, optimizer: torch.optim.Optimizer) -> ExitStack:
     """Marks gradients before each optimizer step and the optimizer's state after it, until the result is closed."""
+
+    for state in optimizer.state.values():  # Adagrad's exists before the first step
+        tracker.mark(state.values(), "optimizer")
 
     def before(optimizer: torch.optim.Optimizer, *_: object) -> None:
         tracker.mark((p.grad for group in optimizer.param_groups for p in group["params"]), "gradients")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch import Tensor
 
+from tuner.estimation.tracing.corrections import convolutions
 from tuner.estimation.tracing.corrections.attention import efficient_backward, flash_backward, flash_forward
 from tuner.estimation.tracing.corrections.reductions import SEMAPHORE_BYTES, power_below, staging, staging_of_mean
 from tuner.estimation.tracing.corrections.sorting import sort_keys_bytes, sort_pairs_bytes
@@ -220,6 +221,8 @@ ON_EVERY_CARD: Mapping[Operator | str, Rule] = {
     aten.native_batch_norm_backward.default: _batch_norm_backward,
     aten._scaled_dot_product_efficient_attention_backward.default: efficient_backward,
     aten._scaled_dot_product_flash_attention_backward.default: flash_backward,
+    aten.convolution.default: convolutions.forward,
+    aten.convolution_backward.default: convolutions.backward,
     "tuner::csr_matmul": _csr_matmul,
 }
 

@@ -45,11 +45,16 @@ GEMMS = frozenset(
 HOST_RESULTS: Mapping[Operator, tuple[int, ...]] = {
     aten._scaled_dot_product_efficient_attention.default: (2, 3),
 }
-# The order in which CUDA's kernels allocate their results, if it is another (Dropout.cu, EmbeddingBag.cu).
+# The order in which CUDA's kernels allocate their results, if it is another (Dropout.cu, EmbeddingBag.cu,
+# ConvolutionMM2d.cu, RNN.cu).
 ORDER: Mapping[Operator, tuple[int, ...]] = {
     aten.native_dropout.default: (1, 0),
     aten._embedding_bag.default: (2, 1, 0, 3),
+    aten.convolution_backward.default: (0, 2, 1),
+    aten._thnn_fused_lstm_cell.default: (2, 0, 1),
 }
+# cuDNN computes these, if it is enabled, with workspaces that only it knows.
+CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default})
 # The second argument may have masks, whose positions decide a shape.
 INDEXED = frozenset(
     {
