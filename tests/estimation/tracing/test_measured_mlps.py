@@ -1,8 +1,10 @@
 """Traced estimates against MLPs that others measured on an A100 with nvidia-smi; the table lies beside the checkout.
 
-The table is GPUMemNet's (arXiv 2602.17817, CC BY 4.0). A network is linear layers with ReLU and a softmax. Its program
-makes a summary by a batch of two, and then trains with Adam on 4,096 samples, so an epoch's last batch is smaller.
-nvidia-smi shows what is reserved and a constant of the process, in steps of 2 MiB.
+The table is GPUMemNet's (arXiv 2602.17817, CC BY 4.0). A network is linear layers with ReLU between them. Its program
+makes a summary by a batch of two. It then trains with Adam and cross-entropy on 4,096 samples, so the last batch of an
+epoch is smaller. The authors' later program has a softmax behind the last layer. The figures agree with networks
+without it: of the first 60 one is off by more than 4 MiB, and with a softmax four are. nvidia-smi shows what is
+reserved and a constant of the process, in steps of 2 MiB.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import ast
 import csv
 import hashlib
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +29,7 @@ from tuner.trial import MB, Device
 TABLE = Path(tuner.__file__).parents[1].parent / "shared/data/gpu/mlp_measured.csv"
 A100 = Device("", "cuda", 0, "NVIDIA A100-SXM4-40GB", 0, 0, cores=1)
 SAMPLES = 4096
+ORDER = pytest.mark.xfail(strict=True, reason="94 % until the trace has CUDA's order of allocations")
 Row = dict[str, str]
 
 
@@ -46,7 +50,7 @@ def training(row: Row) -> tuple[nn.Module, torch.optim.Optimizer, Callable[[], T
     for kind, size, _ in ast.literal_eval(row["Activations-Params"]):
         layers.append(nn.Linear(width, size) if kind == "linear" else nn.ReLU())
         width = size
-    model = nn.Sequential(*layers, nn.Softmax(dim=1))
+    model = nn.Sequential(*layers)
     optimizer = torch.optim.Adam(model.parameters())
     full = int(row["Batch Size"])
     last = SAMPLES % full or full
@@ -81,11 +85,10 @@ def constants(count: int) -> list[float]:
     return found
 
 
-@pytest.mark.xfail(strict=True, reason="about 91 % are within 4 MiB until the trace has CUDA's order of allocations")
 @pytest.mark.skipif(not TABLE.exists(), reason=f"{TABLE} does not exist")
-@pytest.mark.parametrize("count", [40, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [40, pytest.param(300, marks=[pytest.mark.slow, ORDER])])
 def test_a_constant_from_one_half_leaves_the_other_within_4_mib(count: int) -> None:
     found = constants(count)
     constant = median(found[::2])
     errors = sorted(abs(other - constant) for other in found[1::2])
-    assert errors[int(0.95 * len(errors)) - 1] <= 4, f"constant {constant}, largest errors {errors[-10:]}"
+    assert errors[math.ceil(0.95 * len(errors)) - 1] <= 4, f"constant {constant}, largest errors {errors[-10:]}"
