@@ -3,7 +3,7 @@
 The table is GPUMemNet's (arXiv 2602.17817, CC BY 4.0). A network is linear layers with ReLU between them. Its program
 makes a summary by a batch of two. It then trains with Adam and cross-entropy on 4,096 samples, so the last batch of
 an epoch is smaller. The authors' later program has a softmax behind the last layer. The figures agree with networks
-without it: of the first 60 one is off by more than 4 MiB, and with a softmax four are. nvidia-smi shows what is
+without it: of the first 60 one is off by more than 4 MiB, and with a softmax three are. nvidia-smi shows what is
 reserved and a constant of the process, in steps of 2 MiB.
 """
 
