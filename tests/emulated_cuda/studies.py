@@ -30,7 +30,8 @@ class Study:
     def attempts(self) -> list[Line]:
         """The journal: every attempt, in the order in which they ended."""
         journal = self.folder / "attempts.jsonl"
-        return [json.loads(text) for text in journal.read_text().splitlines()] if journal.exists() else []
+        lines = journal.read_text().splitlines(keepends=True) if journal.exists() else []
+        return [json.loads(text) for text in lines if text.endswith("\n")]  # the last one may be half written
 
     @property
     def finished(self) -> dict[str, Line]:

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from tuner.errors import InputError
 from tuner.integrations.ray_tune.resources import RunAgain, TrialResources
 from tuner.machine.caps import capped, is_out_of_memory
-from tuner.machine.devices import detect_devices
+from tuner.machine.devices import detect_devices, pin
 from tuner.machine.first_use import load_early
 from tuner.machine.peak import PeakMeter
 from tuner.placement.retry import RetryPolicy, next_attempt
@@ -40,6 +40,7 @@ class CappedAttempt:
 
         kind = resources.budget.kind
         self._device = detect_devices(kind)[0]
+        pin(self._device)  # Ray gives its number by NVML, and CUDA may count GPUs that differ otherwise
 
         def load() -> None:
             warm_up("cuda:0" if kind == "cuda" else "cpu")

@@ -1,0 +1,80 @@
+"""The CUDA path of what is no study: Ray Tune's own loop, batch sizes, measured steps, another training."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tests.emulated_cuda.tune_cards as tune_cards
+from tests.emulated_cuda.cards import on_cards
+
+pytestmark = pytest.mark.emulated
+
+
+def printed(*command: str, **cards: object) -> str:
+    """What Python prints with these arguments on cards of its own."""
+    done = subprocess.run(
+        [sys.executable, *command], env=on_cards(**cards), stdout=subprocess.PIPE, text=True, check=True, timeout=240
+    )
+    return done.stdout
+
+
+def test_rays_trials_keep_to_their_card_and_their_share_and_run_again_with_more(tmp_path: Path) -> None:
+    # CUDA would count the A100 first and NVML, as Ray does, the T4.
+    cards = {"names": ["T4", "A100"], "sizes": [4000, 6000], "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1"}
+    (last,) = printed(tune_cards.__file__, str(tmp_path), **cards).splitlines()[-1:]
+    fits, grows = json.loads(last).values()
+    assert [fits["attempts"], grows["attempts"]] == [1, 2]
+    assert grows["gpu_fraction"] > 1.49 * fits["gpu_fraction"]
+    assert 0.5 < fits["peak_memory_gb"] < 0.8 < grows["peak_memory_gb"]
+    assert fits["cards"] == grows["cards"] == [0]
+
+
+BATCH_SIZE = """
+import json, torch, tuner
+from torch import nn
+from torch.nn.functional import mse_loss
+model = nn.Sequential(nn.Linear(512, 4096), nn.ReLU(), nn.Linear(4096, 512))
+found = tuner.compute_batch_size(model, torch.zeros(1, 512), "cuda:1", mode={mode!r}, max_batch_size=1_000_000)
+model.to("cuda:1")
+optimizer = torch.optim.Adam(model.parameters())
+batch = torch.zeros(found.batch_size, 512, device="cuda:1")
+for _ in range(2):
+    model(batch).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+free, total = torch.cuda.mem_get_info(1)
+print(json.dumps([found.batch_size, 1 - free / total, torch.cuda.memory_reserved(0)]))
+"""
+
+
+@pytest.mark.parametrize("mode", ["traced"])
+def test_the_largest_batch_takes_the_share_of_the_card_that_it_should(mode: str) -> None:
+    batch, taken, on_the_other = json.loads(printed("-c", BATCH_SIZE.format(mode=mode), sizes=[9000, 3000]))
+    assert batch > 10_000
+    assert 0.6 < taken <= 0.71, "0.7 are wanted"
+    assert on_the_other == 0
+
+
+def test_optimized_batches_take_what_was_predicted(tmp_path: Path) -> None:
+    workloads = ("--workload", "graphsage", "--workload", "gt-ssl", "--limit", "1")
+    command = ("-m", "tuner", "optimize", *workloads, "--auto", "--profile", "--device", "cuda")
+    said = printed(*command, sizes=[6000, 4000], XDG_CACHE_HOME=str(tmp_path))
+    assert "sized for cuda:1, which has the least" in said
+    profiled = re.findall(r"a batch of \d+ took ([\d.]+) GB, ([\d.]+) GB predicted", said)
+    assert len(profiled) == 2
+    assert all(float(took) == pytest.approx(float(predicted), rel=0.05) for took, predicted in profiled)
+
+
+def test_a_measured_step_has_the_cards_own_context() -> None:
+    said = printed(
+        *("-m", "tuner", "estimate", "--memory-estimation", "measured", "--limit", "1", "--device", "cuda"),
+        EMULATED_CONTEXT_MB="900",
+    )
+    names, values = said.splitlines()[:2]
+    assert float(values.split()[names.split().index("context")]) == pytest.approx(900 / 1024, abs=0.001)
