@@ -185,8 +185,8 @@ def make(step: Step, device: str = "cpu") -> Parts:
     model, batch, loss = build(step)
     if device != "cpu":
         model = model.to(device)
-    on_device = to_device(batch, device)
     optimizer = optimizer_of(step, model)
+    on_device = to_device(batch, device)
     return model, optimizer, lambda: loss(model, *on_device)
 
 

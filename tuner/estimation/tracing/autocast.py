@@ -77,7 +77,7 @@ def _widened(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 def _summed(function: Callable[..., Any], input: Tensor, *args: Any, **kwargs: Any) -> Any:
     """Sums in float32 need no copy."""
-    if _is_cast(input) and "dtype" not in kwargs:
+    if _is_cast(input) and kwargs.get("dtype") is None:
         kwargs["dtype"] = torch.float32
     return function(input, *args, **kwargs)
 

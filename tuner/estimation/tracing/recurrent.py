@@ -79,21 +79,26 @@ def _cells(network: Network, dropout: Dropout, input: Tensor, states: State) -> 
     x = input.transpose(0, 1) if network.batch_first else input
     ends: list[State] = []
     for layer in range(network.layers):
-        results = []
-        steps = x.unbind(0)
-        for direction in range(network.directions):
-            now = tuple(state[layer * network.directions + direction] for state in states)
-            outputs = []
-            for step in reversed(steps) if direction else steps:
-                now = CELLS[network.kind](step, now, *network.weights(layer, direction))
-                outputs.append(now[0])
-            results.append(torch.stack(outputs[::-1] if direction else outputs))
-            ends.append(now)
-        x = torch.cat(results, -1) if network.bidirectional else results[0]
+        x = _layer(network, layer, x, states, ends)
         if network.dropout and network.trained and layer + 1 < network.layers:
             x = dropout(x, network.dropout, True)
     last = tuple(torch.stack(parts) for parts in zip(*ends, strict=True))
     return (x.transpose(0, 1) if network.batch_first else x), *last
+
+
+def _layer(network: Network, layer: int, x: Tensor, states: State, ends: list[State]) -> Tensor:
+    """The results of all steps of a layer; its last states are added to ``ends``."""
+    results = []
+    steps = x.unbind(0)
+    for direction in range(network.directions):
+        now = tuple(state[layer * network.directions + direction] for state in states)
+        outputs = []
+        for step in reversed(steps) if direction else steps:
+            now = CELLS[network.kind](step, now, *network.weights(layer, direction))
+            outputs.append(now[0])
+        results.append(torch.stack(outputs[::-1] if direction else outputs))
+        ends.append(now)
+    return torch.cat(results, -1) if network.bidirectional else results[0]
 
 
 def _lstm_cell(x: Tensor, states: State, weight: Tensor, hidden_weight: Tensor, *biases: Tensor) -> State:

@@ -59,7 +59,7 @@ def trace_workload(
         Untraceable: the step cannot be traced.
         WorkloadError: a method of the user's workload failed, maybe only because the tensors have no values.
     """
-    with _traced(device_kind, card) as tracker:
+    with tracing(device_kind, card) as tracker:
         with tracker.paused(tracker.on_gpu):
             model = built(workload, config, data)
         _mark_frozen(tracker, frozen(workload, model), offloaded=uses(config, OFFLOADING))
@@ -82,7 +82,7 @@ def trace_step(make: Callable[[], Parts], *, device_kind: DeviceKind = "cpu", ca
     ``make`` builds takes no memory. One that exists already keeps its state: gradients and optimizer state are
     restored. A step that cannot be traced raises ``Untraceable``.
     """
-    with _traced(device_kind, card) as tracker, ExitStack() as restore:
+    with tracing(device_kind, card) as tracker, ExitStack() as restore:
         with tracker.paused(tracker.on_gpu):
             model, optimizer, loss = make()
         tracker.mark_live("data")  # the loss function's; model and optimizer get their categories below
@@ -106,7 +106,7 @@ def trace_step(make: Callable[[], Parts], *, device_kind: DeviceKind = "cpu", ca
 
 
 @contextmanager
-def _traced(device_kind: DeviceKind, card: Card | None) -> Iterator[StorageTracker]:
+def tracing(device_kind: DeviceKind, card: Card | None) -> Iterator[StorageTracker]:
     """Traces everything in this block, and then restores torch's random state, modes and switches."""
     tracker = StorageTracker(device_kind)
     mode = TraceMode(tracker, device_kind, card)
@@ -170,7 +170,6 @@ def _mark_frozen(tracker: StorageTracker, modules: Iterable[nn.Module], *, offlo
 
 def _watch(tracker: StorageTracker, optimizer: torch.optim.Optimizer) -> ExitStack:
     """Marks gradients before each optimizer step and the optimizer's state after it, until the result is closed."""
-
     for state in optimizer.state.values():  # Adagrad's exists before the first step
         tracker.mark(state.values(), "optimizer")
 

@@ -58,7 +58,7 @@ def backward(
     transposed: bool,
     _output_padding: Sequence[int],
     groups: int,
-    *_: object,
+    wanted: Sequence[bool],
 ) -> Steps:
     """Of ``aten.convolution_backward``."""
     if torch.backends.cudnn.enabled:
@@ -71,10 +71,10 @@ def backward(
         return [copy, RESULTS, columns]
     steps: list[int | None] = []
     for _group in range(groups):
-        parts = [bytes_of(each) // groups for each in (gradient, input, input, weight)]
+        parts = [bytes_of(each) // groups for each in (gradient, input, *[input] * wanted[0], weight)]
         steps += [*parts, columns]
         last = len(steps)
-        steps += [-last, -(last - 3), -(last - 4)]
+        steps += [-last, -(last - len(parts) + 1), -(last - len(parts))]
     return [*steps, RESULTS]
 
 

@@ -115,6 +115,11 @@ def _embedding_bag_backward(
     return () if mode == 2 else _sorted_positions(indices.numel(), weights, gradient.shape[-1])
 
 
+def _cumulative(out: Tensor, input: Tensor, *_: object) -> int:
+    """The input in the result's type (``impl_func_cum_ops`` in ReduceOps.cpp)."""
+    return 0 if input.dtype == out.dtype else bytes_of(out)
+
+
 def _sort(out: Sequence[Tensor], input: Tensor, *options: object) -> Steps:
     """The order of a short row; of long rows, two orders and the keys, sorted by value and then by row (Sort.cu)."""
     dim = next((each for each in options if isinstance(each, int) and not isinstance(each, bool)), -1)
@@ -186,7 +191,8 @@ def _batch_norm_backward(_out: object, _gradient: Tensor, input: Tensor, *_: obj
     if input.stride(1) != 1:
         return ()
     channels = input.shape[1] * FLOAT_BYTES
-    return [channels, channels, *_statistics(input, 2)]
+    parts = _statistics(input, 2)
+    return [channels, channels, *parts, *(-3 - place for place in reversed(range(len(parts)))), RESULTS]
 
 
 def _statistics(input: Tensor, numbers: int) -> list[int]:
@@ -209,6 +215,8 @@ ON_EVERY_CARD: Mapping[Operator | str, Rule] = {
     **dict.fromkeys([aten._index_put_impl.default, aten._index_put_impl_.default], _index_put),
     aten.embedding_dense_backward.default: _embedding_backward,
     aten._embedding_bag_backward.default: _embedding_bag_backward,
+    aten.cumsum.default: _cumulative,
+    aten.cumprod.default: _cumulative,
     aten.sort.default: _sort,
     aten.sort.stable: _sort,
     aten._unique2.default: _unique,
