@@ -36,7 +36,7 @@ def _workspaces() -> None:
 
 
 def of(function: Callable[..., object], *shapes: Sequence[int], dtype: torch.dtype = torch.float32) -> Make:
-    """A function of random tensors of these shapes. The first needs a gradient; of several results, the first counts."""
+    """A function of random tensors of these shapes: the first needs a gradient, and the first result has one."""
 
     def make(device: str) -> Callable[[], object]:
         first, *others = (torch.randn(*shape, device=device, dtype=dtype) for shape in shapes)
