@@ -650,7 +650,7 @@ def run(
         backoff: The wait before a first retry while other trials run, in seconds; it doubles with each further retry.
         backoff_max: The longest wait before a retry, in seconds.
         on_oom: What to do when a trial runs out of memory: grow gives it more, up to a whole device; accumulate then
-            halves the micro-batch; fail does not retry.
+            halves the micro-batch, or the chunks of an evaluation that ran out; fail does not retry.
         max_failures: The maximum number of retries of a trial that raised another error.
         trial_timeout: End a trial that reports nothing for this long after its last report, and try it once more:
             seconds, or a text such as "90s" or "10m". Each epoch is a report. By default no trial is ended for that.
@@ -796,7 +796,7 @@ def tune_hyperparameters_parallel(
         backoff: The wait before a first retry while other trials run, in seconds; it doubles with each further retry.
         backoff_max: The longest wait before a retry, in seconds.
         on_oom: What to do when a trial runs out of memory: grow gives it more, up to a whole device; accumulate then
-            halves the micro-batch; fail does not retry.
+            halves the micro-batch, or the chunks of an evaluation that ran out; fail does not retry.
         max_failures: The maximum number of retries of a trial that raised another error.
         trial_timeout: End a trial that reports nothing for this long after its last report, and try it once more:
             seconds, or a text such as "90s" or "10m". Each epoch is a report. By default no trial is ended for that.

@@ -34,6 +34,7 @@ UNNAMED = "default"  # the name of a configuration that sets nothing
 LARGEST_BATCH = 1_000_000_000
 # Optional keys of a configuration, which has them only if they differ from the default.
 ACCUMULATION = "accumulation"  # micro-batches in an optimizer step
+EVALUATION_PARTS = "evaluation_parts"  # chunks for each chunk of a plain evaluation
 CHECKPOINTING = "gradient_checkpointing"  # 1 recomputes activations in backward instead of keeping them
 MAX_BATCH = "max_batch_size"  # the largest batch that ``AUTO`` may become
 OFFLOADING = "offload_teacher_to_cpu"  # 1 keeps modules that are never trained in the host's memory between uses
@@ -121,6 +122,11 @@ class Trial:
 def is_auto(config: Config) -> bool:
     """Whether a configuration's batch size is ``AUTO``."""
     return AUTO in config.values()
+
+
+def shrunk(config: Config) -> dict[str, ConfigValue]:
+    """What of a configuration makes its batches or evaluations smaller, as retries do; empty if nothing does."""
+    return {key: config[key] for key in (ACCUMULATION, EVALUATION_PARTS) if key in config}
 
 
 def with_batch(config: Config, batch_size: int) -> dict[str, ConfigValue]:
@@ -286,6 +292,7 @@ class AttemptResult:
     lost: Lost = ""
     limit_bytes: int = 0  # the memory that was reserved for the attempt; 0 if it was never placed
     peak_bytes: int | None = None  # the peak of its process; None if unknown
+    phase: Phase = ""  # the phase in which it failed
 
 
 @dataclass(frozen=True)
@@ -309,7 +316,7 @@ class Outcome:
     def result(self) -> AttemptResult:
         """The part that decides about retries."""
         limit = self.placement.limit_bytes if self.placement else 0
-        return AttemptResult(self.status, self.lost, limit, self.peak_bytes)
+        return AttemptResult(self.status, self.lost, limit, self.peak_bytes, self.phase)
 
 
 @dataclass(frozen=True)
@@ -364,6 +371,7 @@ LOOP_OPTIONS: Mapping[str, AnyHyperparameter] = {
     "amp": Hyperparameter(0, 0, 1, "1 trains in bfloat16 where autocast does", optional=True),
     "clear_cache_every_n": Hyperparameter(0, 0, 1_000_000_000, "steps between clearing a GPU's cache", optional=True),
     CHECKPOINTING: Hyperparameter(0, 0, 1, "1 recomputes activations in backward to save memory", optional=True),
+    EVALUATION_PARTS: Hyperparameter(1, 1, 1_000_000, "parts of each chunk of an evaluation", optional=True),
     "lr_schedule": TextHyperparameter(
         "linear", "how the learning rate falls from epoch to epoch", ("linear", "constant", "cosine"), optional=True
     ),

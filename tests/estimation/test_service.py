@@ -14,7 +14,7 @@ from tuner.errors import ExecutionError, InputError
 from tuner.estimation.service import EstimationService
 from tuner.placement.packing import need_bytes
 from tuner.search.configurations import complete, configurations
-from tuner.trial import GB, MB, Device, MemoryEstimate
+from tuner.trial import EVALUATION_PARTS, GB, MB, Device, MemoryEstimate
 from tuner.workloads.base import Batch
 from tuner.workloads.graphsage.workload import GraphSAGE
 from tuner.workloads.micro_batches import halved
@@ -96,6 +96,15 @@ def test_micro_batches_take_less_and_their_gradients_stay_meanwhile(ratings: Rat
     first, second = (EstimationService("traced").raw(GraphSAGE(), each, ratings, CPU) for each in (whole, half))
     assert second.activation_bytes < first.activation_bytes
     assert second.gradient_bytes == second.parameter_bytes
+
+
+def test_an_evaluation_in_parts_takes_less(ratings: RatingData, gpu_16gb: Device) -> None:
+    whole = config(hidden_dim=1024, num_layers=1, batch_size=1)  # an evaluation of it takes more than a step
+    first, second = (
+        EstimationService("traced").raw(GraphSAGE(), {**whole, EVALUATION_PARTS: parts}, ratings, gpu_16gb)
+        for parts in (1, 2)
+    )
+    assert second.activation_bytes < first.activation_bytes
 
 
 def test_only_tensors_that_the_heap_holds_leave_gaps_in_it(ratings: RatingData) -> None:

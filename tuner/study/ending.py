@@ -22,7 +22,7 @@ from tuner.study.repeat import command, how_to_repeat, program
 from tuner.study.result import StudyResult
 from tuner.study.stages import Placed
 from tuner.study.stored_options import needs_objects
-from tuner.trial import ACCUMULATION, GB, MemoryEstimate, Objective, title
+from tuner.trial import GB, MemoryEstimate, Objective, shrunk, title
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,7 +35,7 @@ def learn_from(result: StudyResult, settings: Settings, console: Console) -> Non
     peaks: dict[tuple[str, str], list[tuple[MemoryEstimate, int]]] = {}
     for row in result.trials:
         known = row.trial_id in result.estimates  # a changed line of the journal may be of no trial
-        as_estimated = known and row.status == "completed" and ACCUMULATION not in row.config
+        as_estimated = known and row.status == "completed" and not shrunk(row.config)
         if as_estimated and row.peak_memory_gb and row.device in devices:
             found = peaks.setdefault((row.workload, devices[row.device].name), [])
             found.append((result.estimates[row.trial_id], int(row.peak_memory_gb * GB)))
