@@ -62,9 +62,12 @@ class CachingAllocator:
     ``expandable_segments`` is the option of ``PYTORCH_CUDA_ALLOC_CONF``. ``capacity_bytes`` is the limit of
     ``torch.cuda.set_per_process_memory_fraction``. As in PyTorch, reserved bytes + ``segment_size`` of the request
     must not exceed it; expandable segments, whose pages may be larger, can exceed it by up to one page of 20 MiB.
+    ``descending``: the driver gives every new segment an address below the earlier ones, instead of above them.
     """
 
-    def __init__(self, *, expandable_segments: bool = False, capacity_bytes: int | None = None):
+    def __init__(
+        self, *, expandable_segments: bool = False, capacity_bytes: int | None = None, descending: bool = False
+    ):
         self._capacity = capacity_bytes
         self._live: dict[int, int] = {}
         self.allocated_bytes = 0  # of blocks in use, with rounding: ``torch.cuda.memory_allocated``
@@ -75,7 +78,10 @@ class CachingAllocator:
         self._small, self._large = (
             (ExpandablePool(small, SMALL_BUFFER), ExpandablePool(large, LARGE_BUFFER))
             if expandable_segments
-            else (Pool(small, MIN_BLOCK_SIZE), Pool(large, SMALL_SIZE + MIN_BLOCK_SIZE))
+            else (
+                Pool(small, MIN_BLOCK_SIZE, descending=descending),
+                Pool(large, SMALL_SIZE + MIN_BLOCK_SIZE, descending=descending),
+            )
         )
 
     def allocate(self, size_bytes: int) -> int:

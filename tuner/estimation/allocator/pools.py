@@ -1,8 +1,8 @@
 """The two pools of the allocator, which find, split, merge and release free blocks.
 
-The driver's choice of addresses is modelled. A new segment lies above all earlier ones of its pool and touches none,
-and addresses are not reused. Addresses only decide between free blocks of equal size. An expandable segment's address
-space is unlimited; the real one is 9/8 of the device's memory.
+The driver's choice of addresses is modelled. A new segment lies above all earlier ones of its pool, or below all of
+them, and touches none, and addresses are not reused. Addresses only decide between free blocks of equal size. An
+expandable segment's address space is unlimited; the real one is 9/8 of the device's memory.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def segment_size(block_bytes: int) -> int:
 class Pool:
     """The free blocks of a pool that grows by segments, by size (for best fit) and by both ends (for merging)."""
 
-    def __init__(self, base: int, smallest_rest: int):
+    def __init__(self, base: int, smallest_rest: int, *, descending: bool = False):
+        self.descending = descending
         self.smallest_rest = smallest_rest  # should_split: the smallest remainder that becomes a free block
         self.by_size: list[int] = []
         self.size_at: dict[int, int] = {}
@@ -89,8 +90,13 @@ class Pool:
 
     def grow(self, size: int) -> tuple[int, int, int]:
         """Reserves a segment; returns its address, its size, and the growth of the reserved memory in bytes."""
-        address, segment = self.next_address, segment_size(size)
-        self.next_address += segment + ROUND_LARGE  # the gap keeps blocks of two segments from merging
+        segment = segment_size(size)
+        step = segment + ROUND_LARGE  # the gap keeps blocks of two segments from merging
+        if self.descending:
+            self.next_address -= step
+        address = self.next_address
+        if not self.descending:
+            self.next_address += step
         self.segments[address] = segment
         return address, segment, segment
 

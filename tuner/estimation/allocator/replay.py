@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypedDict
 
@@ -43,17 +43,23 @@ class AllocatorPeaks:
 
 
 def replay(
-    events: Iterable[Event], *, expandable_segments: bool = False, capacity_bytes: int | None = None
+    events: Iterable[Event],
+    *,
+    expandable_segments: bool = False,
+    capacity_bytes: int | None = None,
+    descending: bool = False,
 ) -> AllocatorPeaks:
     """Replays events in order in a new ``CachingAllocator``, and returns the peaks.
 
-    An id may be reused after its release.
+    An id may be reused after its release. The other arguments are the allocator's.
 
     Raises:
         SimulatedOutOfMemoryError: an allocation does not fit.
         ValueError: a tensor is released without an allocation, or allocated twice.
     """
-    allocator = CachingAllocator(expandable_segments=expandable_segments, capacity_bytes=capacity_bytes)
+    allocator = CachingAllocator(
+        expandable_segments=expandable_segments, capacity_bytes=capacity_bytes, descending=descending
+    )
     allocate, free = allocator.allocate, allocator.free
     addresses: dict[int, int] = {}
     for tensor, size in events:
@@ -66,6 +72,18 @@ def replay(
         else:
             addresses[tensor] = allocate(size)
     return AllocatorPeaks(allocator.peak_allocated_bytes, allocator.peak_reserved_bytes)
+
+
+def largest_peaks(events: Sequence[Event], *, expandable_segments: bool = False) -> AllocatorPeaks:
+    """The peaks of the replay with ascending or with descending addresses, whichever reserves more.
+
+    Drivers do both. The order decides between free blocks of equal size, and so how well later blocks fit.
+    """
+    both = [
+        replay(events, expandable_segments=expandable_segments, descending=descending)
+        for descending in ((False,) if expandable_segments else (False, True))
+    ]
+    return max(both, key=lambda peaks: peaks.peak_reserved_bytes)
 
 
 def events_from_trace(trace: Iterable[SnapshotEvent], *, stream: int | None = None) -> list[Event]:

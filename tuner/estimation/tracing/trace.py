@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-from tuner.estimation.allocator.replay import RELEASE, Event, replay
+from tuner.estimation.allocator.replay import RELEASE, Event, largest_peaks
 from tuner.estimation.calibration import UNCALIBRATED_MARGIN
 from tuner.estimation.overheads import CONTEXT_BYTES, HEAP_SLACK
 from tuner.machine.caps import MMAP_THRESHOLD_BYTES
@@ -50,7 +50,7 @@ class Trace:
         allocated = reserved = sum(parts.values())
         heap = 0
         if device_kind == "cuda":
-            reserved = replay(self.events, expandable_segments=expandable_segments).peak_reserved_bytes
+            reserved = largest_peaks(self.events, expandable_segments=expandable_segments).peak_reserved_bytes
         else:  # each larger tensor has its own mapping, outside the heap
             heap = _peak((key, size) for key, size in self.events if size < MMAP_THRESHOLD_BYTES)[0]
         return MemoryEstimate(
