@@ -174,6 +174,7 @@ class MemoryEstimate:
     data_bytes: int = 0  # buffers and the largest batch: features, graph, targets
     workspace_bytes: int = 0  # scratch memory of libraries, such as cuBLAS
     fragmentation_bytes: int = 0  # the bytes that the caching allocator reserves beyond the allocated peak
+    cached_bytes: int = 0  # the part of the fragmentation that the allocator gives back where memory is short
     heap_bytes: int = 0  # an allowance for freed CPU tensors that the C library's heap keeps
     context_bytes: int = 0  # a process's memory before its first tensor: CUDA context, or interpreter and libraries
     margin: float = 0.0  # the fraction of the reserved bytes that is added for safety
@@ -204,6 +205,11 @@ class MemoryEstimate:
     def reserved_bytes(self) -> int:
         """All parts except the context: the memory that the allocator reserves."""
         return self.total_bytes - self.context_bytes
+
+    @property
+    def least_bytes(self) -> int:
+        """The total with which the step just runs, where the allocator has to give back what it caches."""
+        return self.total_bytes - self.cached_bytes
 
     def parts(self) -> dict[str, int]:
         """The parts in bytes by name, in the order in which they are printed."""

@@ -171,6 +171,7 @@ def to_record(name: str, guess: MemoryEstimate) -> dict[str, object]:
     """An estimate as plain values, in GB: its parts, total, margin, need and the interval that these span."""
     sizes = {f"{part}_gb": size for part, size in guess.parts().items()}
     sizes |= {"reserved_gb": guess.reserved_bytes, "estimated_memory_gb": guess.total_bytes}
+    sizes |= {"least_gb": guess.least_bytes}
     sizes |= {"headroom_gb": guess.headroom_bytes, "low_gb": low_bytes(guess), "need_gb": need_bytes(guess)}
     return {
         "name": name,

@@ -68,3 +68,10 @@ def test_seeds_of_one_configuration_are_not_compared_and_said_to_be_so(seeded: S
     text = main_html(one)
     assert "Means of 3 of 3 seeds" in text
     assert "cannot be told from the best" not in text
+
+
+def test_trials_that_have_a_whole_device_but_less_than_they_would_cache_are_named(study: StudyView) -> None:
+    plan = replace(study.record.plan, tight=["wide", "<b>"])
+    text = main_html(replace(study, record=replace(study.record, plan=plan)))
+    assert "wide, &lt;b&gt;: each has a whole device, and runs as the allocator gives back what it caches" in text
+    assert "Tight" not in main_html(study)

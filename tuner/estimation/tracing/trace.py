@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-from tuner.estimation.allocator.replay import RELEASE, Event, largest_peaks
+from tuner.estimation.allocator.replay import RELEASE, Event, largest_peaks, least_capacity
 from tuner.estimation.calibration import UNCALIBRATED_MARGIN
 from tuner.estimation.overheads import CONTEXT_BYTES, HEAP_SLACK
 from tuner.machine.caps import MMAP_THRESHOLD_BYTES
@@ -43,14 +43,17 @@ class Trace:
     def to_estimate(self, device_kind: DeviceKind, expandable_segments: bool = False) -> MemoryEstimate:
         """The uncalibrated estimate.
 
-        On CUDA, a replay gives the reserved bytes; those beyond the tensors' peak are fragmentation. On the CPU, the
+        On CUDA, a replay gives the reserved bytes; those beyond the tensors' peak are fragmentation, of
+        which a cap gives some back. On the CPU, the
         estimate is the tensors' peak and the heap's gaps.
         """
         parts = self.parts_at_peak()
         allocated = reserved = sum(parts.values())
-        heap = 0
+        heap = cached = 0
         if device_kind == "cuda":
-            reserved = largest_peaks(self.events, expandable_segments=expandable_segments).peak_reserved_bytes
+            peaks = largest_peaks(self.events, expandable_segments=expandable_segments)
+            reserved = peaks.peak_reserved_bytes
+            cached = reserved - least_capacity(self.events, peaks, expandable_segments=expandable_segments)
         else:  # each larger tensor has its own mapping, outside the heap
             heap = _peak((key, size) for key, size in self.events if size < MMAP_THRESHOLD_BYTES)[0]
         return MemoryEstimate(
@@ -62,6 +65,7 @@ class Trace:
             data_bytes=parts["data"],
             workspace_bytes=parts["workspace"],
             fragmentation_bytes=reserved - allocated,
+            cached_bytes=cached,
             heap_bytes=round(HEAP_SLACK * heap),
             context_bytes=CONTEXT_BYTES[device_kind],
             margin=UNCALIBRATED_MARGIN,

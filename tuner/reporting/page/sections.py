@@ -26,7 +26,7 @@ from tuner.reporting.study_view import StudyView
 from tuner.reporting.texts import count_text, duration
 from tuner.trial import GB, Objective, Status, title
 
-# The maximum numbers of reasons for failures, devices and running trials that are listed.
+# The maximum numbers of reasons for failures, devices, and running or tight trials that are listed.
 REASONS, DEVICES, RUNNING = 8, 8, 12
 
 
@@ -49,6 +49,10 @@ def _head(study: StudyView) -> str:
     known = [("Trials", _counts(study)), *_times(study)]
     for device, budget in study.devices()[:DEVICES]:
         known.append((device.label, f"{device.name}, {budget / GB:.1f} GB for trials"))
+    if tight := study.record.plan.tight:
+        more = f" and {len(tight) - RUNNING} more" if len(tight) > RUNNING else ""
+        why = "each has a whole device, and runs as the allocator gives back what it caches"
+        known.append(("Tight", f"{', '.join(tight[:RUNNING])}{more}: {why}"))
     compared_by = dict.fromkeys(f"{each.metric}, {each.direction}d" for each in study.objectives.values())
     known += [("Compared by", "; ".join(compared_by))] if compared_by else []
     if study.record.data:
