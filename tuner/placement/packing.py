@@ -62,9 +62,9 @@ def need_bytes(estimate: MemoryEstimate) -> int:
     return fixed + math.ceil(estimate.reserved_bytes * (1 + estimate.margin))
 
 
-def is_tight(request: Request) -> bool:
+def is_tight(estimate: MemoryEstimate, given_bytes: int) -> bool:
     """Whether a trial has less than it would take, and runs as the allocator gives back what it caches."""
-    return request.estimate.least_bytes <= request.need_bytes < request.estimate.total_bytes
+    return estimate.least_bytes <= given_bytes < estimate.total_bytes
 
 
 def low_bytes(estimate: MemoryEstimate) -> int:

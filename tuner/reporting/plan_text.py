@@ -76,7 +76,7 @@ def monitoring_text(plan: Plan) -> str:
 
 def _tight(requests: Sequence[Request]) -> list[str]:
     """What is said of trials that fit a device only as the allocator gives back what it caches."""
-    tight = [request.estimate for request in requests if is_tight(request)]
+    tight = [request.estimate for request in requests if is_tight(request.estimate, request.need_bytes)]
     if not tight:
         return []
     most, least = max(each.total_bytes for each in tight), max(each.least_bytes for each in tight)

@@ -13,7 +13,7 @@ from tuner.estimation.feedback import StudyFeedback
 from tuner.execution.loop import Correction, Decisions, Executor, run_trials
 from tuner.integrations.trackers.threads import Trackers
 from tuner.machine.interrupts import Immediate, TimeLimitReached
-from tuner.placement.packing import Packer, need_bytes
+from tuner.placement.packing import Packer, is_tight, need_bytes
 from tuner.placement.retry import Retry, next_attempt
 from tuner.records.epochs import read_epochs
 from tuner.records.files import EPOCHS
@@ -141,6 +141,9 @@ def _decisions(
         )
 
     def learn(outcome: Outcome) -> Correction | None:
+        given = outcome.placement
+        if given and is_tight(given.estimate, given.limit_bytes):
+            return None  # its peak is what there was, and not what another trial like it would take
         return feedback.correct if feedback.learn(outcome.trial, outcome.result) else None
 
     def learn_report(request: Request, report: EpochReport) -> Correction | None:

@@ -85,5 +85,5 @@ def _new(study: Placed) -> StudyRecord:
 
 def _tight(study: Placed) -> list[str]:
     several = len(study.tasks) > 1
-    tight = (each.trial for each in study.requests if is_tight(each))
+    tight = (each.trial for each in study.requests if is_tight(each.estimate, each.need_bytes))
     return list(dict.fromkeys(title(trial.workload, trial.name, several=several) for trial in tight))
