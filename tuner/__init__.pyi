@@ -163,6 +163,7 @@ def estimate(
     vocabulary: int | None = None,
     tied: bool | None = None,
     step: Step | None = None,
+    snapshot: str | PathLike[str] | None = None,
 ) -> list[tuple[str, MemoryEstimate]]:
     """Says what training will take, without training: what ``tune estimate`` prints.
 
@@ -208,6 +209,8 @@ def estimate(
         tied: Share the weight of the token embedding with the head. By default tied.
         step: For a model of your own, in place of a workload: a function that builds and returns the model, its optimizer
             (or None) and a function that computes a batch's loss. It runs on tensors without content.
+        snapshot: Also write what one configuration allocates on a GPU, which need not be there, to a new file that ends
+            with .pickle. PyTorch's memory viewer (docs.pytorch.org/memory_viz) draws it.
 
     Returns:
         Name and estimate of each configuration, after those of what must be trained first, as "workload/name" where

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -195,7 +196,7 @@ def test_the_margin_is_added_once_and_not_to_the_context() -> None:
     assert need_bytes(MemoryEstimate("given", context_bytes=GB)) == GB
 
 
-def test_a_model_of_ones_own_is_estimated_from_its_step() -> None:
+def test_a_model_of_ones_own_is_estimated_from_its_step(tmp_path: Path) -> None:
     import tuner
 
     def build() -> tuple[nn.Module, torch.optim.Optimizer, Any]:
@@ -204,6 +205,8 @@ def test_a_model_of_ones_own_is_estimated_from_its_step() -> None:
         return model, torch.optim.SGD(model.parameters()), lambda: model(x).square().mean()
 
     ((name, found),) = tuner.estimate(step=build, device="cpu")
+    tuner.estimate(step=build, device="cuda", snapshot=str(tmp_path / "step.pickle"))
+    assert (tmp_path / "step.pickle").stat().st_size > 0
     assert name == "step"
     assert found.parameter_bytes == found.gradient_bytes == 4 * 1_001_000
     assert 0 < found.activation_bytes < found.parameter_bytes

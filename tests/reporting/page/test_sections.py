@@ -75,3 +75,11 @@ def test_trials_that_have_a_whole_device_but_less_than_they_would_cache_are_name
     text = main_html(replace(study, record=replace(study.record, plan=plan)))
     assert "wide, &lt;b&gt;: each has a whole device, and runs as the allocator gives back what it caches" in text
     assert "Tight" not in main_html(study)
+
+
+def test_traces_in_the_folder_are_linked_with_how_to_look_at_them(study: StudyView) -> None:
+    text = main_html(replace(study, snapshots=["wide.pickle", '<a"b>.pickle']))
+    assert '<a href="wide.pickle" download>wide.pickle</a>' in text
+    assert '<a href="%3Ca%22b%3E.pickle" download>&lt;a&quot;b&gt;.pickle</a>' in text
+    assert "https://docs.pytorch.org/memory_viz" in text
+    assert "memory_viz" not in main_html(study)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
 from tuner.estimation.allocator.replay import RELEASE, Event, largest_peaks, least_capacity
@@ -14,6 +14,8 @@ from tuner.trial import MemoryEstimate
 
 Category: TypeAlias = Literal["parameters", "gradients", "optimizer", "activations", "data", "workspace"]
 DeviceKind: TypeAlias = Literal["cpu", "cuda"]
+Origin: TypeAlias = tuple[tuple[str, int, str], ...]
+"""Where an allocation comes from: (file, line, function) of each call, the innermost first."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,7 @@ class Trace:
 
     events: tuple[Event, ...]  # for ``tuner.estimation.allocator.replay``; ids are unique
     categories: Mapping[int, Category]  # by id
+    origins: Mapping[int, Origin] = field(default_factory=dict)  # by id, where they were asked for
 
     def peak_bytes(self) -> int:
         """The peak of the allocated bytes without rounding, which is what counts on the CPU."""

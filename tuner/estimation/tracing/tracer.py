@@ -48,16 +48,18 @@ def trace_workload(
     *,
     device_kind: DeviceKind = "cpu",
     cublas_workspace_bytes: int = 0,
+    origins: bool = False,
 ) -> Trace:
     """Traces a workload's model, its first two training steps and its evaluations, as ``rehearse`` runs them.
 
     For a GPU, the host's work (building the model, drawing batches) does not count, but the model and the batches do.
+    With ``origins`` the trace tells where each allocation comes from, which takes longer.
 
     Raises:
         Untraceable: the step cannot be traced.
         WorkloadError: a method of the user's workload failed, maybe only because the tensors have no values.
     """
-    with _traced(device_kind, cublas_workspace_bytes) as tracker:
+    with _traced(device_kind, cublas_workspace_bytes, origins) as tracker:
         with tracker.paused(tracker.on_gpu):
             model = built(workload, config, data)
         _mark_frozen(tracker, frozen(workload, model), offloaded=uses(config, OFFLOADING))
@@ -70,19 +72,23 @@ def trace_workload(
             _prefer_foreach(optimizer)
         batches = _batches(tracker, representative_batches(workload, config, data))
         rehearse(workload, model, optimizer, batches, data, config=config, keep=partial(_keep, tracker))
-    return Trace(tuple(tracker.events), tracker.categories)
+    return Trace(tuple(tracker.events), tracker.categories, tracker.origins)
 
 
 def trace_step(
-    make: Callable[[], Parts], *, device_kind: DeviceKind = "cpu", cublas_workspace_bytes: int = 0
+    make: Callable[[], Parts],
+    *,
+    device_kind: DeviceKind = "cpu",
+    cublas_workspace_bytes: int = 0,
+    origins: bool = False,
 ) -> Trace:
-    """Traces two training steps of any model.
+    """Traces two training steps of any model; ``origins`` are as in ``trace_workload``.
 
     ``make`` returns the model, its optimizer (or None) and a function that returns a batch's loss. A model that
     ``make`` builds takes no memory. One that exists already keeps its state: gradients and optimizer state are
     restored. A step that cannot be traced raises ``Untraceable``.
     """
-    with _traced(device_kind, cublas_workspace_bytes) as tracker, ExitStack() as restore:
+    with _traced(device_kind, cublas_workspace_bytes, origins) as tracker, ExitStack() as restore:
         with tracker.paused(tracker.on_gpu):
             model, optimizer, loss = make()
         tracker.mark_live("data")  # the loss function's; model and optimizer get their categories below
@@ -102,13 +108,13 @@ def trace_step(
                 tracker.mark((p.grad for p in model.parameters()), "gradients")
             else:
                 optimizer.step()
-    return Trace(tuple(tracker.events), tracker.categories)
+    return Trace(tuple(tracker.events), tracker.categories, tracker.origins)
 
 
 @contextmanager
-def _traced(device_kind: DeviceKind, cublas_workspace_bytes: int) -> Iterator[StorageTracker]:
+def _traced(device_kind: DeviceKind, cublas_workspace_bytes: int, origins: bool) -> Iterator[StorageTracker]:
     """Traces everything in this block, and then restores torch's random state, modes and switches."""
-    tracker = StorageTracker(device_kind)
+    tracker = StorageTracker(device_kind, with_origins=origins)
     mode = TraceMode(tracker, device_kind, cublas_workspace_bytes)
     sole_owners()  # cached now, as it must not run within another backward pass
     fast_path = torch.backends.mha.get_fastpath_enabled()
