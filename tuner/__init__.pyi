@@ -163,6 +163,7 @@ def estimate(
     vocabulary: int | None = None,
     tied: bool | None = None,
     step: Step | None = None,
+    snapshot: str | PathLike[str] | None = None,
 ) -> list[tuple[str, MemoryEstimate]]:
     """Says what training will take, without training: what ``tune estimate`` prints.
 
@@ -208,6 +209,8 @@ def estimate(
         tied: Share the weight of the token embedding with the head. By default tied.
         step: For a model of your own, in place of a workload: a function that builds and returns the model, its optimizer
             (or None) and a function that computes a batch's loss. It runs on tensors without content.
+        snapshot: Also write what one configuration allocates on a GPU, which need not be there, to a new file that ends
+            with .pickle. PyTorch's memory viewer (docs.pytorch.org/memory_viz) draws it.
 
     Returns:
         Name and estimate of each configuration, after those of what must be trained first, as "workload/name" where
@@ -650,7 +653,7 @@ def run(
         backoff: The wait before a first retry while other trials run, in seconds; it doubles with each further retry.
         backoff_max: The longest wait before a retry, in seconds.
         on_oom: What to do when a trial runs out of memory: grow gives it more, up to a whole device; accumulate then
-            halves the micro-batch; fail does not retry.
+            halves the micro-batch, or the chunks of an evaluation that ran out; fail does not retry.
         max_failures: The maximum number of retries of a trial that raised another error.
         trial_timeout: End a trial that reports nothing for this long after its last report, and try it once more:
             seconds, or a text such as "90s" or "10m". Each epoch is a report. By default no trial is ended for that.
@@ -796,7 +799,7 @@ def tune_hyperparameters_parallel(
         backoff: The wait before a first retry while other trials run, in seconds; it doubles with each further retry.
         backoff_max: The longest wait before a retry, in seconds.
         on_oom: What to do when a trial runs out of memory: grow gives it more, up to a whole device; accumulate then
-            halves the micro-batch; fail does not retry.
+            halves the micro-batch, or the chunks of an evaluation that ran out; fail does not retry.
         max_failures: The maximum number of retries of a trial that raised another error.
         trial_timeout: End a trial that reports nothing for this long after its last report, and try it once more:
             seconds, or a text such as "90s" or "10m". Each epoch is a report. By default no trial is ended for that.

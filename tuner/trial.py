@@ -34,6 +34,7 @@ UNNAMED = "default"  # the name of a configuration that sets nothing
 LARGEST_BATCH = 1_000_000_000
 # Optional keys of a configuration, which has them only if they differ from the default.
 ACCUMULATION = "accumulation"  # micro-batches in an optimizer step
+EVALUATION_PARTS = "evaluation_parts"  # chunks for each chunk of a plain evaluation
 CHECKPOINTING = "gradient_checkpointing"  # 1 recomputes activations in backward instead of keeping them
 MAX_BATCH = "max_batch_size"  # the largest batch that ``AUTO`` may become
 OFFLOADING = "offload_teacher_to_cpu"  # 1 keeps modules that are never trained in the host's memory between uses
@@ -123,6 +124,11 @@ def is_auto(config: Config) -> bool:
     return AUTO in config.values()
 
 
+def shrunk(config: Config) -> dict[str, ConfigValue]:
+    """What of a configuration makes its batches or evaluations smaller, as retries do; empty if nothing does."""
+    return {key: config[key] for key in (ACCUMULATION, EVALUATION_PARTS) if key in config}
+
+
 def with_batch(config: Config, batch_size: int) -> dict[str, ConfigValue]:
     """The configuration with this batch size instead of ``AUTO``."""
     return {key: batch_size if value == AUTO else value for key, value in config.items()}
@@ -168,6 +174,7 @@ class MemoryEstimate:
     data_bytes: int = 0  # buffers and the largest batch: features, graph, targets
     workspace_bytes: int = 0  # scratch memory of libraries, such as cuBLAS
     fragmentation_bytes: int = 0  # the bytes that the caching allocator reserves beyond the allocated peak
+    cached_bytes: int = 0  # the part of the fragmentation that the allocator gives back where memory is short
     heap_bytes: int = 0  # an allowance for freed CPU tensors that the C library's heap keeps
     context_bytes: int = 0  # a process's memory before its first tensor: CUDA context, or interpreter and libraries
     margin: float = 0.0  # the fraction of the reserved bytes that is added for safety
@@ -198,6 +205,11 @@ class MemoryEstimate:
     def reserved_bytes(self) -> int:
         """All parts except the context: the memory that the allocator reserves."""
         return self.total_bytes - self.context_bytes
+
+    @property
+    def least_bytes(self) -> int:
+        """The total with which the step just runs, where the allocator has to give back what it caches."""
+        return self.total_bytes - self.cached_bytes
 
     def parts(self) -> dict[str, int]:
         """The parts in bytes by name, in the order in which they are printed."""
@@ -286,6 +298,7 @@ class AttemptResult:
     lost: Lost = ""
     limit_bytes: int = 0  # the memory that was reserved for the attempt; 0 if it was never placed
     peak_bytes: int | None = None  # the peak of its process; None if unknown
+    phase: Phase = ""  # the phase in which it failed
 
 
 @dataclass(frozen=True)
@@ -309,7 +322,7 @@ class Outcome:
     def result(self) -> AttemptResult:
         """The part that decides about retries."""
         limit = self.placement.limit_bytes if self.placement else 0
-        return AttemptResult(self.status, self.lost, limit, self.peak_bytes)
+        return AttemptResult(self.status, self.lost, limit, self.peak_bytes, self.phase)
 
 
 @dataclass(frozen=True)
@@ -364,6 +377,7 @@ LOOP_OPTIONS: Mapping[str, AnyHyperparameter] = {
     "amp": Hyperparameter(0, 0, 1, "1 trains in bfloat16 where autocast does", optional=True),
     "clear_cache_every_n": Hyperparameter(0, 0, 1_000_000_000, "steps between clearing a GPU's cache", optional=True),
     CHECKPOINTING: Hyperparameter(0, 0, 1, "1 recomputes activations in backward to save memory", optional=True),
+    EVALUATION_PARTS: Hyperparameter(1, 1, 1_000_000, "parts of each chunk of an evaluation", optional=True),
     "lr_schedule": TextHyperparameter(
         "linear", "how the learning rate falls from epoch to epoch", ("linear", "constant", "cosine"), optional=True
     ),

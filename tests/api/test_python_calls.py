@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickletools
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -171,6 +172,19 @@ def test_the_first_argument_of_every_function_may_be_the_workload() -> None:
         tuner.estimate(Toy, workload="graphsage")
     with pytest.raises(InputError, match="a workload is named by workload='graphsage'"):
         tuner.estimate("graphsage")
+
+
+def test_a_snapshot_of_one_configuration_is_written_to_a_new_file() -> None:
+    tuner.estimate(Toy(), device="cuda", snapshot="toy.pickle")
+    with Path("toy.pickle").open("rb") as file:
+        assert any(value == "device_traces" for _, value, _ in pickletools.genops(file))
+    with pytest.raises(InputError, match=r"snapshot='toy\.pickle': already exists: give another name"):
+        tuner.estimate(Toy(), device="cuda", snapshot="toy.pickle")
+    with pytest.raises(InputError, match="snapshot has no effect on a transformer"):
+        tuner.estimate(model_embd=64, model_layer=1, batch_size=1, snapshot="other.pickle")
+    with pytest.raises(InputError, match="is of one configuration, not of 2: choose it with only='NAME'"):
+        tuner.estimate(Toy(), config=LISTED, device="cuda", snapshot="other.pickle")
+    assert not Path("other.pickle").exists()
 
 
 def test_a_result_does_where_a_folder_is_expected() -> None:

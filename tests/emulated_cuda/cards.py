@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 
 def on_cards(
@@ -26,3 +29,12 @@ def on_cards(
         state = Path(path)
     cards = {"EMULATED_GPUS": ",".join(map(str, sizes)), "EMULATED_GPU_NAME": ",".join(names)}
     return {**environment, **cards, "EMULATED_GPU_STATE": str(state), **variables}
+
+
+def printed_on_cards(folder: Path, *command: str, **cards: Any) -> str:
+    """What Python prints for a command in a new process in a folder, on cards as ``on_cards`` makes them."""
+    done = subprocess.run(
+        [sys.executable, *command], env=on_cards(**cards), capture_output=True, text=True, check=False, cwd=folder
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -14,7 +15,7 @@ from tuner.errors import ExecutionError, InputError
 from tuner.estimation.service import EstimationService
 from tuner.placement.packing import need_bytes
 from tuner.search.configurations import complete, configurations
-from tuner.trial import GB, MB, Device, MemoryEstimate
+from tuner.trial import EVALUATION_PARTS, GB, MB, Device, MemoryEstimate
 from tuner.workloads.base import Batch
 from tuner.workloads.graphsage.workload import GraphSAGE
 from tuner.workloads.micro_batches import halved
@@ -96,6 +97,15 @@ def test_micro_batches_take_less_and_their_gradients_stay_meanwhile(ratings: Rat
     first, second = (EstimationService("traced").raw(GraphSAGE(), each, ratings, CPU) for each in (whole, half))
     assert second.activation_bytes < first.activation_bytes
     assert second.gradient_bytes == second.parameter_bytes
+
+
+def test_an_evaluation_in_parts_takes_less(ratings: RatingData, gpu_16gb: Device) -> None:
+    whole = config(hidden_dim=1024, num_layers=1, batch_size=1)  # an evaluation of it takes more than a step
+    first, second = (
+        EstimationService("traced").raw(GraphSAGE(), {**whole, EVALUATION_PARTS: parts}, ratings, gpu_16gb)
+        for parts in (1, 2)
+    )
+    assert second.activation_bytes < first.activation_bytes
 
 
 def test_only_tensors_that_the_heap_holds_leave_gaps_in_it(ratings: RatingData) -> None:
@@ -186,7 +196,7 @@ def test_the_margin_is_added_once_and_not_to_the_context() -> None:
     assert need_bytes(MemoryEstimate("given", context_bytes=GB)) == GB
 
 
-def test_a_model_of_ones_own_is_estimated_from_its_step() -> None:
+def test_a_model_of_ones_own_is_estimated_from_its_step(tmp_path: Path) -> None:
     import tuner
 
     def build() -> tuple[nn.Module, torch.optim.Optimizer, Any]:
@@ -195,6 +205,8 @@ def test_a_model_of_ones_own_is_estimated_from_its_step() -> None:
         return model, torch.optim.SGD(model.parameters()), lambda: model(x).square().mean()
 
     ((name, found),) = tuner.estimate(step=build, device="cpu")
+    tuner.estimate(step=build, device="cuda", snapshot=str(tmp_path / "step.pickle"))
+    assert (tmp_path / "step.pickle").stat().st_size > 0
     assert name == "step"
     assert found.parameter_bytes == found.gradient_bytes == 4 * 1_001_000
     assert 0 < found.activation_bytes < found.parameter_bytes

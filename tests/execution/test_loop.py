@@ -112,7 +112,7 @@ def run(
     def try_again(request: Request, outcome: Outcome, whole: int) -> Retry | None:
         rules = RetryPolicy(**policy)
         no = lambda *_: None  # noqa: E731
-        return next_attempt(request, outcome.result, rules, whole_bytes=whole, accumulated=no, random=lambda: 1.0)
+        return next_attempt(request, outcome.result, rules, whole_bytes=whole, smaller=no, random=lambda: 1.0)
 
     decisions = Decisions(try_again, lambda _: None)
     run_trials(requests, Packer(plan), executor, notes, decisions, interrupt or Interrupt())

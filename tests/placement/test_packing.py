@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tuner.errors import InputError
-from tuner.placement.packing import Packer, Packing, Plan, limited, make_plan, shortest_possible, simulate
+from tuner.placement.packing import Packer, Packing, Plan, is_tight, limited, make_plan, shortest_possible, simulate
 from tuner.trial import GB, MB, Device, MemoryEstimate, Placement, Request, Trial
 
 
@@ -165,3 +165,8 @@ def test_a_schedule_is_as_long_as_its_trials_one_after_another(gpu_16gb: Device)
     assert schedule.seconds == 15
     assert [start for _, start, _ in schedule.placements] == [0, 5, 10]
     assert schedule.most_at_once(gpu_16gb) == 1
+
+
+def test_a_trial_is_tight_where_it_runs_only_as_what_is_cached_is_given_back() -> None:
+    estimate = MemoryEstimate("traced", activation_bytes=3 * GB, fragmentation_bytes=GB, cached_bytes=GB)
+    assert [is_tight(estimate, gb * GB) for gb in (2, 3, 4)] == [False, True, False]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tuner.placement.retry import Retry, RetryPolicy, backoff, next_attempt
-from tuner.trial import GB, AttemptResult, History, MemoryEstimate, Request, Trial
+from tuner.trial import GB, AttemptResult, History, MemoryEstimate, Phase, Request, Trial
 
 OOM = AttemptResult("out_of_memory", limit_bytes=2 * GB)
 LOST = AttemptResult("failed", lost="worker", limit_bytes=2 * GB)
@@ -17,7 +17,9 @@ def request(history: History = History()) -> Request:  # noqa: B008
     return Request(trial, MemoryEstimate("given", context_bytes=2 * GB), 2 * GB, history)
 
 
-def halved(trial: Trial) -> Mapping[str, Any] | None:
+def halved(trial: Trial, phase: Phase) -> Mapping[str, Any] | None:
+    if phase == "evaluation":
+        return {**trial.config, "evaluation_parts": 2}
     steps = 2 * trial.config.get("accumulation", 1)
     return None if steps > 4 else {**trial.config, "accumulation": steps}
 
@@ -28,7 +30,7 @@ def after(result: AttemptResult, history: History = History(), whole: int = 8 * 
         result,
         RetryPolicy(**policy),
         whole_bytes=whole,
-        accumulated=halved,
+        smaller=halved,
         random=lambda: 1.0,
     )
 
@@ -45,9 +47,7 @@ def test_a_learned_footprint_is_doubled_so_that_an_eighth_of_a_device_becomes_a_
     waiting, shares = Request(request().trial, MemoryEstimate("learned"), GB), []
     for _ in range(3):
         result = AttemptResult("out_of_memory", limit_bytes=waiting.need_bytes)
-        retry = next_attempt(
-            waiting, result, RetryPolicy(), whole_bytes=8 * GB, accumulated=halved, random=lambda: 1.0
-        )
+        retry = next_attempt(waiting, result, RetryPolicy(), whole_bytes=8 * GB, smaller=halved, random=lambda: 1.0)
         assert retry
         waiting = retry.request
         shares.append(waiting.need_bytes // GB)
@@ -106,6 +106,17 @@ def test_where_a_whole_device_is_not_enough_the_micro_batch_is_halved() -> None:
     assert retry.request.trial.config == {"batch_size": 8, "accumulation": 2}
     assert retry.request.need_bytes == 8 * GB
     grown = after(OOM, on_oom="accumulate")
+    assert grown
+    assert grown.request.trial.config == {"batch_size": 8}, "only where the device is not enough"
+
+
+def test_where_only_the_evaluation_ran_out_the_micro_batch_stays_as_it_is() -> None:
+    whole = AttemptResult("out_of_memory", limit_bytes=8 * GB, phase="evaluation")
+    retry = after(whole, on_oom="accumulate")
+    assert retry
+    assert retry.request.trial.config == {"batch_size": 8, "evaluation_parts": 2}
+    assert after(whole, on_oom="grow") is None
+    grown = after(AttemptResult("out_of_memory", limit_bytes=2 * GB, phase="evaluation"), on_oom="accumulate")
     assert grown
     assert grown.request.trial.config == {"batch_size": 8}, "only where the device is not enough"
 

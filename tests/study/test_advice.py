@@ -82,6 +82,8 @@ def test_trials_that_were_given_up() -> None:
     assert advice(whole, *ALIKE[1:], on_oom="accumulate")[0].endswith(
         "`--auto-memory` estimates what each of them needs"
     )
+    evaluated = row("a", status="out_of_memory", limit_gb=4.0, phase="evaluation")
+    assert advice(evaluated, *ALIKE[1:])[0].endswith("halves the chunks of their evaluations, where a workload can")
     estimated = advice(whole, *ALIKE[1:], on_oom="accumulate", auto_memory=True)
     assert estimated[0].endswith("`--memory-estimation measured` measures a step of each instead")
     measured = {"auto_memory": True, "memory_estimation": "measured"}

@@ -21,7 +21,7 @@ from tuner.records.study_record import PlanRecord, StudyRecord
 from tuner.spec.settings import Settings
 from tuner.study.resume import check_same, description, fingerprint, remaining
 from tuner.study.stored_options import resumed, to_stored
-from tuner.trial import GB, History, MemoryEstimate, Request, Trial
+from tuner.trial import GB, History, MemoryEstimate, Phase, Request, Trial
 from tuner.workloads.task import TrainingTask
 
 TRIALS = [Trial("t1", "toy", "a", {"lr": 0.1}, seed=0), Trial("t2", "toy", "b", {"lr": 0.2}, seed=0)]
@@ -31,8 +31,9 @@ def row(trial_id: str, status: str, attempts: int = 1, **others: Any) -> Attempt
     return attempt(trial_id=trial_id, status=status, attempts=attempts, **{"limit_gb": 2.0, **others})
 
 
-def doubled(trial: Trial) -> Mapping[str, Any]:
-    return {**trial.config, "accumulation": 2 * trial.config.get("accumulation", 1)}
+def doubled(trial: Trial, phase: Phase) -> Mapping[str, Any]:
+    key = "evaluation_parts" if phase == "evaluation" else "accumulation"
+    return {**trial.config, key: 2 * trial.config.get(key, 1)}
 
 
 def tasks(name: str = "toy", data: Any = None) -> dict[str, TrainingTask]:
@@ -42,7 +43,7 @@ def tasks(name: str = "toy", data: Any = None) -> dict[str, TrainingTask]:
 def left(*rows: Attempt, whole_gb: int = 8, **policy: Any) -> list[Request]:
     trials = [Trial(name, "toy", name, {"batch_size": 8}, seed=0) for name in ("t1", "t2")]
     requests = [Request(trial, MemoryEstimate("given"), 2 * GB) for trial in trials]
-    return remaining(requests, rows, RetryPolicy(**policy), whole_bytes=whole_gb * GB, accumulated=doubled)
+    return remaining(requests, rows, RetryPolicy(**policy), whole_bytes=whole_gb * GB, smaller=doubled)
 
 
 def test_the_same_data_have_the_same_fingerprint_and_others_another() -> None:
@@ -121,6 +122,13 @@ def test_a_trial_that_was_given_up_runs_again_where_it_is_given_more_now() -> No
     assert left(row_of, on_oom="fail")[0].trial.attempt == 2
     assert left(row_of, on_oom="fail")[0].need_bytes == 2 * GB
     assert [each.trial.trial_id for each in left(row("t1", "out_of_memory"), on_oom="fail")] == ["t2"]
+
+
+def test_a_trial_whose_evaluation_ran_out_goes_on_in_smaller_chunks() -> None:
+    whole = row("t1", "out_of_memory", limit_gb=8.0, phase="evaluation")
+    again = replace(whole, attempts=2, config={"evaluation_parts": 2})
+    assert left(whole, on_oom="accumulate")[0].trial.config == {"batch_size": 8, "evaluation_parts": 2}
+    assert left(whole, again, on_oom="accumulate")[0].trial.config == {"batch_size": 8, "evaluation_parts": 4}
 
 
 def test_a_trial_that_accumulated_goes_on_doing_so() -> None:

@@ -9,10 +9,11 @@ import pytest
 
 from tests.support.toy import Batched, Toy
 from tuner.errors import InputError
-from tuner.trial import ACCUMULATION
+from tuner.trial import ACCUMULATION, EVALUATION_PARTS, Configuration
 from tuner.workloads import protocols
 from tuner.workloads.base import Workload
-from tuner.workloads.micro_batches import halved, micro_batch, sample_count, training_steps
+from tuner.workloads.micro_batches import chunk_size, halved, micro_batch, sample_count, smaller, training_steps
+from tuner.workloads.task import Selection
 
 FIVE = {"load_data", "build_model", "batches", "loss", "evaluate"}
 OWN = [each for each in vars(protocols).values() if inspect.isclass(each) and each.__module__ == protocols.__name__]
@@ -55,3 +56,23 @@ def test_micro_batches_are_smaller_batches_unless_a_workload_splits_them_itself(
 
     (step,) = training_steps(Own(), config, None)
     assert [sample_count(Own(), batch[0]) for batch in step] == [1, 1]
+
+
+def test_only_a_workload_that_can_evaluate_in_parts_is_asked_to() -> None:
+    class Chunked(Batched):
+        name = "chunked"
+        evaluate_in_parts = Batched.evaluate
+
+    config = {"batch_size": 12}
+    assert smaller(Chunked(), config, "training") == {**config, ACCUMULATION: 2}
+    assert smaller(Chunked(), config, "evaluation") == {**config, EVALUATION_PARTS: 2}
+    assert smaller(Chunked(), {**config, EVALUATION_PARTS: 2}, "evaluation") == {**config, EVALUATION_PARTS: 4}
+    assert smaller(Batched(), config, "evaluation") is None
+    wanted = Configuration("a", {**config, EVALUATION_PARTS: 2})
+    with pytest.raises(InputError, match="a: evaluation_parts 2: workload batched has no method evaluate_in_parts"):
+        Selection(Batched(), lambda: None, [wanted])
+    Selection(Chunked(), lambda: None, [wanted])
+
+
+def test_the_parts_of_a_chunk_are_of_the_samples_that_there_are() -> None:
+    assert [chunk_size(500, samples, 4) for samples in (2000, 500, 12, 3)] == [125, 125, 3, 1]

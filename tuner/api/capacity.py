@@ -186,7 +186,7 @@ def _misfit(request: Request, budget: int, settings: Settings, estimated: _Estim
     return Misfit(
         name=title(trial.workload, trial.name, several=len(estimated.tasks) > 1),
         need_bytes=request.need_bytes,
-        card_bytes=request.estimate.total_bytes + settings.buffer_bytes,
+        card_bytes=request.estimate.least_bytes + settings.buffer_bytes,
         change=change,
         sought=seek,
     )

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING
 
-from tuner.errors import InputError, ParameterError, option
-from tuner.estimation.estimators.traced import estimate_step
+from tuner.errors import InputError, ParameterError, TunerError, option
+from tuner.estimation.estimators.traced import estimate_step, trace_of, trace_of_step
 from tuner.estimation.service import EstimationService
+from tuner.estimation.snapshot import write_snapshot
 from tuner.machine.devices import DeviceChoice, detect_devices
 from tuner.placement.packing import low_bytes, need_bytes
 from tuner.records.attempts import Attempt
+from tuner.records.files import SNAPSHOT
 from tuner.sizing.transformers.formula import TransformerConfig
 from tuner.sizing.transformers.gpu_memory import transformer_estimates
 from tuner.sizing.transformers.model_file import transformer_config
@@ -30,6 +32,8 @@ from tuner.trial import GB, Device, MemoryEstimate, title
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from tuner.estimation.tracing.trace import Trace
 
 
 @public(EstimateOptions)
@@ -59,21 +63,60 @@ def estimate(options: EstimateOptions) -> list[tuple[str, MemoryEstimate]]:
         raise InputError(
             f"estimate {model}: expected a TOML file; a workload is named by {option('workload', model)}"
         )
+    if options.snapshot is not None:
+        _check_snapshot(options.snapshot)
     if (of_transformer := transformer(options)) is not None:
         return transformer_estimates(of_transformer, _device("cuda" if device == "auto" else device))
     target = _device(device)
+    if options.snapshot is not None and target.kind != "cuda":
+        remedy = f"give {option('device', 'cuda')}, which need not be there"
+        raise ParameterError("snapshot", options.snapshot, "shows a GPU's allocator", remedy)
     if options.step is not None:
-        return [("step", _of_step(options.step, options, target))]
+        of_step = _of_step(options.step, options, target)
+        _write_snapshot(options, partial(trace_of_step, options.step, target, origins=True))
+        return [("step", of_step)]
     selections, _ = choose(options, options.seed)
     refuse_auto(selections)
+    number = sum(len(selection.configurations) for selection in selections)
+    if options.snapshot is not None and number > 1:
+        rule = f"is of one configuration, not of {number}"
+        raise ParameterError("snapshot", options.snapshot, rule, f"choose it with {option('only', 'NAME')}")
     service = EstimationService(options.memory_estimation, options.calibration, options.expandable_segments)
     found = []
     for selection in selections:
-        listed = [*needed(selection), *selection.configurations]
-        guesses = service.estimate_all(selection.workload, listed, selection.load_checked(), target)
+        listed, data = [*needed(selection), *selection.configurations], selection.load_checked()
+        guesses = service.estimate_all(selection.workload, listed, data, target)
         name = partial(title, selection.workload.name, several=len(selections) > 1)
         found += [(name(each.name), guess.calibrated) for each, guess in zip(listed, guesses, strict=True)]
+        _write_snapshot(options, partial(trace_of, selection.workload, listed[-1].values, data, target, origins=True))
     return found
+
+
+def _check_snapshot(file: str) -> None:
+    """Refuses a file that is no new one in a folder that is there, or lacks the ending that reports look for."""
+    path = Path(file)
+    if path.suffix != SNAPSHOT:
+        raise ParameterError("snapshot", file, f"must end with {SNAPSHOT}")
+    if path.exists():
+        raise ParameterError("snapshot", file, "already exists", "give another name")
+    if not path.parent.is_dir():
+        raise ParameterError("snapshot", file, "its folder does not exist", "make it first")
+
+
+def _write_snapshot(options: EstimateOptions, trace: Callable[[], Trace]) -> None:
+    """Traces once more, with where each allocation comes from, and writes that if a snapshot is asked for.
+
+    Raises:
+        InputError: the step cannot be traced, or the file cannot be written.
+    """
+    if options.snapshot is None:
+        return
+    try:
+        write_snapshot(trace(), Path(options.snapshot), expandable_segments=options.expandable_segments)
+    except OSError as error:
+        raise InputError(f"{option('snapshot', options.snapshot)}: cannot be written: {error.strerror}") from error
+    except TunerError as error:
+        raise InputError(f"{option('snapshot', options.snapshot)}: {error.text}") from error
 
 
 def _of_step(step: Step, options: EstimateOptions, device: Device) -> MemoryEstimate:
@@ -171,6 +214,7 @@ def to_record(name: str, guess: MemoryEstimate) -> dict[str, object]:
     """An estimate as plain values, in GB: its parts, total, margin, need and the interval that these span."""
     sizes = {f"{part}_gb": size for part, size in guess.parts().items()}
     sizes |= {"reserved_gb": guess.reserved_bytes, "estimated_memory_gb": guess.total_bytes}
+    sizes |= {"least_gb": guess.least_bytes}
     sizes |= {"headroom_gb": guess.headroom_bytes, "low_gb": low_bytes(guess), "need_gb": need_bytes(guess)}
     return {
         "name": name,

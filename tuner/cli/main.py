@@ -149,6 +149,10 @@ def estimate(ctx: click.Context, /, as_json: bool, as_csv: bool, **_: object) ->
         from tuner.reporting.plan_text import estimates_text
 
         click.echo(estimates_text(found))
+        if asked.snapshot:
+            from tuner.reporting.texts import MEMORY_VIEWER
+
+            click.echo(f"snapshot: {asked.snapshot}, for PyTorch's memory viewer: {MEMORY_VIEWER}")
         if config := estimate.transformer(asked):
             from tuner.cli.print_transformers import transformer_text
 

@@ -86,7 +86,7 @@ def apply(estimate: MemoryEstimate, calibration: Calibration) -> MemoryEstimate:
     """
     scaled = {
         name: round(calibration.slope * getattr(estimate, name))
-        for name in ("activation_bytes", "workspace_bytes", "fragmentation_bytes")
+        for name in ("activation_bytes", "workspace_bytes", "fragmentation_bytes", "cached_bytes")
     }
     corrected = replace(
         estimate,

@@ -10,7 +10,7 @@ from tuner.estimation import calibration
 from tuner.estimation.calibration import Calibration, Sample
 from tuner.estimation.learned_feedback import LearnedFeedback
 from tuner.estimation.registry import can_be_calibrated
-from tuner.trial import ACCUMULATION, AttemptResult, EpochReport, MemoryEstimate, Request, Trial
+from tuner.trial import AttemptResult, EpochReport, MemoryEstimate, Request, Trial, shrunk
 
 REFIT = 1.1  # refit only after this growth in samples, as a fit's time is quadratic in their number
 Need = Callable[[MemoryEstimate], int]
@@ -48,14 +48,14 @@ class Feedback:
 
     def report(self, trial: Trial, report: EpochReport) -> bool:
         """Adds the report of a running trial; returns whether it changes what ``correct`` returns."""
-        learned = self._raw[trial.trial_id].is_learned and ACCUMULATION not in trial.config
+        learned = self._raw[trial.trial_id].is_learned and not shrunk(trial.config)
         return learned and self._learned.report(trial, report)
 
     def learn(self, trial: Trial, result: AttemptResult) -> bool:
         """Adds an attempt's result; returns whether it changes what ``correct`` returns."""
         estimate = self._raw[trial.trial_id]
         ran_out = result.status == "out_of_memory" and result.limit_bytes > 0
-        if ACCUMULATION in trial.config or estimate.is_given:
+        if shrunk(trial.config) or estimate.is_given:
             return False
         if estimate.is_learned:
             return self._learned.learn(trial, result)

@@ -62,6 +62,11 @@ def need_bytes(estimate: MemoryEstimate) -> int:
     return fixed + math.ceil(estimate.reserved_bytes * (1 + estimate.margin))
 
 
+def is_tight(estimate: MemoryEstimate, given_bytes: int) -> bool:
+    """Whether a trial has less than it would take, and runs as the allocator gives back what it caches."""
+    return estimate.least_bytes <= given_bytes < estimate.total_bytes
+
+
 def low_bytes(estimate: MemoryEstimate) -> int:
     """The lower end of an estimate's interval, as far below its total as its need is above."""
     return 2 * estimate.total_bytes - need_bytes(estimate)

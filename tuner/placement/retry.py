@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tuner.trial import AttemptResult, Config, History, Request, Trial
+from tuner.trial import AttemptResult, Config, History, Phase, Request, Trial
 
 OnOom = Literal["grow", "accumulate", "fail"]
-# Returns a trial's configuration with half the micro-batch and twice the accumulation; None if that is impossible.
-Accumulated = Callable[[Trial], Config | None]
+# Returns a trial's configuration with half the micro-batch, or half the chunks of an evaluation if memory ran out in
+# that phase; None if that is impossible.
+Smaller = Callable[[Trial, Phase], Config | None]
 # A learned footprint is a guess at first, so that it grows by this factor at least: 8 workers' shares are a whole
 # device after three retries.
 LEARNED_GROWTH = 2.0
@@ -26,7 +27,7 @@ class RetryPolicy:
     growth: float = 1.5  # the factor by which a trial's memory share grows after it ran out of memory
     backoff_seconds: float = 5.0  # the delay of the first retry while other trials run; it doubles each time
     backoff_max_seconds: float = 300.0  # the maximum delay
-    on_oom: OnOom = "grow"  # "grow" up to the whole device, "accumulate" then halves the micro-batch, "fail": none
+    on_oom: OnOom = "grow"  # "grow" up to the whole device, "accumulate" then halves what ran out, "fail": none
     max_failures: int = 0  # the maximum number of retries after other exceptions
 
 
@@ -44,7 +45,7 @@ def next_attempt(
     policy: RetryPolicy,
     *,
     whole_bytes: int,
-    accumulated: Accumulated,
+    smaller: Smaller,
     random: Callable[[], float],
 ) -> Retry | None:
     """The next attempt after ``request`` ended with ``result``; None if there is none.
@@ -55,7 +56,7 @@ def next_attempt(
     if result.status == "interrupted" or result.lost == "node":
         return Retry(_next_request(request, history), 0.0)
     if result.status == "out_of_memory":
-        return _with_more_memory(request, result, policy, whole_bytes, accumulated, random)
+        return _with_more_memory(request, result, policy, whole_bytes, smaller, random)
     if result.status != "failed":
         return None
     if result.lost == "worker":
@@ -80,19 +81,19 @@ def _with_more_memory(
     result: AttemptResult,
     policy: RetryPolicy,
     whole_bytes: int,
-    accumulated: Accumulated,
+    smaller: Smaller,
     random: Callable[[], float],
 ) -> Retry | None:
-    """A retry with more than the larger of share and peak, or with a smaller micro-batch on a whole device."""
+    """A retry with more than the larger of share and peak, or in smaller parts on a whole device."""
     history = replace(request.history, out_of_memory=request.history.out_of_memory + 1)
     if policy.on_oom == "fail" or history.out_of_memory >= policy.max_attempts:
         return None
     config = request.trial.config
     if result.limit_bytes >= whole_bytes:
-        smaller = accumulated(request.trial) if policy.on_oom == "accumulate" else None
-        if smaller is None:
+        parts = smaller(request.trial, result.phase) if policy.on_oom == "accumulate" else None
+        if parts is None:
             return None
-        config = smaller
+        config = parts
     growth = max(policy.growth, LEARNED_GROWTH if request.estimate.is_learned else 0)
     more = math.ceil(max(result.limit_bytes, result.peak_bytes or 0) * growth)
     grown = replace(request, need_bytes=min(more, whole_bytes), trial=replace(request.trial, config=config))

@@ -12,7 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Literal, Self
 
 from tuner.records.checking import Amount, CheckedValue, Metric, Name, Shown, TrialId, Whole, checked
-from tuner.trial import GB, AttemptResult, ConfigValue, Lost, MemoryEstimate, Objective, Outcome, Status
+from tuner.trial import GB, AttemptResult, ConfigValue, Lost, MemoryEstimate, Objective, Outcome, Phase, Status
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,6 +50,7 @@ class Attempt:
     # ended. # The reserved memory is not rounded, so that a resumed study reserves the same for a retry as before.
     limit_gb: Amount | None = None
     lost: Lost = ""  # "worker" or "node" if that died during the attempt
+    phase: Phase = ""  # the phase in which it failed
     started_at: Amount | None = None  # when it was placed, in unix seconds
     ended_at: Amount | None = None
     config: Mapping[str, CheckedValue] = field(default_factory=dict)
@@ -78,6 +79,7 @@ class Attempt:
             error=f"{outcome.phase}: {outcome.error}" if outcome.phase and outcome.error else outcome.error,
             limit_gb=placement.limit_bytes / GB if placement else None,
             lost=outcome.lost,
+            phase=outcome.phase,
             started_at=None if started_at is None else round(started_at, 3),
             ended_at=None if ended_at is None else round(ended_at, 3),
             config=trial.config,
@@ -88,7 +90,7 @@ class Attempt:
         """The part that decisions are based on."""
         peak = self.peak_memory_gb
         limit = int((self.limit_gb or 0) * GB)
-        return AttemptResult(self.status, self.lost, limit, None if peak is None else int(peak * GB))
+        return AttemptResult(self.status, self.lost, limit, None if peak is None else int(peak * GB), self.phase)
 
     @property
     def weights_kept(self) -> bool:
@@ -136,7 +138,7 @@ AFTER_METRICS = _NAMES[_NAMES.index("metrics") + 1 : _NAMES.index("limit_gb")]
 JOURNAL_ONLY = _NAMES[_NAMES.index("limit_gb") : _NAMES.index("config")]
 FIXED = (*BEFORE_METRICS, *AFTER_METRICS, *JOURNAL_ONLY)
 # The columns of text. Hyperparameters are numbers or text.
-_OF_TEXT = ("TrialId", "Name", "Shown", "Shown | None", "Status", "Lost", "str")
+_OF_TEXT = ("TrialId", "Name", "Shown", "Shown | None", "Status", "Lost", "Phase", "str")
 TEXTS = tuple(each.name for each in fields(Attempt) if each.type in _OF_TEXT)
 
 

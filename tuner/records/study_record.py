@@ -68,6 +68,7 @@ class PlanRecord:
     threads: Count | None = None
     bound: str = ""
     workers: int = 0
+    tight: Sequence[str] = field(default_factory=list)  # the names of trials with less than they would cache
 
 
 @dataclass(frozen=True, kw_only=True)

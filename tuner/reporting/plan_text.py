@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tuner.errors import option
-from tuner.placement.packing import low_bytes, need_bytes
+from tuner.placement.packing import is_tight, low_bytes, need_bytes
 from tuner.reporting.console import WIDE, make_table
 from tuner.reporting.texts import count_text
 from tuner.trial import GB, MemoryEstimate, Request, title
@@ -56,6 +56,7 @@ def plan_text(plan: Plan, requests: Sequence[Request], data: str, batches: str =
     lines.append(f"{'footprint':<10} {_footprint(plan, requests)}")
     notes = Counter((request.estimate.method, request.estimate.note) for request in requests if request.estimate.note)
     lines += [f"{'':<10} {count} of them {method}: {note}" for (method, note), count in notes.items()]
+    lines += [f"{'':<10} {line}" for line in _tight(requests)]
     for index in range(min(DEVICES, len(plan.devices))):
         lines += _device_lines(plan, index)
     if len(plan.devices) > DEVICES:
@@ -71,6 +72,18 @@ def monitoring_text(plan: Plan) -> str:
     """A command that shows the memory of the plan's GPUs; empty if it has none."""
     on_gpu = any(device.kind == "cuda" for device in plan.devices)
     return f"{'watch':<10} {WATCH_MEMORY}" if on_gpu else ""
+
+
+def _tight(requests: Sequence[Request]) -> list[str]:
+    """What is said of trials that fit a device only as the allocator gives back what it caches."""
+    tight = [request.estimate for request in requests if is_tight(request.estimate, request.need_bytes)]
+    if not tight:
+        return []
+    most, least = max(each.total_bytes for each in tight), max(each.least_bytes for each in tight)
+    return [
+        f"{len(tight)} of them would take up to {most / GB:.2f} GB, which no device has for trials; with a whole one",
+        f"they run in {least / GB:.2f} GB, as the allocator then gives back what it caches",
+    ]
 
 
 def _seeds(requests: Sequence[Request]) -> str:

@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Self
 
 from tuner.placement.retry import Retry
 from tuner.reporting.console import make_table, print_text
-from tuner.trial import ACCUMULATION, GB, DeviceLost, EpochReport, Objective, Outcome, Placement, Trial, title
+from tuner.trial import (
+    ACCUMULATION,
+    EVALUATION_PARTS,
+    GB,
+    DeviceLost,
+    EpochReport,
+    Objective,
+    Outcome,
+    Placement,
+    Trial,
+    shrunk,
+    title,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -178,7 +190,8 @@ def _what_follows(outcome: Outcome, retry: Retry | None) -> str:
         had = outcome.placement.limit_bytes / GB
         return f"; given up after attempt {outcome.trial.attempt}, with {had:.2f} GB"
     given = f" with {retry.request.need_bytes / GB:.2f} GB" if outcome.status == "out_of_memory" else ""
-    steps = retry.request.trial.config.get(ACCUMULATION)
-    smaller = f" in micro-batches of 1/{steps}" if steps != outcome.trial.config.get(ACCUMULATION) else ""
+    words = {ACCUMULATION: "micro-batches", EVALUATION_PARTS: "chunks of an evaluation"}
+    now, before = (shrunk(trial.config) for trial in (retry.request.trial, outcome.trial))
+    smaller = "".join(f" in {words[key]} of 1/{now[key]}" for key in now if now[key] != before.get(key))
     wait = f" in {retry.delay_seconds:.0f} s, or when nothing else runs" if retry.delay_seconds >= 1 else ""
     return f"; again{given}{smaller}{wait}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tuner.records.attempts import Attempt
 from tuner.records.epochs import EpochLine, read_epochs
-from tuner.records.files import ATTEMPTS, EPOCHS
+from tuner.records.files import ATTEMPTS, EPOCHS, SNAPSHOT
 from tuner.records.journal import read_attempts
 from tuner.records.row_queries import best_first
 from tuner.records.study_record import StudyRecord, read_study
@@ -29,6 +29,7 @@ class StudyView:
     objectives: Mapping[str, Objective]  # what the trials of each workload are compared by
     again: Again  # returns the command that runs a row's trial again
     notes: Sequence[str] = ()  # about what could not be read
+    snapshots: Sequence[str] = ()  # the names of traces in its folder, for PyTorch's memory viewer
 
     @property
     def total(self) -> int:
@@ -84,4 +85,5 @@ def read_study_view(folder: Path, objectives: Mapping[str, Objective], again: Ag
     latest = {row.trial_id: row for row in attempts}
     rows = best_first([latest[trial_id] for trial_id in sorted(latest)], objectives)
     epochs = read_epochs(folder / EPOCHS)
-    return StudyView(folder.resolve().name, study, attempts, rows, epochs, objectives, again, notes)
+    snapshots = sorted(file.name for file in folder.glob(f"*{SNAPSHOT}"))
+    return StudyView(folder.resolve().name, study, attempts, rows, epochs, objectives, again, notes, snapshots)

@@ -133,6 +133,12 @@ class EstimateOptions(SelectionOptions, Seed, Estimation, TransformerOptions):
         "optimizer (or None) and a function that computes a batch's loss. It runs on tensors without content.",
         Terminal(hidden=True),
     )
+    snapshot: PathText | None = field(
+        None,
+        "Also write what one configuration allocates on a GPU, which need not be there, to a new file that ends with "
+        ".pickle. PyTorch's memory viewer (docs.pytorch.org/memory_viz) draws it.",
+        Terminal("FILE"),
+    )
 
 
 class CalibrateOptions(SelectionOptions, Seed, DeviceOptions):

@@ -230,7 +230,7 @@ class OutOfMemory(Options):
     on_oom: OnOom = field(
         "grow",
         "What to do when a trial runs out of memory: grow gives it more, up to a whole device; accumulate then "
-        "halves the micro-batch; fail does not retry.",
+        "halves the micro-batch, or the chunks of an evaluation that ran out; fail does not retry.",
     )
 
 

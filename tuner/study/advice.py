@@ -56,15 +56,17 @@ def _out_of_memory(figures: Figures) -> str:
     said = f"{_count(len(names), 'trial')} ran out of memory {_count(len(ran_out), 'time')}, "
     said += f"with {most:.2f} GB at most: "
     last = [row for row in figures.rows if row.trial_id in names]
+    phases = {row.phase for row in last if row.status == "out_of_memory"}
     given_up = sum(row.status == "out_of_memory" for row in last)
     enough = max((row.limit_gb or 0.0 for row in last if row.status == "completed"), default=0.0)
     whole = most * GB >= 0.99 * figures.plan.largest_budget
     if given_up and whole and programs:
         return ""
     if given_up and whole and settings.on_oom != "accumulate":
+        chunks = "the chunks of their evaluations, where a workload can"
         return (
             said + f"a whole device was not enough for {given_up}: {figures.option('on_oom', 'accumulate')} halves "
-            "their micro-batches"
+            f"{chunks if phases == {'evaluation'} else 'their micro-batches'}"
         )
     if enough and not given_up and not settings.auto_memory:
         return said + f"{figures.option(settings.given_by, _up(enough))} was enough in the end"

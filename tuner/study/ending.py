@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.errors import TunerError, one_line
+from tuner.placement.packing import is_tight
 from tuner.records.attempts import Attempt
 from tuner.records.files import RESULTS
 from tuner.records.study_record import StudyRecord
@@ -22,7 +23,7 @@ from tuner.study.repeat import command, how_to_repeat, program
 from tuner.study.result import StudyResult
 from tuner.study.stages import Placed
 from tuner.study.stored_options import needs_objects
-from tuner.trial import ACCUMULATION, GB, MemoryEstimate, Objective, title
+from tuner.trial import GB, MemoryEstimate, Objective, shrunk, title
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,11 +35,13 @@ def learn_from(result: StudyResult, settings: Settings, console: Console) -> Non
     service = estimation_service(settings)
     peaks: dict[tuple[str, str], list[tuple[MemoryEstimate, int]]] = {}
     for row in result.trials:
-        known = row.trial_id in result.estimates  # a changed line of the journal may be of no trial
-        as_estimated = known and row.status == "completed" and ACCUMULATION not in row.config
-        if as_estimated and row.peak_memory_gb and row.device in devices:
+        raw = result.estimates.get(row.trial_id)  # a changed line of the journal may be of no trial
+        if raw is None or row.status != "completed" or shrunk(row.config):
+            continue
+        tight = row.gpu_fraction == 1 and is_tight(raw, row.result.limit_bytes)  # its peak is what there was
+        if row.peak_memory_gb and row.device in devices and not tight:
             found = peaks.setdefault((row.workload, devices[row.device].name), [])
-            found.append((result.estimates[row.trial_id], int(row.peak_memory_gb * GB)))
+            found.append((raw, int(row.peak_memory_gb * GB)))
     try:
         for (workload, device), taken in peaks.items():
             service.learn(workload, device, taken)

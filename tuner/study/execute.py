@@ -13,7 +13,7 @@ from tuner.estimation.feedback import StudyFeedback
 from tuner.execution.loop import Correction, Decisions, Executor, run_trials
 from tuner.integrations.trackers.threads import Trackers
 from tuner.machine.interrupts import Immediate, TimeLimitReached
-from tuner.placement.packing import Packer, need_bytes
+from tuner.placement.packing import Packer, is_tight, need_bytes
 from tuner.placement.retry import Retry, next_attempt
 from tuner.records.epochs import read_epochs
 from tuner.records.files import EPOCHS
@@ -28,8 +28,8 @@ from tuner.study.recorder import Recorder
 from tuner.study.resume import ended
 from tuner.study.stages import Placed
 from tuner.study.steering import Pruning, Steering
-from tuner.trial import ACCUMULATION, GB, EpochReport, Outcome, Request
-from tuner.workloads.task import Tasks, accumulated
+from tuner.trial import GB, EpochReport, Outcome, Request, shrunk
+from tuner.workloads.task import Tasks, smaller
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -118,7 +118,7 @@ def _feedback(estimates: Estimates, folder: StudyFolder) -> StudyFeedback:
             said = EpochReport(line.trial_id, line.epoch, 0, memory_bytes=int(line.memory_gb * GB))
             feedback.report(trials[line.trial_id], said)
     for row in folder.attempts():
-        if ACCUMULATION not in row.config and row.trial_id in trials:
+        if not shrunk(row.config) and row.trial_id in trials:
             feedback.learn(trials[row.trial_id], row.result)
     return feedback
 
@@ -136,11 +136,14 @@ def _decisions(
             outcome.result,
             policy,
             whole_bytes=whole_bytes,
-            accumulated=partial(accumulated, tasks),
+            smaller=partial(smaller, tasks),
             random=jitter.random,
         )
 
     def learn(outcome: Outcome) -> Correction | None:
+        given = outcome.placement
+        if given and is_tight(given.estimate, given.limit_bytes):
+            return None  # its peak is what there was, and not what another trial like it would take
         return feedback.correct if feedback.learn(outcome.trial, outcome.result) else None
 
     def learn_report(request: Request, report: EpochReport) -> Correction | None:

@@ -13,9 +13,9 @@ from tuner.estimation.service import EstimatePair, EstimationService
 from tuner.placement.packing import Plan, budget_bytes, limited, make_plan, need_bytes
 from tuner.spec.memory_groups import check_gb
 from tuner.spec.settings import Settings
-from tuner.trial import GB, Config, Configuration, Device, MemoryEstimate, Request, Trial, title
+from tuner.trial import GB, Config, Configuration, Device, MemoryEstimate, Phase, Request, Trial, title
 from tuner.workloads.base import Trainable, Workload, numeric_hyperparameter
-from tuner.workloads.task import Selection, Tasks, TrainingTask, accumulated
+from tuner.workloads.task import Selection, Tasks, TrainingTask, smaller
 
 
 @dataclass(frozen=True)
@@ -169,8 +169,9 @@ def plan_requests(
 ) -> tuple[Plan, list[Request]]:
     """The plan, and the requests as it can serve them.
 
-    A trial of which only the margin is more than any device has is given a whole one; so is one that is too large, if
-    it may accumulate. ``trials`` is how many there will be, if more: the others are taken to be like these.
+    A trial that needs more than any device has is given a whole one if it can run with that: without its margin, and
+    without what the allocator caches. So is one that is too large, if it may be trained in smaller parts. ``trials``
+    is how many there will be, if more: the others are taken to be like these.
 
     Raises:
         InputError: a trial fits on no device; the text names it and says what can be done.
@@ -220,8 +221,9 @@ def _largest(
 
 
 def within(request: Request, whole: int, tasks: Tasks, settings: Settings) -> Request:
-    """The request as a plan serves it: of no more than a whole device, where only its margin is more than that."""
-    may_shrink = settings.on_oom == "accumulate" and accumulated(tasks, request.trial) is not None
-    if whole and (request.estimate.total_bytes <= whole or may_shrink):
+    """The request as a plan serves it: of no more than a whole device, if it can run with that."""
+    phases: tuple[Phase, ...] = ("training", "evaluation")  # which of them needs more is not known
+    may_shrink = settings.on_oom == "accumulate" and any(smaller(tasks, request.trial, phase) for phase in phases)
+    if whole and (request.estimate.least_bytes <= whole or may_shrink):
         return replace(request, need_bytes=min(request.need_bytes, whole))
     return request

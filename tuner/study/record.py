@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.errors import ParameterError
+from tuner.placement.packing import is_tight
 from tuner.records.study_folder import StudyFolder
 from tuner.records.study_record import PlanRecord, StudyRecord
 from tuner.reporting.console import print_text
 from tuner.study.resume import description, listed, with_more_samples, with_more_seeds
 from tuner.study.stages import Placed
 from tuner.study.stored_options import how_it_runs
+from tuner.trial import title
 from tuner.workloads.lookup import classes_of
 from tuner.workloads.program import Program
 from tuner.workloads.task import describe
@@ -73,9 +75,15 @@ def _new(study: Placed) -> StudyRecord:
         programs=[name for name, task in study.tasks.items() if isinstance(task.workload, Program)],
         data=describe(study.tasks),
         settings=how_it_runs(study.settings),
-        plan=PlanRecord(**vars(study.plan), workers=study.plan.workers),
+        plan=PlanRecord(**vars(study.plan), workers=study.plan.workers, tight=_tight(study)),
         versions={"python": platform.python_version(), **{name: metadata.version(name) for name in packages}},
         started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         command=study.command,
         options=study.options,
     )
+
+
+def _tight(study: Placed) -> list[str]:
+    several = len(study.tasks) > 1
+    tight = (each.trial for each in study.requests if is_tight(each.estimate, each.need_bytes))
+    return list(dict.fromkeys(title(trial.workload, trial.name, several=several) for trial in tight))

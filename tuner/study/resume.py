@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import InputError, one_line, option
-from tuner.placement.retry import Accumulated, Retry, RetryPolicy, next_attempt
+from tuner.placement.retry import Retry, RetryPolicy, Smaller, next_attempt
 from tuner.records.attempts import Attempt
 from tuner.records.study_record import StudyRecord
 from tuner.spec.settings import Settings
 from tuner.study.stored_options import OPTUNA_CALL
-from tuner.trial import ACCUMULATION, Config, Request, Trial, is_auto, with_batch
+from tuner.trial import Config, Request, Trial, is_auto, shrunk, with_batch
 from tuner.workloads.task import Tasks
 
 
@@ -208,7 +208,7 @@ def remaining(
     policy: RetryPolicy,
     *,
     whole_bytes: int,
-    accumulated: Accumulated,
+    smaller: Smaller,
 ) -> list[Request]:
     """What is left to do: each trial that has not ended for good, as its next attempt."""
     lines: dict[str, list[Attempt]] = {}
@@ -218,23 +218,19 @@ def remaining(
     for request in requests:
         after: Request | None = request
         for row in lines.get(request.trial.trial_id, []):
-            after = after and _after(after, row, policy, whole_bytes, accumulated)
+            after = after and _after(after, row, policy, whole_bytes, smaller)
         if after:
             left.append(after)
     return left
 
 
-def _after(
-    request: Request, row: Attempt, policy: RetryPolicy, whole_bytes: int, accumulated: Accumulated
-) -> Request | None:
-    steps = row.config.get(ACCUMULATION)  # as it was, and not as it would be with what there is now
-    config = {name: value for name, value in request.trial.config.items() if name != ACCUMULATION}
-    config = {**config, **({ACCUMULATION: steps} if steps else {})}
+def _after(request: Request, row: Attempt, policy: RetryPolicy, whole_bytes: int, smaller: Smaller) -> Request | None:
+    was = shrunk(row.config)  # as it was, and not as it would be with what there is now
+    now = shrunk(request.trial.config)
+    config = {name: value for name, value in request.trial.config.items() if name not in now} | was
     request = replace(request, trial=replace(request.trial, config=config))
     no_jitter: Callable[[], float] = lambda: 0.0  # noqa: E731  # the wait is over
-    retry = next_attempt(
-        request, row.result, policy, whole_bytes=whole_bytes, accumulated=accumulated, random=no_jitter
-    )
+    retry = next_attempt(request, row.result, policy, whole_bytes=whole_bytes, smaller=smaller, random=no_jitter)
     if retry is None and row.status == "out_of_memory" and request.need_bytes > row.result.limit_bytes:
         # Given up with less memory than it would be given now.
         retry = Retry(replace(request, history=replace(request.history, out_of_memory=1)), 0.0)

@@ -27,7 +27,7 @@ from tuner.study.live_search import LiveSearch, first_suggestions, fitting
 from tuner.study.planning import Estimates, plan_requests, to_trials, usable, whole_bytes, with_learning
 from tuner.study.resume import check_same, description, ended, remaining, with_batches_of
 from tuner.trial import Device, Objective, Request, Trial, is_auto
-from tuner.workloads.task import Selection, Tasks, accumulated, load_tasks, objectives_of
+from tuner.workloads.task import Selection, Tasks, load_tasks, objectives_of, smaller
 
 if TYPE_CHECKING:
     from tuner.study.optuna_trials import OptunaTrials
@@ -135,8 +135,8 @@ def place(estimated: Estimated) -> Placed:
     tasks, settings, devices, live = estimated.tasks, estimated.settings, estimated.devices, estimated.live
     whole = whole_bytes(devices, settings)
     requests = estimated.sized.estimates.requests
-    shrink = partial(accumulated, tasks)
-    left = remaining(requests, estimated.attempts, settings.retry_policy, whole_bytes=whole, accumulated=shrink)
+    shrink = partial(smaller, tasks)
+    left = remaining(requests, estimated.attempts, settings.retry_policy, whole_bytes=whole, smaller=shrink)
     if live:
         epochs = read_epochs(Path(settings.resume or "") / EPOCHS)
         live.recall(estimated.trials, ended(estimated.attempts, left), epochs)

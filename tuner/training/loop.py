@@ -82,8 +82,9 @@ def fit(
             progress.first_loss = first if progress.first_loss is None else progress.first_loss
             _check(loss, progress.first_loss, epoch, workload.divergence_factor)
             enter("evaluation")
-            tested = evaluate(workload, model, data, "validation", objective.metric) if held_out else {}
-            metrics = {"train_loss": loss, **tested}
+            metrics = {"train_loss": loss}
+            if held_out:
+                metrics |= evaluate(workload, model, data, "validation", objective.metric, config=trial.config)
             if not held_out or _is_best(metrics, progress.best, objective):
                 weights = snapshot(model)  # first, so that metrics and weights always belong to the same epoch
                 progress.best, progress.weights = {**metrics, "best_epoch": epoch}, weights
@@ -96,7 +97,7 @@ def fit(
         if not progress.weights:
             raise Diverged(_never_finite(objective.metric, model))
         model.load_state_dict(progress.weights)
-        tested = evaluate(workload, model, data, "test") if held_out else {}
+        tested = evaluate(workload, model, data, "test", config=trial.config) if held_out else {}
         yield Fit(progress.best | tested, progress.weights)
 
 

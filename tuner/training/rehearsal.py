@@ -49,10 +49,10 @@ def rehearse(
         model.train()
         micro_batches = islice(batches, min(int(config.get(ACCUMULATION, 1)), 2))
         float(train_step(workload, model, optimizer, *micro_batches, config=config))
-        evaluate(workload, model, data, "validation")
+        evaluate(workload, model, data, "validation", config=config)
         weights = (keep or snapshot)(model)
     model.load_state_dict(weights)
-    evaluate(workload, model, data, "test")
+    evaluate(workload, model, data, "test", config=config)
 
 
 def representative_batches(workload: Workload, config: Config, data: object) -> Iterator[Batch]:

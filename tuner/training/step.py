@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tuner.training.offload import offload
 from tuner.training.recompute import recomputing
-from tuner.trial import CHECKPOINTING, OFFLOADING, Config
+from tuner.trial import CHECKPOINTING, EVALUATION_PARTS, OFFLOADING, Config
 from tuner.workloads import contract
 from tuner.workloads.base import Batch, Split, Workload
 from tuner.workloads.contract import calling
@@ -89,16 +89,25 @@ def _shares(workload: Workload, batches: Sequence[Batch]) -> list[float]:
 
 
 def evaluate(
-    workload: Workload, model: nn.Module, data: object, split: Split, compared_by: str = ""
+    workload: Workload,
+    model: nn.Module,
+    data: object,
+    split: Split,
+    compared_by: str = "",
+    *,
+    config: Config = MappingProxyType({}),
 ) -> dict[str, float]:
     """The workload's metrics on a split, with the prefix ``val_`` or ``test_``. No gradients are computed.
 
     ``compared_by`` is the metric that must be among those on the validation split, if it is not the workload's own.
+    With ``evaluation_parts`` in the configuration it is computed in smaller chunks.
     """
     prefix = {"validation": "val_", "test": "test_"}[split]
     model.eval()
     with torch.inference_mode():
-        metrics = contract.evaluated(workload, model, data, split, compared_by)
+        metrics = contract.evaluated(
+            workload, model, data, split, compared_by, parts=int(config.get(EVALUATION_PARTS, 1))
+        )
     return {prefix + name: value for name, value in metrics.items()}
 
 

@@ -14,6 +14,7 @@ from tuner.errors import TunerError, WorkloadError, one_line
 from tuner.trial import Config
 from tuner.workloads.base import Batch, Split, Trainable, Workload
 from tuner.workloads.built_in import is_built_in
+from tuner.workloads.protocols import ChunkedEvaluation, optional
 from tuner.workloads.session import to_number
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ def check_loss(workload: Workload, loss: object) -> Tensor:
 
 
 def evaluated(
-    workload: Workload, model: nn.Module, data: object, split: Split, compared_by: str = ""
+    workload: Workload, model: nn.Module, data: object, split: Split, compared_by: str = "", *, parts: int = 1
 ) -> dict[str, float]:
     """The metrics of a split as numbers.
 
@@ -196,8 +197,10 @@ def evaluated(
     """
     from torch import Tensor
 
-    with calling(workload, "evaluate"):
-        metrics: object = workload.evaluate(model, data, split)
+    in_parts = optional(workload, ChunkedEvaluation.evaluate_in_parts) if parts > 1 else None
+    method = "evaluate_in_parts" if in_parts else "evaluate"
+    with calling(workload, method):
+        metrics: object = in_parts(model, data, split, parts) if in_parts else workload.evaluate(model, data, split)
         compared_by = compared_by or workload.metric
         metric = compared_by.removeprefix("val_")
         expected = f"expected numbers by name, such as {{{metric!r}: 0.5}}"

@@ -1,14 +1,14 @@
-"""Gradient accumulation: optimizer steps in several micro-batches, which take less memory."""
+"""Steps in several micro-batches, and evaluations in smaller chunks, which take less memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
 
-from tuner.trial import ACCUMULATION, Config
+from tuner.trial import ACCUMULATION, EVALUATION_PARTS, Config, Phase
 from tuner.workloads.base import Batch, Trainable, Workload
 from tuner.workloads.contract import epoch
-from tuner.workloads.protocols import Accumulation, VaryingBatches, optional
+from tuner.workloads.protocols import Accumulation, ChunkedEvaluation, VaryingBatches, optional
 
 
 def halved(workload: Trainable, config: Config) -> Config | None:
@@ -19,10 +19,27 @@ def halved(workload: Trainable, config: Config) -> Config | None:
     return {**config, ACCUMULATION: micro_batches}
 
 
+def smaller(workload: Trainable, config: Config, phase: Phase) -> Config | None:
+    """The same training with half of what ran out of memory in this phase; None if that cannot be halved.
+
+    In an evaluation these are its chunks, otherwise the micro-batches.
+    """
+    if phase != "evaluation":
+        return halved(workload, config)
+    if optional(workload, ChunkedEvaluation.evaluate_in_parts) is None:
+        return None
+    return {**config, EVALUATION_PARTS: 2 * int(config.get(EVALUATION_PARTS, 1))}
+
+
 def micro_batch(workload: Trainable, config: Config) -> Config:
     """The configuration with the micro-batch size as its batch size."""
     key, parts = workload.memory_scales_with, int(config.get(ACCUMULATION, 1))
     return config if key is None or parts == 1 else {**config, key: int(config[key]) // parts}
+
+
+def chunk_size(most: int, samples: int, parts: int) -> int:
+    """The samples in each of the ``parts`` of an evaluation's chunk, which has ``most`` of all its ``samples``."""
+    return max(1, -(-min(most, samples) // parts))
 
 
 def training_steps(workload: Workload, config: Config, data: object) -> Iterator[list[Batch]]:

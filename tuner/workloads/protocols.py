@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
 from tuner.errors import InputError, option
 from tuner.trial import Config, Configuration, ConfigValue
-from tuner.workloads.base import Batch, Trainable, needs_workload
+from tuner.workloads.base import Batch, Split, Trainable, needs_workload
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -86,6 +86,13 @@ class Accumulation(Protocol):
 
     def training_steps(self, config: Config, data: object) -> Iterable[list[Batch]]:
         """One epoch of optimizer steps, each as a list of its micro-batches."""
+
+
+class ChunkedEvaluation(Protocol):
+    """Evaluations that can be computed in smaller chunks, which take less memory."""
+
+    def evaluate_in_parts(self, model: nn.Module, data: object, split: Split, parts: int) -> Mapping[str, float]:
+        """The metrics of ``evaluate``, with each of its chunks computed in so many parts."""
 
 
 class Checkpointing(Protocol):

@@ -10,17 +10,34 @@ from tuner.trial import (
     ACCUMULATION,
     AUTO,
     CHECKPOINTING,
+    EVALUATION_PARTS,
     LOOP_OPTIONS,
     OFFLOADING,
     Config,
     Configuration,
     Objective,
+    Phase,
     Trial,
 )
+from tuner.workloads import micro_batches
 from tuner.workloads.base import Trainable
-from tuner.workloads.micro_batches import halved
 from tuner.workloads.program import Program
-from tuner.workloads.protocols import Checkpointing, OwnLoop, Teachers, check, describe_data, optional
+from tuner.workloads.protocols import (
+    Checkpointing,
+    ChunkedEvaluation,
+    OwnLoop,
+    Teachers,
+    check,
+    describe_data,
+    optional,
+)
+
+# The method that each of these options of the training loop needs.
+NEEDED: Mapping[str, tuple[Callable[..., object], str]] = {
+    CHECKPOINTING: (Checkpointing.checkpointed, "checkpointed(model)"),
+    EVALUATION_PARTS: (ChunkedEvaluation.evaluate_in_parts, "evaluate_in_parts(model, data, split, parts)"),
+    OFFLOADING: (Teachers.frozen, "frozen(model)"),
+}
 
 
 @dataclass(frozen=True)
@@ -53,8 +70,7 @@ class Selection:
     def __post_init__(self) -> None:
         """Raises ``InputError`` for options of the training loop that the workload does not support.
 
-        ``accumulation`` must divide the batch; ``gradient_checkpointing`` and ``offload_teacher_to_cpu`` need modules
-        that the workload names.
+        ``accumulation`` must divide the batch, and others need a method of the workload.
         """
         if isinstance(self.workload, Program):  # its keys mean what its author says
             return
@@ -65,13 +81,11 @@ class Selection:
                 raise InputError(f"{each.name}: accumulation: workload {name} has no batch size to divide")
             if key is not None and each.values[key] != AUTO and int(each.values[key]) % parts:
                 raise InputError(f"{each.name}: accumulation {parts} does not divide {key} {each.values[key]}")
-            if each.values.get(CHECKPOINTING) and not optional(self.workload, Checkpointing.checkpointed):
-                text = f"workload {name} has no method checkpointed(model): leave it out"
-                raise InputError(f"{each.name}: {CHECKPOINTING} 1: {text}")
-            if each.values.get(OFFLOADING) and not optional(self.workload, Teachers.frozen):
-                text = f"workload {name} has no method frozen(model): leave it out"
-                raise InputError(f"{each.name}: {OFFLOADING} 1: {text}")
-
+            for option, (method, signature) in NEEDED.items():
+                given, default = each.values.get(option), LOOP_OPTIONS[option].default
+                if given not in (None, default) and not optional(self.workload, method):
+                    text = f"workload {name} has no method {signature}: leave it out"
+                    raise InputError(f"{each.name}: {option} {given}: {text}")
             if fault := _loop_fault(self.workload, each.values):
                 raise InputError(f"{each.name}: {fault}")
 
@@ -113,9 +127,9 @@ def _task(selection: Selection) -> TrainingTask:
     return TrainingTask(selection.workload, selection.load_checked(), checkpointing, selection.asked)
 
 
-def accumulated(tasks: Tasks, trial: Trial) -> Config | None:
-    """A trial's configuration with micro-batches of half the size; None if they cannot be halved."""
-    return halved(tasks[trial.workload].workload, trial.config)
+def smaller(tasks: Tasks, trial: Trial, phase: Phase) -> Config | None:
+    """A trial's configuration with half of what ran out of memory in this phase; None if that cannot be halved."""
+    return micro_batches.smaller(tasks[trial.workload].workload, trial.config, phase)
 
 
 def objectives_of(tasks: Tasks) -> dict[str, Objective]:

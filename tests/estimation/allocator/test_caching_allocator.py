@@ -10,7 +10,15 @@ from itertools import pairwise
 import pytest
 
 from tuner.estimation.allocator.caching_allocator import NULL, CachingAllocator, SimulatedOutOfMemoryError
-from tuner.estimation.allocator.replay import RELEASE, AllocatorPeaks, Event, events_from_trace, replay
+from tuner.estimation.allocator.replay import (
+    RELEASE,
+    AllocatorPeaks,
+    Event,
+    events_from_trace,
+    largest_peaks,
+    least_capacity,
+    replay,
+)
 
 KIB, MIB = 1 << 10, 1 << 20
 SEEDS = range(20)
@@ -202,6 +210,26 @@ def test_fragmentation_can_exceed_a_capacity_that_the_tensors_would_fit() -> Non
     with pytest.raises(SimulatedOutOfMemoryError) as caught:
         replay(interleaved(4 * MIB, 20), capacity_bytes=120 * MIB)
     assert caught.value.allocated_bytes + caught.value.requested_bytes < 120 * MIB
+
+
+def test_the_least_capacity_is_that_with_which_nothing_free_stays_reserved() -> None:
+    grown = [event for size in (50, 54, 58) for event in ((size, size * MIB), (size, RELEASE))]
+    assert least_capacity(grown, replay(grown)) == 58 * MIB
+    kept = interleaved(4 * MIB, 20)  # every segment stays in use, so that none can be given back
+    assert least_capacity(kept, replay(kept)) == replay(kept).peak_reserved_bytes == 140 * MIB
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_replay_succeeds_under_the_least_capacity_and_not_2_mib_below(seed: int) -> None:
+    events = random_trace(seed)
+    peaks = largest_peaks(events)
+    least = least_capacity(events, peaks)
+    assert peaks.peak_allocated_bytes <= least <= peaks.peak_reserved_bytes
+    replay(events, capacity_bytes=least)
+    replay(events, capacity_bytes=least, descending=True)
+    with pytest.raises(SimulatedOutOfMemoryError):
+        for descending in (False, True):
+            replay(events, capacity_bytes=least - 2 * MIB, descending=descending)
 
 
 @pytest.mark.parametrize("bad", [[(1, RELEASE)], [(1, 8), (1, 8)], [(1, 8), (1, RELEASE), (1, RELEASE)], [(1, -2)]])

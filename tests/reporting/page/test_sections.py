@@ -68,3 +68,18 @@ def test_seeds_of_one_configuration_are_not_compared_and_said_to_be_so(seeded: S
     text = main_html(one)
     assert "Means of 3 of 3 seeds" in text
     assert "cannot be told from the best" not in text
+
+
+def test_trials_that_have_a_whole_device_but_less_than_they_would_cache_are_named(study: StudyView) -> None:
+    plan = replace(study.record.plan, tight=["wide", "<b>"])
+    text = main_html(replace(study, record=replace(study.record, plan=plan)))
+    assert "wide, &lt;b&gt;: each has a whole device, and runs as the allocator gives back what it caches" in text
+    assert "Tight" not in main_html(study)
+
+
+def test_traces_in_the_folder_are_linked_with_how_to_look_at_them(study: StudyView) -> None:
+    text = main_html(replace(study, snapshots=["wide.pickle", '<a"b>.pickle']))
+    assert '<a href="wide.pickle" download>wide.pickle</a>' in text
+    assert '<a href="%3Ca%22b%3E.pickle" download>&lt;a&quot;b&gt;.pickle</a>' in text
+    assert "https://docs.pytorch.org/memory_viz" in text
+    assert "memory_viz" not in main_html(study)

@@ -78,6 +78,7 @@ def test_the_rmse_is_over_the_whole_split(
         expected = np.sqrt(np.mean((predicted.numpy() - ratings.test.rating) ** 2))
         monkeypatch.setattr("tuner.workloads.graphsage.workload.EVALUATION_PAIRS", 64)
         assert GraphSAGE().evaluate(model, ratings, "test") == {"rmse": pytest.approx(expected)}
+        assert GraphSAGE().evaluate_in_parts(model, ratings, "test", 7) == {"rmse": pytest.approx(expected)}
 
 
 def test_a_feature_of_any_scale_is_brought_to_one(ratings: RatingData) -> None:

@@ -18,7 +18,7 @@ from tuner.training.loop import fit
 from tuner.training.optimizers import build_optimizer
 from tuner.training.rehearsal import representative_batches
 from tuner.training.step import evaluate, train_step
-from tuner.trial import EpochReport, Trial
+from tuner.trial import EVALUATION_PARTS, EpochReport, Trial
 from tuner.workloads.gt_ssl import model as model_module
 from tuner.workloads.gt_ssl.batches import Limits, collate
 from tuner.workloads.gt_ssl.evaluation import embed
@@ -391,8 +391,8 @@ def test_evaluation_in_parts_is_evaluation_at_once(
 ) -> None:
     whole = evaluate(GTSSL(), model, trees, "test")
     monkeypatch.setattr(model_module, "EVALUATION_PATHS", 37)
-    monkeypatch.setattr("tuner.workloads.gt_ssl.workload.EVALUATION_TREES", 1)
-    assert evaluate(GTSSL(), model, trees, "test") == pytest.approx(whole, rel=1e-5)
+    parts = {EVALUATION_PARTS: 8}
+    assert evaluate(GTSSL(), model, trees, "test", config=parts) == pytest.approx(whole, rel=1e-5)
 
 
 def test_evaluation_agrees_with_the_training_loss(model: GtSsl, trees: TreeData) -> None:

@@ -9,8 +9,8 @@ import torch
 from tests.support.kd_gat_models import config, model_of
 from tuner.datasets.can import CanData
 from tuner.training.step import evaluate
-from tuner.workloads.kd_gat import evaluation as module
-from tuner.workloads.kd_gat.batches import chunks, collate
+from tuner.trial import EVALUATION_PARTS
+from tuner.workloads.kd_gat.batches import collate
 from tuner.workloads.kd_gat.distillation import vgae_loss
 from tuner.workloads.kd_gat.evaluation import attack_metrics, auroc, largest_errors
 from tuner.workloads.kd_gat.graphs import usable
@@ -68,14 +68,13 @@ def test_an_autoencoders_loss_is_the_mean_over_normal_graphs(traffic: CanData) -
 
 
 @pytest.mark.parametrize("stage", ["classifier", "autoencoder"])
-def test_evaluation_in_chunks_is_evaluation_at_once(
-    stage: str, traffic: CanData, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = model_of(traffic, stage)
+def test_evaluation_in_parts_is_evaluation_at_once(stage: str, traffic: CanData) -> None:
+    model, sizes = model_of(traffic, stage), []
     whole = evaluate(KDGAT(), model, traffic, "test")
-    monkeypatch.setattr(module.chunks, "__defaults__", (5,))
-    assert [len(each.graph) for each in chunks(traffic, traffic.test, "cpu")] == [5, 5, 2]
-    assert evaluate(KDGAT(), model, traffic, "test") == pytest.approx(whole, rel=1e-5)
+    with model.student.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0].graph))):
+        parts = evaluate(KDGAT(), model, traffic, "test", config={EVALUATION_PARTS: 3})
+    assert parts == pytest.approx(whole, rel=1e-5)
+    assert sizes[:3] == [4, 4, 4] if stage == "classifier" else max(sizes) < len(traffic.test)
 
 
 def test_a_held_out_attack_is_all_that_a_test_is_of(traffic: CanData) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypedDict
 
-from tuner.estimation.allocator.caching_allocator import CachingAllocator
+from tuner.estimation.allocator.caching_allocator import CachingAllocator, SimulatedOutOfMemoryError
+from tuner.estimation.allocator.pools import ROUND_LARGE
 
 RELEASE = -1  # instead of an event's size
 
@@ -108,3 +110,29 @@ def events_from_trace(trace: Iterable[SnapshotEvent], *, stream: int | None = No
     if len(streams) > 1:
         raise ValueError(f"blocks of streams {sorted(streams)}: a replay has one; choose it with stream=")
     return events
+
+
+def least_capacity(events: Sequence[Event], peaks: AllocatorPeaks, *, expandable_segments: bool = False) -> int:
+    """The smallest capacity in bytes under which a replay succeeds, at most the reserved bytes of ``peaks``.
+
+    At the capacity the allocator gives back the segments that are free as a whole, and tries again
+    (``release_cached_blocks``). So a capped process needs less than one without a cap reserves. It is found by
+    bisection, in steps of 2 MiB from the allocated to the reserved peak, and holds for both orders of addresses.
+    """
+
+    def succeeds(steps: int) -> bool:
+        capacity = steps * ROUND_LARGE
+        try:
+            for descending in (False,) if expandable_segments else (False, True):
+                replay(
+                    events,
+                    expandable_segments=expandable_segments,
+                    capacity_bytes=capacity,
+                    descending=descending,
+                )
+        except SimulatedOutOfMemoryError:
+            return False
+        return True
+
+    least, most = -(-peaks.peak_allocated_bytes // ROUND_LARGE), peaks.peak_reserved_bytes // ROUND_LARGE
+    return ROUND_LARGE * (least + bisect_left(range(least, most), True, key=succeeds))

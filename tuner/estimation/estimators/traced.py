@@ -12,6 +12,7 @@ from tuner.estimation.overheads import COMPILER_BYTES, import_bytes
 from tuner.trial import CHECKPOINTING
 
 if TYPE_CHECKING:
+    from tuner.estimation.tracing.trace import Trace
     from tuner.estimation.tracing.tracer import Parts
     from tuner.trial import Config, Device, MemoryEstimate
     from tuner.workloads.base import Trainable
@@ -28,13 +29,9 @@ class TracedEstimator(Estimator):
         self, workload: Trainable, config: Config, data: object, device: Device, *, expandable_segments: bool
     ) -> MemoryEstimate:
         """See ``Estimator.estimate``; the GPU need not be present."""
-        from tuner.estimation.tracing.tracer import trace_workload
-        from tuner.workloads.base import needs_workload
         from tuner.workloads.protocols import OwnLoop, optional
 
-        workload = needs_workload(workload, "a traced step")
-        trace = trace_workload(workload, config, data, device_kind=device.kind, card=card_of(device))
-        estimate = trace.to_estimate(device.kind, expandable_segments)
+        estimate = trace_of(workload, config, data, device).to_estimate(device.kind, expandable_segments)
         if device.kind == "cuda":
             return estimate
         compiler = config.get(CHECKPOINTING) or optional(workload, OwnLoop.optimizer)
@@ -47,7 +44,20 @@ def estimate_step(make: Callable[[], Parts], device: Device, *, expandable_segme
 
     A step that cannot be traced raises ``Untraceable``.
     """
+    return trace_of_step(make, device).to_estimate(device.kind, expandable_segments)
+
+
+def trace_of(workload: Trainable, config: Config, data: object, device: Device, *, origins: bool = False) -> Trace:
+    """The trace of a configuration on this device; ``origins`` and errors are as in ``trace_workload``."""
+    from tuner.estimation.tracing.tracer import trace_workload
+    from tuner.workloads.base import needs_workload
+
+    workload = needs_workload(workload, "a traced step")
+    return trace_workload(workload, config, data, device_kind=device.kind, card=card_of(device), origins=origins)
+
+
+def trace_of_step(make: Callable[[], Parts], device: Device, *, origins: bool = False) -> Trace:
+    """The trace of what ``make`` returns on this device; ``origins`` and errors are as in ``trace_step``."""
     from tuner.estimation.tracing.tracer import trace_step
 
-    trace = trace_step(make, device_kind=device.kind, card=card_of(device))
-    return trace.to_estimate(device.kind, expandable_segments)
+    return trace_step(make, device_kind=device.kind, card=card_of(device), origins=origins)

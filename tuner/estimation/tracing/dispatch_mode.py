@@ -71,6 +71,7 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Runs one operator."""
         with torch._C.DisableTorchFunction():
             was_inside, self.inside = self.inside, True
+            self.tracker.running.append(operator)
             try:
                 return self._run(operator, types, args, kwargs or {})
             except Exception as error:
@@ -78,6 +79,7 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 raise
             finally:
                 self.inside = was_inside
+                self.tracker.running.pop()
 
     def _run(
         self, operator: Operator, types: Sequence[type], args: tuple[object, ...], kwargs: Mapping[str, object]

@@ -5,13 +5,18 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from tuner.estimation.allocator.replay import RELEASE, Event
 from tuner.estimation.tracing.corrections.temporaries import RESULTS, Steps
-from tuner.estimation.tracing.trace import Category, DeviceKind
+from tuner.estimation.tracing.origins import origin
+from tuner.estimation.tracing.trace import Category, DeviceKind, Origin
+
+if TYPE_CHECKING:
+    from tuner.estimation.tracing.corrections.temporaries import Operator
 
 NOT_COUNTED = -1  # instead of an id: memory that torch did not allocate on the device
 
@@ -19,9 +24,12 @@ NOT_COUNTED = -1  # instead of an id: memory that torch did not allocate on the 
 class StorageTracker:
     """Records allocations and releases in order, with their categories. Ids are unique; addresses may be reused."""
 
-    def __init__(self, device_kind: DeviceKind) -> None:
+    def __init__(self, device_kind: DeviceKind, *, with_origins: bool = False) -> None:
         self.events: list[Event] = []
         self.categories: dict[int, Category] = {}
+        self.origins: dict[int, Origin] = {}
+        self.running: list[Operator] = []  # the operators that run now, the innermost last
+        self._with_origins = with_origins
         self.is_paused = False
         self.has_guess = False  # for a workspace that only cuDNN knows
         self.on_gpu = device_kind == "cuda"
@@ -42,6 +50,8 @@ class StorageTracker:
         key = len(self.events)
         self.events.append((key, size_bytes))
         self.categories[key] = category
+        if self._with_origins:
+            self.origins[key] = origin(self.running)
         return key
 
     def run_kernel(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
-from tuner.estimation.allocator.replay import RELEASE, Event, largest_peaks
+from tuner.estimation.allocator.replay import RELEASE, Event, largest_peaks, least_capacity
 from tuner.estimation.calibration import UNCALIBRATED_MARGIN
 from tuner.estimation.overheads import CONTEXT_BYTES, HEAP_SLACK
 from tuner.machine.caps import MMAP_THRESHOLD_BYTES
@@ -18,6 +18,8 @@ GUESS_MARGIN = 0.30
 GUESS = f"cuDNN's workspaces are a guess, with a margin of {GUESS_MARGIN:.0%}"
 Category: TypeAlias = Literal["parameters", "gradients", "optimizer", "activations", "data", "workspace"]
 DeviceKind: TypeAlias = Literal["cpu", "cuda"]
+Origin: TypeAlias = tuple[tuple[str, int, str], ...]
+"""Where an allocation comes from: (file, line, function) of each call, the innermost first."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class Trace:
 
     events: tuple[Event, ...]  # for ``tuner.estimation.allocator.replay``; ids are unique
     categories: Mapping[int, Category]  # by id
+    origins: Mapping[int, Origin] = field(default_factory=dict)  # by id, where they were asked for
     has_guess: bool = False  # for workspaces that only cuDNN knows
 
     def peak_bytes(self) -> int:
@@ -48,14 +51,17 @@ class Trace:
     def to_estimate(self, device_kind: DeviceKind, expandable_segments: bool = False) -> MemoryEstimate:
         """The uncalibrated estimate.
 
-        On CUDA, a replay gives the reserved bytes; those beyond the tensors' peak are fragmentation. On the CPU, the
+        On CUDA, a replay gives the reserved bytes; those beyond the tensors' peak are fragmentation, of
+        which a cap gives some back. On the CPU, the
         estimate is the tensors' peak and the heap's gaps.
         """
         parts = self.parts_at_peak()
         allocated = reserved = sum(parts.values())
-        heap = 0
+        heap = cached = 0
         if device_kind == "cuda":
-            reserved = largest_peaks(self.events, expandable_segments=expandable_segments).peak_reserved_bytes
+            peaks = largest_peaks(self.events, expandable_segments=expandable_segments)
+            reserved = peaks.peak_reserved_bytes
+            cached = reserved - least_capacity(self.events, peaks, expandable_segments=expandable_segments)
         else:  # each larger tensor has its own mapping, outside the heap
             heap = _peak((key, size) for key, size in self.events if size < MMAP_THRESHOLD_BYTES)[0]
         return MemoryEstimate(
@@ -67,6 +73,7 @@ class Trace:
             data_bytes=parts["data"],
             workspace_bytes=parts["workspace"],
             fragmentation_bytes=reserved - allocated,
+            cached_bytes=cached,
             heap_bytes=round(HEAP_SLACK * heap),
             context_bytes=CONTEXT_BYTES[device_kind],
             margin=GUESS_MARGIN if self.has_guess else UNCALIBRATED_MARGIN,

@@ -49,17 +49,19 @@ def trace_workload(
     *,
     device_kind: DeviceKind = "cpu",
     card: Card | None = None,
+    origins: bool = False,
 ) -> Trace:
     """Traces a workload's model, its first two training steps and its evaluations, as ``rehearse`` runs them.
 
     For a GPU, the host's work (building the model, drawing batches) does not count, but the model and the batches do.
-    ``card`` is its model; without it, workspaces and the staging memory of reductions do not count.
+    ``card`` is its model; without it, workspaces and the staging memory of reductions do not count. With ``origins``
+    the trace tells where each allocation comes from, which takes longer.
 
     Raises:
         Untraceable: the step cannot be traced.
         WorkloadError: a method of the user's workload failed, maybe only because the tensors have no values.
     """
-    with tracing(device_kind, card) as tracker:
+    with tracing(device_kind, card, origins=origins) as tracker:
         with tracker.paused(tracker.on_gpu):
             model = built(workload, config, data)
         _mark_frozen(tracker, frozen(workload, model), offloaded=uses(config, OFFLOADING))
@@ -72,17 +74,23 @@ def trace_workload(
             _prefer_foreach(optimizer)
         batches = _batches(tracker, representative_batches(workload, config, data))
         rehearse(workload, model, optimizer, batches, data, config=config, keep=partial(_keep, tracker))
-    return Trace(tuple(tracker.events), tracker.categories, tracker.has_guess)
+    return Trace(tuple(tracker.events), tracker.categories, tracker.origins, tracker.has_guess)
 
 
-def trace_step(make: Callable[[], Parts], *, device_kind: DeviceKind = "cpu", card: Card | None = None) -> Trace:
-    """Traces two training steps of any model; ``card`` is as in ``trace_workload``.
+def trace_step(
+    make: Callable[[], Parts],
+    *,
+    device_kind: DeviceKind = "cpu",
+    card: Card | None = None,
+    origins: bool = False,
+) -> Trace:
+    """Traces two training steps of any model; ``card`` and ``origins`` are as in ``trace_workload``.
 
     ``make`` returns the model, its optimizer (or None) and a function that returns a batch's loss. A model that
     ``make`` builds takes no memory. One that exists already keeps its state: gradients and optimizer state are
     restored. A step that cannot be traced raises ``Untraceable``.
     """
-    with tracing(device_kind, card) as tracker, ExitStack() as restore:
+    with tracing(device_kind, card, origins=origins) as tracker, ExitStack() as restore:
         with tracker.paused(tracker.on_gpu):
             model, optimizer, loss = make()
         tracker.mark_live("data")  # the loss function's; model and optimizer get their categories below
@@ -102,13 +110,13 @@ def trace_step(make: Callable[[], Parts], *, device_kind: DeviceKind = "cpu", ca
                 tracker.mark((p.grad for p in model.parameters()), "gradients")
             else:
                 optimizer.step()
-    return Trace(tuple(tracker.events), tracker.categories, tracker.has_guess)
+    return Trace(tuple(tracker.events), tracker.categories, tracker.origins, tracker.has_guess)
 
 
 @contextmanager
-def tracing(device_kind: DeviceKind, card: Card | None) -> Iterator[StorageTracker]:
+def tracing(device_kind: DeviceKind, card: Card | None, *, origins: bool = False) -> Iterator[StorageTracker]:
     """Traces everything in this block, and then restores torch's random state, modes and switches."""
-    tracker = StorageTracker(device_kind)
+    tracker = StorageTracker(device_kind, with_origins=origins)
     mode = TraceMode(tracker, device_kind, card)
     sole_owners()  # cached now, as it must not run within another backward pass
     fast_path = torch.backends.mha.get_fastpath_enabled()

@@ -119,7 +119,7 @@ class CappedAttempt:
             AttemptResult("out_of_memory", limit_bytes=request.need_bytes, peak_bytes=self._meter.peak_bytes()),
             self._policy,
             whole_bytes=resources.budget.budget_bytes,
-            accumulated=lambda _: None,
+            smaller=lambda *_: None,
             random=random.random,
         )
         if retry is None:

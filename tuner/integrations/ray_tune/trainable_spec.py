@@ -63,11 +63,11 @@ class TrainableSpec:
 
     def refusal(self, estimate: MemoryEstimate) -> str:
         """Why a trial of this size fits on no device; empty if it fits."""
-        if estimate.total_bytes <= self.budget_bytes:
+        if estimate.least_bytes <= self.budget_bytes:
             return ""
         device = self.smallest
         return (
-            f"estimate: a trial needs {estimate.total_bytes / GB:.2f} GB, and {device.label} has "
+            f"estimate: a trial needs {estimate.least_bytes / GB:.2f} GB, and {device.label} has "
             f"{self.budget_bytes / GB:.2f} GB for trials ({device.total_bytes / GB:.2f} GB in all, "
             f"{device.free_bytes / GB:.2f} GB free, buffer {self.settings.gpu_memory_buffer_gb:.2f} GB)"
         )

@@ -8,6 +8,7 @@ from contextlib import suppress
 from datetime import datetime
 from html import escape
 from typing import get_args
+from urllib.parse import quote
 
 from tuner.records.attempts import CONFIG, Attempt
 from tuner.records.row_queries import metric_columns
@@ -23,10 +24,10 @@ from tuner.reporting.page.parts import command, facts, figure, section
 from tuner.reporting.page.tables import configurations_table, trials_table, values_text
 from tuner.reporting.result_tables import has_seeds, interval_text, intervals
 from tuner.reporting.study_view import StudyView
-from tuner.reporting.texts import count_text, duration
+from tuner.reporting.texts import MEMORY_VIEWER, count_text, duration
 from tuner.trial import GB, Objective, Status, title
 
-# The maximum numbers of reasons for failures, devices and running trials that are listed.
+# The maximum numbers of reasons for failures, devices, and running or tight trials that are listed.
 REASONS, DEVICES, RUNNING = 8, 8, 12
 
 
@@ -39,7 +40,7 @@ def main_html(study: StudyView) -> str:
         *(_configurations(study, workload) for workload in study.objectives),
         _trials(study),
         *(_comparison(study, workload) for workload in study.objectives),
-        section("Time and memory", "memory", "".join(map(figure, memory))),
+        section("Time and memory", "memory", "".join(map(figure, memory)) + _snapshots(study)),
         _foot(study),
     ]
     return f'<main id="main">{"".join(body)}</main>'
@@ -49,6 +50,10 @@ def _head(study: StudyView) -> str:
     known = [("Trials", _counts(study)), *_times(study)]
     for device, budget in study.devices()[:DEVICES]:
         known.append((device.label, f"{device.name}, {budget / GB:.1f} GB for trials"))
+    if tight := study.record.plan.tight:
+        more = f" and {len(tight) - RUNNING} more" if len(tight) > RUNNING else ""
+        why = "each has a whole device, and runs as the allocator gives back what it caches"
+        known.append(("Tight", f"{', '.join(tight[:RUNNING])}{more}: {why}"))
     compared_by = dict.fromkeys(f"{each.metric}, {each.direction}d" for each in study.objectives.values())
     known += [("Compared by", "; ".join(compared_by))] if compared_by else []
     if study.record.data:
@@ -197,6 +202,17 @@ def _comparison(study: StudyView, workload: str) -> str:
     heading = f"Comparison: {workload}" if len(study.objectives) > 1 else "Comparison"
     name = f"compared-{list(study.objectives).index(workload)}"
     return section(heading, name, figure(whole) + (grid if small else "") + figure(curves))
+
+
+def _snapshots(study: StudyView) -> str:
+    """Links to the traces in the study's folder, and how to look at them; empty without any."""
+    if not study.snapshots:
+        return ""
+    links = ", ".join(f'<a href="{escape(quote(name))}" download>{escape(name)}</a>' for name in study.snapshots)
+    return (
+        f"<p>Where memory goes: {links}, in the study's folder. PyTorch's memory viewer draws such a trace: drop the "
+        f'file on <a href="{MEMORY_VIEWER}">{MEMORY_VIEWER}</a>, which sends it nowhere.</p>'
+    )
 
 
 def _foot(study: StudyView) -> str:

@@ -111,12 +111,20 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
 
     def evaluate(self, model: GraphSAGEModel, data: RatingData, split: Split) -> dict[str, float]:
         """The root mean squared error, ``rmse``, of a split."""
+        return self.evaluate_in_parts(model, data, split, 1)
+
+    def evaluate_in_parts(
+        self, model: GraphSAGEModel, data: RatingData, split: Split, parts: int
+    ) -> dict[str, float]:
         import torch
+
+        from tuner.workloads.micro_batches import chunk_size
 
         user, item, rating = (part.to(model.embedding.device) for part in _tensors(getattr(data, split)))
         z = model.encode()
+        size = chunk_size(EVALUATION_PAIRS, len(rating), parts)
         squared = torch.zeros((), device=z.device)
-        for part in torch.split(torch.arange(len(rating), device=z.device), EVALUATION_PAIRS):
+        for part in torch.split(torch.arange(len(rating), device=z.device), size):
             predicted = model.clamp(model.decode(z, user[part], item[part]))
             squared += (predicted - rating[part]).square().sum()
         return {"rmse": math.sqrt(float(squared) / len(rating))}

@@ -131,10 +131,17 @@ class GTSSL(Workload["TreeData", "GtSsl"]):
 
         The probe is cross-validated on all trees. It is missing if fewer than two labels have two trees.
         """
-        from tuner.workloads.gt_ssl.evaluation import losses, probe
+        return self.evaluate_in_parts(model, data, split, 1)
 
-        metrics = losses(model, data, getattr(data, split).tolist(), EVALUATION_TREES, EVALUATION_NEGATIVES)
-        return {**metrics, **probe(model.encoder, data, EVALUATION_TREES)} if split == "test" else metrics
+    def evaluate_in_parts(self, model: GtSsl, data: TreeData, split: Split, parts: int) -> dict[str, float]:
+        from tuner.workloads.gt_ssl.evaluation import losses, probe
+        from tuner.workloads.micro_batches import chunk_size
+
+        trees = getattr(data, split).tolist()
+        metrics = losses(model, data, trees, chunk_size(EVALUATION_TREES, len(trees), parts), EVALUATION_NEGATIVES)
+        if split == "validation":
+            return metrics
+        return {**metrics, **probe(model.encoder, data, chunk_size(EVALUATION_TREES, len(data), parts))}
 
 
 def _model(config: Config, num_features: int) -> GtSsl:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -15,20 +17,25 @@ from tuner.workloads.kd_gat.distillation import vgae_loss
 from tuner.workloads.kd_gat.graphs import Index, graphs_of, tested
 from tuner.workloads.kd_gat.model import Distilled
 from tuner.workloads.kd_gat.networks import GAT, VGAE
+from tuner.workloads.kd_gat.sizes import CHUNK
+from tuner.workloads.micro_batches import chunk_size
 
 
-def evaluate(model: Distilled, data: CanData, split: Split) -> dict[str, float]:
-    """The metrics of a split by name without its prefix. The model must be in evaluation mode."""
+def evaluate(model: Distilled, data: CanData, split: Split, parts: int = 1) -> dict[str, float]:
+    """The metrics of a split by name without its prefix. The model must be in evaluation mode.
+
+    Each chunk of ``CHUNK`` graphs is computed in so many ``parts``.
+    """
     graphs = graphs_of(data, split, stage=model.stage, held_out=model.held_out)
     if isinstance(model.student, GAT):
-        logits = torch.cat([model.student(batch) for batch in chunks(data, graphs, model.device)])
+        logits = torch.cat([model.student(batch) for batch in _chunks(model, data, graphs, parts)])
         label = _labels(data, graphs).to(logits.device)
         return {"loss": float(F.cross_entropy(logits, label)), **attack_metrics(logits.argmax(1), label)}
     total = torch.zeros((), device=model.device)
-    for batch in chunks(data, graphs, model.device):
+    for batch in _chunks(model, data, graphs, parts):
         total += vgae_loss(model.student(batch), batch) * len(batch.graph)
     loss = {"loss": float(total / len(graphs))}
-    return {**loss, **_detection(model, model.student, data)} if split == "test" else loss
+    return {**loss, **_detection(model, model.student, data, parts)} if split == "test" else loss
 
 
 def attack_metrics(predicted: Tensor, label: Tensor) -> dict[str, float]:
@@ -60,7 +67,7 @@ def largest_errors(model: VGAE, batch: CanBatch) -> Tensor:
     return none.scatter_reduce(0, index, error, "amax")
 
 
-def _detection(model: Distilled, autoencoder: VGAE, data: CanData) -> dict[str, float]:
+def _detection(model: Distilled, autoencoder: VGAE, data: CanData, parts: int) -> dict[str, float]:
     """How well a VGAE, trained without attacks, detects those of the test split; empty if it has none.
 
     A graph's score is its largest error of a feature divided by the largest one of the normal training graphs. The
@@ -75,13 +82,17 @@ def _detection(model: Distilled, autoencoder: VGAE, data: CanData) -> dict[str, 
         graphs_of(data, split, stage=model.stage, held_out=model.held_out) for split in ("train", "validation")
     )
     trained_errors, later_errors, seen = (
-        torch.cat([largest_errors(autoencoder, batch).cpu() for batch in chunks(data, each, model.device)])
+        torch.cat([largest_errors(autoencoder, batch).cpu() for batch in _chunks(model, data, each, parts)])
         for each in (trained, later, graphs)
     )
     largest = trained_errors.amax(0).clamp(min=1e-12)
     drift = (later_errors / largest).amax().clamp(min=1.0)
     score = (seen / largest).amax(1)
     return {**attack_metrics((score > drift.square()).long(), label), "auroc": auroc(score.numpy(), label.numpy())}
+
+
+def _chunks(model: Distilled, data: CanData, graphs: Index, parts: int) -> Iterator[CanBatch]:
+    return chunks(data, graphs, model.device, chunk_size(CHUNK, len(graphs), parts))
 
 
 def _labels(data: CanData, graphs: Index) -> Tensor:

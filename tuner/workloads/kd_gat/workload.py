@@ -197,9 +197,12 @@ class KDGAT(Workload["CanData", "Distilled"]):
         An autoencoder has these and ``auroc`` on the test split. It detects attacks by larger errors than any normal
         graph had before.
         """
+        return self.evaluate_in_parts(model, data, split, 1)
+
+    def evaluate_in_parts(self, model: Distilled, data: CanData, split: Split, parts: int) -> dict[str, float]:
         from tuner.workloads.kd_gat.evaluation import evaluate
 
-        return evaluate(model, data, split)
+        return evaluate(model, data, split, parts)
 
     def _graphs(self, config: Config, data: CanData) -> Index:
         from tuner.workloads.kd_gat.graphs import graphs_of

@@ -1,0 +1,107 @@
+"""Traces as PyTorch's memory viewer draws them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickletools
+import re
+import subprocess
+import sys
+from itertools import accumulate
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from tuner.estimation.allocator.replay import events_from_trace, largest_peaks, replay
+from tuner.estimation.snapshot import to_snapshot, write_snapshot
+from tuner.estimation.tracing.trace import Trace
+from tuner.estimation.tracing.tracer import Parts, trace_step
+
+DRAWING = Path(torch.__file__).parent / "cuda" / "_memory_viz.py"
+# What the viewer's unpickler reads (MemoryViz.js in PyTorch's torch/utils/viz).
+READ = {
+    *("PROTO", "FRAME", "MEMOIZE", "BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET", "MARK", "STOP"),
+    *("EMPTY_DICT", "SETITEM", "SETITEMS", "EMPTY_LIST", "APPEND", "APPENDS", "EMPTY_TUPLE", "TUPLE"),
+    *("TUPLE1", "TUPLE2", "TUPLE3", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "NONE"),
+    *("NEWTRUE", "NEWFALSE", "BINUNICODE", "SHORT_BINUNICODE"),
+}
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(1000, 1500)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x).relu()
+
+
+def step() -> Parts:
+    model = Block()
+    x = torch.ones(2000, 1000)
+    return model, torch.optim.Adam(model.parameters()), lambda: model(x).square().mean()
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    return trace_step(step, device_kind="cuda", origins=True)
+
+
+@pytest.mark.parametrize("expandable", [False, True])
+def test_a_snapshot_has_the_events_of_the_trace_and_the_segments_that_they_lead_to(
+    trace: Trace, expandable: bool
+) -> None:
+    found = to_snapshot(trace, expandable_segments=expandable)
+    (entries,) = found["device_traces"]
+    peaks = replay(events_from_trace(entries), expandable_segments=expandable)
+    assert peaks == replay(trace.events, expandable_segments=expandable)
+    signs = {"segment_alloc": 1, "segment_map": 1}
+    reserved = list(accumulate(signs.get(each["action"], 0) * each["size"] for each in entries))
+    most = largest_peaks(trace.events, expandable_segments=expandable).peak_reserved_bytes
+    assert reserved[-1] == most == sum(each["total_size"] for each in found["segments"])
+    for segment in found["segments"]:
+        assert sum(block["size"] for block in segment["blocks"]) == segment["total_size"]
+
+
+def test_every_block_lies_in_a_segment_that_was_reserved_before(trace: Trace) -> None:
+    segments: list[tuple[int, int]] = []
+    for each in to_snapshot(trace)["device_traces"][0]:
+        begin, end = each["addr"], each["addr"] + each["size"]
+        if each["action"] == "segment_alloc":
+            segments.append((begin, end))
+        elif each["action"] != "snapshot":
+            assert any(first <= begin and end <= last for first, last in segments)
+
+
+def test_frames_say_what_an_allocation_is_and_where_it_comes_from(trace: Trace) -> None:
+    entries = to_snapshot(trace)["device_traces"][0]
+    said = {" ".join(frame["name"] for frame in each["frames"]) for each in entries}
+    assert any(
+        re.match(r"activations aten\.addmm\.default Linear\.forward Block\.forward step", each) for each in said
+    )
+    assert any(each.startswith("gradients aten.mm.default (backward)") for each in said)
+    assert any(each.startswith("parameters") for each in said)
+    assert not any("trace_step" in each or "__torch_dispatch__" in each for each in said)
+    assert "unknown" in {each.get("category") for each in entries}, "without it the viewer stops"
+
+
+def test_origins_change_nothing_of_what_is_traced(trace: Trace) -> None:
+    plain = trace_step(step, device_kind="cuda")
+    assert (plain.events, plain.categories, plain.origins) == (trace.events, trace.categories, {})
+    assert set(trace.origins) == set(trace.categories)
+
+
+@pytest.mark.parametrize("kind", ["trace_plot", "segment_plot"])
+def test_pytorch_draws_the_file(trace: Trace, kind: str, tmp_path: Path) -> None:
+    file, page = tmp_path / "memory.pickle", tmp_path / "page.html"
+    write_snapshot(trace, file)
+    assert {opcode.name for opcode, *_ in pickletools.genops(file.read_bytes())} <= READ
+    subprocess.run([sys.executable, DRAWING, kind, file, "-o", page], check=True)
+    drawn = re.search(r"local_files = (\[.*\])", page.read_text())
+    assert drawn
+    (shown,) = json.loads(drawn[1])
+    names = {value for _, value, _ in pickletools.genops(base64.b64decode(shown["base64"])) if isinstance(value, str)}
+    assert {"device_traces", "segments", "aten.addmm.default", "Block.forward", "optimizer"} <= names
