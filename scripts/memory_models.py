@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tuner.datasets.can import CanData
     from tuner.datasets.ratings import RatingData
     from tuner.datasets.trees import TreeData
-    from tuner.estimation.cards import Card
+    from tuner.estimation.cards import CardProperties
     from tuner.estimation.tracing.trace import Trace
     from tuner.trial import Config
     from tuner.workloads.base import Workload
@@ -138,7 +138,7 @@ def _run_workload(workload: Workload, config: Config, data: Any, device: str) ->
     rehearse(workload, model, build_optimizer(workload, model, config), batches, data, config=config)
 
 
-def trace(step: Step, device_kind: Literal["cpu", "cuda"], card: Card | None = None) -> Trace:
+def trace(step: Step, device_kind: Literal["cpu", "cuda"], card: CardProperties | None = None) -> Trace:
     """The same step as the estimator sees it."""
     from tuner.estimation.tracing.tracer import trace_step, trace_workload
 

@@ -13,7 +13,7 @@ CUBLAS_HOPPER_WORKSPACE_BYTES = 32 * MB
 
 
 @dataclass(frozen=True)
-class Card:
+class CardProperties:
     """A GPU's model, by the properties that PyTorch's kernels ask for (``cudaDeviceProp``)."""
 
     multiprocessors: int  # multiProcessorCount
@@ -65,18 +65,18 @@ _MULTIPROCESSORS: dict[tuple[int, int], dict[str, int]] = {
 }
 _THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (11, 0): 1536, (12, 0): 1536, (12, 1): 1536}
 CARDS = {
-    name: Card(multiprocessors, _THREADS.get(capability, 2048), capability)
+    name: CardProperties(multiprocessors, _THREADS.get(capability, 2048), capability)
     for capability, models in _MULTIPROCESSORS.items()
     for name, multiprocessors in models.items()
 }
-LARGEST = Card(
+LARGEST = CardProperties(
     max(card.multiprocessors for card in CARDS.values()),
     max(card.threads for card in CARDS.values()),
     max(card.capability for card in CARDS.values()),
 )
 
 
-def find_card(name: str) -> Card:
+def find_card(name: str) -> CardProperties:
     """The card of a device's name as NVML and torch give it, such as ``NVIDIA A100-SXM4-80GB``.
 
     An unknown one counts as the largest, so that its estimates are rather too large. So does each limit of a card
@@ -87,7 +87,7 @@ def find_card(name: str) -> Card:
     return CARDS[max(known, key=len)] if known else LARGEST
 
 
-def card_of(device: Device) -> Card | None:
+def card_of(device: Device) -> CardProperties | None:
     """The card of a GPU; None for the CPU."""
     return find_card(device.name) if device.kind == "cuda" else None
 

@@ -36,7 +36,7 @@ from tuner.estimation.tracing.storage_tracker import StorageTracker
 from tuner.estimation.tracing.workspaces import Workspaces
 
 if TYPE_CHECKING:
-    from tuner.estimation.cards import Card
+    from tuner.estimation.cards import CardProperties
     from tuner.estimation.tracing.corrections.temporaries import Operator
     from tuner.estimation.tracing.trace import DeviceKind
 
@@ -47,7 +47,7 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ``card`` is the GPU; without it, its workspaces and the staging memory of its reductions do not count.
     """
 
-    def __init__(self, tracker: StorageTracker, device_kind: DeviceKind, card: Card | None) -> None:
+    def __init__(self, tracker: StorageTracker, device_kind: DeviceKind, card: CardProperties | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.tracker = tracker
         self.failures: list[tuple[Exception, Operator]] = []  # operators' errors, innermost first

@@ -31,7 +31,7 @@ from tuner.workloads.contract import built, to_workload_error
 from tuner.workloads.protocols import frozen
 
 if TYPE_CHECKING:
-    from tuner.estimation.cards import Card
+    from tuner.estimation.cards import CardProperties
     from tuner.estimation.tracing.corrections.temporaries import Operator
 
 STEPS = 2
@@ -48,7 +48,7 @@ def trace_workload(
     data: object,
     *,
     device_kind: DeviceKind = "cpu",
-    card: Card | None = None,
+    card: CardProperties | None = None,
     origins: bool = False,
 ) -> Trace:
     """Traces a workload's model, its first two training steps and its evaluations, as ``rehearse`` runs them.
@@ -81,7 +81,7 @@ def trace_step(
     make: Callable[[], Parts],
     *,
     device_kind: DeviceKind = "cpu",
-    card: Card | None = None,
+    card: CardProperties | None = None,
     origins: bool = False,
 ) -> Trace:
     """Traces two training steps of any model; ``card`` and ``origins`` are as in ``trace_workload``.
@@ -114,7 +114,9 @@ def trace_step(
 
 
 @contextmanager
-def tracing(device_kind: DeviceKind, card: Card | None, *, origins: bool = False) -> Iterator[StorageTracker]:
+def tracing(
+    device_kind: DeviceKind, card: CardProperties | None, *, origins: bool = False
+) -> Iterator[StorageTracker]:
     """Traces everything in this block, and then restores torch's random state, modes and switches."""
     tracker = StorageTracker(device_kind, with_origins=origins)
     mode = TraceMode(tracker, device_kind, card)

@@ -9,7 +9,7 @@ import torch
 from tuner.trial import MB
 
 if TYPE_CHECKING:
-    from tuner.estimation.cards import Card
+    from tuner.estimation.cards import CardProperties
     from tuner.estimation.tracing.storage_tracker import StorageTracker
 
 LT_WORKSPACE_BYTES = 1 * MB  # parseCUDABlasLtWorkspaceSize in CublasHandlePool.cpp
@@ -23,7 +23,7 @@ class Workspaces:
     2.9 another one that is kept (``getCUDABlasLtWorkspace``), and before that one for each product.
     """
 
-    def __init__(self, tracker: StorageTracker, card: Card) -> None:
+    def __init__(self, tracker: StorageTracker, card: CardProperties) -> None:
         self._tracker = tracker
         self._bytes = card.cublas_workspace_bytes
         self._handles: set[bool] = set()  # True: the backward pass's

@@ -24,7 +24,7 @@ from tuner.estimation.tracing.corrections.temporaries import (
 )
 
 if TYPE_CHECKING:
-    from tuner.estimation.cards import Card
+    from tuner.estimation.cards import CardProperties
 
 NARROW = (torch.float16, torch.bfloat16)
 FLASH_CAPABILITY = (8, 0)
@@ -35,7 +35,7 @@ TILE_HEADER_BYTES = 16  # a lock and a counter (GradQTempStorage)
 
 
 def attention(
-    card: Card | None,
+    card: CardProperties | None,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -61,7 +61,7 @@ def attention(
         return out
 
 
-def _flash_fits(card: Card | None, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
+def _flash_fits(card: CardProperties | None, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
     return (
         (card is None or card.capability >= FLASH_CAPABILITY)
         and torch._C._get_flash_sdp_enabled()
@@ -139,7 +139,7 @@ def efficient_backward(_out: object, gradient: Tensor, query: Tensor, *_: object
     return [copy, RESULTS, bytes_of(query), sums, sums, -4, -3, workspace, -5]
 
 
-def flash_forward(card: Card, _out: object, query: Tensor, key: Tensor, *options: object) -> Steps:
+def flash_forward(card: CardProperties, _out: object, query: Tensor, key: Tensor, *options: object) -> Steps:
     """The results of each split of the keys (``set_params_splitkv`` in flash_attn/flash_api.cpp)."""
     batch, heads, length, head = query.shape
     dropout = options[1] if len(options) > 1 else 0.0

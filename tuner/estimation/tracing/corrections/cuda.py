@@ -31,7 +31,7 @@ from tuner.estimation.tracing.corrections.temporaries import (
 )
 
 if TYPE_CHECKING:
-    from tuner.estimation.cards import Card
+    from tuner.estimation.cards import CardProperties
     from tuner.estimation.tracing.corrections.temporaries import Operator
 
 PAIR_BYTES = 16  # an accumulator of a value and its position, or of a mean, its deviations and counts
@@ -253,7 +253,7 @@ def _deviations(input: Tensor) -> int:
 
 
 def _reduction(
-    card: Card,
+    card: CardProperties,
     accumulator: Callable[[Tensor], int],
     vector: int,
     _out: object,
@@ -264,17 +264,19 @@ def _reduction(
     return staging(input, _dims(dims), accumulator(input), card, vector) if input.numel() else ()
 
 
-def _sum(card: Card, out: Tensor, input: Tensor, dims: object = None, *_: object) -> Steps:
+def _sum(card: CardProperties, out: Tensor, input: Tensor, dims: object = None, *_: object) -> Steps:
     """Narrower integers and booleans are copied to the result's type first (ReduceOpsUtils.h: ``make_reduction``)."""
     widened = 0 if input.is_floating_point() or input.dtype == out.dtype else input.numel() * out.element_size()
     return [widened, *_reduction(card, _accumulator, 4, None, input, dims)]
 
 
-def _norm(card: Card, _out: object, input: Tensor, _order: object = 2, dims: object = None, *_: object) -> Steps:
+def _norm(
+    card: CardProperties, _out: object, input: Tensor, _order: object = 2, dims: object = None, *_: object
+) -> Steps:
     return _reduction(card, _accumulator, 4, None, input, dims)
 
 
-def _logsumexp(card: Card, out: Tensor, input: Tensor, dims: object, *_: object) -> Steps:
+def _logsumexp(card: CardProperties, out: Tensor, input: Tensor, dims: object, *_: object) -> Steps:
     """The largest values, the exponentials and their sum (ReduceOps.cpp: ``logsumexp_out_impl``)."""
     largest = _reduction(card, Tensor.element_size, 4, None, input, dims)
     total = _reduction(card, _accumulator, 4, None, input, dims)
@@ -291,22 +293,22 @@ def _logsumexp(card: Card, out: Tensor, input: Tensor, dims: object, *_: object)
     ]
 
 
-def _buffered_loss(card: Card, out: Tensor, input: Tensor, *_: object) -> Steps:
+def _buffered_loss(card: CardProperties, out: Tensor, input: Tensor, *_: object) -> Steps:
     """A second buffer as large as the input, and the mean (``BUFFERED_LOSSES``)."""
     return [bytes_of(input), *staging_of_mean(input.numel(), card)] if out.dim() == 0 else ()
 
 
-def _binary_cross_entropy(card: Card, out: Tensor, input: Tensor, *_: object) -> Steps:
+def _binary_cross_entropy(card: CardProperties, out: Tensor, input: Tensor, *_: object) -> Steps:
     """The mean, which is then copied into the one buffer (Loss.cu)."""
     return [bytes_of(out), *staging_of_mean(input.numel(), card)] if out.dim() == 0 else ()
 
 
-def _huber_loss(card: Card, out: Tensor, input: Tensor, *_: object) -> Steps:
+def _huber_loss(card: CardProperties, out: Tensor, input: Tensor, *_: object) -> Steps:
     """The losses and their mean (Loss.cpp)."""
     return [bytes_of(input), RESULTS, *staging_of_mean(input.numel(), card)] if out.dim() == 0 else ()
 
 
-def _loss_from_logits(card: Card, out: Tensor, input: Tensor, target: Tensor, *_: object) -> Steps:
+def _loss_from_logits(card: CardProperties, out: Tensor, input: Tensor, target: Tensor, *_: object) -> Steps:
     """A buffer for each of two terms, and the mean (``binary_cross_entropy_with_logits`` in Loss.cpp)."""
     term = max(bytes_of(input), bytes_of(target))
     return [term, term, RESULTS, *staging_of_mean(input.numel(), card)] if out.dim() == 0 else [term]
@@ -320,7 +322,7 @@ _VARIANCES = (aten.var.correction, aten.std.correction, aten.var_mean.correction
 
 
 @cache
-def on_card(card: Card) -> Mapping[Operator | str, Rule]:
+def on_card(card: CardProperties) -> Mapping[Operator | str, Rule]:
     """The rules of kernels whose temporaries depend on the card, as they have reductions."""
     return {
         **dict.fromkeys(_SUMS, partial(_sum, card)),

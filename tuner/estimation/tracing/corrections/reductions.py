@@ -18,7 +18,7 @@ from tuner.estimation.tracing.corrections.temporaries import up
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tuner.estimation.cards import Card
+    from tuner.estimation.cards import CardProperties
 
 WARP = 32
 MOST_THREADS = 512  # of a block (MAX_NUM_THREADS)
@@ -35,7 +35,7 @@ class Dimension(NamedTuple):
 
 
 def staging(
-    input: Tensor, dims: Sequence[int] | None, accumulator_bytes: int, card: Card, input_vector: int = 4
+    input: Tensor, dims: Sequence[int] | None, accumulator_bytes: int, card: CardProperties, input_vector: int = 4
 ) -> list[int]:
     """The bytes of staging memory and of its semaphores; empty if the reduction needs none.
 
@@ -73,7 +73,7 @@ def staging(
     return [size if along else size * block_width * vector, SEMAPHORE_BYTES * grid]
 
 
-def staging_of_mean(number: int, card: Card) -> list[int]:
+def staging_of_mean(number: int, card: CardProperties) -> list[int]:
     """The staging memory for the mean of so many float32 numbers that are next to each other."""
     return staging(torch.empty(number, device="meta"), None, 4, card) if number else []
 

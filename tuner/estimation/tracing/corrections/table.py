@@ -12,7 +12,7 @@ from tuner.estimation.tracing.corrections.cuda import ON_EVERY_CARD, on_card
 from tuner.estimation.tracing.corrections.temporaries import ON_EVERY_DEVICE, ON_THE_CPU, Rule, aten
 
 if TYPE_CHECKING:
-    from tuner.estimation.cards import Card
+    from tuner.estimation.cards import CardProperties
     from tuner.estimation.tracing.corrections.temporaries import Operator
     from tuner.estimation.tracing.trace import DeviceKind
 
@@ -70,7 +70,7 @@ ZEROS = frozenset({aten.new_zeros.default, aten.zeros.default, aten.zeros_like.d
 
 
 @cache
-def temporaries(operator: Operator, device_kind: DeviceKind, card: Card | None) -> Rule | None:
+def temporaries(operator: Operator, device_kind: DeviceKind, card: CardProperties | None) -> Rule | None:
     """The rule for the temporaries of an operator's kernel, or None."""
     rules = {**TEMPORARIES[device_kind], **(on_card(card) if card else {})}
     return rules.get(operator) or rules.get(operator.name())  # type: ignore[no-untyped-call]
