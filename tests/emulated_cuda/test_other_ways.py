@@ -53,7 +53,7 @@ print(json.dumps([found.batch_size, 1 - free / total, torch.cuda.memory_reserved
 """
 
 
-@pytest.mark.parametrize("mode", ["traced"])
+@pytest.mark.parametrize("mode", ["measured", "traced"])
 def test_the_largest_batch_takes_the_share_of_the_card_that_it_should(mode: str) -> None:
     batch, taken, on_the_other = json.loads(printed("-c", BATCH_SIZE.format(mode=mode), sizes=[9000, 3000]))
     assert batch > 10_000
