@@ -48,7 +48,8 @@ def test_every_card_trains_and_each_worker_uses_its_own_alone(four: Study) -> No
 def test_no_card_gives_more_than_its_budget_and_no_trial_takes_more_than_its_share(four: Study) -> None:
     for index, budget in enumerate(four.plan["budgets"]):
         assert four.most_shared_gb(f"cuda:{index}") <= budget / GB
-    assert all(line["peak_memory_gb"] <= line["limit_gb"] for line in four.attempts)
+    context = 500 * MB / GB  # a worker on another card than its trial's would find none there
+    assert all(context < line["peak_memory_gb"] <= line["limit_gb"] for line in four.attempts)
 
 
 def test_less_memory_is_taken_with_autocast_and_recomputation(four: Study) -> None:
@@ -141,11 +142,13 @@ def test_a_study_in_its_own_process_counts_its_context_and_keeps_to_torchs_first
     assert all(0.5 < line["peak_memory_gb"] < 0.7 for line in taught.attempts)
 
 
-def test_a_card_that_is_visible_by_its_number_is_the_only_one_and_its_segments_may_expand(tmp_path: Path) -> None:
+def test_of_cards_that_are_visible_by_number_the_emptiest_is_used_and_segments_may_expand(
+    tmp_path: Path,
+) -> None:
     study = Study(tmp_path / "study")
     options = ("--expandable-segments", "--auto-memory", "--limit", "1", "--epochs", "1")
-    said = run(study, *options, sizes=[8000, 4000, 6000], CUDA_VISIBLE_DEVICES="1")
+    said = run(study, *options, sizes=[8000, 4000, 6000], CUDA_VISIBLE_DEVICES="1,2")
     assert "3.9 GB in all, 2.0 GB buffer, 3.9 GB free: 1.9 GB for trials" in rows(said, "cuda:1")
-    assert [line["device"] for line in study.attempts] == ["cuda:1"]
-    assert list(study.contexts().values()) == [{1}]
+    assert [line["device"] for line in study.attempts] == ["cuda:2"]
+    assert list(study.contexts().values()) == [{2}]
     assert "malloc" not in study.log.read_text(), "memory of expandable segments is created and mapped"
