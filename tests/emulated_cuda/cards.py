@@ -22,7 +22,7 @@ def on_cards(
         state: the file of their accounts; whoever has the same one shares these cards.
         variables: others, which are set as well.
     """
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("EMULATED_GPU")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("EMULATED_", "CUDA_"))}
     if state is None:
         handle, path = tempfile.mkstemp(prefix="emulated_gpus_")
         os.close(handle)

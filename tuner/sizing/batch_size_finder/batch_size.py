@@ -19,7 +19,7 @@ from tuner.machine.caps import is_out_of_memory
 from tuner.machine.devices import ram_device
 from tuner.sizing.batch_size_finder.budget import MemoryBudget
 from tuner.sizing.batch_size_finder.counting import activation_bytes, count, optimizer_bytes
-from tuner.sizing.batch_size_finder.measuring import measure_line, rehearsal, step_failed
+from tuner.sizing.batch_size_finder.measuring import Line, Rehearsal, measure_line, rehearsal, step_failed
 from tuner.sizing.batch_size_finder.samples import Batch, Samples, apply, samples_of
 from tuner.sizing.batch_size_finder.training_step import Loss, MakeOptimizer, TrainingStep, copied, sharing
 from tuner.sizing.memory_state import torch_device
@@ -28,9 +28,10 @@ from tuner.training.optimizers import Adam
 from tuner.trial import GB, MOST_GB, Device, MemoryEstimate
 
 Mode = Literal["static", "traced", "measured"]
-# Fragmentation as a share of the tensors, for modes that do not measure it. CUDA: from the GPU memory estimation
-# guide. CPU: the gaps in the heap, if it has all tensors.
+# Fragmentation as a share of the tensors, for modes that do not measure it, and on CUDA the least that is measured.
+# CUDA: from the GPU memory estimation guide. CPU: the gaps in the heap, if it has all tensors.
 FRAGMENTATION = {"cuda": 0.10, "cpu": HEAP_SLACK}
+FRAGMENTATION_STEPS = 3  # how often it is measured
 # Errors of a step that is wrong itself. Torch has subclasses of these for what a trace does not support.
 ORDINARY_ERRORS = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError)
 GROWTH = 4  # a tried size is at most this multiple of one that fits, so that no trace is far beyond the limit
@@ -212,6 +213,8 @@ def _measured(search: _Search) -> _Footprint:
                 count=search.samples.count,
             )
             state_bytes = run.optimizer_bytes()
+            if device.kind == "cuda":
+                fragmentation = _fragmentation(search, line, run)
     except Exception as error:
         if not is_out_of_memory(error):
             raise
@@ -225,10 +228,37 @@ def _measured(search: _Search) -> _Footprint:
         if device.kind == "cuda":
             torch.cuda.empty_cache()
 
+    return _on_line(line, context, state_bytes, fragmentation)
+
+
+def _on_line(line: Line, context: int, state_bytes: int, fragmentation: float) -> _Footprint:
     def need(size: int) -> int:
         return context + math.ceil((1 + fragmentation) * line.at(size))
 
     return _Footprint(need, state_bytes, fragmentation, line.at_most)
+
+
+def _fragmentation(search: _Search, line: Line, run: Rehearsal) -> float:
+    """What CUDA's allocator reserves beyond the tensors of the largest batch, as a share; at least ``FRAGMENTATION``.
+
+    With a larger share a smaller batch is the largest one, for which it is measured again.
+    """
+    share = FRAGMENTATION["cuda"]
+    for _ in range(FRAGMENTATION_STEPS):
+        try:
+            footprint = _on_line(line, CONTEXT_BYTES["cuda"], 0, share)
+            size = _largest(search, footprint, search.smallest).batch_size
+            found = run.reserved_bytes(size) / line.at(size) - 1
+        except DoesNotFit:  # said by the search that follows
+            break
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            found = share + FRAGMENTATION["cuda"]
+        if found <= share:
+            break
+        share = found
+    return share
 
 
 def _largest(search: _Search, footprint: _Footprint, least: int) -> LargestBatch:

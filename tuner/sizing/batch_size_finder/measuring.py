@@ -102,6 +102,12 @@ class Rehearsal:
                 raise
             raise step_failed(size, error) from error
 
+    def reserved_bytes(self, size: int) -> int:
+        """What CUDA's allocator reserves for a step from an empty cache, in bytes; for after ``peak_bytes``."""
+        torch.cuda.empty_cache()
+        self._cuda_peak_bytes(size)
+        return int(torch.cuda.max_memory_reserved(self._device)) - self._base_bytes
+
     def optimizer_bytes(self) -> int:
         """The bytes of the optimizer's state on the device, after the first step."""
         return sum(tensor.nbytes for tensor in self._state())
