@@ -10,6 +10,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -316,10 +317,10 @@ def reductions(device: int, count: int) -> tuple[int, int, list[str]]:
 
 
 @pytest.mark.parametrize("names", [("T4", "A10"), ("A100", "RTX5090")])
-def test_the_staging_memory_of_reductions_is_exact_on_every_card(names: tuple[str, ...]) -> None:
+def test_the_staging_memory_of_reductions_is_exact_on_every_card(names: tuple[str, ...], tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", REDUCTIONS, "150"],
-        env=on_cards(names=names, sizes=(24000, 24000)),
+        env=on_cards(tmp_path / "cards", names=names, sizes=(24000, 24000)),
         capture_output=True,
         text=True,
         check=True,
