@@ -68,7 +68,7 @@ class Study:
 
 
 def start(study: Study, *arguments: str, **cards: Any) -> subprocess.Popen[str]:
-    """Starts ``tune`` with these arguments on cards of its own, see ``on_cards``."""
+    """Starts ``tune`` with these arguments on the cards of the study's folder, see ``on_cards``."""
     command = [sys.executable, "-m", "tuner", *arguments, "--device", "cuda", "--output", str(study.folder)]
     return _start(study, command, **cards)
 
@@ -78,7 +78,8 @@ def resume(study: Study, **cards: Any) -> subprocess.Popen[str]:
 
 
 def _start(study: Study, command: list[str], **cards: Any) -> subprocess.Popen[str]:
-    environment = on_cards(EMULATED_CUDA_LOG=str(study.log), XDG_CACHE_HOME=f"{study.folder}-cache", **cards)
+    variables = {"EMULATED_CUDA_LOG": str(study.log), "XDG_CACHE_HOME": f"{study.folder}-cache"}
+    environment = on_cards(study.folder.with_name("cards"), **variables, **cards)
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

@@ -67,11 +67,11 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def printed() -> dict[str, list[str]]:
+def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """The lines of each case, and how its process ended if not with 0."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FORKS.format(cases=[*CASES.values()])],
-        env=on_cards(),
+        env=on_cards(tmp_path_factory.mktemp("cards") / "cards"),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

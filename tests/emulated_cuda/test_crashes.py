@@ -41,7 +41,7 @@ def until(happened: Callable[[], object], what: str) -> None:
 @pytest.fixture(scope="module")
 def crashed(tmp_path_factory: pytest.TempPathFactory) -> Crashed:
     study = Study(tmp_path_factory.mktemp("crashed") / "study")
-    cards = {"sizes": [6000], "state": study.folder.with_name("state")}
+    cards = {"sizes": [6000]}
     options = ("--mode", "architecture", "--limit", str(TRIALS), "--auto-memory", "--epochs", "25")
     process = start(study, *options, **cards)
     epochs = study.folder / "epochs.jsonl"

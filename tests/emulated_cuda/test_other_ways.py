@@ -7,27 +7,28 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import tests.emulated_cuda.tune_cards as tune_cards
 from tests.emulated_cuda.cards import on_cards
+from tests.emulated_cuda.studies import Study, run
 
 pytestmark = pytest.mark.emulated
 
 
-def printed(*command: str, **cards: object) -> str:
+def printed(folder: Path, *command: str, **cards: Any) -> str:
     """What Python prints with these arguments on cards of its own."""
-    done = subprocess.run(
-        [sys.executable, *command], env=on_cards(**cards), stdout=subprocess.PIPE, text=True, check=True, timeout=240
-    )
-    return done.stdout
+    environment = on_cards(folder / "cards", XDG_CACHE_HOME=str(folder), **cards)
+    command = (sys.executable, *command)
+    return subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=240).stdout
 
 
 def test_rays_trials_keep_to_their_card_and_their_share_and_run_again_with_more(tmp_path: Path) -> None:
     # CUDA would count the A100 first and NVML, as Ray does, the T4.
     cards = {"names": ["T4", "A100"], "sizes": [4000, 6000], "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1"}
-    (last,) = printed(tune_cards.__file__, str(tmp_path), **cards).splitlines()[-1:]
+    (last,) = printed(tmp_path, tune_cards.__file__, str(tmp_path), **cards).splitlines()[-1:]
     fits, grows = json.loads(last).values()
     assert [fits["attempts"], grows["attempts"]] == [1, 2]
     assert grows["gpu_fraction"] > 1.49 * fits["gpu_fraction"]
@@ -38,7 +39,6 @@ def test_rays_trials_keep_to_their_card_and_their_share_and_run_again_with_more(
 BATCH_SIZE = """
 import json, torch, tuner
 from torch import nn
-from torch.nn.functional import mse_loss
 model = nn.Sequential(nn.Linear(512, 4096), nn.ReLU(), nn.Linear(4096, 512))
 found = tuner.compute_batch_size(model, torch.zeros(1, 512), "cuda:1", mode={mode!r}, max_batch_size=1_000_000)
 model.to("cuda:1")
@@ -54,8 +54,8 @@ print(json.dumps([found.batch_size, 1 - free / total, torch.cuda.memory_reserved
 
 
 @pytest.mark.parametrize("mode", ["measured", "traced"])
-def test_the_largest_batch_takes_the_share_of_the_card_that_it_should(mode: str) -> None:
-    batch, taken, on_the_other = json.loads(printed("-c", BATCH_SIZE.format(mode=mode), sizes=[9000, 3000]))
+def test_the_largest_batch_takes_the_share_of_the_card_that_it_should(tmp_path: Path, mode: str) -> None:
+    batch, taken, on_the_other = json.loads(printed(tmp_path, "-c", BATCH_SIZE.format(mode=mode), sizes=[9000, 3000]))
     assert batch > 10_000
     assert 0.6 < taken <= 0.71, "0.7 are wanted"
     assert on_the_other == 0
@@ -63,16 +63,24 @@ def test_the_largest_batch_takes_the_share_of_the_card_that_it_should(mode: str)
 
 def test_optimized_batches_take_what_was_predicted(tmp_path: Path) -> None:
     command = ("-m", "tuner", "optimize", "--limit", "1", "--auto", "--profile", "--device", "cuda")
-    said = printed(*command, sizes=[6000, 4000], XDG_CACHE_HOME=str(tmp_path))
+    said = printed(tmp_path, *command, sizes=[6000, 4000])
     assert "sized for cuda:1, which has the least" in said
     ((took, predicted),) = re.findall(r"a batch of \d+ took ([\d.]+) GB, ([\d.]+) GB predicted", said)
     assert float(took) == pytest.approx(float(predicted), rel=0.05)
 
 
-def test_a_measured_step_has_the_cards_own_context() -> None:
-    said = printed(
-        *("-m", "tuner", "estimate", "--memory-estimation", "measured", "--limit", "1", "--device", "cuda"),
-        EMULATED_CONTEXT_MB="900",
-    )
-    names, values = said.splitlines()[:2]
+def test_a_measured_step_has_the_cards_own_context(tmp_path: Path) -> None:
+    command = ("-m", "tuner", "estimate", "--memory-estimation", "measured", "--limit", "1", "--device", "cuda")
+    names, values, *_ = printed(tmp_path, *command, EMULATED_CONTEXT_MB="900").splitlines()
     assert float(values.split()[names.split().index("context")]) == pytest.approx(900 / 1024, abs=0.001)
+
+
+def test_another_training_is_on_the_card_that_it_names(tmp_path: Path) -> None:
+    study = Study(tmp_path / "study")
+    cards = {"names": ["T4", "A100"], "sizes": [6000, 4000]}
+    run(study, "--auto-memory", "--limit", "1", "--epochs", "1", "--in-process", **cards)
+    log = tmp_path / "again.log"
+    again = ("-m", "tuner", "train", "--from", str(study.folder), "--output", str(tmp_path / "again"))
+    said = printed(tmp_path, *again, "--device", "cuda", **cards, EMULATED_CUDA_LOG=str(log))
+    assert "1 thread on cuda:0" in said, "the one with the most room, which is CUDA's second"
+    assert re.match(r"context \d+ 0\n", log.read_text())

@@ -95,7 +95,7 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> list[Study]:
     folder = tmp_path_factory.mktemp("crowded")
     studies = [Study(folder / "one"), Study(folder / "two")]
     options = ("--mode", "architecture", "--auto-memory", "--epochs", "1", "--backoff", "1")
-    cards = {"sizes": [3200], "state": folder / "state", "EMULATED_CONTEXT_MB": "900"}
+    cards = {"sizes": [3200], "EMULATED_CONTEXT_MB": "900"}
     started = [
         start(studies[0], *options, "--limit", "3", **cards),
         start(studies[1], *options, "--limit", "2", "--max-workers", "1", **cards),

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tuner.estimation.tracing.corrections.cuda import RETURNED
 from tuner.estimation.tracing.corrections.in_place import in_place
+from tuner.estimation.tracing.corrections.sparse import PRODUCTS, is_sparse, parts, product
 from tuner.estimation.tracing.corrections.table import (
     BUFFERED_LOSSES,
     CONVOLUTIONS,
@@ -90,6 +91,8 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self:
                 return operator.decompose(*args, **kwargs)
         inputs = [*_tensors_in(args), *_tensors_in(tuple(kwargs.values()))]
+        if self.device_kind == "cuda" and any(map(is_sparse, inputs)):
+            return self._run_sparse(operator, args, kwargs, inputs)
         for tensor in inputs:
             self.tracker.met(tensor)
         if self._is_integer_work(operator, types, args, kwargs, inputs):
@@ -98,6 +101,25 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             out = self._run_fake(operator, types, args, kwargs)
         self._record(operator, args, out)
         return out
+
+    def _run_sparse(
+        self, operator: Operator, args: tuple[object, ...], kwargs: Mapping[str, object], inputs: Sequence[Tensor]
+    ) -> object:
+        """A product of a sparse matrix and a fake one, or work on real tensors, which takes little memory."""
+        for part in (part for tensor in inputs for part in parts(tensor)):
+            self.tracker.met(part)
+        if not any(isinstance(tensor, FakeTensor) for tensor in inputs):
+            out = operator(*args, **kwargs)
+            made = [part for tensor in _tensors_in(out) for part in parts(tensor)]
+            self.tracker.run_kernel((), lambda: self.tracker.made_all(made))
+            return out
+        matrix, dense = (args[place] for place in PRODUCTS.get(operator, (0, 0)))
+        if operator not in PRODUCTS or not isinstance(dense, FakeTensor) or not isinstance(matrix, Tensor):
+            raise NotImplementedError("it has no rule for sparse tensors")
+        self.tracker.has_guess = True
+        result = self._empty((matrix.shape[0], dense.shape[1]), dense.dtype)
+        self.tracker.run_kernel(product(operator, result, matrix, dense), lambda: self.tracker.made_all([result]))
+        return result
 
     def _is_integer_work(
         self,
@@ -203,8 +225,7 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.device_kind == "cuda" and isinstance(out, (list, tuple)):
             tracker.ignore(*(out[place] for place in HOST_RESULTS.get(operator, ())))
             out = [out[place] for place in ORDER.get(operator, range(len(out)))]
-        for tensor in _tensors_in(out):
-            tracker.made(tensor)
+        tracker.made_all(_tensors_in(out))
 
     def _take_workspace(self, operator: Operator, args: tuple[object, ...]) -> None:
         by_cudnn = operator in CONVOLUTIONS and torch.backends.cudnn.enabled

@@ -21,6 +21,7 @@ from tuner.estimation.tracing import recurrent
 from tuner.estimation.tracing.autocast import IN_FLOAT32, cross_entropy, init_autocast, plain_cross_entropy
 from tuner.estimation.tracing.corrections.attention import attention
 from tuner.estimation.tracing.dispatch_mode import TraceMode
+from tuner.estimation.tracing.norms import rms_norm
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -56,6 +57,7 @@ class FunctionMode(TorchFunctionMode):
                 _plain_attention: partial(attention, mode.card),
                 **IN_FLOAT32,
                 **recurrent.replacements(mode, _dropout),
+                **dict.fromkeys((torch.rms_norm, F.rms_norm), rms_norm),
                 plain_cross_entropy: cross_entropy,
                 Tensor.device.__get__: lambda tensor: CUDA,
                 Tensor.is_cuda.__get__: lambda tensor: True,  # type: ignore[attr-defined]

@@ -31,7 +31,7 @@ class StorageTracker:
         self.running: list[Operator] = []  # the operators that run now, the innermost last
         self._with_origins = with_origins
         self.is_paused = False
-        self.has_guess = False  # for a workspace that only cuDNN knows
+        self.has_guess = False  # for a workspace that only cuDNN or cuSPARSE knows
         self.on_gpu = device_kind == "cuda"
         # By the storage's address: (id, size in bytes, the reference whose callback records the release).
         self._live: dict[int, tuple[int, int, weakref.ref[torch.UntypedStorage]]] = {}
@@ -70,6 +70,11 @@ class StorageTracker:
                 self.events.append((taken.pop(-step), RELEASE))
         take_workspace()
         self.events += [(key, RELEASE) for key in reversed(taken.values())]
+
+    def made_all(self, tensors: Iterable[Tensor]) -> None:
+        """Records an operator's results."""
+        for tensor in tensors:
+            self.made(tensor)
 
     def made(self, tensor: Tensor, size_bytes: int | None = None) -> None:
         """Records an operator's result: a new storage, one that has grown, or a known one (a view)."""

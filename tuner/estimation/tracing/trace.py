@@ -15,7 +15,7 @@ from tuner.trial import MemoryEstimate
 # Others measured 26 % more for a ResNet-50, 9 % for a Swin and 96 % for a ResNet-18 than a trace without workspaces
 # (GPUMemNet, arXiv 2602.17817).
 GUESS_MARGIN = 0.30
-GUESS = f"cuDNN's workspaces are a guess, with a margin of {GUESS_MARGIN:.0%}"
+GUESS = f"workspaces that only cuDNN or cuSPARSE knows are a guess, with a margin of {GUESS_MARGIN:.0%}"
 Category: TypeAlias = Literal["parameters", "gradients", "optimizer", "activations", "data", "workspace"]
 DeviceKind: TypeAlias = Literal["cpu", "cuda"]
 Origin: TypeAlias = tuple[tuple[str, int, str], ...]
@@ -29,7 +29,7 @@ class Trace:
     events: tuple[Event, ...]  # for ``tuner.estimation.allocator.replay``; ids are unique
     categories: Mapping[int, Category]  # by id
     origins: Mapping[int, Origin] = field(default_factory=dict)  # by id, where they were asked for
-    has_guess: bool = False  # for workspaces that only cuDNN knows
+    has_guess: bool = False  # for workspaces that only cuDNN or cuSPARSE knows
 
     def peak_bytes(self) -> int:
         """The peak of the allocated bytes without rounding, which is what counts on the CPU."""

@@ -9,7 +9,7 @@ NaiveDilatedConvolution.cu), a group at a time (``_convolution`` in Convolution.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,19 +17,9 @@ from torch import Tensor
 from tuner.estimation.tracing.corrections.temporaries import RESULTS, Steps, bytes_of, copy_if_strided
 
 
-def forward(
-    out: Tensor,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    _output_padding: Sequence[int],
-    groups: int,
-) -> Steps:
+def forward(out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Steps:
     """Of ``aten.convolution``."""
+    stride, padding, _dilation, transposed, _output_padding, groups = arguments
     if torch.backends.cudnn.enabled:
         return [RESULTS, bytes_of(input) + bytes_of(weight) + bytes_of(out)]
     if _is_depthwise(input, weight, transposed, groups):
@@ -46,21 +36,9 @@ def forward(
     return [*steps, RESULTS]
 
 
-def backward(
-    _out: object,
-    gradient: Tensor,
-    input: Tensor,
-    weight: Tensor,
-    _bias_sizes: Sequence[int] | None,
-    _stride: Sequence[int],
-    _padding: Sequence[int],
-    _dilation: Sequence[int],
-    transposed: bool,
-    _output_padding: Sequence[int],
-    groups: int,
-    wanted: Sequence[bool],
-) -> Steps:
+def backward(_out: object, gradient: Tensor, input: Tensor, weight: Tensor, *arguments: Any) -> Steps:
     """Of ``aten.convolution_backward``."""
+    *_, transposed, _output_padding, groups, wanted = arguments
     if torch.backends.cudnn.enabled:
         return [RESULTS, bytes_of(input) + bytes_of(weight) + bytes_of(gradient)]
     if _is_depthwise(input, weight, transposed, groups):
