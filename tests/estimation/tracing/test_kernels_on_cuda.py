@@ -16,9 +16,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from tests.emulated_cuda.cards import on_cards
 from tests.support.cuda_events import Make, on_card, traced, warm_up
+from tuner.estimation.tracing.tracer import trace_step
 
 pytestmark = [
     pytest.mark.emulated,
@@ -232,6 +234,16 @@ def module(name: str, *, amp: bool = False) -> Make:
 @pytest.mark.parametrize("name", MODULES)
 def test_a_module(name: str) -> None:
     holds(module(name))
+
+
+def test_a_checkpointed_step_is_traced_where_cuda_is_in_use() -> None:
+    model = nn.Linear(H, H)
+
+    def loss() -> Tensor:
+        return checkpoint(model, torch.ones(N, H), use_reentrant=False).sum()
+
+    assert torch.cuda.is_initialized()
+    assert trace_step(lambda: (model, None, loss), device_kind="cuda").peak_bytes() > 4 * N * H
 
 
 @pytest.mark.parametrize("layout", [torch.sparse_csr, torch.sparse_coo])
