@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from importlib import metadata
 
 from tuner.trial import MB, Device
 
@@ -22,8 +23,9 @@ class CardProperties:
 
     @property
     def cublas_workspace_bytes(self) -> int:
-        """The default workspace of a cuBLAS handle. Older torch gives Blackwell the smaller one."""
-        return CUBLAS_HOPPER_WORKSPACE_BYTES if self.capability >= (9, 0) else CUBLAS_WORKSPACE_BYTES
+        """The default workspace of a cuBLAS handle: larger for Hopper, and since torch 2.12 for Blackwell."""
+        large = self.capability == (9, 0) or (self.capability >= (9, 0) and torch_version() >= (2, 12))
+        return CUBLAS_HOPPER_WORKSPACE_BYTES if large else CUBLAS_WORKSPACE_BYTES
 
 
 # By the words of its name that tell a model from others. From NVIDIA's architecture papers: the number of streaming
@@ -74,6 +76,12 @@ LARGEST = CardProperties(
     max(card.threads for card in CARDS.values()),
     max(card.capability for card in CARDS.values()),
 )
+
+
+def torch_version() -> tuple[int, int]:
+    """The major and minor version of the installed torch, without importing it."""
+    major, minor, *_ = metadata.version("torch").split(".")
+    return int(major), int(minor)
 
 
 def find_card(name: str) -> CardProperties:

@@ -60,7 +60,7 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._fake = FakeTensorMode(allow_fallback_kernels=False)
         self._bases: dict[tuple[int, torch.dtype], tuple[Tensor, weakref.ref[torch.UntypedStorage]]] = {}
         self._fresh_zeros = 0
-        self.adds_bias = False  # ``F.linear`` is running
+        self.adds_in_place = False  # ``F.linear`` or attention is running
 
     def __torch_dispatch__(
         self,
@@ -151,7 +151,7 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # a second-order backward pass, which is therefore not corrected.
         if torch._C._current_graph_task_id() >= 0 and not torch.is_grad_enabled():
             operator = in_place(operator, args, self._fresh_zeros)
-        if self.adds_bias and operator is aten.add.Tensor:  # in place, but for tensors of a subclass (Linear.cpp)
+        if self.adds_in_place and operator is aten.add.Tensor:  # in place, but for tensors of a subclass
             return aten.alias.default(self._run_fake(aten.add_.Tensor, types, args, kwargs))
         if operator in INDEXED:
             args = args[0], _positions(args[1]), *args[2:]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 from unittest import mock
 
 import numpy as np
@@ -54,7 +54,7 @@ class FunctionMode(TorchFunctionMode):
         if self._cuda:
             self._replaced |= {
                 _plain_dropout: _dropout,
-                _plain_attention: partial(attention, mode.card),
+                _plain_attention: partial(_attention, mode),
                 **IN_FLOAT32,
                 **recurrent.replacements(mode, _dropout),
                 **dict.fromkeys((torch.rms_norm, F.rms_norm), rms_norm),
@@ -99,7 +99,9 @@ def patched(mode: TraceMode) -> Iterator[None]:
             )
             # It compares devices, and an integer tensor's device may be either.
             stack.enter_context(mock.patch.dict(checkpoint._allowed_determinism_checks_to_fns, default=_nothing))
-            stack.enter_context(mock.patch.object(F, "scaled_dot_product_attention", partial(attention, mode.card)))
+            # Where CUDA is in use, it asks for the state of the CPU's module.
+            stack.enter_context(mock.patch.object(checkpoint, "get_device_states", lambda *_: ([], [])))
+            stack.enter_context(mock.patch.object(F, "scaled_dot_product_attention", partial(_attention, mode)))
             stack.enter_context(mock.patch.object(F, "cross_entropy", cross_entropy))
             stack.enter_context(mock.patch.object(nn.RNNBase, "flatten_parameters", _nothing))
         yield
@@ -137,8 +139,13 @@ def _deepcopy(tensor: Tensor, memo: dict[int, Tensor]) -> Tensor:
 
 
 def _linear(mode: TraceMode, *args: Tensor, **kwargs: Tensor) -> Tensor:
-    with mock.patch.object(mode, "adds_bias", True):
+    with mock.patch.object(mode, "adds_in_place", True):
         return _plain_linear(*args, **kwargs)
+
+
+def _attention(mode: TraceMode, *args: Any, **kwargs: Any) -> Tensor:
+    with mock.patch.object(mode, "adds_in_place", True):  # a mask to the scores
+        return attention(mode.card, *args, **kwargs)
 
 
 def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:

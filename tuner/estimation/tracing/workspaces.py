@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tuner.estimation.cards import torch_version
 from tuner.trial import MB
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Workspaces:
         self._bytes = card.cublas_workspace_bytes
         self._handles: set[bool] = set()  # True: the backward pass's
         self._lt_handles: set[bool] = set()
-        self._torch = tuple(int(part) for part in torch.__version__.split(".")[:2])
+        self._torch = torch_version()
 
     def take(self, *, fused_bias: bool) -> None:
         """Records what the running thread's next product takes."""

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from tuner.estimation.cards import CardProperties
 
 NARROW = (torch.float16, torch.bfloat16)
-FLASH_CAPABILITY = (8, 0)
+AMPERE = (8, 0)  # the first with FlashAttention, bfloat16 and TF32
+SMALL_SHARED_MEMORY = ((8, 6), (8, 9), (12, 0), (12, 1))  # 100 KiB a multiprocessor, where others have 160 and more
 FLASH_HEAD, FLASH_MULTIPLE = 256, 8
 MASK_MULTIPLE = 8  # of the keys, to which the efficient kernel pads a mask
 TILE_COLUMNS = 64  # of a tile of the query's gradient (MatmulGradQ::ThreadblockShape::kN)
@@ -53,7 +54,7 @@ def attention(
     with torch.autocast("cpu", enabled=False):
         if _flash_fits(card, query, key, value, attn_mask):
             return _flash(query, key, value, dropout_p, is_causal, scale)
-        if _efficient_fits(query, key, value) and not enable_gqa:
+        if _efficient_fits(card, query, key, value) and not enable_gqa:
             return _efficient(query, key, value, attn_mask, dropout_p, is_causal, scale)
         out: Tensor = aten._scaled_dot_product_attention_math(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
@@ -63,7 +64,7 @@ def attention(
 
 def _flash_fits(card: CardProperties | None, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
     return (
-        (card is None or card.capability >= FLASH_CAPABILITY)
+        (card is None or card.capability >= AMPERE)
         and torch._C._get_flash_sdp_enabled()
         and mask is None
         and query.dtype in NARROW
@@ -72,15 +73,19 @@ def _flash_fits(card: CardProperties | None, query: Tensor, key: Tensor, value: 
     )
 
 
-def _efficient_fits(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """By the types, and by the alignment of a head to 16 bytes (``check_head_dim_size_mem_efficient``)."""
+def _efficient_fits(card: CardProperties | None, query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """By the types, and by a head's alignment to 16 bytes (``check_head_dim_size_mem_efficient``)."""
+    old = card is not None and card.capability < AMPERE
+    if old and query.dtype is torch.bfloat16:
+        return False
+    alignment = 4 if old and query.dtype is torch.float32 else 16
     return (
         torch._C._get_mem_efficient_sdp_enabled()
         and query.dtype in (torch.float32, *NARROW)
         and all(part.dim() == 4 and part.stride(-1) == 1 for part in (query, key, value))
         and query.shape[-1] == key.shape[-1]
         and query.shape[:2] == key.shape[:2] == value.shape[:2]
-        and all(part.shape[-1] * part.element_size() % 16 == 0 for part in (query, value))
+        and all(part.shape[-1] * part.element_size() % alignment == 0 for part in (query, value))
     )
 
 
@@ -122,15 +127,19 @@ def _padded(mask: Tensor, query: Tensor) -> Tensor:
     return F.pad(mask, (0, -keys % MASK_MULTIPLE))[..., :keys] if keys % MASK_MULTIPLE else mask
 
 
-def efficient_backward(_out: object, gradient: Tensor, query: Tensor, *_: object) -> Steps:
+def efficient_backward(
+    card: CardProperties | None, _out: object, gradient: Tensor, query: Tensor, *_: object
+) -> Steps:
     """A contiguous gradient, sums of output times gradient, and tiles of the query's gradient (kernel_backward.h).
 
-    In float32, the product is computed beforehand. A tile has 64 rows, and 128 where a head is larger than 64.
+    In float32, the product is computed beforehand. A tile has 64 rows, and 128 where a head is larger than 64 and a
+    multiprocessor has the shared memory for it.
     """
     length, head = query.shape[-2:]
     heads = query.numel() // (length * head)
     sums = heads * length * FLOAT_BYTES
-    rows = 64 if head <= 64 else 128
+    small = card is not None and (card.capability < AMPERE or card.capability in SMALL_SHARED_MEMORY)
+    rows = 64 if head <= 64 or small else 128
     tiles = heads * up(length, rows) * up(head, TILE_COLUMNS)
     workspace = tiles * (rows * TILE_COLUMNS * FLOAT_BYTES + TILE_HEADER_BYTES)
     copy = copy_if_strided(gradient.transpose(1, 2))

@@ -146,6 +146,11 @@ def _unique(out: Sequence[Tensor], input: Tensor, _sorted: bool = True, inverse:
     return [bytes_of(input), each, each, sort_pairs_bytes(input.numel(), input.element_size()), -4, each, each]
 
 
+def _safe_softmax(out: Tensor, *_: object) -> Steps:
+    """A mask of values that are minus infinity, and of rows of them."""
+    return [out.numel(), out.numel() // max(out.shape[-1], 1)] if out.dim() else ()
+
+
 def _softmax_backward(_out: Tensor, gradient: Tensor, *_: object) -> int:
     """The product of gradient and output (SoftMax.cu: ``softmax_backward_cuda_out``)."""
     return bytes_of(gradient)
@@ -220,6 +225,7 @@ ON_EVERY_CARD: Mapping[Operator | str, Rule] = {
     aten.sort.default: _sort,
     aten.sort.stable: _sort,
     aten._unique2.default: _unique,
+    aten._safe_softmax.default: _safe_softmax,
     aten._softmax_backward_data.default: _softmax_backward,
     aten._log_softmax_backward_data.default: _log_softmax_backward,
     aten.native_layer_norm_backward.default: _layer_norm_backward,
@@ -227,7 +233,7 @@ ON_EVERY_CARD: Mapping[Operator | str, Rule] = {
     aten.native_group_norm_backward.default: _group_norm_backward,
     aten.native_batch_norm.default: _batch_norm,
     aten.native_batch_norm_backward.default: _batch_norm_backward,
-    aten._scaled_dot_product_efficient_attention_backward.default: efficient_backward,
+    aten._scaled_dot_product_efficient_attention_backward.default: partial(efficient_backward, None),
     aten._scaled_dot_product_flash_attention_backward.default: flash_backward,
     aten.convolution.default: convolutions.forward,
     aten.convolution_backward.default: convolutions.backward,
@@ -338,6 +344,7 @@ def on_card(card: CardProperties) -> Mapping[Operator | str, Rule]:
         aten.linalg_vector_norm.default: partial(_norm, card),
         aten.logsumexp.default: partial(_logsumexp, card),
         aten._scaled_dot_product_flash_attention.default: partial(flash_forward, card),
+        aten._scaled_dot_product_efficient_attention_backward.default: partial(efficient_backward, card),
     }
 
 
