@@ -14,9 +14,10 @@ from typing import Literal
 import click
 import torch
 from benchmark_memory import true_peak
+from measure_gpu_memory import without_cudnn_if_emulated
 from memory_models import Step, gpt_config, read_steps, run, trace
 
-from tuner.estimation.cards import cublas_workspace_bytes
+from tuner.estimation.cards import card_of, cublas_workspace_bytes
 from tuner.machine.devices import detect_devices
 from tuner.sizing.transformers.formula import PRECISIONS, footprint
 from tuner.sizing.transformers.gpu_memory import HANDLES
@@ -28,7 +29,8 @@ MOST = 0.05  # the formula's error, as a share of the truth
 
 def steps() -> list[Step]:
     """Each GPT of the list once, in all precisions."""
-    first = [step for step in read_steps() if step.model == "gpt" and step.sizes["precision"] == "float32"]
+    gpts = [step for step in read_steps() if step.model == "gpt" and step.sizes["precision"] == "float32"]
+    first = [step for step in gpts if step.sizes.get("optimizer", "adamw") == "adamw"]  # the formula's optimizer
     return [_in(step, precision) for step in first for precision in PRECISIONS]
 
 
@@ -39,9 +41,10 @@ def _in(step: Step, precision: str) -> Step:
 
 def peaks(step: Step, kind: Kind) -> tuple[int, int, int]:
     """Bytes by the formula, by the trace, and in truth."""
-    workspace = cublas_workspace_bytes(detect_devices(kind)[0])
-    formula = footprint(gpt_config(step.sizes), step.sizes["precision"], kind).total_bytes + HANDLES * workspace
-    traced = trace(step, kind, workspace).peak_bytes()
+    device = detect_devices(kind)[0]
+    workspaces = HANDLES * cublas_workspace_bytes(device)
+    formula = footprint(gpt_config(step.sizes), step.sizes["precision"], kind).total_bytes + workspaces
+    traced = trace(step, kind, card_of(device)).peak_bytes()
     return formula, traced, true_peak(step) if kind == "cpu" else cuda_peak(step)
 
 
@@ -61,6 +64,8 @@ def worst(errors: Sequence[float]) -> str:
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 @click.pass_context
 def main(ctx: click.Context, device: Kind) -> None:
+    if device == "cuda":
+        without_cudnn_if_emulated()
     torch.set_num_threads(1)  # kernels' temporaries grow with the threads: one, so that every machine has the same
     click.echo(f"MiB on the {device}, torch {torch.__version__}")
     click.echo(f"{'step':<56} {'real':>9} {'traced':>9} {'formula':>9} {'traced':>8} {'formula':>8}")

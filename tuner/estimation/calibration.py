@@ -80,9 +80,10 @@ def fit(samples: Sequence[Sample]) -> Calibration:
 def apply(estimate: MemoryEstimate, calibration: Calibration) -> MemoryEstimate:
     """The estimate with the calibration's context, slope and headroom.
 
-    The margin is 2 %. It is the uncalibrated 10 % if there are fewer than five samples, or if the estimate is over
-    10 % larger than all of them. The slope includes the heap's gaps, so their allowance is dropped. An estimate with
-    a headroom keeps at least the minimum, plus half of that allowance: runs of one configuration differ by that much.
+    The margin is 2 %. It is the estimate's own, at least 10 %, if there are fewer than five samples, or if the
+    estimate is over 10 % larger than all of them. The slope includes the heap's gaps, so their allowance is dropped.
+    An estimate with a headroom keeps at least the minimum, plus half of that allowance: runs of one configuration
+    differ by that much.
     """
     scaled = {
         name: round(calibration.slope * getattr(estimate, name))
@@ -99,7 +100,7 @@ def apply(estimate: MemoryEstimate, calibration: Calibration) -> MemoryEstimate:
     )
     beyond = corrected.reserved_bytes > 1.1 * calibration.largest_bytes
     if beyond or calibration.samples < FEW_SAMPLES:
-        corrected = replace(corrected, margin=UNCALIBRATED_MARGIN)
+        corrected = replace(corrected, margin=max(UNCALIBRATED_MARGIN, estimate.margin))
     return with_headroom(corrected, estimate.heap_bytes // 2) if estimate.headroom_bytes else corrected
 
 

@@ -15,7 +15,7 @@ from tuner.trial import MemoryEstimate
 # Others measured 26 % more for a ResNet-50, 9 % for a Swin and 96 % for a ResNet-18 than a trace without workspaces
 # (GPUMemNet, arXiv 2602.17817).
 GUESS_MARGIN = 0.30
-GUESS = f"workspaces that only cuDNN or cuSPARSE knows are a guess, with a margin of {GUESS_MARGIN:.0%}"
+GUESS = f"workspaces that only cuDNN or cuSPARSE knows are a guess, with a margin of {GUESS_MARGIN:.0%} at first"
 Category: TypeAlias = Literal["parameters", "gradients", "optimizer", "activations", "data", "workspace"]
 DeviceKind: TypeAlias = Literal["cpu", "cuda"]
 Origin: TypeAlias = tuple[tuple[str, int, str], ...]
