@@ -32,6 +32,7 @@ from torch import Tensor, nn
 
 from tuner.execution.loop import Decisions, run_trials
 from tuner.execution.ray_executor import RayExecutor, Worker
+from tuner.hyperparameters import Hyperparameter
 from tuner.machine.devices import ram_device
 from tuner.machine.interrupts import Interrupt
 from tuner.machine.peak import PeakMeter
@@ -40,7 +41,7 @@ from tuner.records.study_folder import StudyFolder
 from tuner.reporting.console import make_console
 from tuner.reporting.progress import StudyProgress
 from tuner.study.recorder import Recorder
-from tuner.trial import GB, MB, Config, Device, EpochReport, Hyperparameter, MemoryEstimate, Objective, Request, Trial
+from tuner.trial import GB, MB, Config, Device, EpochReport, MemoryEstimate, Objective, Request, Trial
 from tuner.workloads.base import Batch, Split, Workload
 from tuner.workloads.task import TrainingTask
 

@@ -18,6 +18,7 @@ ROOT = Path(tuner.__file__).parent
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "trial": set(),
+    "hyperparameters": set(),
     "machine": set(),
     "datasets": set(),
     "placement": set(),
@@ -47,7 +48,7 @@ ALLOWED: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 TRANSFORMER = "import tuner; tuner.estimate_gpu_memory_requirements(512, 384, 6, 6, 24, 512)"
-EVERYWHERE = {"errors", "trial"}
+EVERYWHERE = {"errors", "trial", "hyperparameters"}
 
 
 def room(path: Path) -> str:

@@ -31,7 +31,7 @@ MODULES = {
     "tuner.sizing.batch_size_finder.budget": ("MemoryBudget",),
     "tuner.sizing.memory_state": ("log_memory_state",),
     "tuner.api.new_workload": ("new_workload",),
-    "tuner.trial": ("Hyperparameter", "TextHyperparameter"),
+    "tuner.hyperparameters": ("Hyperparameter", "TextHyperparameter"),
     "tuner.records.weights": ("load_best",),
     "tuner.workloads.base": ("Workload",),
 }

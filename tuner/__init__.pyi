@@ -37,10 +37,10 @@ from tuner.workloads.lookup import WorkloadsLike as WorkloadsLike
 import pandas as pd
 from tuner.errors import DataError as DataError
 from tuner.errors import ExecutionError as ExecutionError
-from tuner.trial import Hyperparameter as Hyperparameter
+from tuner.hyperparameters import Hyperparameter as Hyperparameter
 from tuner.errors import InputError as InputError
 from tuner.sizing.batch_size_finder.budget import MemoryBudget as MemoryBudget
-from tuner.trial import TextHyperparameter as TextHyperparameter
+from tuner.hyperparameters import TextHyperparameter as TextHyperparameter
 from tuner.errors import TunerError as TunerError
 from tuner.workloads.base import Workload as Workload
 from tuner.estimation.formulas.graphsage import auto_estimate_memory_from_configs as auto_estimate_memory_from_configs

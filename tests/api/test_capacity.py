@@ -15,8 +15,9 @@ from tuner.api.capacity import Capacity, capacity, card_sizes, cheapest_change, 
 from tuner.cli.print_capacity import capacity_text
 from tuner.errors import InputError
 from tuner.estimation.service import EstimatePair, EstimationService
+from tuner.hyperparameters import Hyperparameter
 from tuner.spec.settings import Settings
-from tuner.trial import GB, Config, Configuration, Hyperparameter, MemoryEstimate, Trial
+from tuner.trial import GB, Config, Configuration, MemoryEstimate, Trial
 from tuner.workloads.task import Selection, TrainingTask
 
 

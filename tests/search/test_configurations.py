@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from tuner.errors import InputError
+from tuner.hyperparameters import Hyperparameter
 from tuner.search.configurations import Schema, configurations, mode_file, read_configs, select
-from tuner.trial import Configuration, Hyperparameter
+from tuner.trial import Configuration
 from tuner.workloads.graphsage.workload import GraphSAGE
 
 SCHEMA = {

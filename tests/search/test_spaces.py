@@ -7,10 +7,11 @@ import pytest
 
 from tests.support.toy import Batched
 from tuner.errors import InputError
+from tuner.hyperparameters import TextHyperparameter
 from tuner.search.configurations import configurations
 from tuner.search.domains import Domain, objects_of
 from tuner.search.spaces import listed_objects, parse_points, parse_space
-from tuner.trial import TextHyperparameter, arguments
+from tuner.trial import arguments
 
 SCHEMA = {**Batched().schema, "kind": TextHyperparameter("a", "", choices=("a", "b"))}
 

@@ -16,11 +16,12 @@ from tests.support.toy import Toy
 from tuner.cli.print_plan import forecast_text
 from tuner.errors import ExecutionError, InputError
 from tuner.execution.in_process import InProcessExecutor
+from tuner.hyperparameters import AnyHyperparameter, TextHyperparameter
 from tuner.search.configurations import configurations
 from tuner.spec.settings import Settings
 from tuner.study.prerequisites import train_prerequisites
 from tuner.study.stages import Selected
-from tuner.trial import AnyHyperparameter, Config, Configuration, TextHyperparameter
+from tuner.trial import Config, Configuration
 from tuner.workloads.base import Workload
 from tuner.workloads.protocols import finish_of
 from tuner.workloads.task import Selection

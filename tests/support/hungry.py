@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from tests.support.toy import Toy
-from tuner.trial import MB, Config, Hyperparameter
+from tuner.hyperparameters import Hyperparameter
+from tuner.trial import MB, Config
 from tuner.workloads.base import Batch
 
 STEP = 64 * MB

@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from tuner.trial import Config, Hyperparameter
+from tuner.hyperparameters import Hyperparameter
+from tuner.trial import Config
 from tuner.workloads.base import Batch, Split, Workload
 
 

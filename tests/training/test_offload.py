@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from tests.support.toy import Toy
 from tuner.errors import InputError
 from tuner.estimation.tracing.tracer import trace_workload
+from tuner.hyperparameters import AnyHyperparameter, Hyperparameter
 from tuner.training.offload import offload
-from tuner.trial import MB, OFFLOADING, AnyHyperparameter, Config, Configuration, Hyperparameter
+from tuner.trial import MB, OFFLOADING, Config, Configuration
 from tuner.workloads.base import Batch
 from tuner.workloads.task import Selection
 

@@ -11,13 +11,13 @@ import pytest
 from tests.support.toy import Batched, Toy
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
+from tuner.hyperparameters import Declared, Hyperparameter, TextHyperparameter
 from tuner.search.configurations import complete, configurations
 from tuner.search.spaces import parse_space
 from tuner.spec.settings import Settings
 from tuner.study.stages import Selected
 from tuner.study.study import run_study
 from tuner.training.rehearsal import _rehearse_smallest
-from tuner.trial import Declared, Hyperparameter, TextHyperparameter
 from tuner.workloads.custom import check
 from tuner.workloads.task import Selection, TrainingTask
 

@@ -18,16 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tuner.errors import InputError, ParameterError, did_you_mean, one_line, option
+from tuner.hyperparameters import AnyHyperparameter, Hyperparameter, TextHyperparameter
 from tuner.search.domains import flat, to_plain
-from tuner.trial import (
-    AUTO,
-    UNNAMED,
-    AnyHyperparameter,
-    Configuration,
-    ConfigValue,
-    Hyperparameter,
-    TextHyperparameter,
-)
+from tuner.trial import AUTO, UNNAMED, Configuration, ConfigValue
 
 Schema = Mapping[str, AnyHyperparameter] | None  # None accepts any value of any key
 Finish = Callable[[dict[str, ConfigValue]], dict[str, ConfigValue]]

@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from tuner.errors import InputError, option
 from tuner.estimation.service import EstimationService
+from tuner.hyperparameters import Hyperparameter
 from tuner.sizing.choices import PAIRS, Chosen, Goal, accumulation_for, lowered
 from tuner.sizing.search import TRAINING_SET, USERS_BOUND, DoesNotFit, LargestBatch, check_least, largest_batch
 from tuner.trial import (
@@ -21,7 +22,6 @@ from tuner.trial import (
     Config,
     ConfigValue,
     Device,
-    Hyperparameter,
     MemoryEstimate,
 )
 from tuner.workloads.base import needs_workload, numeric_hyperparameter

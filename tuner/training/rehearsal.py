@@ -11,9 +11,10 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
+from tuner.hyperparameters import Hyperparameter
 from tuner.training.optimizers import Adam, build_optimizer
 from tuner.training.step import evaluate, place, snapshot, to_device, train_step
-from tuner.trial import ACCUMULATION, CHECKPOINTING, Config, Hyperparameter
+from tuner.trial import ACCUMULATION, CHECKPOINTING, Config
 from tuner.workloads import contract
 from tuner.workloads.base import Batch, Workload, needs_workload
 from tuner.workloads.contract import calling

@@ -14,19 +14,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal
 
 from tuner.errors import InputError
-from tuner.trial import (
-    DIRECTIONS,
-    LARGEST_BATCH,
-    LOOP_DEFAULTS,
-    LOOP_OPTIONS,
-    AnyHyperparameter,
-    Config,
-    Declared,
-    DirectionWord,
-    Hyperparameter,
-    Objective,
-    declared,
-)
+from tuner.hyperparameters import LOOP_DEFAULTS, LOOP_OPTIONS, AnyHyperparameter, Declared, Hyperparameter, declared
+from tuner.trial import DIRECTIONS, LARGEST_BATCH, Config, DirectionWord, Objective
 from tuner.workloads.pickling import SearchPath, place_of, search_path
 
 if TYPE_CHECKING:

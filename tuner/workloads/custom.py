@@ -12,7 +12,8 @@ from pathlib import Path
 from types import ModuleType
 
 from tuner.errors import InputError, WorkloadError, did_you_mean
-from tuner.trial import DIRECTIONS, LOOP_DEFAULTS, Hyperparameter, TextHyperparameter, declared
+from tuner.hyperparameters import LOOP_DEFAULTS, Hyperparameter, TextHyperparameter, declared
+from tuner.trial import DIRECTIONS
 from tuner.workloads.base import NAME, Trainable, Workload
 from tuner.workloads.contract import summarize
 from tuner.workloads.pickling import place_of

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tuner.errors import InputError
+from tuner.hyperparameters import LOOP_OPTIONS
 from tuner.trial import (
     ACCUMULATION,
     AUTO,
     CHECKPOINTING,
     EVALUATION_PARTS,
-    LOOP_OPTIONS,
     OFFLOADING,
     Config,
     Configuration,

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tuner.errors import InputError
-from tuner.trial import ACCUMULATION, LOOP_OPTIONS
+from tuner.hyperparameters import LOOP_OPTIONS
+from tuner.trial import ACCUMULATION
 
 if TYPE_CHECKING:
     import pandas as pd

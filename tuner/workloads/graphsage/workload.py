@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from tuner.trial import AnyHyperparameter, Config, Hyperparameter
+from tuner.hyperparameters import AnyHyperparameter, Hyperparameter
+from tuner.trial import Config
 from tuner.workloads.base import Batch, Split, Workload
 
 if TYPE_CHECKING:

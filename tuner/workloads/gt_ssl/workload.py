@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from tuner.trial import ACCUMULATION, AnyHyperparameter, Config, Hyperparameter
+from tuner.hyperparameters import AnyHyperparameter, Hyperparameter
+from tuner.trial import ACCUMULATION, Config
 from tuner.workloads.base import Batch, Split, Workload
 from tuner.workloads.gt_ssl.sizes import EVALUATION_NEGATIVES, EVALUATION_TREES
 

@@ -8,17 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from tuner.errors import InputError
-from tuner.trial import (
-    AUTO,
-    CHECKPOINTING,
-    MAX_BATCH,
-    AnyHyperparameter,
-    Config,
-    Configuration,
-    ConfigValue,
-    Hyperparameter,
-    TextHyperparameter,
-)
+from tuner.hyperparameters import AnyHyperparameter, Hyperparameter, TextHyperparameter
+from tuner.trial import AUTO, CHECKPOINTING, MAX_BATCH, Config, Configuration, ConfigValue
 from tuner.workloads.base import Batch, Split, Workload
 from tuner.workloads.kd_gat.sizes import CHUNK, SHARED, SIZES
 
