@@ -31,7 +31,18 @@ FLOAT32 = (
         "rsqrt",
         "sinh",
     ),
-    *("tan", "pow", "__pow__", "__rpow__", "softplus", "layer_norm", "group_norm", "cosine_similarity", "logsumexp"),
+    *(
+        "tan",
+        "pow",
+        "__pow__",
+        "__rpow__",
+        "square",
+        "softplus",
+        "layer_norm",
+        "group_norm",
+        "cosine_similarity",
+        "logsumexp",
+    ),
     *("dist", "pdist", "renorm"),
 )
 SUMMED = ("sum", "cumsum", "cumprod", "prod", "norm")  # with an argument for the result's type

@@ -101,6 +101,7 @@ def patched(mode: TraceMode) -> Iterator[None]:
             stack.enter_context(mock.patch.dict(checkpoint._allowed_determinism_checks_to_fns, default=_nothing))
             stack.enter_context(mock.patch.object(F, "scaled_dot_product_attention", partial(attention, mode.card)))
             stack.enter_context(mock.patch.object(F, "cross_entropy", cross_entropy))
+            stack.enter_context(mock.patch.object(F, "softmax", IN_FLOAT32[F.softmax]))  # of nn.MultiheadAttention
             stack.enter_context(mock.patch.object(nn.RNNBase, "flatten_parameters", _nothing))
         yield
 
