@@ -228,6 +228,7 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "convolution by depth": (lambda: nn.Conv2d(16, 16, 3, padding=1, groups=16), (8, 16, 28, 28)),
     "convolution of groups": (lambda: nn.Conv2d(16, 32, 3, padding=1, groups=4), (8, 16, 28, 28)),
     "convolution over time": (lambda: nn.Conv1d(16, 32, 3, padding=1), (8, 16, 1000)),
+    "pointwise convolution of volumes": (lambda: nn.Conv3d(4, 8, 1), (2, 4, 16, 16, 16)),
     "convolution of volumes": (lambda: nn.Conv3d(4, 8, 3, padding=1), (2, 4, 16, 16, 16)),
     "lstm": (lambda: nn.LSTM(H, 128, 2), (3, 1000, H)),
     "lstm, batch first": (lambda: nn.LSTM(H, 128, batch_first=True), (1000, 3, H)),

@@ -176,6 +176,11 @@ def test_dropout_keeps_floats_on_the_cpu_and_booleans_on_cuda(module: bool) -> N
     assert 1000 in allocated(cuda)
 
 
+def test_dropout_on_cuda_has_its_mask_first() -> None:
+    sizes = allocated(of(lambda x: F.dropout(x, 0.5).exp(), 1000, device_kind="cuda", card=find_card("Tesla T4")))
+    assert sizes[1:3] == [1000, FLOAT * 1000]
+
+
 def test_tensors_say_that_they_are_on_the_gpu() -> None:
     def step(x: Tensor) -> Tensor:
         assert (x.device.type, x.is_cuda) == ("cuda", True)

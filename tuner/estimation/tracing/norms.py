@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-IS_FUSED = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 9)
+from tuner.estimation.tracing.corrections.temporaries import TORCH
+
+IS_FUSED = TORCH >= (2, 9)
 
 
 def rms_norm(

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from tuner.estimation.tracing.corrections.temporaries import (
     FLOAT_BYTES,
+    NARROW,
     RESULTS,
     Steps,
     aten,
@@ -26,7 +27,6 @@ from tuner.estimation.tracing.corrections.temporaries import (
 if TYPE_CHECKING:
     from tuner.estimation.cards import CardProperties
 
-NARROW = (torch.float16, torch.bfloat16)
 FLASH_CAPABILITY = (8, 0)
 FLASH_HEAD, FLASH_MULTIPLE = 256, 8
 MASK_MULTIPLE = 8  # of the keys, to which the efficient kernel pads a mask

@@ -28,6 +28,8 @@ Rule: TypeAlias = Callable[..., int | Steps]
 aten = torch.ops.aten
 INDEX_BYTES = 8  # of one position: an int64
 FLOAT_BYTES = 4
+NARROW = (torch.bfloat16, torch.float16)
+TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 
 def up(number: int, step: int) -> int:
