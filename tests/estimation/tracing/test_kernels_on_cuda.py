@@ -10,6 +10,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from tuner.estimation.tracing.tracer import trace_step
 pytestmark = [
     pytest.mark.emulated,
     pytest.mark.filterwarnings("ignore:.*degrees of freedom is <= 0"),
+    pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight"),
     pytest.mark.filterwarnings("ignore:Sparse (CSR|invariant)"),
 ]
 N, C, H = 4096, 256, 64  # rows, columns, and the columns of a narrow matrix
@@ -89,17 +91,21 @@ REDUCED: dict[str, Callable[[Tensor], object]] = {
     "var": lambda x: x.var(0),
     "norm": lambda x: x.norm(),
     "logsumexp": lambda x: torch.logsumexp(x, 0),
+    "sum in float64": lambda x: x.sum(0, dtype=torch.float64),
     "count of booleans": lambda x: x.sum() * (x > 0).sum(0),
 }
 SORTED: dict[str, Callable[[Tensor], object]] = {
     "sort of short rows": lambda x: x.sort(0),
     "sort of long rows": lambda x: x.view(64, -1).sort(1),
+    "stable sort of long columns": lambda x: x.view(-1, 16).sort(dim=0, stable=True),
     "sort of all": lambda x: x.flatten().sort(),
     "topk": lambda x: x.topk(5),
 }
 NORMS: dict[str, Callable[[Tensor], object]] = {
     "layer norm": lambda x: F.layer_norm(x, (C,)),
+    "layer norm of strided rows": lambda x: F.layer_norm(x.view(64, 64, C).transpose(0, 1), (C,)),
     "rms norm": lambda x: F.rms_norm(x, (C,)),
+    "rms norm of two types": lambda x: F.rms_norm(x.half(), (C,), torch.ones(C, device=x.device)),
     "batch norm of rows": lambda x: F.batch_norm(x, None, None, training=True),
     "batch norm of images": lambda x: F.batch_norm(x.view(64, 64, 16, 16), None, None, training=True),
     "group norm": lambda x: F.group_norm(x.view(64, 64, 16, 16), 8),
@@ -160,6 +166,17 @@ def test_a_lookup(name: str) -> None:
     holds(of(LOOKUPS[name], (NODES, H)))
 
 
+@pytest.mark.parametrize("name", ["embeddings", "bags, summed"])
+def test_a_lookup_in_float64(name: str) -> None:
+    holds(of(LOOKUPS[name], (NODES, H), dtype=torch.float64))
+
+
+def test_rows_and_columns_at_once() -> None:
+    """Both indices are expanded before they are sorted, which takes less."""
+    make = of(lambda x: x[drawn(300, N, x.device)[:, None], drawn(200, C, x.device)], (N, C))
+    assert traced(make).peak == on_card(make).peak
+
+
 ATTENTION = {
     "float32": (torch.float32, (4, 8, 200, 64), {}),
     "float32, causal, large heads": (torch.float32, (2, 4, 1000, 128), {"is_causal": True}),
@@ -189,22 +206,37 @@ def test_attention(name: str, strided: bool) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_attention_of_heads_that_share_a_key(dtype: torch.dtype) -> None:
+    shared = partial(F.scaled_dot_product_attention, enable_gqa=True)
+    make = of(shared, (2, 8, 300, 64), (2, 4, 300, 64), (2, 4, 300, 64), dtype=dtype)
+    assert traced(make).peak == on_card(make).peak
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_masked_attention(dtype: torch.dtype) -> None:
     shape = (4, 4, 100, 64)
     holds(of(lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m[0, 0] > 0), *[shape] * 3, (1, 1, 100, 100)))
 
 
+class SelfAttention(nn.MultiheadAttention):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:  # type: ignore[override]
+        return super().forward(x, x, x)
+
+
 MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "linear": (lambda: nn.Linear(H, 512), (N, H)),
+    "rms norm": (lambda: nn.Sequential(nn.Linear(H, H), nn.RMSNorm(H)), (N, H)),
     "linear on three dimensions": (lambda: nn.Linear(H, 512), (8, 512, H)),
     "encoder layer": (lambda: nn.TransformerEncoderLayer(C, 8, 512, 0.1, batch_first=True), (8, 100, C)),
     "encoder layer, batch second": (lambda: nn.TransformerEncoderLayer(C, 8, 512, 0.0), (100, 8, C)),
+    "attention with its weights": (lambda: SelfAttention(C, 8, batch_first=True), (8, 100, C)),
     "convolution": (lambda: nn.Conv2d(16, 32, 3, padding=1), (8, 16, 28, 28)),
     "pointwise convolution": (lambda: nn.Conv2d(16, 32, 1), (8, 16, 28, 28)),
     "convolution with strides": (lambda: nn.Conv2d(16, 32, 3, stride=2, padding=1), (8, 16, 28, 28)),
     "convolution by depth": (lambda: nn.Conv2d(16, 16, 3, padding=1, groups=16), (8, 16, 28, 28)),
     "convolution of groups": (lambda: nn.Conv2d(16, 32, 3, padding=1, groups=4), (8, 16, 28, 28)),
     "convolution over time": (lambda: nn.Conv1d(16, 32, 3, padding=1), (8, 16, 1000)),
+    "pointwise convolution of volumes": (lambda: nn.Conv3d(4, 8, 1), (2, 4, 16, 16, 16)),
     "convolution of volumes": (lambda: nn.Conv3d(4, 8, 3, padding=1), (2, 4, 16, 16, 16)),
     "lstm": (lambda: nn.LSTM(H, 128, 2), (3, 1000, H)),
     "lstm, batch first": (lambda: nn.LSTM(H, 128, batch_first=True), (1000, 3, H)),
@@ -246,6 +278,11 @@ def test_a_checkpointed_step_is_traced_where_cuda_is_in_use() -> None:
     assert trace_step(lambda: (model, None, loss), device_kind="cuda").peak_bytes() > 4 * N * H
 
 
+@pytest.mark.parametrize("name", ["rms norm", "attention with its weights"])
+def test_a_module_under_autocast(name: str) -> None:
+    holds(module(name, amp=True))
+
+
 @pytest.mark.parametrize("layout", [torch.sparse_csr, torch.sparse_coo])
 def test_a_product_with_a_sparse_matrix(layout: torch.layout) -> None:
     """The emulated card's sorts find no element, so a transposed matrix in COO has no conversion."""
@@ -267,6 +304,7 @@ AUTOCAST: dict[str, Callable[[Tensor], object]] = {
     "softmax": lambda x: x.softmax(-1),
     "exp": torch.exp,
     "pow": lambda x: x**2,
+    "square": torch.square,
     "layer norm": lambda x: F.layer_norm(x, (C,)),
     "sum": lambda x: x.sum(0),
     "norm": lambda x: x.norm(dim=1),

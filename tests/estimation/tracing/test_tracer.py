@@ -42,7 +42,7 @@ def of(step: Callable[[Tensor], Tensor], *shape: int, **options: Any) -> Trace:
     """A step whose only parameter is a tensor of this shape."""
 
     def make() -> Parts:
-        model = nn.ParameterList([nn.Parameter(torch.empty(*shape))])
+        model = nn.ParameterList([nn.Parameter(torch.empty(shape))])
         return model, None, lambda: step(model[0])
 
     return trace_step(make, **options)
@@ -176,6 +176,13 @@ def test_dropout_keeps_floats_on_the_cpu_and_booleans_on_cuda(module: bool) -> N
     assert 1000 in allocated(cuda)
 
 
+def test_dropout_on_cuda_has_its_mask_first() -> None:
+    sizes = allocated(
+        of(lambda x: F.dropout(x, 0.5).exp().sum(), 1000, device_kind="cuda", card=find_card("Tesla T4"))
+    )
+    assert sizes[1:3] == [1000, FLOAT * 1000]
+
+
 def test_tensors_say_that_they_are_on_the_gpu() -> None:
     def step(x: Tensor) -> Tensor:
         assert (x.device.type, x.is_cuda) == ("cuda", True)
@@ -202,6 +209,47 @@ def test_an_optimizer_left_to_choose_takes_the_foreach_path_on_cuda() -> None:
 
     cpu, cuda = trace_step(make), trace_step(make, device_kind="cuda")
     assert cuda.peak_bytes() > cpu.peak_bytes() + 4 * FLOAT * 50 * 50  # a temporary for all weights at once
+
+
+UNUSUAL: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...]]] = {
+    "sum of a number": (lambda x: x.sum(0) + x.mean(-1), ()),
+    "largest of a number": (lambda x: x.max(dim=-1).values + x.argmax(0) * x.norm(dim=0), ()),
+    "variance of a number": (lambda x: x.var(0, unbiased=False) + x.logsumexp(0), ()),
+    "attention of nothing": (lambda x: F.scaled_dot_product_attention(x[..., :0, :], x, x).sum(), (2, 3, 8, 16)),
+    "attention to nothing": (lambda x: F.scaled_dot_product_attention(x, *[x[..., :0, :]] * 2).sum(), (2, 3, 8, 16)),
+    "no rows": (lambda x: (F.layer_norm(x, (8,)).sort(0).values @ x.new_ones(8, 8)).var(), (0, 8)),
+    "vectorized norm": (lambda x: torch.func.vmap(lambda row: F.rms_norm(row, (8,)))(x).sum(), (4, 8)),
+}
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_no_rule_for_cuda_hinders_an_unusual_step(name: str, dtype: torch.dtype | None) -> None:
+    function, shape = UNUSUAL[name]
+
+    def step(x: Tensor) -> Tensor:
+        with torch.autocast("cuda", dtype, enabled=dtype is not None):
+            return function(x).float()
+
+    of(step, *shape, device_kind="cuda", card=find_card("Tesla T4"))
+
+
+def test_a_penalty_on_the_gradient_of_an_rms_norm_is_traced_for_cuda() -> None:
+    def step(x: Tensor) -> Tensor:
+        (gradient,) = torch.autograd.grad(F.rms_norm(x, (30,), x[0]).sum(), x, create_graph=True)
+        return gradient.square().sum()
+
+    sizes = allocated(of(step, 20, 30, device_kind="cuda"))
+    assert sizes.count(FLOAT * 600) > allocated(of(lambda x: F.rms_norm(x, (30,)).sum(), 20, 30)).count(FLOAT * 600)
+
+
+def test_the_reserve_of_an_lstm_with_projections_is_of_its_cells() -> None:
+    def make(**options: int) -> Parts:
+        model, x = nn.LSTM(16, 256, **options), torch.randn(50, 4, 16)
+        return model, None, lambda: model(x)[0].sum()
+
+    plain, projected = (trace_step(partial(make, proj_size=size), device_kind="cuda") for size in (0, 8))
+    assert max(allocated(projected)) == max(allocated(plain))
 
 
 def test_cublas_has_a_workspace_for_each_pass_and_keeps_it() -> None:

@@ -14,25 +14,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-NARROW = (torch.bfloat16, torch.float16)
+from tuner.estimation.tracing.corrections.temporaries import NARROW
+
 FLOAT32 = (
-    *(
-        "acos",
-        "asin",
-        "cosh",
-        "erfinv",
-        "exp",
-        "expm1",
-        "log",
-        "log10",
-        "log2",
-        "log1p",
-        "reciprocal",
-        "rsqrt",
-        "sinh",
-    ),
-    *("tan", "pow", "__pow__", "__rpow__", "softplus", "layer_norm", "group_norm", "cosine_similarity", "logsumexp"),
-    *("dist", "pdist", "renorm"),
+    *("acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt"),
+    *("tan", "pow", "__pow__", "__rpow__", "square", "softplus", "layer_norm", "group_norm", "cosine_similarity"),
+    *("logsumexp", "sinh", "dist", "pdist", "renorm"),
 )
 SUMMED = ("sum", "cumsum", "cumprod", "prod", "norm")  # with an argument for the result's type
 SOFTMAXES = {"softmax": torch._softmax, "log_softmax": torch._log_softmax}

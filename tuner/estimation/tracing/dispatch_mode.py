@@ -21,6 +21,7 @@ from tuner.estimation.tracing.corrections.in_place import in_place
 from tuner.estimation.tracing.corrections.sparse import PRODUCTS, is_sparse, parts, product
 from tuner.estimation.tracing.corrections.table import (
     BUFFERED_LOSSES,
+    BY_KEYWORD,
     CONVOLUTIONS,
     GEMMS,
     HOST_RESULTS,
@@ -99,6 +100,8 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             out = self._to_fakes(operator(*args, **kwargs))
         else:
             out = self._run_fake(operator, types, args, kwargs)
+        if operator in BY_KEYWORD and BY_KEYWORD[operator] in kwargs:
+            args = *args, kwargs[BY_KEYWORD[operator]]
         self._record(operator, args, out)
         return out
 

@@ -103,6 +103,7 @@ def patched(mode: TraceMode) -> Iterator[None]:
             stack.enter_context(mock.patch.object(checkpoint, "get_device_states", lambda *_: ([], [])))
             stack.enter_context(mock.patch.object(F, "scaled_dot_product_attention", partial(_attention, mode)))
             stack.enter_context(mock.patch.object(F, "cross_entropy", cross_entropy))
+            stack.enter_context(mock.patch.object(F, "softmax", IN_FLOAT32[F.softmax]))  # of nn.MultiheadAttention
             stack.enter_context(mock.patch.object(nn.RNNBase, "flatten_parameters", _nothing))
         yield
 

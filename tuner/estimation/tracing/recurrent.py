@@ -147,9 +147,9 @@ class _Whole(torch.autograd.Function):
     def forward(ctx: FunctionCtx, network: Network, input: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         """The result (…, directions · H), the last states, and beside them a reserve and a workspace."""
         states = tensors[: STATES[network.kind]]
-        hidden = states[0].shape[-1]
+        hidden = states[-1].shape[-1]  # an LSTM's cells; its results are smaller if they are projected
         steps = input.shape[:-1].numel() * network.directions
-        output = input.new_empty(*input.shape[:-1], network.directions * hidden)
+        output = input.new_empty(*input.shape[:-1], network.directions * states[0].shape[-1])
         reserve = input.new_empty(steps * network.layers * KEPT[network.kind] * hidden if network.trained else 0)
         last = [torch.empty_like(state) for state in states]
         input.new_empty(steps * GATES[network.kind] * hidden)  # the workspace

@@ -51,9 +51,8 @@ class Trace:
     def to_estimate(self, device_kind: DeviceKind, expandable_segments: bool = False) -> MemoryEstimate:
         """The uncalibrated estimate.
 
-        On CUDA, a replay gives the reserved bytes; those beyond the tensors' peak are fragmentation, of
-        which a cap gives some back. On the CPU, the
-        estimate is the tensors' peak and the heap's gaps.
+        On CUDA, a replay gives the reserved bytes. Those beyond the tensors' peak are fragmentation, of which a cap
+        gives some back. On the CPU, the estimate is the tensors' peak and the heap's gaps.
         """
         parts = self.parts_at_peak()
         allocated = reserved = sum(parts.values())

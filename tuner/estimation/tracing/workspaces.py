@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tuner.estimation.cards import torch_version
+from tuner.estimation.tracing.corrections.temporaries import TORCH
 from tuner.trial import MB
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ class Workspaces:
         self._bytes = card.cublas_workspace_bytes
         self._handles: set[bool] = set()  # True: the backward pass's
         self._lt_handles: set[bool] = set()
-        self._torch = torch_version()
 
     def take(self, *, fused_bias: bool) -> None:
         """Records what the running thread's next product takes."""
@@ -37,9 +36,9 @@ class Workspaces:
         if backward not in self._handles:
             self._handles.add(backward)
             self._tracker.allocate(self._bytes, "workspace")
-        if not fused_bias or self._torch >= (2, 12):
+        if not fused_bias or TORCH >= (2, 12):
             return
-        if self._torch < (2, 9):
+        if TORCH < (2, 9):
             self._tracker.run_kernel([LT_WORKSPACE_BYTES], lambda: None)
         elif backward not in self._lt_handles:
             self._lt_handles.add(backward)

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from tuner.estimation.tracing.corrections.temporaries import (
     FLOAT_BYTES,
+    NARROW,
     RESULTS,
     Steps,
     aten,
@@ -26,7 +27,6 @@ from tuner.estimation.tracing.corrections.temporaries import (
 if TYPE_CHECKING:
     from tuner.estimation.cards import CardProperties
 
-NARROW = (torch.float16, torch.bfloat16)
 AMPERE = (8, 0)  # the first with FlashAttention, bfloat16 and TF32
 SMALL_SHARED_MEMORY = ((8, 6), (8, 9), (12, 0), (12, 1))  # 100 KiB a multiprocessor, where others have 160 and more
 FLASH_HEAD, FLASH_MULTIPLE = 256, 8
@@ -52,9 +52,10 @@ def attention(
         query, key, value = (part.to(dtype) if part.is_floating_point() else part for part in (query, key, value))
         attn_mask = attn_mask.to(dtype) if attn_mask is not None and attn_mask.is_floating_point() else attn_mask
     with torch.autocast("cpu", enabled=False):
-        if _flash_fits(card, query, key, value, attn_mask):
+        has_rows = all(part.dim() > 1 and part.shape[-2] for part in (query, key))
+        if has_rows and _flash_fits(card, query, key, value, attn_mask):
             return _flash(query, key, value, dropout_p, is_causal, scale)
-        if _efficient_fits(card, query, key, value) and not enable_gqa:
+        if has_rows and _efficient_fits(card, query, key, value) and not enable_gqa:
             return _efficient(query, key, value, attn_mask, dropout_p, is_causal, scale)
         out: Tensor = aten._scaled_dot_product_attention_math(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
@@ -172,10 +173,14 @@ def _splits(blocks: int, places: int, most: int) -> int:
 
 
 def flash_backward(
-    _out: object, gradient: Tensor, query: Tensor, _key: Tensor, _value: Tensor, output: Tensor, *_: object
+    _out: object, gradient: Tensor, query: Tensor, key: Tensor, _value: Tensor, output: Tensor, *_: object
 ) -> Steps:
-    """Contiguous arguments, sums for each query, and its gradient in float32 (``mha_bwd`` in flash_api.cpp)."""
+    """Contiguous arguments, sums for each query, and its gradient in float32 (``mha_bwd`` in flash_api.cpp).
+
+    If several heads share a key, the gradients of key and value are first those of each head.
+    """
     length, head = query.shape[-2:]
     rows = query.numel() // (length * head) * up(length, 128) * 128
     copies = [copy_if_strided(part.transpose(1, 2)) for part in (gradient, output)]
-    return [*copies, RESULTS, rows * FLOAT_BYTES, rows * up(head, 32) * 32 * FLOAT_BYTES]
+    each = bytes_of(key) // key.shape[1] * query.shape[1] if key.shape[1] != query.shape[1] else 0
+    return [*copies, RESULTS, rows * FLOAT_BYTES, rows * up(head, 32) * 32 * FLOAT_BYTES, each, each]

@@ -21,6 +21,7 @@ from tuner.estimation.tracing.corrections.sorting import sort_keys_bytes, sort_p
 from tuner.estimation.tracing.corrections.temporaries import (
     FLOAT_BYTES,
     INDEX_BYTES,
+    NARROW,
     RESULTS,
     Rule,
     Steps,
@@ -64,7 +65,11 @@ def _index_put(
     *_: object,
 ) -> Steps:
     """To accumulate, positions are sorted with their order (``index_put_with_sort_kernel`` in Indexing.cu)."""
-    number = max((index.numel() for index in indices if index is not None), default=0)
+    used = [index for index in indices if index is not None]
+    if any(index.dtype in (torch.bool, torch.uint8) for index in used):
+        number = max(index.numel() for index in used)  # at least as many as a mask selects
+    else:
+        number = math.prod(torch.broadcast_shapes(*(index.shape for index in used)))  # type: ignore[no-untyped-call]
     if not accumulate or not number:
         return ()
     each = INDEX_BYTES * number
@@ -80,10 +85,10 @@ def _embedding_backward(
     copy = copy_if_strided(gradient)
     if indices.numel() <= 3072 and not by_frequency:
         return [copy]
-    return [copy, *_sorted_positions(indices.numel(), weights, gradient.shape[-1], first=2)]
+    return [copy, *_sorted_positions(indices.numel(), weights, gradient, first=2)]
 
 
-def _sorted_positions(number: int, weights: int, width: int, first: int = 1) -> list[int | None]:
+def _sorted_positions(number: int, weights: int, gradient: Tensor, first: int = 1) -> list[int | None]:
     """The sort, and ``embedding_backward_cuda_kernel``: positions of segments and their parts, and the parts' sums.
 
     ``first`` is the number of the first of these steps.
@@ -94,7 +99,7 @@ def _sorted_positions(number: int, weights: int, width: int, first: int = 1) -> 
     return [
         *(each, each, each, sort_pairs_bytes(number, INDEX_BYTES), -(first + 3), -(first + 2), RESULTS),
         *(each, INDEX_BYTES, each, -(first + 9), INDEX_BYTES * segments, INDEX_BYTES * segments, INDEX_BYTES),
-        *(INDEX_BYTES * parts, parts * width * FLOAT_BYTES),
+        *(INDEX_BYTES * parts, parts * gradient.shape[-1] * _accumulator(gradient)),
     ]
 
 
@@ -112,7 +117,7 @@ def _embedding_bag_backward(
     *_: object,
 ) -> Steps:
     """As of ``Embedding``, for every number of positions (EmbeddingBag.cu); the largest of each bag needs no sort."""
-    return () if mode == 2 else _sorted_positions(indices.numel(), weights, gradient.shape[-1])
+    return () if mode == 2 else _sorted_positions(indices.numel(), weights, gradient)
 
 
 def _cumulative(out: Tensor, input: Tensor, *_: object) -> int:
@@ -120,9 +125,8 @@ def _cumulative(out: Tensor, input: Tensor, *_: object) -> int:
     return 0 if input.dtype == out.dtype else bytes_of(out)
 
 
-def _sort(out: Sequence[Tensor], input: Tensor, *options: object) -> Steps:
+def _sort(_out: object, input: Tensor, dim: int = -1, *_: object) -> Steps:
     """The order of a short row; of long rows, two orders and the keys, sorted by value and then by row (Sort.cu)."""
-    dim = next((each for each in options if isinstance(each, int) and not isinstance(each, bool)), -1)
     if not input.dim() or not input.numel():
         return ()
     row = input.shape[dim]
@@ -158,6 +162,10 @@ def _softmax_backward(_out: Tensor, gradient: Tensor, *_: object) -> int:
 
 def _log_softmax_backward(_out: Tensor, gradient: Tensor, *_: object) -> int:
     return copy_if_strided(gradient)
+
+
+def _layer_norm_forward(_out: object, input: Tensor, *_: object) -> int:
+    return copy_if_strided(input)
 
 
 def _layer_norm_backward(
@@ -228,6 +236,7 @@ ON_EVERY_CARD: Mapping[Operator | str, Rule] = {
     aten._safe_softmax.default: _safe_softmax,
     aten._softmax_backward_data.default: _softmax_backward,
     aten._log_softmax_backward_data.default: _log_softmax_backward,
+    aten.native_layer_norm.default: _layer_norm_forward,
     aten.native_layer_norm_backward.default: _layer_norm_backward,
     aten.native_group_norm.default: _group_norm,
     aten.native_group_norm_backward.default: _group_norm_backward,
@@ -271,9 +280,10 @@ def _reduction(
 
 
 def _sum(card: CardProperties, out: Tensor, input: Tensor, dims: object = None, *_: object) -> Steps:
-    """Narrower integers and booleans are copied to the result's type first (ReduceOpsUtils.h: ``make_reduction``)."""
-    widened = 0 if input.is_floating_point() or input.dtype == out.dtype else input.numel() * out.element_size()
-    return [widened, *_reduction(card, _accumulator, 4, None, input, dims)]
+    """The input is copied to the result's type, but for narrow floats (ReduceOpsUtils.h: ``make_reduction``)."""
+    fused = input.dtype in NARROW and out.dtype == torch.float32
+    copy = 0 if fused or input.dtype == out.dtype else input.numel() * out.element_size()
+    return [copy, *_reduction(card, lambda _: _accumulator(out), 4, None, input, dims)]
 
 
 def _norm(
@@ -320,8 +330,7 @@ def _loss_from_logits(card: CardProperties, out: Tensor, input: Tensor, target: 
     return [term, term, RESULTS, *staging_of_mean(input.numel(), card)] if out.dim() == 0 else [term]
 
 
-_SUMS = (aten.sum.dim_IntList, aten.sum.default, aten.nansum.default)
-_MEANS = (aten.mean.dim, aten.mean.default)
+_SUMS = (aten.sum.dim_IntList, aten.sum.default, aten.nansum.default, aten.mean.dim, aten.mean.default)
 _EXTREMES = (aten.amax.default, aten.amin.default, aten.max.default, aten.min.default, aten.any.dim, aten.all.dim)
 _PAIRS = (aten.max.dim, aten.min.dim, aten.argmax.default, aten.argmin.default)
 _VARIANCES = (aten.var.correction, aten.std.correction, aten.var_mean.correction, aten.std_mean.correction)
@@ -332,7 +341,6 @@ def on_card(card: CardProperties) -> Mapping[Operator | str, Rule]:
     """The rules of kernels whose temporaries depend on the card, as they have reductions."""
     return {
         **dict.fromkeys(_SUMS, partial(_sum, card)),
-        **dict.fromkeys(_MEANS, partial(_reduction, card, _accumulator, 4)),
         **dict.fromkeys(_EXTREMES, partial(_reduction, card, Tensor.element_size, 4)),
         **dict.fromkeys(_PAIRS, partial(_reduction, card, lambda input: PAIR_BYTES, 4)),
         **dict.fromkeys(_VARIANCES, partial(_reduction, card, _deviations, 2)),

@@ -80,7 +80,7 @@ def staging_of_mean(number: int, card: CardProperties) -> list[int]:
 
 def _dimensions(input: Tensor, dims: Sequence[int] | None) -> tuple[list[Dimension], list[Dimension]]:
     """The reduced dimensions by the input's strides and the others by the result's, as TensorIterator has them."""
-    chosen = {dim % input.dim() for dim in dims} if dims else set(range(input.dim()))
+    chosen = {dim % input.dim() for dim in dims} if dims and input.dim() else set(range(input.dim()))
     sides: tuple[list[Dimension], list[Dimension]] = [], []
     for dim in reversed(range(input.dim())):
         if input.shape[dim] != 1:

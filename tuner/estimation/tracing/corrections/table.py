@@ -54,6 +54,8 @@ ORDER: Mapping[Operator, tuple[int, ...]] = {
     aten.native_batch_norm_backward.default: (1, 2, 0),
     aten._thnn_fused_lstm_cell.default: (2, 0, 1),
 }
+# Arguments that are only given by keyword, and that rules need after the others.
+BY_KEYWORD: Mapping[Operator, str] = {aten.sort.stable: "dim"}
 # cuDNN computes these, if it is enabled, with workspaces that only it knows.
 CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default})
 # The second argument may have masks, whose positions decide a shape.

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch import Tensor
 
+from tuner.estimation.cards import torch_version
+
 if TYPE_CHECKING:
     from torch._ops import OpOverload
 
@@ -28,6 +30,8 @@ Rule: TypeAlias = Callable[..., int | Steps]
 aten = torch.ops.aten
 INDEX_BYTES = 8  # of one position: an int64
 FLOAT_BYTES = 4
+NARROW = (torch.bfloat16, torch.float16)
+TORCH = torch_version()
 
 
 def up(number: int, step: int) -> int:
