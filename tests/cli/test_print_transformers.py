@@ -33,7 +33,7 @@ def test_a_toml_file_is_estimated_in_three_precisions_with_advice(tmp_path: Path
     assert [line.split()[0] for line in run.stdout.splitlines()[1:4]] == ["float32", "amp", "half"]
     assert "parameters 30.12 M" in run.stdout
     assert "advice     float32 takes 9.03 GB without the context: high: reduce the batch" in run.stdout
-    assert "largest float32 batch within 85% of a card, context included: 8 GB 16, 12 GB 26" in run.stdout
+    assert "largest float32 batch within 85% of a card, context included: 8 GB 16, 12 GB 25" in run.stdout
     assert "nvidia-smi -l 1 --query-gpu=memory.used,memory.total,memory.free --format=csv" in run.stdout
 
 
