@@ -25,6 +25,7 @@ from tuner.estimation.allocator.replay import RELEASE, replay
 from tuner.estimation.cards import find_card
 from tuner.estimation.tracing.trace import DeviceKind, Trace
 from tuner.estimation.tracing.tracer import Parts, Untraceable, trace_step, trace_workload
+from tuner.estimation.tracing.workspaces import LT_WORKSPACE_BYTES
 from tuner.search.configurations import complete
 from tuner.training.optimizers import build_optimizer
 from tuner.training.recompute import recomputing
@@ -177,9 +178,7 @@ def test_dropout_keeps_floats_on_the_cpu_and_booleans_on_cuda(module: bool) -> N
 
 
 def test_dropout_on_cuda_has_its_mask_first() -> None:
-    sizes = allocated(
-        of(lambda x: F.dropout(x, 0.5).exp().sum(), 1000, device_kind="cuda", card=find_card("Tesla T4"))
-    )
+    sizes = allocated(of(lambda x: F.dropout(x, 0.5).exp().sum(), 1000, device_kind="cuda"))
     assert sizes[1:3] == [1000, FLOAT * 1000]
 
 
@@ -209,6 +208,18 @@ def test_an_optimizer_left_to_choose_takes_the_foreach_path_on_cuda() -> None:
 
     cpu, cuda = trace_step(make), trace_step(make, device_kind="cuda")
     assert cuda.peak_bytes() > cpu.peak_bytes() + 4 * FLOAT * 50 * 50  # a temporary for all weights at once
+
+
+@pytest.mark.parametrize(("version", "kept"), [((2, 8), 0), ((2, 11), 1), ((2, 13), 0)])
+def test_cublaslt_has_a_workspace_by_torchs_version(
+    version: tuple[int, int], kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.estimation.tracing.workspaces.TORCH", version)
+    step = lambda x: F.linear(x, x, x[0]).sum()  # noqa: E731
+    trace = of(step, 64, 64, device_kind="cuda", card=find_card("Tesla T4"))
+    taken = [key for key, size in trace.events if size == LT_WORKSPACE_BYTES]
+    assert len(taken) == {(2, 8): 2, (2, 11): 1, (2, 13): 0}[version]  # one for each product, one for all, or none
+    assert sum((key, RELEASE) not in trace.events for key in taken) == kept
 
 
 UNUSUAL: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...]]] = {
