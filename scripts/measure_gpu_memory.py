@@ -70,8 +70,8 @@ class Measured:
 
 
 def card_kind() -> Literal["real", "emulated"]:
-    """Which of the two CUDA is here: the emulation takes its cards' sizes from this variable."""
-    return "emulated" if "EMULATED_GPUS" in os.environ else "real"
+    """Which of the two CUDA is here: the emulated card's env.sh sets this variable."""
+    return "emulated" if "EMULATED_GPU" in os.environ else "real"
 
 
 def without_cudnn_if_emulated() -> None:
