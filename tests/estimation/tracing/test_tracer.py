@@ -266,6 +266,7 @@ def test_the_reserve_of_an_lstm_with_projections_is_of_its_cells() -> None:
 def test_cublas_has_a_workspace_for_each_pass_and_keeps_it() -> None:
     trace = of(lambda x: (x @ x @ x).sum(), 64, 64, device_kind="cuda", card=find_card("Tesla T4"))
     assert allocated(trace).count(8_519_680) == 2
+    assert allocated(trace)[1:3] == [FLOAT * 64 * 64, 8_519_680]  # the result comes first
     released = {key for key, size in trace.events if size == RELEASE}
     assert all(key not in released for key, size in trace.events if size == 8_519_680)
 
