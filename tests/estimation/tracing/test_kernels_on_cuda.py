@@ -109,6 +109,7 @@ NORMS: dict[str, Callable[[Tensor], object]] = {
     "batch norm of rows": lambda x: F.batch_norm(x, None, None, training=True),
     "batch norm of images": lambda x: F.batch_norm(x.view(64, 64, 16, 16), None, None, training=True),
     "group norm": lambda x: F.group_norm(x.view(64, 64, 16, 16), 8),
+    "group norm with weights": lambda x: F.group_norm(x.view(64, 64, 16, 16), 8, torch.ones(64, device=x.device)),
     "instance norm": lambda x: F.instance_norm(x.view(64, 64, 16, 16)),
 }
 

@@ -177,6 +177,19 @@ def test_dropout_keeps_floats_on_the_cpu_and_booleans_on_cuda(module: bool) -> N
     assert 1000 in allocated(cuda)
 
 
+def test_children_are_moved_to_the_gpu_before_a_modules_own_parameters() -> None:
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.own, self.child = nn.Parameter(torch.ones(100)), nn.Linear(20, 30, bias=False)
+
+    def make() -> Parts:
+        model = Outer()
+        return model, None, lambda: model.child(torch.ones(1, 20)).sum() + model.own.sum()
+
+    assert allocated(trace_step(make, device_kind="cuda"))[:2] == [FLOAT * 600, FLOAT * 100]
+
+
 def test_dropout_on_cuda_has_its_mask_first() -> None:
     sizes = allocated(of(lambda x: F.dropout(x, 0.5).exp().sum(), 1000, device_kind="cuda"))
     assert sizes[1:3] == [1000, FLOAT * 1000]
@@ -266,6 +279,7 @@ def test_the_reserve_of_an_lstm_with_projections_is_of_its_cells() -> None:
 def test_cublas_has_a_workspace_for_each_pass_and_keeps_it() -> None:
     trace = of(lambda x: (x @ x @ x).sum(), 64, 64, device_kind="cuda", card=find_card("Tesla T4"))
     assert allocated(trace).count(8_519_680) == 2
+    assert allocated(trace)[1:3] == [FLOAT * 64 * 64, 8_519_680]  # the result comes first
     released = {key for key, size in trace.events if size == RELEASE}
     assert all(key not in released for key, size in trace.events if size == 8_519_680)
 
