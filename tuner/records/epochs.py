@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from tuner.machine.atomic_files import not_following
 from tuner.records.checking import Amount, Metric, TrialId, Whole, checked_json
 from tuner.trial import GB, EpochReport
 
@@ -67,7 +68,7 @@ class EpochLog:
             return
         text = "\n".join(self._lines) + "\n"
         self._lines.clear()
-        with suppress(OSError), self._path.open("a+b") as file:
+        with suppress(OSError), open(self._path, "a+b", opener=not_following) as file:
             if not self._checked and _ends_in_partial_line(file):
                 text = "\n" + text
             self._checked = True

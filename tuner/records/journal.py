@@ -166,7 +166,8 @@ def _to_attempt(line: bytes, where: str) -> Attempt | None:
 
 def _open_locked(path: Path) -> io.FileIO:
     # Not opened for appending: Linux would then also write to the end what belongs at another position.
-    file = open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b", buffering=0)  # noqa: SIM115
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    file = open(descriptor, "r+b", buffering=0)  # noqa: SIM115
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until the process ends, even by kill -9
     except BaseException:

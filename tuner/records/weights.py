@@ -76,7 +76,7 @@ def _checkpoint(content: Mapping[str, Any], path: Path) -> Mapping[str, Any] | P
     folder = path.with_suffix("")
     for name, part in files.items():
         file = folder / name
-        if not file.resolve().is_relative_to(folder.resolve()):
+        if not file.resolve().is_relative_to(folder.parent.resolve() / folder.name):  # also where that is a link
             raise InputError(f"{path} cannot be loaded: it names the file {name!r}, which is outside of its folder")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(part.numpy().tobytes())

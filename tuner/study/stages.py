@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.errors import option
+from tuner.errors import InputError, option
 from tuner.placement.packing import Plan
 from tuner.records.attempts import Attempt
 from tuner.records.epochs import read_epochs
@@ -117,6 +117,7 @@ def load(selected: Selected) -> Loaded:
     if folder:
         check_same(record, description(tasks, trials, settings), folder)
         attempts = read_attempts(Path(folder) / ATTEMPTS, record.workloads)[0]
+        _check_ids(attempts, trials, Path(folder))
     if selected.live:
         selected.live.settings = settings
     before = {**_values(selected), "settings": settings}
@@ -152,6 +153,16 @@ def place(estimated: Estimated) -> Placed:
         plan_requests(tasks, [min(misfits, key=lambda each: each.need_bytes)], devices, settings)  # says why not
     shown = [replace(request, need_bytes=min(request.need_bytes, whole)) for request in requests]
     return Placed(**before, plan=plan_requests(tasks, shown, devices, settings)[0], misfits=misfits)
+
+
+def _check_ids(attempts: Sequence[Attempt], trials: Sequence[Trial], folder: Path) -> None:
+    """Refuses a journal with another study's trials: files of that name would be removed with theirs."""
+    known = {trial.trial_id for trial in trials}
+    for row in attempts:
+        if row.trial_id not in known:
+            raise InputError(
+                f"{folder / ATTEMPTS}: trial_id is {row.trial_id!r:.60}; the study has no such trial; remove its line"
+            )
 
 
 def _values(stage: Selected) -> dict[str, Any]:
