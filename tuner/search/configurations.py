@@ -10,15 +10,15 @@ beside hyperparameters names the workload of a configuration.
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tuner.errors import InputError, ParameterError, did_you_mean, one_line, option
+from tuner.errors import InputError, ParameterError, did_you_mean, option
 from tuner.search.domains import flat, to_plain
+from tuner.search.parsing import parse_file
 from tuner.trial import (
     AUTO,
     UNNAMED,
@@ -89,7 +89,7 @@ def has_space(config: Configs) -> bool:
 
 def space_content(space: object) -> object:
     """What the option ``space`` holds: a file's content, or the mapping itself."""
-    return _parse(Path(space)) if isinstance(space, (str, Path)) else space
+    return parse_file(Path(space)) if isinstance(space, (str, Path)) else space
 
 
 def given_space(space: object) -> GivenSpace:
@@ -122,7 +122,7 @@ def read_space(config: Configs) -> GivenSpace:
 def _content(config: Configs, source: str = "") -> tuple[Mapping[str, object], Mapping[str, object]]:
     """The content of a configuration file, and its defaults."""
     source = source or source_name(config)
-    content: object = _parse(Path(config)) if isinstance(config, (str, Path)) else config
+    content: object = parse_file(Path(config)) if isinstance(config, (str, Path)) else config
     if content is config and isinstance(config, list):
         content = {"configurations": config}
     if not isinstance(content, Mapping):
@@ -225,43 +225,6 @@ def select(
     return {workload: listed for workload, listed in selected.items() if listed}
 
 
-def _parse(path: Path) -> object:
-    """The content of a YAML, TOML or JSON file in plain values."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read the configuration file {path}: {_reason(error)}") from error
-    try:
-        if path.suffix in (".yaml", ".yml"):
-            import yaml
-
-            # YAML 1.1 reads 1e-3 as a string, but learning rates are often written in this form.
-            return _numbers(yaml.safe_load(text))
-        if path.suffix == ".toml":
-            import tomllib
-
-            return tomllib.loads(text)
-        if path.suffix == ".json":
-            return json.loads(text)
-    except Exception as error:
-        raise InputError(f"{path} cannot be parsed: {_reason(error)}") from error
-    raise InputError(f"{path}: unknown kind of file {path.suffix!r}; use .yaml, .toml or .json")
-
-
-def _numbers(value: object) -> object:
-    """Turns strings such as ``1e-3`` into floats, in lists and mappings, too; names stay as they are."""
-    if isinstance(value, dict):
-        return {key: item if key == "name" else _numbers(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_numbers(item) for item in value]
-    if isinstance(value, str) and value[:1] in "+-.0123456789":
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
-
-
 def _columns(grid: object, source: str) -> dict[str, list[object]]:
     """The values of each hyperparameter of a grid."""
     if not isinstance(grid, Mapping) or not grid:
@@ -332,7 +295,3 @@ def _kind(value: object) -> str:
         float: "a number",
     }
     return words.get(type(value), f"a {type(value).__name__}")
-
-
-def _reason(error: Exception) -> str:
-    return error.strerror if isinstance(error, OSError) and error.strerror else one_line(error)
