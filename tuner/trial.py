@@ -15,6 +15,9 @@ from typing import Literal
 
 MB = 2**20
 GB = 2**30
+MOST_TRIALS = 100_000  # of a study: each is planned before the first begins
+MOST_NAME = 200  # the most characters of a configuration's name
+LARGEST_NUMBER = 1e300  # the largest number that a configuration or a record may have
 MOST_SEED = 2**63 - 1  # the largest seed: files and generators have 63 bits for it
 MOST_GB = 1_000_000  # the upper bound of every option in GB
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from tuner.errors import InputError
 from tuner.machine.atomic_files import not_following, replacing
+from tuner.machine.regular_files import MOST_BYTES, regular
 from tuner.trial import MB, MemoryEstimate
 
 FILE = "calibration.json"
@@ -183,7 +184,7 @@ def _path(folder: Path | None) -> Path:
 
 def _read(path: Path) -> dict[str, list[Sample]]:
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(regular(path, MOST_BYTES).read_text())
         return {name: [Sample(*map(int, row)) for row in rows] for name, rows in content.items()}
     except FileNotFoundError:
         return {}

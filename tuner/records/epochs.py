@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tuner.machine.atomic_files import not_following
+from tuner.machine.regular_files import regular
 from tuner.records.checking import Amount, Metric, TrialId, Whole, checked_json
 from tuner.trial import GB, EpochReport
 
@@ -79,7 +80,7 @@ def read_epochs(path: Path) -> list[EpochLine]:
     """The lines of ``epochs.jsonl`` in order, without damaged ones; empty if the file cannot be read."""
     lines = []
     with suppress(OSError):
-        for text in path.read_bytes().splitlines():
+        for text in regular(path).read_bytes().splitlines():
             with suppress(ValueError):
                 lines.append(checked_json(EpochLine, text))
     return lines

@@ -9,8 +9,10 @@ beside hyperparameters names the workload of a configuration.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
+import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +23,9 @@ from tuner.search.domains import flat, to_plain
 from tuner.search.parsing import parse_file
 from tuner.trial import (
     AUTO,
+    LARGEST_NUMBER,
+    MOST_NAME,
+    MOST_TRIALS,
     UNNAMED,
     AnyHyperparameter,
     Configuration,
@@ -79,6 +84,7 @@ def read_configs(config: Configs) -> tuple[object, Mapping[str, object]]:
     if "grid" not in content:
         return content["configurations"], defaults
     columns = _columns(content["grid"], source_name(config))
+    check_grid(math.prod(len(values) for values in columns.values()), source_name(config))
     return [dict(zip(columns, row, strict=True)) for row in itertools.product(*columns.values())], defaults
 
 
@@ -173,6 +179,9 @@ def configurations(
         given = {key: value for key, value in entry.items() if key != "name"}
         given = flat(given) if schema is None else given
         name = name_of(entry)
+        if len(name) > MOST_NAME:
+            wrong.append(f"{name:.30}…: a name of {len(name)} characters: give one of at most {MOST_NAME}")
+            continue
         wrong += [f"{name}: {fault}" for fault in faults(given, schema)]
         common = defaults or {}
         found.append((name, {**(flat(common) if schema is None else common), **given}))
@@ -193,7 +202,12 @@ def _finished(name: str, values: dict[str, ConfigValue], finish: Finish, source:
 def name_of(entry: Mapping[str, object]) -> str:
     """An entry's ``name``, or its values, such as ``hidden_dim=64,lr=0.001``."""
     given = {key: value for key, value in entry.items() if key != "name"}
-    return str(entry.get("name") or ",".join(f"{key}={value}" for key, value in given.items()) or UNNAMED)
+    if entry.get("name"):
+        return str(entry["name"])
+    made = ",".join(f"{key}={value}" for key, value in given.items())
+    if len(made) > MOST_NAME:  # different ones stay different
+        made = f"{made[: MOST_NAME - 9]}…{hashlib.blake2b(made.encode(errors='replace'), digest_size=4).hexdigest()}"
+    return made or UNNAMED
 
 
 def complete(values: Mapping[str, object], schema: Schema) -> dict[str, ConfigValue]:
@@ -235,6 +249,15 @@ def _columns(grid: object, source: str) -> dict[str, list[object]]:
     return columns
 
 
+def check_grid(combinations: float, source: str) -> None:
+    """Refuses a grid of more combinations than a study can have."""
+    if combinations > MOST_TRIALS:
+        raise InputError(
+            f"{source}: a grid of {combinations:g} combinations; {MOST_TRIALS:,} are the most: take values out, or "
+            f"use {option('search', 'random')}"
+        )
+
+
 def faults(values: Mapping[str, object], schema: Schema) -> list[str]:
     """The faults of hyperparameters' values, each in a few words."""
     if schema is None:
@@ -243,9 +266,9 @@ def faults(values: Mapping[str, object], schema: Schema) -> list[str]:
     for key, value in values.items():
         if key not in schema:
             hint = did_you_mean(str(key), schema, f"known are {', '.join(schema)}")
-            faults.append(f"unknown key {key!r} ({hint})")
+            faults.append(f"unknown key {key!r:.60} ({hint})")
         elif problem := _problem(value, schema[key]):
-            faults.append(f"{key} = {value!r} {problem}")
+            faults.append(f"{key} = {_shown(value)} {problem}")
     return faults
 
 
@@ -271,7 +294,7 @@ def _number_problem(value: object, spec: Hyperparameter) -> str:
     allowed += f", or {AUTO}" if spec.auto else ""
     if not isinstance(value, (int, float)) or (isinstance(value, bool) and not spec.is_switch):
         return f"is not a number (allowed: {allowed})"
-    if not math.isfinite(value) or (whole and value != int(value)):
+    if not abs(value) <= LARGEST_NUMBER or (whole and value != int(value)):
         return f"is not allowed (allowed: {allowed})"
     return "" if spec.low <= value <= spec.high else f"is out of range (allowed: {allowed})"
 
@@ -295,3 +318,8 @@ def _kind(value: object) -> str:
         float: "a number",
     }
     return words.get(type(value), f"a {type(value).__name__}")
+
+
+def _shown(value: object) -> str:
+    """A value as messages have it: a long one without its middle."""
+    return reprlib.repr(value) if isinstance(value, (str, int)) else f"{value!r:.60}"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tuner.errors import InputError
+from tuner.machine.regular_files import regular
 from tuner.trial import ACCUMULATION, LOOP_OPTIONS
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def _listed(rows: object) -> list[_Row]:
 
 def _read_csv(path: Path) -> list[_Row]:
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with regular(path).open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, restkey="")
             rows = [_Row(f"line {reader.line_num}", values) for values in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
