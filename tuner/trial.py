@@ -26,10 +26,10 @@ Config = Mapping[str, ConfigValue]  # the values of hyperparameters, by key
 Objects = Mapping[str, Mapping[str, object]]  # by key, what the texts of a configuration stand for
 Direction = Literal["minimize", "maximize"]
 DirectionWord = Literal["minimize", "maximize", "min", "max"]  # what a user may write
-Status = Literal["completed", "pruned", "out_of_memory", "diverged", "failed", "interrupted"]
+Status = Literal["completed", "pruned", "out_of_memory", "diverged", "failed", "interrupted", "too_large"]
 Phase = Literal["", "start", "first step", "training", "evaluation"]
 Lost = Literal["", "worker", "node"]
-SUCCESSFUL: tuple[Status, ...] = ("completed", "pruned")
+SUCCESSFUL: tuple[Status, ...] = ("completed", "pruned", "too_large")  # ended as the user wants it
 
 LEARNED = "learned"  # the method of an estimate that is learned from the peaks of other trials of the study
 AUTO = "auto"  # a batch size that tuner chooses: the largest for which a trial fits into its memory share

@@ -210,6 +210,16 @@ class PackingOptions(TrialMemory, DeviceMemory):
     )
 
 
+class TooLarge(Options):
+    """What becomes of a configuration for which no device has room."""
+
+    title: ClassVar[str] = "Packing"
+
+    skip_too_large: bool = field(
+        False, "Leave out configurations that fit on no device, and list them as too_large, instead of refusing all."
+    )
+
+
 class OutOfMemory(Options):
     """What follows a trial that runs out of memory."""
 

@@ -198,6 +198,8 @@ def plan_requests(
         remedy = "leave out the largest configurations"
         if not settings.auto_memory:
             remedy = f"lower {option(settings.given_by)}"
+        if any(each.need_bytes <= whole for each in served):
+            remedy += f", run the others with {option('skip_too_large', True)}"
         name = title(largest.trial.workload, largest.trial.name, several=len(tasks) > 1)
         whose = f"{name}: " if settings.auto_memory or callable(settings.memory_gb) else ""
         lower = f"lower {option('gpu_memory_buffer_gb')}, {remedy}, or use a larger device"

@@ -80,7 +80,7 @@ class Placed(Estimated):
 
     plan: Plan  # how the trials share the devices
     requests: Sequence[Request] = ()  # the trials that are left to run
-    misfits: Sequence[Request] = ()  # those of a search that fit no device
+    misfits: Sequence[Request] = ()  # those that fit no device and are left out
 
     @property
     def tried(self) -> Sequence[Trial]:
@@ -143,7 +143,7 @@ def place(estimated: Estimated) -> Placed:
         live.recall(estimated.trials, ended(estimated.attempts, left), epochs)
         live.estimates = estimated.sized.estimates
         left += first_suggestions(live, left, tasks, devices, whole)
-    fit, misfits = fitting(left, whole, tasks, settings) if settings.search else (left, [])
+    fit, misfits = fitting(left, whole, tasks, settings) if settings.search or settings.skip_too_large else (left, [])
     before = _values(estimated)
     if fit:
         more = len(fit) + live.left if live else 0
