@@ -417,6 +417,7 @@ def plan(
     packing: Packing | None = None,
     max_workers: int | None = None,
     threads: int | None = None,
+    skip_too_large: bool = False,
     gpus: int | None = None,
     gpu: None = None,
     like: str | PathLike[str] | None = None,
@@ -464,6 +465,8 @@ def plan(
             with auto_memory, else uniform.
         max_workers: The maximum number of trials at once. By default as many as fit.
         threads: The number of CPU threads of each trial. By default cores / workers.
+        skip_too_large: Leave out configurations that fit on no device, and list them as too_large, instead of refusing
+            all.
         gpus: Plan for N GPUs of device_memory_gb each. They need not be there; their machines' CPU cores are taken to be
             enough.
         gpu: The sizes of cards in GB, such as "8,16,24". They need not be there. Says for each of them what the study
@@ -505,6 +508,7 @@ def plan(
     packing: Packing | None = None,
     max_workers: int | None = None,
     threads: int | None = None,
+    skip_too_large: bool = False,
     gpus: int | None = None,
     gpu: CardSizes,
     like: str | PathLike[str] | None = None,
@@ -585,6 +589,7 @@ def run(
     time_limit: str | float | None = None,
     in_process: bool = False,
     address: str | None = None,
+    skip_too_large: bool = False,
     output: str | PathLike[str] | None = None,
     resume: str | PathLike[str] | None = None,
     report: bool = True,
@@ -662,6 +667,8 @@ def run(
         time_limit: End the study after this time with what it has: seconds, or a text such as "90s", "30m" or "1h30m".
         in_process: Train one trial after another in this process, without Ray: the quickest start, and a debugger works.
         address: Join this Ray cluster: auto or HOST:PORT. By default a local Ray is started.
+        skip_too_large: Leave out configurations that fit on no device, and list them as too_large, instead of refusing
+            all.
         output: The study's folder, new or empty. By default a new one under results/.
         resume: Continue the study in this folder. Its options are kept, except those that are given now.
         report: Write report.html, a page of plots and tables, at the end.

@@ -15,6 +15,9 @@ from typing import Literal
 
 MB = 2**20
 GB = 2**30
+MOST_TRIALS = 100_000  # of a study: each is planned before the first begins
+MOST_NAME = 200  # the most characters of a configuration's name
+LARGEST_NUMBER = 1e300  # the largest number that a configuration or a record may have
 MOST_SEED = 2**63 - 1  # the largest seed: files and generators have 63 bits for it
 MOST_GB = 1_000_000  # the upper bound of every option in GB
 
@@ -23,10 +26,10 @@ Config = Mapping[str, ConfigValue]  # the values of hyperparameters, by key
 Objects = Mapping[str, Mapping[str, object]]  # by key, what the texts of a configuration stand for
 Direction = Literal["minimize", "maximize"]
 DirectionWord = Literal["minimize", "maximize", "min", "max"]  # what a user may write
-Status = Literal["completed", "pruned", "out_of_memory", "diverged", "failed", "interrupted"]
+Status = Literal["completed", "pruned", "out_of_memory", "diverged", "failed", "interrupted", "too_large"]
 Phase = Literal["", "start", "first step", "training", "evaluation"]
 Lost = Literal["", "worker", "node"]
-SUCCESSFUL: tuple[Status, ...] = ("completed", "pruned")
+SUCCESSFUL: tuple[Status, ...] = ("completed", "pruned", "too_large")  # ended as the user wants it
 
 LEARNED = "learned"  # the method of an estimate that is learned from the peaks of other trials of the study
 AUTO = "auto"  # a batch size that tuner chooses: the largest for which a trial fits into its memory share

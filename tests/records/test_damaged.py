@@ -124,3 +124,14 @@ def test_a_study_whose_journal_is_damaged_is_not_resumed(folder: Path) -> None:
     file.write_text(before)
     refused("run", folder, r"attempts\.jsonl, line 1: seed is None; expected a whole number from 0$")
     assert file.read_text() == before
+
+
+def test_a_journal_with_a_trial_of_another_study_removes_nothing(folder: Path) -> None:
+    checkpoint = folder / "checkpoints" / "victim.pt"
+    checkpoint.parent.mkdir(exist_ok=True)
+    checkpoint.touch()
+    file = folder / "attempts.jsonl"
+    file.write_text(file.read_text().replace('"trial_id": "t001"', '"trial_id": "victim"'))
+    with pytest.raises(InputError, match=r"attempts\.jsonl: trial_id is 'victim'; the study has no such trial"):
+        tuner.run(resume=folder)
+    assert checkpoint.exists()

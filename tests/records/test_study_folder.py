@@ -19,7 +19,7 @@ from tuner.errors import ExecutionError, InputError
 from tuner.machine import atomic_files
 from tuner.records.attempts import Attempt
 from tuner.records.journal import read_attempts
-from tuner.records.study_folder import StudyFolder, check_empty
+from tuner.records.study_folder import StudyFolder, check_empty, check_unused
 from tuner.records.study_record import StudyRecord, read_study
 from tuner.trial import GB, Device, MemoryEstimate, Objective, Outcome, Placement, Status, Trial
 
@@ -329,6 +329,21 @@ def test_a_folder_where_another_run_writes_is_refused(study: StudyFolder, tmp_pa
     with pytest.raises(InputError, match=r"output=.*: another run is writing there: wait for it or end it"):
         StudyFolder(begun.path, OBJECTIVES)
     begun.close()
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "attempts.jsonl.corrupt", "checkpoints/stop"])
+def test_a_folder_with_a_link_is_not_gone_on_with(study: StudyFolder, tmp_path: Path, name: str) -> None:
+    study.close()
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim" / "a.partial").touch()
+    link = study.path / name
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(tmp_path / "victim")
+    with pytest.raises(InputError, match=f"^resume=.*{name} is a symbolic link, .*: put what it leads to"):
+        StudyFolder.resume(study.path, OBJECTIVES)
+    with pytest.raises(InputError, match="is a symbolic link"):
+        check_unused(study.path)
+    assert names(tmp_path / "victim") == {"a.partial"}
 
 
 def test_a_file_system_without_locks_is_named_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,7 @@ def test_a_step_gives_a_range_a_grid_of_tidy_values() -> None:
     assert len(rows) == size(space) == 12
     drawn = draw(opened({"lr": {"loguniform": [0.1, 1], "step": 0.1}}), 10, 0, "f")
     assert sorted(each["lr"] for each in drawn) == [each / 10 for each in range(1, 11)]
-    with pytest.raises(InputError, match=r"f: a grid of 1e\+09 combinations: use search='random'"):
+    with pytest.raises(InputError, match=r"f: a grid of 1e\+09 combinations; 100,000 .* use search='random'$"):
         grid(opened({"lr": {"uniform": [0, 1], "step": 1e-9}}), "f")
 
 
@@ -107,3 +107,9 @@ def test_points_are_put_first_in_a_grid_once() -> None:
     assert rows[:2] == [{"kind": "lion", "momentum": 0.85}, {"kind": "adam"}]
     assert len(rows) == 8
     assert sorted(map(str, rows)) == sorted(map(str, grid(space, "f")))
+
+
+def test_a_range_of_more_values_than_can_be_counted_is_drawn_from() -> None:
+    space = opened({"n": {"int": [1, 10**40]}, "lr": {"uniform": [0, 1], "step": 1e-300}})
+    assert size(space) > 1e59
+    assert len(draw(space, 2, 0, "f")) == 2

@@ -23,6 +23,7 @@ from tuner.study.auto_batch import SizedTrials
 from tuner.study.planning import estimate_requests, plan_requests, to_trials
 from tuner.study.prerequisites import needed
 from tuner.study.selection import choose
+from tuner.study.show_plan import left_out
 from tuner.study.stages import Placed, Selected, estimate, load, place
 from tuner.trial import GB, Config, ConfigValue, Device, Request, Trial, is_auto, title
 from tuner.workloads.task import describe
@@ -43,6 +44,7 @@ class Forecast:
     one_by_one: float  # how long the trials take one after another, in the same unit
     uniform: float  # how long they take when each is given what the largest needs
     measured: bool  # whether the times follow from trials that have run
+    left_out: Sequence[str] = ()  # a line for each trial that fits no device
     first: Sequence[Request] = ()  # what is trained before these trials, one after another, such as a teacher
 
     def title(self, trial: Trial) -> str:
@@ -82,7 +84,9 @@ def plan(options: PlanOptions) -> Forecast | Capacity:
     placed = place(estimate(loaded, found))
     tasks, plan, requests, seconds = placed.tasks, placed.plan, placed.requests, speed(rows)
     alike = placed.settings.changed(packing="uniform")
-    uniform, _ = plan_requests(tasks, placed.estimates.requests, placed.devices, alike)
+    unfit = {each.trial.trial_id for each in placed.misfits}
+    fit = [each for each in placed.estimates.requests if each.trial.trial_id not in unfit]
+    uniform, _ = plan_requests(tasks, fit, placed.devices, alike)
     return Forecast(
         plan=plan,
         requests=requests,
@@ -92,6 +96,7 @@ def plan(options: PlanOptions) -> Forecast | Capacity:
         one_by_one=sum(map(seconds, requests)),
         uniform=simulate(requests, uniform, seconds).seconds,
         measured=bool(rows),
+        left_out=left_out(placed),
         first=_first(placed),
     )
 
@@ -140,6 +145,7 @@ def to_record(forecast: Forecast) -> dict[str, object]:
         f"{unit}_one_by_one": round(forecast.one_by_one, 3),
         "auto_batch": forecast.sized.by_trial(),
         "devices": [_device_record(forecast, device) for device in plan.devices],
+        "left_out": list(forecast.left_out),
         "trained_first": [
             {"name": request.trial.name, "share_gb": round(request.need_bytes / GB, 4)} for request in forecast.first
         ],

@@ -18,6 +18,7 @@ def forecast_text(forecast: Forecast) -> str:
     """The plan, what each device would do, and how long it would take."""
     plan = forecast.plan
     lines = [plan_text(plan, forecast.requests, forecast.data, forecast.sized.text)]
+    lines += forecast.left_out
     lines += [
         f"{'first':<10} {each.trial.name} is trained, once and alone: {each.need_bytes / GB:.2f} GB"
         for each in forecast.first

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tuner.datasets.spans import joined
 from tuner.errors import DataError
+from tuner.machine.regular_files import regular
 
 Column = tuple[NDArray[np.int64], NDArray[np.int64]]  # the start and the length of a field in each row
 
@@ -57,7 +58,7 @@ def read_frames(path: Path) -> Frames:
     Raises ``DataError`` with file and line if there is no frame or a row is invalid.
     """
     try:
-        text = np.fromfile(path, dtype=np.uint8)
+        text = np.fromfile(regular(path), dtype=np.uint8)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
     start, line = _after_header(text)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tuner.datasets.ratings import RatingData, Ratings, rating_data, split_validation
 from tuner.errors import DataError
+from tuner.machine.regular_files import regular
 
 T = TypeVar("T")
 Matrix: TypeAlias = NDArray[np.float32]
@@ -118,7 +119,7 @@ def _split_test(ratings: Ratings) -> tuple[Ratings, Ratings]:
 
 def _lines(path: Path, header: str = "") -> Iterator[tuple[int, str]]:
     """The numbered lines of a text file, without blank lines, header, byte-order mark and line endings."""
-    data = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
+    data = regular(path).read_bytes().removeprefix(b"\xef\xbb\xbf")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:  # ML-100K and ML-1M have latin-1 titles
@@ -251,7 +252,7 @@ def _read_at_once(path: Path, separator: str, header: str) -> NDArray[np.float64
     numpy takes 0.04 s longer than pandas for ML-100K, but importing pandas takes 0.5 s.
     """
     try:
-        with path.open(encoding="utf-8-sig") as file, warnings.catch_warnings():
+        with regular(path).open(encoding="utf-8-sig") as file, warnings.catch_warnings():
             warnings.simplefilter("error")  # loadtxt only warns of an empty file
             if header and next(file, "").rstrip("\n") != header:
                 return None

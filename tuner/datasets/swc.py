@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import DataError, option
+from tuner.machine.regular_files import regular
 
 COLUMNS = ("id", "type", "x", "y", "z", "radius", "parent")
 
@@ -79,7 +80,7 @@ def read_swc(path: Path) -> Tree:
     Raises ``DataError`` if a number is not finite, a parent is missing, or there is a cycle or not exactly one root.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig", errors="replace")
+        text = regular(path).read_text(encoding="utf-8-sig", errors="replace")
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
     lines = [

@@ -19,7 +19,8 @@ from itertools import combinations
 from pathlib import Path
 
 from tuner.errors import InputError
-from tuner.machine.atomic_files import replacing
+from tuner.machine.atomic_files import not_following, replacing
+from tuner.machine.regular_files import MOST_BYTES, regular
 from tuner.trial import MB, MemoryEstimate
 
 FILE = "calibration.json"
@@ -148,7 +149,7 @@ def record(name: str, samples: Sequence[Sample], folder: Path | None = None) -> 
     path = _path(folder)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.with_suffix(".lock").open("w") as lock:
+        with open(path.with_suffix(".lock"), "w", opener=not_following) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # two studies may end at the same time
             content = _read(path)
             content[name] = _distinct([*content.get(name, []), *samples])[-KEPT_SAMPLES:]
@@ -170,8 +171,8 @@ def _distinct(samples: Sequence[Sample]) -> list[Sample]:
 
 def _write(path: Path, content: Mapping[str, Sequence[Sample]]) -> None:
     listed = {key: [[s.exact_bytes, s.activation_bytes, s.peak_bytes] for s in kept] for key, kept in content.items()}
-    with replacing(path) as partial:
-        partial.write_text(json.dumps(listed, indent=1))
+    with replacing(path) as file:
+        file.write(json.dumps(listed, indent=1).encode())
 
 
 def _path(folder: Path | None) -> Path:
@@ -184,7 +185,7 @@ def _path(folder: Path | None) -> Path:
 
 def _read(path: Path) -> dict[str, list[Sample]]:
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(regular(path, MOST_BYTES).read_text())
         return {name: [Sample(*map(int, row)) for row in rows] for name, rows in content.items()}
     except FileNotFoundError:
         return {}

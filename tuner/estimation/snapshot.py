@@ -25,7 +25,7 @@ Entry = dict[str, Any]
 
 def write_snapshot(trace: Trace, file: Path, *, expandable_segments: bool = False) -> None:
     """Writes the snapshot as a whole or, if an OSError is raised, not at all."""
-    with replacing(file) as partial, partial.open("wb") as content:
+    with replacing(file) as content:
         pickle.dump(to_snapshot(trace, expandable_segments=expandable_segments), content, protocol=PROTOCOL)
 
 

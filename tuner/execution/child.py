@@ -19,6 +19,7 @@ from tuner.execution.mapped_arrays import pack
 from tuner.execution.nodes import oom_kills
 from tuner.execution.shared_tensors import Files, close_shared
 from tuner.execution.worker import TrialOptions, WorkerEvent
+from tuner.machine.atomic_files import not_following
 from tuner.machine.caps import near_cap, worker_environment
 from tuner.machine.peak import resident_bytes
 from tuner.trial import Device, EpochReport, Outcome, Placement
@@ -61,7 +62,8 @@ class Child:
             **variables,
             SEARCH_PATH: os.pathsep.join(filter(None, [root, inherited])),
         }
-        with its, log.open("ab") as output, pack((tasks, device, threads, options), self._files) as content:
+        output = open(log, "ab", opener=not_following)  # noqa: SIM115  # closed by the block below
+        with its, output, pack((tasks, device, threads, options), self._files) as content:
             descriptors = its.fileno(), content.fileno()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tuner.execution.child_main", *map(str, descriptors)],

@@ -1,4 +1,4 @@
-"""Writes files so that a kill at any moment leaves whole ones.
+"""Writes files so that a kill at any moment leaves whole ones, and never through a symbolic link.
 
 ``write_through`` and ``move`` return when the disk has what they wrote. ``replacing`` does not wait for the disk.
 """
@@ -11,16 +11,19 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 PARTIAL = ".partial"  # the suffix of a file that is being written
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path) -> Iterator[BinaryIO]:
     """The file to write in the block; it replaces ``path`` at the end, and is removed if the block raises."""
     partial = path.with_name(path.name + PARTIAL)
     try:
-        yield partial
+        partial.unlink(missing_ok=True)
+        with partial.open("xb") as file:
+            yield file
         partial.replace(path)
     except BaseException:
         _discard(partial)
@@ -41,7 +44,8 @@ def replace_file(path: Path, content: bytes) -> None:
 def write_file(path: Path, content: bytes) -> None:
     """Writes a file that nobody reads before it is whole. If an OSError is raised, the file is removed."""
     try:
-        with path.open("wb", buffering=0) as file:
+        path.unlink(missing_ok=True)
+        with path.open("xb", buffering=0) as file:  # a link that came back meanwhile is not followed
             write_through(file, content)
         sync_folder(path.parent)
     except OSError:
@@ -51,8 +55,13 @@ def write_file(path: Path, content: bytes) -> None:
 
 def append_file(path: Path, content: bytes) -> None:
     """Appends to a file. If an OSError is raised, a part may have been written."""
-    with path.open("ab", buffering=0) as file:
+    with open(path, "ab", buffering=0, opener=not_following) as file:
         write_through(file, content)
+
+
+def not_following(path: str, flags: int) -> int:
+    """An ``opener`` for ``open`` that raises an OSError where the file is a symbolic link."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def write_through(file: io.FileIO, content: bytes) -> None:

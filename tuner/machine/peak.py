@@ -9,15 +9,20 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import stat
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
+from tuner.machine.atomic_files import not_following
 from tuner.trial import Device
 
 STATUS = Path("/proc/self/status")
 CLEAR_REFS = Path("/proc/self/clear_refs")
+LOCK_SECONDS = 20.0  # a context is made in a few; whoever holds the lock for longer does not stop others
 RESET_PEAK = "5"  # proc(5): writing 5 resets VmHWM to the current resident size
 
 
@@ -152,7 +157,7 @@ def _make_cuda_context(device: Device, warm_up: Callable[[], None]) -> int:
     """Makes this process's CUDA context, if it has none yet, and returns its bytes by NVML's list of processes.
 
     In a container that list has the host's process ids. Then the growth of the device's used memory counts, and a
-    lock keeps other workers of this machine from making their contexts at the same time.
+    lock keeps this user's other workers on this machine from making their contexts at the same time.
     """
     if device.uuid in _contexts:
         return _contexts[device.uuid]
@@ -162,8 +167,7 @@ def _make_cuda_context(device: Device, warm_up: Callable[[], None]) -> int:
     pynvml.nvmlInit()
     try:
         handle = pynvml.nvmlDeviceGetHandleByUUID(device.uuid)
-        with (Path(tempfile.gettempdir()) / f"tuner-context-{os.getuid()}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with _alone():
             before = int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
             warm_up()
             grown = int(pynvml.nvmlDeviceGetMemoryInfo(handle).used) - before
@@ -172,3 +176,36 @@ def _make_cuda_context(device: Device, warm_up: Callable[[], None]) -> int:
         pynvml.nvmlShutdown()
     own = max(0, int(held.get(os.getpid()) or grown) - int(torch.cuda.memory_reserved()))
     return _contexts.setdefault(device.uuid, own)
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """A block that one of this user's processes on this machine runs at a time.
+
+    After LOCK_SECONDS, or where there can be no lock, it runs all the same: a context that is measured less well is
+    better than no trial.
+    """
+    try:
+        lock = open(_private_folder() / "context.lock", "w", opener=not_following)  # noqa: SIM115
+    except OSError:
+        yield
+        return
+    with lock:
+        end = time.monotonic() + LOCK_SECONDS
+        while time.monotonic() < end:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                time.sleep(0.02)
+        yield
+
+
+def _private_folder() -> Path:
+    """A folder that no other user can read or write; an OSError is raised if somebody else has made it."""
+    folder = Path(tempfile.gettempdir()) / f"tuner-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PermissionError(f"{folder} is not private")
+    return folder

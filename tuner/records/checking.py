@@ -11,7 +11,7 @@ from typing import Annotated, TypeVar
 from pydantic import PlainValidator, TypeAdapter, ValidationError
 
 from tuner.errors import InputError
-from tuner.trial import ConfigValue
+from tuner.trial import LARGEST_NUMBER, ConfigValue
 
 Checked = TypeVar("Checked")
 EXPECTED = {  # our words for pydantic's types of errors
@@ -23,7 +23,6 @@ EXPECTED = {  # our words for pydantic's types of errors
     "sequence_str": "expected a list",
     "string_type": "expected a text",
 }
-LARGEST = 1e300  # the largest number that is accepted
 LARGEST_AMOUNT = 1e12  # the largest number of seconds or GB that is accepted
 _ADAPTERS: dict[type, TypeAdapter[object]] = {}  # made on first use
 _TRIAL_ID = re.compile(r"\w[\w.+-]*")  # a trial's id is part of file names
@@ -56,7 +55,7 @@ def _trial_id(value: object) -> str:
 
 
 def _number(value: object) -> int | float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= LARGEST:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= LARGEST_NUMBER:
         raise ValueError("expected a number")
     return value
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from tuner.machine.atomic_files import not_following
+from tuner.machine.regular_files import regular
 from tuner.records.checking import Amount, Metric, TrialId, Whole, checked_json
 from tuner.trial import GB, EpochReport
 
@@ -67,7 +69,7 @@ class EpochLog:
             return
         text = "\n".join(self._lines) + "\n"
         self._lines.clear()
-        with suppress(OSError), self._path.open("a+b") as file:
+        with suppress(OSError), open(self._path, "a+b", opener=not_following) as file:
             if not self._checked and _ends_in_partial_line(file):
                 text = "\n" + text
             self._checked = True
@@ -78,7 +80,7 @@ def read_epochs(path: Path) -> list[EpochLine]:
     """The lines of ``epochs.jsonl`` in order, without damaged ones; empty if the file cannot be read."""
     lines = []
     with suppress(OSError):
-        for text in path.read_bytes().splitlines():
+        for text in regular(path).read_bytes().splitlines():
             with suppress(ValueError):
                 lines.append(checked_json(EpochLine, text))
     return lines

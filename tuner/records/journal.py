@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tuner.errors import InputError
 from tuner.machine import atomic_files
+from tuner.machine.regular_files import regular
 from tuner.records.attempts import BEFORE_METRICS, Attempt, parse_attempt
 
 NUMBERED = 8  # the maximum number of damaged lines that a message lists
@@ -103,7 +104,7 @@ def read_attempts(
         InputError: the journal cannot be read, or a line has a wrong value or another workload.
     """
     try:
-        content = path.read_bytes()
+        content = regular(path).read_bytes()
     except FileNotFoundError:
         return [], []
     except OSError as error:
@@ -166,8 +167,10 @@ def _to_attempt(line: bytes, where: str) -> Attempt | None:
 
 def _open_locked(path: Path) -> io.FileIO:
     # Not opened for appending: Linux would then also write to the end what belongs at another position.
-    file = open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b", buffering=0)  # noqa: SIM115
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    file = open(descriptor, "r+b", buffering=0)  # noqa: SIM115
     try:
+        regular(path)
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until the process ends, even by kill -9
     except BaseException:
         file.close()

@@ -69,6 +69,7 @@ class StudyFolder:
             InputError: the folder has no study, another run is writing there, or it cannot be written.
         """
         read_study(path, option("resume", str(path)))
+        _check_links(path)
         folder = cls.__new__(cls)
         try:
             folder._begin(path, objectives, Journal(path / ATTEMPTS))
@@ -244,12 +245,21 @@ def check_empty(path: Path) -> None:
 
 
 def check_unused(path: Path) -> None:
-    """Refuses the folder of a study if another run is writing there, or if it cannot be written."""
+    """Refuses the folder of a study if another run is writing there, if it cannot be written, or for a link in it."""
+    _check_links(path)
     if (path / ATTEMPTS).exists():  # else nobody writes there, and ``Journal`` would make one
         try:
             Journal(path / ATTEMPTS).close()
         except OSError as error:
             raise _refusal("resume", path, error) from error
+
+
+def _check_links(path: Path) -> None:
+    """Refuses a folder with symbolic links: through them files elsewhere would be written or removed."""
+    for file in (*path.glob("*"), *path.glob(f"{CHECKPOINTS}/*")):
+        if file.is_symlink():
+            rule = f"{file} is a symbolic link, which a study does not write through"
+            raise ParameterError("resume", str(path), rule, "put what it leads to in its place, or remove it")
 
 
 def _refusal(parameter: str, path: Path, error: OSError) -> InputError:

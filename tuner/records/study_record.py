@@ -11,6 +11,7 @@ from typing import Annotated
 from pydantic import AfterValidator, PlainValidator
 
 from tuner.errors import InputError
+from tuner.machine.regular_files import MOST_BYTES, regular
 from tuner.records.checking import CheckedValue, Name, Text, TrialId, Whole, as_name, as_text, checked_json
 from tuner.records.files import STUDY
 from tuner.trial import ConfigValue, Device, Direction, Objective
@@ -140,7 +141,7 @@ def read_study(folder: Path, where: str = "") -> StudyRecord:
     """
     where = where or str(folder)
     try:
-        content = (folder / STUDY).read_bytes()
+        content = regular(folder / STUDY, MOST_BYTES).read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
         missing = f"holds no {STUDY}" if folder.is_dir() else "is not a folder"
         what = missing if folder.exists() else "there is no such folder"

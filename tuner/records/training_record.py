@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tuner.errors import InputError
+from tuner.machine.regular_files import MOST_BYTES, regular
 from tuner.records.checking import Amount, CheckedValue, Metric, Name, Text, TrialId, Whole, checked_json
 from tuner.records.files import TRAIN
 
@@ -45,7 +46,7 @@ def read_training(folder: Path) -> TrainingRecord:
     """The content of a folder's ``train.json``; an InputError is raised if it cannot be read or is damaged."""
     path = folder / TRAIN
     try:
-        return checked_json(TrainingRecord, path.read_bytes())
+        return checked_json(TrainingRecord, regular(path, MOST_BYTES).read_bytes())
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:

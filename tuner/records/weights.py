@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError, one_line
+from tuner.machine.regular_files import regular
 from tuner.records.files import BEST, STUDY, TRAIN, best_name
 from tuner.records.study_record import read_study
 from tuner.records.training_record import read_training
@@ -41,7 +42,7 @@ def load_best(folder: str | Path, workload: WorkloadLike | None = None) -> Any:
     name = given.name if given else None if workload is None else str(workload)
     path = _best_file(Path(folder), name)
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = torch.load(regular(path), map_location="cpu", weights_only=True)
         if name not in (None, content["workload"]):
             raise InputError(f"{path} is of workload {content['workload']!r}, not {name!r}")
         if content.get("program"):
@@ -76,7 +77,7 @@ def _checkpoint(content: Mapping[str, Any], path: Path) -> Mapping[str, Any] | P
     folder = path.with_suffix("")
     for name, part in files.items():
         file = folder / name
-        if not file.resolve().is_relative_to(folder.resolve()):
+        if not file.resolve().is_relative_to(folder.parent.resolve() / folder.name):  # also where that is a link
             raise InputError(f"{path} cannot be loaded: it names the file {name!r}, which is outside of its folder")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(part.numpy().tobytes())

@@ -9,18 +9,20 @@ beside hyperparameters names the workload of a configuration.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
-import json
 import math
+import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tuner.errors import InputError, ParameterError, did_you_mean, one_line, option
+from tuner.errors import InputError, ParameterError, did_you_mean, option
 from tuner.hyperparameters import AnyHyperparameter, Hyperparameter, TextHyperparameter
 from tuner.search.domains import flat, to_plain
-from tuner.trial import AUTO, UNNAMED, Configuration, ConfigValue
+from tuner.search.parsing import parse_file
+from tuner.trial import AUTO, LARGEST_NUMBER, MOST_NAME, MOST_TRIALS, UNNAMED, Configuration, ConfigValue
 
 Schema = Mapping[str, AnyHyperparameter] | None  # None accepts any value of any key
 Finish = Callable[[dict[str, ConfigValue]], dict[str, ConfigValue]]
@@ -72,6 +74,7 @@ def read_configs(config: Configs) -> tuple[object, Mapping[str, object]]:
     if "grid" not in content:
         return content["configurations"], defaults
     columns = _columns(content["grid"], source_name(config))
+    check_grid(math.prod(len(values) for values in columns.values()), source_name(config))
     return [dict(zip(columns, row, strict=True)) for row in itertools.product(*columns.values())], defaults
 
 
@@ -82,7 +85,7 @@ def has_space(config: Configs) -> bool:
 
 def space_content(space: object) -> object:
     """What the option ``space`` holds: a file's content, or the mapping itself."""
-    return _parse(Path(space)) if isinstance(space, (str, Path)) else space
+    return parse_file(Path(space)) if isinstance(space, (str, Path)) else space
 
 
 def given_space(space: object) -> GivenSpace:
@@ -115,7 +118,7 @@ def read_space(config: Configs) -> GivenSpace:
 def _content(config: Configs, source: str = "") -> tuple[Mapping[str, object], Mapping[str, object]]:
     """The content of a configuration file, and its defaults."""
     source = source or source_name(config)
-    content: object = _parse(Path(config)) if isinstance(config, (str, Path)) else config
+    content: object = parse_file(Path(config)) if isinstance(config, (str, Path)) else config
     if content is config and isinstance(config, list):
         content = {"configurations": config}
     if not isinstance(content, Mapping):
@@ -166,6 +169,9 @@ def configurations(
         given = {key: value for key, value in entry.items() if key != "name"}
         given = flat(given) if schema is None else given
         name = name_of(entry)
+        if len(name) > MOST_NAME:
+            wrong.append(f"{name:.30}…: a name of {len(name)} characters: give one of at most {MOST_NAME}")
+            continue
         wrong += [f"{name}: {fault}" for fault in faults(given, schema)]
         common = defaults or {}
         found.append((name, {**(flat(common) if schema is None else common), **given}))
@@ -186,7 +192,12 @@ def _finished(name: str, values: dict[str, ConfigValue], finish: Finish, source:
 def name_of(entry: Mapping[str, object]) -> str:
     """An entry's ``name``, or its values, such as ``hidden_dim=64,lr=0.001``."""
     given = {key: value for key, value in entry.items() if key != "name"}
-    return str(entry.get("name") or ",".join(f"{key}={value}" for key, value in given.items()) or UNNAMED)
+    if entry.get("name"):
+        return str(entry["name"])
+    made = ",".join(f"{key}={value}" for key, value in given.items())
+    if len(made) > MOST_NAME:  # different ones stay different
+        made = f"{made[: MOST_NAME - 9]}…{hashlib.blake2b(made.encode(errors='replace'), digest_size=4).hexdigest()}"
+    return made or UNNAMED
 
 
 def complete(values: Mapping[str, object], schema: Schema) -> dict[str, ConfigValue]:
@@ -218,43 +229,6 @@ def select(
     return {workload: listed for workload, listed in selected.items() if listed}
 
 
-def _parse(path: Path) -> object:
-    """The content of a YAML, TOML or JSON file in plain values."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read the configuration file {path}: {_reason(error)}") from error
-    try:
-        if path.suffix in (".yaml", ".yml"):
-            import yaml
-
-            # YAML 1.1 reads 1e-3 as a string, but learning rates are often written in this form.
-            return _numbers(yaml.safe_load(text))
-        if path.suffix == ".toml":
-            import tomllib
-
-            return tomllib.loads(text)
-        if path.suffix == ".json":
-            return json.loads(text)
-    except Exception as error:
-        raise InputError(f"{path} cannot be parsed: {_reason(error)}") from error
-    raise InputError(f"{path}: unknown kind of file {path.suffix!r}; use .yaml, .toml or .json")
-
-
-def _numbers(value: object) -> object:
-    """Turns strings such as ``1e-3`` into floats, in lists and mappings, too; names stay as they are."""
-    if isinstance(value, dict):
-        return {key: item if key == "name" else _numbers(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_numbers(item) for item in value]
-    if isinstance(value, str) and value[:1] in "+-.0123456789":
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
-
-
 def _columns(grid: object, source: str) -> dict[str, list[object]]:
     """The values of each hyperparameter of a grid."""
     if not isinstance(grid, Mapping) or not grid:
@@ -265,6 +239,15 @@ def _columns(grid: object, source: str) -> dict[str, list[object]]:
     return columns
 
 
+def check_grid(combinations: float, source: str) -> None:
+    """Refuses a grid of more combinations than a study can have."""
+    if combinations > MOST_TRIALS:
+        raise InputError(
+            f"{source}: a grid of {combinations:g} combinations; {MOST_TRIALS:,} are the most: take values out, or "
+            f"use {option('search', 'random')}"
+        )
+
+
 def faults(values: Mapping[str, object], schema: Schema) -> list[str]:
     """The faults of hyperparameters' values, each in a few words."""
     if schema is None:
@@ -273,9 +256,9 @@ def faults(values: Mapping[str, object], schema: Schema) -> list[str]:
     for key, value in values.items():
         if key not in schema:
             hint = did_you_mean(str(key), schema, f"known are {', '.join(schema)}")
-            faults.append(f"unknown key {key!r} ({hint})")
+            faults.append(f"unknown key {key!r:.60} ({hint})")
         elif problem := _problem(value, schema[key]):
-            faults.append(f"{key} = {value!r} {problem}")
+            faults.append(f"{key} = {_shown(value)} {problem}")
     return faults
 
 
@@ -301,7 +284,7 @@ def _number_problem(value: object, spec: Hyperparameter) -> str:
     allowed += f", or {AUTO}" if spec.auto else ""
     if not isinstance(value, (int, float)) or (isinstance(value, bool) and not spec.is_switch):
         return f"is not a number (allowed: {allowed})"
-    if not math.isfinite(value) or (whole and value != int(value)):
+    if not abs(value) <= LARGEST_NUMBER or (whole and value != int(value)):
         return f"is not allowed (allowed: {allowed})"
     return "" if spec.low <= value <= spec.high else f"is out of range (allowed: {allowed})"
 
@@ -327,5 +310,6 @@ def _kind(value: object) -> str:
     return words.get(type(value), f"a {type(value).__name__}")
 
 
-def _reason(error: Exception) -> str:
-    return error.strerror if isinstance(error, OSError) and error.strerror else one_line(error)
+def _shown(value: object) -> str:
+    """A value as messages have it: a long one without its middle."""
+    return reprlib.repr(value) if isinstance(value, (str, int)) else f"{value!r:.60}"

@@ -10,16 +10,17 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal
+from fractions import Fraction
 from random import Random
 from typing import Literal, TypeGuard, get_args
 
 from tuner.errors import one_line
-from tuner.trial import AUTO, ConfigValue, Objects
+from tuner.trial import AUTO, LARGEST_NUMBER, ConfigValue, Objects
 
 Kind = Literal["choice", "uniform", "loguniform", "int", "logint"]
 KINDS: tuple[str, ...] = get_args(Kind)
 WHOLE = ("int", "logint")
+ENDLESS = 10**30  # a range with more values is counted as having so many
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Domain:
             return len(set(self.values))  # a repeated value is drawn more often
         low, high = self.ends
         step = self.step or (1 if self.kind in WHOLE else None)
-        return math.inf if step is None else int((_exact(high) - _exact(low)) // _exact(step)) + 1
+        return math.inf if step is None else min((_exact(high) - _exact(low)) // _exact(step) + 1, ENDLESS)
 
     @property
     def listed(self) -> tuple[ConfigValue, ...]:
@@ -110,13 +111,13 @@ class Domain:
 Space = Mapping[str, Domain]  # by key; a key stands behind those that its conditions name
 
 
-def _exact(number: float) -> Decimal:
-    return Decimal(str(number))
+def _exact(number: float) -> Fraction:
+    return Fraction(str(number))
 
 
 def is_number(value: object, whole: bool = False) -> TypeGuard[float]:
-    """Whether it is a finite number, and a whole one if that is asked for."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    """Whether it is a number that records can have, and a whole one if that is asked for."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= LARGEST_NUMBER:
         return False
     return not whole or value == int(value)
 

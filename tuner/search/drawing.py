@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from tuner.errors import InputError, ParameterError, option
+from tuner.search.configurations import check_grid
 from tuner.search.domains import Space
 from tuner.trial import ConfigValue
 
 Values = dict[str, ConfigValue]
 MAX_REJECTED_DRAWS = 1000  # in a row
-MOST_COMBINATIONS = 1_000_000
 
 
 def size(space: Space) -> float:
@@ -44,8 +44,7 @@ def grid(space: Space, source: str, points: Sequence[Mapping[str, ConfigValue]] 
             f"{source}: {', '.join(ranges)}: a range has no grid: give {{choice: [...]}} or a step, or use "
             f"{option('search', 'random')} or optuna"
         )
-    if size(space) > MOST_COMBINATIONS:
-        raise InputError(f"{source}: a grid of {size(space):g} combinations: use {option('search', 'random')}")
+    check_grid(size(space), source)
     rows: list[Values] = [{}]
     for key, domain in space.items():
         rows = [

@@ -20,6 +20,7 @@ from tuner.spec.groups import (
     Seed,
     SelectionOptions,
     StudyOptions,
+    TooLarge,
     Training,
 )
 from tuner.spec.memory_groups import DeviceMemory, DeviceOptions, DeviceSelection, Estimation
@@ -49,7 +50,7 @@ Listed = Annotated[Sequence[str], BeforeValidator(lambda given: (given,) if isin
 PORT = 8765
 
 
-class PlanOptions(SelectionOptions, Training, PackingOptions):
+class PlanOptions(SelectionOptions, Training, PackingOptions, TooLarge):
     """``plan``: how a study would be packed."""
 
     title: ClassVar[str] = "What to plan for"

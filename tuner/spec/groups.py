@@ -17,7 +17,7 @@ from tuner.placement.retry import OnOom
 from tuner.search.schedulers import SchedulerName
 from tuner.spec.memory_groups import DeviceMemory, TrialMemory
 from tuner.spec.options import Options, PathText, Terminal, Texts, field
-from tuner.trial import DIRECTIONS, MOST_SEED, Direction
+from tuner.trial import DIRECTIONS, MOST_SEED, MOST_TRIALS, Direction
 
 if TYPE_CHECKING:
     from tuner.search.configurations import Configs
@@ -185,6 +185,7 @@ class Training(Seed):
         f"Train every configuration with N seeds, starting with {option('seed')}. The data stay split by that one.",
         Terminal("N"),
         ge=1,
+        le=MOST_TRIALS,
     )
     split_seed: int | None = field(
         None, "The seed of the validation split alone.", Terminal("N", unset=f"{option('seed')}"), ge=0, le=MOST_SEED
@@ -206,6 +207,16 @@ class PackingOptions(TrialMemory, DeviceMemory):
     )
     threads: int | None = field(
         None, "The number of CPU threads of each trial.", Terminal("N", unset="cores / workers"), ge=1
+    )
+
+
+class TooLarge(Options):
+    """What becomes of a configuration for which no device has room."""
+
+    title: ClassVar[str] = "Packing"
+
+    skip_too_large: bool = field(
+        False, "Leave out configurations that fit on no device, and list them as too_large, instead of refusing all."
     )
 
 
@@ -336,7 +347,11 @@ class SearchOptions(Options):
         Terminal(hidden=True),
     )
     num_samples: int | None = field(
-        None, "The number of configurations that a search tries; a grid is tried as a whole.", Terminal("N"), ge=1
+        None,
+        "The number of configurations that a search tries; a grid is tried as a whole.",
+        Terminal("N"),
+        ge=1,
+        le=MOST_TRIALS,
     )
     scheduler: SchedulerName = field(
         "fifo", "End trials early: asha keeps the best quarter, median those better than the median, fifo all."

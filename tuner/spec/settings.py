@@ -16,13 +16,14 @@ from tuner.spec.groups import (
     SearchOptions,
     SelectionOptions,
     StudyOptions,
+    TooLarge,
     parse_seconds,
 )
 from tuner.spec.options import field
 from tuner.trial import GB
 
 
-class Settings(SelectionOptions, ObjectiveOptions, SearchOptions, StudyOptions, Records):
+class Settings(SelectionOptions, ObjectiveOptions, SearchOptions, StudyOptions, TooLarge, Records):
     """The specification of a study: what ``tune run`` and ``tuner.run`` take."""
 
     title: ClassVar[str] = "Execution"

@@ -25,6 +25,7 @@ STATES: Mapping[Status, State] = {
     "completed": "completed",
     "pruned": "pruned",
     "diverged": "unfit",
+    "too_large": "unfit",
     "out_of_memory": "unfit",
 }
 
@@ -120,7 +121,7 @@ def fitting(
 
 
 def misfit_text(request: Request, whole: int) -> str:
-    """Why a suggestion was not run."""
+    """Why a trial was not run."""
     return f"not run: needs {request.need_bytes / GB:.2f} GB, and no device has more than {whole / GB:.2f} GB for it"
 
 

@@ -13,7 +13,7 @@ from tuner.estimation.service import EstimatePair, EstimationService
 from tuner.placement.packing import Plan, budget_bytes, limited, make_plan, need_bytes
 from tuner.spec.memory_groups import check_gb
 from tuner.spec.settings import Settings
-from tuner.trial import GB, Config, Configuration, Device, MemoryEstimate, Phase, Request, Trial, title
+from tuner.trial import GB, MOST_TRIALS, Config, Configuration, Device, MemoryEstimate, Phase, Request, Trial, title
 from tuner.workloads.base import Trainable, Workload, numeric_hyperparameter
 from tuner.workloads.task import Selection, Tasks, TrainingTask, smaller
 
@@ -44,7 +44,13 @@ def to_trials(selections: Sequence[Selection], settings: Settings) -> list[Trial
     """A trial for each configuration and seed, numbered over the whole study: all of the first seed come first.
 
     So more seeds only add trials, and leave the numbers of the others as they are.
+
+    Raises:
+        InputError: there are more than a study can have.
     """
+    if (number := settings.seeds * sum(len(each.configurations) for each in selections)) > MOST_TRIALS:
+        rule = f"makes {number:,} trials; {MOST_TRIALS:,} are the most"
+        raise ParameterError("seeds", settings.seeds, rule, "give fewer configurations or seeds")
     listed = [
         (selection.workload, each, _config(selection.workload, each, settings.epochs), seed)
         for seed in range(settings.seed, settings.seed + settings.seeds)
@@ -192,6 +198,8 @@ def plan_requests(
         remedy = "leave out the largest configurations"
         if not settings.auto_memory:
             remedy = f"lower {option(settings.given_by)}"
+        if any(each.need_bytes <= whole for each in served):
+            remedy += f", run the others with {option('skip_too_large', True)}"
         name = title(largest.trial.workload, largest.trial.name, several=len(tasks) > 1)
         whose = f"{name}: " if settings.auto_memory or callable(settings.memory_gb) else ""
         lower = f"lower {option('gpu_memory_buffer_gb')}, {remedy}, or use a larger device"

@@ -14,7 +14,7 @@ from tuner.records.epochs import EpochLog
 from tuner.records.files import EPOCHS
 from tuner.records.study_folder import StudyFolder
 from tuner.reporting.progress import StudyProgress
-from tuner.trial import DeviceLost, EpochReport, Outcome, Placement, Request, Trial
+from tuner.trial import DeviceLost, EpochReport, Outcome, Placement, Request, Status, Trial
 
 
 class Recorder:
@@ -45,9 +45,9 @@ class Recorder:
         """A search has suggested another trial."""
         self._unfinished[request.trial.trial_id] = request
 
-    def misfit(self, request: Request, reason: str) -> None:
-        """A suggestion that fits no device: it is pruned before it has run."""
-        outcome = Outcome(request.trial, "pruned", error=reason)
+    def misfit(self, request: Request, reason: str, status: Status) -> None:
+        """A trial that fits no device ends before it has run."""
+        outcome = Outcome(request.trial, status, error=reason)
         self._folder.record(outcome, request.estimate, bytes)
         self._progress.finished(outcome, None)
 

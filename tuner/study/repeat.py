@@ -23,7 +23,7 @@ from tuner.workloads.lookup import Classes, find_workload
 from tuner.workloads.script import SCRIPT, Script
 
 # Of one trial alone: what became of the others, where its results went and who was told.
-ALONE = ("time_limit", "limit", "output", "resume", "max_workers", "tensorboard", "mlflow", "wandb")
+ALONE = ("time_limit", "limit", "skip_too_large", "output", "resume", "max_workers", "tensorboard", "mlflow", "wandb")
 
 
 def how_to_repeat(study: StudyRecord, row: Attempt, folder: Path, workload: Trainable | None = None) -> str:

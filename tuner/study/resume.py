@@ -225,6 +225,8 @@ def remaining(
 
 
 def _after(request: Request, row: Attempt, policy: RetryPolicy, whole_bytes: int, smaller: Smaller) -> Request | None:
+    if row.status == "too_large":  # it never ran, and a device may have room for it now
+        return request
     was = shrunk(row.config)  # as it was, and not as it would be with what there is now
     now = shrunk(request.trial.config)
     config = {name: value for name, value in request.trial.config.items() if name not in now} | was

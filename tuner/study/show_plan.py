@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tuner.errors import option
 from tuner.reporting.console import print_text
 from tuner.reporting.plan_text import estimates_text, monitoring_text, plan_text
+from tuner.study.live_search import misfit_text
 from tuner.study.stages import Placed
 from tuner.trial import Status, title
 from tuner.workloads.task import describe
@@ -24,6 +25,7 @@ REMEDIES: dict[Status, str] = {
 def show_plan(console: Console, study: Placed) -> None:
     """Prints the plan, and what a search adds to it; if nothing is left to do, what would run trials again."""
     lines = [plan_text(study.plan, study.requests, describe(study.tasks), study.sized.text)]
+    lines += left_out(study)
     if study.live and study.live.left:
         name, left = study.settings.search_name, study.live.left
         lines.append(
@@ -34,6 +36,16 @@ def show_plan(console: Console, study: Placed) -> None:
         last = Counter({row.trial_id: row.status for row in study.attempts}.values())
         lines += [f"{last[status]} {status}: {remedy}" for status, remedy in REMEDIES.items() if last[status]]
     print_text(console, "\n".join(lines))
+
+
+def left_out(study: Placed) -> list[str]:
+    """A line for each trial that is left out, as no device has room for it."""
+    several = len(study.tasks) > 1
+    return [
+        f"{'left out':<10} {title(each.trial.workload, each.trial.name, several=several)}: "
+        f"{misfit_text(each, study.whole_bytes)}"
+        for each in study.misfits
+    ]
 
 
 def show_needs(console: Console, study: Placed) -> None:

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.errors import option
+from tuner.errors import InputError, option
 from tuner.placement.packing import Plan
 from tuner.records.attempts import Attempt
 from tuner.records.epochs import read_epochs
@@ -80,7 +80,7 @@ class Placed(Estimated):
 
     plan: Plan  # how the trials share the devices
     requests: Sequence[Request] = ()  # the trials that are left to run
-    misfits: Sequence[Request] = ()  # those of a search that fit no device
+    misfits: Sequence[Request] = ()  # those that fit no device and are left out
 
     @property
     def tried(self) -> Sequence[Trial]:
@@ -117,6 +117,7 @@ def load(selected: Selected) -> Loaded:
     if folder:
         check_same(record, description(tasks, trials, settings), folder)
         attempts = read_attempts(Path(folder) / ATTEMPTS, record.workloads)[0]
+        _check_ids(attempts, trials, Path(folder))
     if selected.live:
         selected.live.settings = settings
     before = {**_values(selected), "settings": settings}
@@ -142,7 +143,7 @@ def place(estimated: Estimated) -> Placed:
         live.recall(estimated.trials, ended(estimated.attempts, left), epochs)
         live.estimates = estimated.sized.estimates
         left += first_suggestions(live, left, tasks, devices, whole)
-    fit, misfits = fitting(left, whole, tasks, settings) if settings.search else (left, [])
+    fit, misfits = fitting(left, whole, tasks, settings) if settings.search or settings.skip_too_large else (left, [])
     before = _values(estimated)
     if fit:
         more = len(fit) + live.left if live else 0
@@ -152,6 +153,16 @@ def place(estimated: Estimated) -> Placed:
         plan_requests(tasks, [min(misfits, key=lambda each: each.need_bytes)], devices, settings)  # says why not
     shown = [replace(request, need_bytes=min(request.need_bytes, whole)) for request in requests]
     return Placed(**before, plan=plan_requests(tasks, shown, devices, settings)[0], misfits=misfits)
+
+
+def _check_ids(attempts: Sequence[Attempt], trials: Sequence[Trial], folder: Path) -> None:
+    """Refuses a journal with another study's trials: files of that name would be removed with theirs."""
+    known = {trial.trial_id for trial in trials}
+    for row in attempts:
+        if row.trial_id not in known:
+            raise InputError(
+                f"{folder / ATTEMPTS}: trial_id is {row.trial_id!r:.60}; the study has no such trial; remove its line"
+            )
 
 
 def _values(stage: Selected) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from tuner.study.live_search import fitting, misfit_text, suggested
 from tuner.study.recorder import Recorder
 from tuner.study.resume import listed
 from tuner.study.stages import Placed
-from tuner.trial import EpochReport, Objective, Outcome, Request, Trial
+from tuner.trial import EpochReport, Objective, Outcome, Request, Status, Trial
 
 
 class Pruning:
@@ -111,8 +111,9 @@ class Steering:
         return None
 
     def misfit(self, request: Request) -> None:
-        """A suggestion fits no device: writes that down, and tells the search."""
-        self._recorder.misfit(request, misfit_text(request, self._study.whole_bytes))
+        """A trial fits no device: writes that down, and tells the search, if it is one."""
+        status: Status = "too_large" if self._study.settings.skip_too_large else "pruned"
+        self._recorder.misfit(request, misfit_text(request, self._study.whole_bytes), status)
         if self._live:
             self._live.searcher.tell(request.trial.trial_id, "unfit", None)
 

@@ -116,7 +116,7 @@ class Checkpoint:
 
 
 def _write(path: Path, content: Mapping[str, object]) -> None:
-    with replacing(path) as partial, partial.open("wb") as file:
+    with replacing(path) as file:
         torch.save(content, file)
 
 

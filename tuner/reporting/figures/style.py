@@ -29,6 +29,7 @@ COLOURS = {
     "diverged": ("#8449b0", "#c79bf0"),
     "failed": ("#b3261e", "#ff8a80"),
     "interrupted": ("#6b6250", "#c4b68f"),
+    "too_large": ("#8a5a00", "#e0b050"),
 }
 SHADES = 12  # from the best to the worst
 PALE = "47"  # appended to a colour: an opacity of 28 %

@@ -24,8 +24,8 @@ REPORT = "report.html"
 def write_page(study: StudyView, file: Path) -> None:
     """Replaces the page as a whole. If an OSError is raised, the old page is still there."""
     check_replaceable(file)
-    with replacing(file) as partial:
-        partial.write_text(page_html(study), encoding="utf-8", errors="replace")
+    with replacing(file) as content:
+        content.write(page_html(study).encode(errors="replace"))
 
 
 def check_replaceable(file: Path) -> None:

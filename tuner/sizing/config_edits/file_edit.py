@@ -16,6 +16,7 @@ from pathlib import Path
 from tuner.errors import ExecutionError, InputError, option
 from tuner.machine import atomic_files
 from tuner.machine.atomic_files import PARTIAL
+from tuner.machine.regular_files import MOST_BYTES, regular
 from tuner.sizing.config_edits.documents import (
     A_VALUE,
     FORMATS,
@@ -166,7 +167,7 @@ def _back_up(target: Path, text: str) -> Path:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_bytes().decode()
+        return regular(path, MOST_BYTES).read_bytes().decode()
     except FileNotFoundError as error:
         raise InputError(f"{path}: there is no such file") from error
     except OSError as error:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tuner.errors import InputError, did_you_mean, one_line, option
 from tuner.machine.atomic_files import replace_file
+from tuner.machine.regular_files import MOST_BYTES, regular
 from tuner.search.configurations import CONFIG_FOLDERS
 from tuner.sizing.choices import Number
 from tuner.trial import ACCUMULATION, GB
@@ -198,7 +199,7 @@ def _find(path: str | Path) -> Path:
 
 def _load(path: Path) -> dict[str, object]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return tomllib.loads(regular(path, MOST_BYTES).read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from tuner.errors import InputError, did_you_mean, one_line, option
+from tuner.machine.regular_files import MOST_BYTES, regular
 from tuner.sizing.transformers.formula import TransformerConfig
 
 # The keys of a file, which are the options' names, with their types.
@@ -48,7 +49,7 @@ def transformer_config(path: str | None, given: Mapping[str, object]) -> Transfo
 def _read_sizes(path: str) -> dict[str, object]:
     """The sizes in a TOML file, at its top level or under [model] and [training]; other keys are ignored."""
     try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        content = tomllib.loads(regular(Path(path), MOST_BYTES).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:  # tomllib's and the decoder's errors are ValueErrors
         reason = error.strerror if isinstance(error, OSError) else f"not TOML: {one_line(error)}"
         raise InputError(

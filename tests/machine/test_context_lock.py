@@ -1,0 +1,48 @@
+"""One process of a user makes its CUDA context at a time, and nobody else can stop that."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tuner.machine import peak
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    return tmp_path / f"tuner-{os.getuid()}"
+
+
+def test_the_lock_lies_where_no_other_user_can_open_it(folder: Path) -> None:
+    with peak._alone(), (folder / "context.lock").open() as lock, pytest.raises(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert folder.stat().st_mode & 0o077 == 0
+
+
+def test_a_folder_or_a_link_of_somebody_else_is_left_alone(folder: Path, tmp_path: Path) -> None:
+    folder.mkdir(mode=0o777)
+    folder.chmod(0o777)
+    with peak._alone():
+        assert not list(folder.iterdir())
+    folder.chmod(0o700)
+    (tmp_path / "victim").write_text("kept")
+    (folder / "context.lock").symlink_to(tmp_path / "victim")
+    with peak._alone():
+        assert (tmp_path / "victim").read_text() == "kept"
+
+
+def test_a_lock_that_is_never_released_is_waited_for_and_then_gone_without(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peak, "LOCK_SECONDS", 0.1)
+    folder.mkdir(mode=0o700)
+    began = time.monotonic()
+    with (folder / "context.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with peak._alone():
+            assert time.monotonic() - began >= 0.1

@@ -1,0 +1,26 @@
+"""Checks files before they are read: a pipe or a device in the place of one would be read for ever."""
+
+from __future__ import annotations
+
+import errno
+import stat
+from pathlib import Path
+
+MOST_BYTES = 256 * 2**20  # of a file that is read as a whole and holds no data set
+
+
+def regular(path: Path, most_bytes: int | None = None) -> Path:
+    """The path itself, to be read.
+
+    Raises:
+        OSError: there is no such file, it is none with an end, or it has more bytes; ``strerror`` says which.
+    """
+    found = path.stat()
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "Is a directory", str(path))
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is a pipe or a device; give a file", str(path))
+    if most_bytes is not None and found.st_size > most_bytes:
+        text = f"it has {found.st_size / 2**20:,.0f} MB, and {most_bytes / 2**20:,.0f} are the most"
+        raise OSError(errno.EFBIG, text, str(path))
+    return path

@@ -1,0 +1,116 @@
+"""Reads configuration files (YAML, TOML or JSON) into plain values."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tuner.errors import InputError, one_line
+from tuner.machine.regular_files import regular
+from tuner.trial import LARGEST_NUMBER
+
+if TYPE_CHECKING:
+    from yaml import Node
+
+MOST_BYTES = 16 * 2**20
+MOST_VALUES = 1_000_000  # aliases of aliases can stand for more values than fit into memory
+MERGE = "tag:yaml.org,2002:merge"
+
+
+def parse_file(path: Path) -> object:
+    """The content of a YAML, TOML or JSON file in plain values."""
+    try:
+        text = regular(path, MOST_BYTES).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read the configuration file {path}: {_reason(error)}") from error
+    try:
+        if path.suffix in (".yaml", ".yml"):
+            # YAML 1.1 reads 1e-3 as a string, but learning rates are often written in this form.
+            return _numbers(_yaml(text))
+        if path.suffix == ".toml":
+            import tomllib
+
+            return _bounded(tomllib.loads(text))
+        if path.suffix == ".json":
+            return _bounded(json.loads(text, object_pairs_hook=_mapping))
+    except RecursionError as error:
+        raise InputError(f"{path} cannot be parsed: it is nested too deep") from error
+    except Exception as error:
+        raise InputError(f"{path} cannot be parsed: {_reason(error)}") from error
+    raise InputError(f"{path}: unknown kind of file {path.suffix!r}; use .yaml, .toml or .json")
+
+
+def _yaml(text: str) -> object:
+    import yaml
+
+    loader = yaml.SafeLoader(text)
+    try:
+        root = loader.get_single_node()
+        if root is None:
+            return None
+        if _values(root, {}) > MOST_VALUES:
+            raise ValueError(f"with its aliases it has more than {MOST_VALUES:,} values; write out those that count")
+        return _bounded(loader.construct_document(root))
+    finally:
+        loader.dispose()
+
+
+def _values(node: Node, known: dict[int, float]) -> float:
+    """The number of values that a node stands for, with its aliases; infinite where it holds itself.
+
+    ``known`` has those of nodes by their ids. A key that is there twice raises a ValueError.
+    """
+    if id(node) not in known:
+        known[id(node)] = math.inf
+        inner: Sequence[Any] = node.value if isinstance(node.value, list) else ()
+        if inner and isinstance(inner[0], tuple):
+            _check_unique(
+                [(key.tag, key.value) for key, _ in inner if key.tag != MERGE and isinstance(key.value, str)]
+            )
+            inner = [each for pair in inner for each in pair]
+        known[id(node)] = 1 + sum(_values(each, known) for each in inner)
+    return known[id(node)]
+
+
+def _mapping(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+    _check_unique([("", key) for key, _ in pairs])
+    return dict(pairs)
+
+
+def _check_unique(keys: Sequence[tuple[str, str]]) -> None:
+    seen = set()
+    for key in keys:
+        if key in seen:
+            raise ValueError(f"key {key[1]!r:.60} is there twice; leave one of them out")
+        seen.add(key)
+
+
+def _bounded(content: object) -> object:
+    """The content itself; a whole number that is larger than any other kind can be raises a ValueError."""
+    for each in content.values() if isinstance(content, dict) else content if isinstance(content, list) else ():
+        _bounded(each)
+    if isinstance(content, int) and abs(content) > LARGEST_NUMBER:
+        digits = int(content.bit_length() * math.log10(2)) + 1
+        raise ValueError(f"a number of about {digits} digits is too large; give at most {LARGEST_NUMBER:g}")
+    return content
+
+
+def _numbers(value: object) -> object:
+    """Turns strings such as ``1e-3`` into floats, in lists and mappings, too; names stay as they are."""
+    if isinstance(value, dict):
+        return {key: item if key == "name" else _numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_numbers(item) for item in value]
+    if isinstance(value, str) and value[:1] in "+-.0123456789":
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _reason(error: Exception) -> str:
+    return error.strerror if isinstance(error, OSError) and error.strerror else one_line(error)
