@@ -108,6 +108,8 @@ def test_a_workers_environment_leaves_what_the_user_has_set(
     *ours, given = worker_environment(ram_device())["GLIBC_TUNABLES"].split(":")
     assert given == "glibc.malloc.check=1"  # of two, glibc takes the last
     assert "glibc.malloc.tcache_count=0" in ours
+    assert worker_environment(gpu_16gb) == {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
     assert worker_environment(gpu_16gb) == {}
 
 
