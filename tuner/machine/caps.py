@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,6 +46,8 @@ OUT_OF_MEMORY = (
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
 )
+STACK_BYTES = 8 * MB  # the address space of a thread, which hardly takes any memory
+NO_THREAD = "can't start new thread"
 # How near to a cap an error without a reason counts as a lack of memory. When imports failed under caps of 0.5 to
 # 64 MB, the address space in use was at most 0.4 MB below the cap, and the resident peak at most 0.5 MB.
 NEAR_BYTES = 8 * MB
@@ -113,8 +116,22 @@ def is_out_of_memory(error: BaseException, *, at_cap: bool = False) -> bool:
 
     Errors that may have other reasons, too, count only ``at_cap``, as ``capped`` notes in exceptions that leave it.
     """
+    for each in _chain(error):
+        at_cap = at_cap or hasattr(each, "tuner_at_cap")
+        if _lacks_memory(each, at_cap=at_cap):
+            return True
+    return False
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An exception and its causes."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def _lacks_memory(error: BaseException, *, at_cap: bool) -> bool:
     torch = sys.modules.get("torch")
-    at_cap = at_cap or hasattr(error, "tuner_at_cap")
     if isinstance(error, MemoryError) or (torch and isinstance(error, torch.OutOfMemoryError)):
         return True
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:
@@ -124,8 +141,12 @@ def is_out_of_memory(error: BaseException, *, at_cap: bool = False) -> bool:
     # Python's own code without an exception, and libraries of which parts cannot be mapped.
     if at_cap and isinstance(error, (SystemError, ImportError)) and not isinstance(error, ModuleNotFoundError):
         return True
-    origin = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    return origin is not None and is_out_of_memory(origin, at_cap=at_cap)
+    return at_cap and _lacks_thread(error)
+
+
+def _lacks_thread(error: BaseException) -> bool:
+    """Whether a thread could not be started: for want of memory for its stack, or of processes."""
+    return isinstance(error, RuntimeError) and NO_THREAD in str(error)
 
 
 @contextmanager
@@ -154,6 +175,15 @@ def _capped_data(limit_bytes: int) -> Iterator[None]:
         finally:
             resource.setrlimit(resource.RLIMIT_DATA, (before, hard))
     except Exception as error:
-        if near_cap(data_bytes(), limit_bytes):  # the exception's frames still hold what was allocated
+        missing = _stack_bytes() if any(map(_lacks_thread, _chain(error))) else 0
+        if near_cap(data_bytes(), limit_bytes - missing):  # the exception's frames still hold what was allocated
             error.tuner_at_cap = True  # type: ignore[attr-defined]
         raise
+
+
+def _stack_bytes() -> int:
+    """The address space that a new thread asks for."""
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    return threading.stack_size() or (STACK_BYTES if soft == resource.RLIM_INFINITY else soft)
