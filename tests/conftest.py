@@ -51,6 +51,12 @@ def _signals_have_their_usual_effect() -> None:
 
 
 @pytest.fixture(autouse=True)
+def _cores_count_as_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans do not depend on what else the machine does."""
+    monkeypatch.setattr("tuner.machine.devices.idle_cores", lambda: None)
+
+
+@pytest.fixture(autouse=True)
 def _own_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """No test reads or writes the calibration of the one who runs it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))

@@ -464,7 +464,7 @@ def plan(
         packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default per-trial
             with auto_memory, else uniform.
         max_workers: The maximum number of trials at once. By default as many as fit.
-        threads: The number of CPU threads of each trial. By default cores / workers.
+        threads: The number of CPU threads of each trial. By default idle cores / workers.
         skip_too_large: Leave out configurations that fit on no device, and list them as too_large, instead of refusing
             all.
         gpus: Plan for N GPUs of device_memory_gb each. They need not be there; their machines' CPU cores are taken to be
@@ -652,7 +652,7 @@ def run(
         packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default per-trial
             with auto_memory, else uniform.
         max_workers: The maximum number of trials at once. By default as many as fit.
-        threads: The number of CPU threads of each trial. By default cores / workers.
+        threads: The number of CPU threads of each trial. By default idle cores / workers.
         max_attempts: The maximum number of attempts for a trial that runs out of memory.
         retry_growth: The factor by which a trial's memory grows after it ran out of memory.
         backoff: The wait before a first retry while other trials run, in seconds; it doubles with each further retry.
@@ -800,7 +800,7 @@ def tune_hyperparameters_parallel(
         device_memory_gb: Use each device as if it had no more memory than this, in GB. By default all of its memory.
         packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default per-trial
             with auto_memory, else uniform.
-        threads: The number of CPU threads of each trial. By default cores / workers.
+        threads: The number of CPU threads of each trial. By default idle cores / workers.
         max_attempts: The maximum number of attempts for a trial that runs out of memory.
         retry_growth: The factor by which a trial's memory grows after it ran out of memory.
         backoff: The wait before a first retry while other trials run, in seconds; it doubles with each further retry.

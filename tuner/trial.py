@@ -56,12 +56,18 @@ class Device:
     cores: int  # CPU cores that its trials share; 0 if unknown
     uuid: str = ""  # the GPU's UUID, by which a process is pinned to it; empty for RAM
     host: str = ""  # the node's displayed name; empty on the machine that tuner runs on
+    idle_cores: int | None = None  # how many of the cores were idle; None if unknown
 
     @property
     def label(self) -> str:
         """Its name in results: ``cuda:0`` or ``cpu``; on another node ``10.0.0.2/cuda:0``."""
         own = f"cuda:{self.index}" if self.kind == "cuda" else "cpu"
         return f"{self.host}/{own}" if self.host else own
+
+    @property
+    def free_cores(self) -> int:
+        """The cores that no other program keeps busy."""
+        return self.cores if self.idle_cores is None else min(self.cores, self.idle_cores)
 
 
 @dataclass(frozen=True)

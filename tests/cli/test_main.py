@@ -12,6 +12,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,24 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         )
     assert (run.returncode, run.stderr) == (0, "")
     return folder, run.stdout
+
+
+@pytest.mark.ray
+def test_a_study_runs_without_a_home_and_with_a_long_folder_for_temporary_files_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / ("x" * 80)
+    long.mkdir()
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/dev/null/none")
+    monkeypatch.setenv("RAY_TMPDIR", str(long))
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")  # as on clusters whose users have a token at home
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        monkeypatch.setenv("TMPDIR", short)
+        run = tune("--config", own_file(tmp_path, SMALL), "--max-workers", "2", "--output", "out", cwd=tmp_path)
+        assert (run.returncode, run.stderr) == (0, "")
+        assert pd.read_csv(tmp_path / "out" / "results.csv").status.tolist() == ["completed"] * 3
+        assert [*Path(short).iterdir(), *long.iterdir()] == []
 
 
 def command_again(printed: str) -> str:

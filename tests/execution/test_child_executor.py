@@ -6,9 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,19 @@ def test_a_signal_is_told_and_the_trial_is_tried_again(tmp_path: Path) -> None:
     assert ended.error == "the trial's process was killed by SIGSEGV"
     ended = outcome(begun(lambda config: os._exit(3), tmp_path))
     assert (ended.lost, ended.error) == ("", "the trial's process ended with exit code 3")
+
+
+def test_a_thread_for_which_no_memory_is_left_under_the_cap_is_out_of_memory(tmp_path: Path) -> None:
+    def fills(config: dict[str, Any]) -> None:
+        held = []
+        with suppress(MemoryError):
+            while True:
+                held.append(bytearray(2**20))
+        del held[-4:]
+        threading.Thread(target=print).start()
+
+    ended = outcome(begun(fills, tmp_path))
+    assert (ended.status, ended.error) == ("out_of_memory", "RuntimeError: can't start new thread")
 
 
 def test_closing_ends_the_process_and_what_it_has_started(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -122,6 +124,21 @@ def test_nothing_of_a_local_ray_listens_beyond_the_loopback_address(opened: Open
     found = [each for process in processes for each in process.net_connections("inet") if each.status == "LISTEN"]
     assert len(found) > 3
     assert {each.laddr.ip.removeprefix("::ffff:") for each in found} == {"127.0.0.1"}
+
+
+@pytest.mark.ray
+def test_a_local_ray_lies_in_a_private_folder_and_takes_only_its_own_token(opened: Opened) -> None:
+    import ray
+
+    folder = Path(ray._private.worker._global_node.get_temp_dir_path())
+    assert folder.parent.stat().st_mode & 0o777 == 0o700
+    asks = "import ray, sys; ray._raylet.GcsClient(address=sys.argv[1]).get_all_node_info(timeout=20)"
+    command = [sys.executable, "-c", asks, ray.get_runtime_context().gcs_address]
+    assert subprocess.run(command, check=False).returncode == 0
+    for name, value in (("RAY_AUTH_TOKEN", "0" * 64), ("RAY_AUTH_MODE", "disabled")):
+        variables = {**os.environ, name: value}
+        refused = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+        assert "AuthenticationError" in refused.stderr
 
 
 @pytest.mark.ray

@@ -13,6 +13,7 @@ from tuner.health.doctor import findings_text
 from tuner.health.facts import Command, Disk, Facts, Gpu, Holder, RaySessions, Torch
 from tuner.trial import GB
 
+CLOSED = Disk("/tmp", GB, GB, writable=False)
 ROOMY = Disk("results", 100 * GB, 50 * GB)
 OLD_DRIVER, HIDDEN = Torch(cuda="12.8"), {"CUDA_VISIBLE_DEVICES": ""}
 BROKEN = Torch("OSError: libcudart")
@@ -34,7 +35,8 @@ WELL = Facts(
     cores=16,
     shared=Disk("/dev/shm", 32 * GB, 32 * GB),
     results=ROOMY,
-    ray_disk=replace(ROOMY, path="/tmp/ray"),
+    cache=replace(ROOMY, path="/home/ann/.cache/tuner"),
+    ray_disk=replace(ROOMY, path="/tmp"),
     commands={"tune": Command("/venv/bin/tune", "tuner"), "tuner": Command("/venv/bin/tuner", "tuner")},
 )
 NO_GPU: dict[str, Any] = {"gpus": (), "driver": "", "torch": Torch()}
@@ -93,6 +95,9 @@ def test_on_a_machine_that_is_well_nothing_is_to_be_done() -> None:
         ("results", "problem", "results: 0.1 of", "output,", {"results": Disk("results", 100 * GB, GB // 10)}),
         ("results", "problem", "cannot be written", "output,", {"results": Disk("results", GB, GB, writable=False)}),
         ("ray's folder", "warning", "20.0 of 1000", "RAY_TMPDIR", {"ray_disk": Disk("/tmp", 1000 * GB, 20 * GB)}),
+        ("cache", "warning", "/ro: cannot be written", "XDG_CACHE_HOME", {"cache": replace(CLOSED, path="/ro")}),
+        ("ray's folder", "problem", "/tmp: cannot be", "short path", {"ray_disk": CLOSED}),
+        ("ray's folder", "warning", "not RAY_TMPDIR=/a/b", "short path", {"variables": {"RAY_TMPDIR": "/a/b"}}),
         ("tune", "warning", "/a/tune is Ray's, not this one", "type tuner;",
          {"commands": {"tune": Command("/a/tune", "ray"), "tuner": Command("/a/tuner", "tuner")}}),
         ("tune", "warning", "/a/tune is another program", "python -m tuner",
@@ -114,6 +119,12 @@ def test_a_cluster_that_answers_and_studies_that_run_are_well() -> None:
     for sessions, text in ((answering, "address='auto' is h:6379, which answers"), (running, "(pid 5, 6)")):
         assert amiss(sessions=sessions) == []
         assert text in spelled(findings_text(examine(replace(WELL, sessions=sessions))))
+
+
+def test_a_tmpdir_that_is_too_long_is_told_and_is_well() -> None:
+    facts = replace(WELL, variables={"TMPDIR": "/long"})
+    (found,) = (each for each in examine(facts) if each.check == "ray's folder")
+    assert found.level == "ok" and "; not TMPDIR=/long, whose path is too long" in found.text
 
 
 def test_an_extra_that_is_missing_is_named_with_its_installation() -> None:

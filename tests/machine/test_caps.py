@@ -11,8 +11,8 @@ import torch
 from tests.support.worker_process import worker
 from tuner.machine.caps import capped, caps_available, is_out_of_memory, worker_environment
 from tuner.machine.devices import ram_device
-from tuner.machine.peak import PeakMeter
-from tuner.trial import MB, Device
+from tuner.machine.peak import PeakMeter, data_bytes
+from tuner.trial import GB, MB, Device
 
 
 def allocate(*sizes_mb: int) -> list[str]:
@@ -108,6 +108,8 @@ def test_a_workers_environment_leaves_what_the_user_has_set(
     *ours, given = worker_environment(ram_device())["GLIBC_TUNABLES"].split(":")
     assert given == "glibc.malloc.check=1"  # of two, glibc takes the last
     assert "glibc.malloc.tcache_count=0" in ours
+    assert worker_environment(gpu_16gb) == {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
     assert worker_environment(gpu_16gb) == {}
 
 
@@ -133,6 +135,17 @@ def raised_from(cause: Exception) -> Exception:
 )
 def test_memory_that_ran_out_is_known_by_type_text_and_cause(error: Exception) -> None:
     assert is_out_of_memory(error)
+
+
+@pytest.mark.parametrize(("room_bytes", "lacking"), [(GB, False), (12 * MB, True)])
+def test_a_thread_that_cannot_be_started_lacks_memory_where_no_room_for_its_stack_is_left(
+    room_bytes: int, lacking: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = data_bytes() or 0
+    monkeypatch.setattr("tuner.machine.caps.data_bytes", lambda: held)
+    with pytest.raises(ValueError, match="the step") as raised, capped(ram_device(), room_bytes, held):
+        raise raised_from(RuntimeError("can't start new thread"))
+    assert is_out_of_memory(raised.value) == lacking
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,15 @@ from pathlib import Path
 import pytest
 
 from tuner.errors import InputError
-from tuner.machine.devices import _visible, allocator_environment, available_cores, cgroup_memory, detect_devices
+from tuner.machine.devices import (
+    _visible,
+    allocator_environment,
+    available_cores,
+    cgroup_memory,
+    detect_devices,
+    detect_with_idle_cores,
+)
+from tuner.machine.devices import idle_cores as measured  # tests replace that one
 from tuner.trial import Device
 
 
@@ -19,6 +27,21 @@ def test_ram_is_a_device_with_this_machines_cores() -> None:
     (device,) = detect_devices("cpu")
     assert (device.kind, device.label, device.cores) == ("cpu", "cpu", available_cores())
     assert 0 < device.free_bytes <= device.total_bytes
+
+
+def test_cores_that_others_keep_busy_are_not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 2, 3}, raising=False)
+    monkeypatch.setattr("psutil.cpu_percent", lambda *_, percpu: [0.0, 0.0, 97.0, 6.0])
+    assert measured() == 2
+    monkeypatch.setattr("psutil.cpu_percent", lambda *_, percpu: [0.0, 0.0])
+    assert measured() is None, "a container does not show every core"
+
+
+def test_gpus_share_the_idle_cores(monkeypatch: pytest.MonkeyPatch, gpu_16gb: Device) -> None:
+    monkeypatch.setattr("tuner.machine.devices.detect_devices", lambda choice: (gpu_16gb, gpu_16gb))
+    assert [each.free_cores for each in detect_with_idle_cores()] == [16, 16]
+    monkeypatch.setattr("tuner.machine.devices.idle_cores", lambda: 5)
+    assert [each.free_cores for each in detect_with_idle_cores()] == [2, 2]
 
 
 def test_asking_for_a_gpu_where_none_is_visible_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

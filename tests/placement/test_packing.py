@@ -92,6 +92,10 @@ def test_cores_are_divided_between_the_workers(gpu_16gb: Device) -> None:
     assert plan([gpu_16gb], *[1.5] * 100).threads == 1
     assert plan([gpu_16gb], *[7] * 9).threads == 4, "corrected needs may make room for two more"
     assert plan([gpu_16gb], 7, threads=3).threads == 3
+    busy = replace(gpu_16gb, idle_cores=5)
+    assert plan([busy], 7, 7).threads == 2
+    assert plan([busy], *[1.5] * 100).threads == 1
+    assert plan([busy], *[1.5] * 100).workers == plan([gpu_16gb], *[1.5] * 100).workers
 
 
 def test_a_footprint_larger_than_the_device_is_refused_with_both_numbers(gpu_16gb: Device) -> None:

@@ -6,8 +6,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+import warnings
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import optuna
@@ -90,6 +93,30 @@ def test_a_trial_that_ran_out_of_memory_is_the_same_trial_of_the_study(tmp_path:
     assert [each.state for each in study.trials] == [TrialState.COMPLETE] * 3
     assert seen[1] == seen[2] == study.trials[1].value
     assert {row.trial_id: row.attempts for row in result.trials} == {"t001": 1, "t002": 2, "t003": 1}
+
+
+def test_a_trial_has_its_heartbeat_from_its_first_question_to_its_end_also_between_attempts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.warns(optuna.exceptions.ExperimentalWarning):
+        storage = optuna.storages.RDBStorage(f"sqlite:///{tmp_path}/a.db", heartbeat_interval=1)
+    beats, enough = [], Event()
+
+    def record(number: int) -> None:
+        beats.append(number)
+        if len(beats) > 1:
+            enough.set()
+
+    monkeypatch.setattr(storage, "record_heartbeat", record)
+    trials = OptunaTrials(optuna.create_study(storage=storage), OptunaObjective(conditional))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Heartbeat")
+        assert trials.answer(Question("t001", Call("number"))) == 0
+    assert enough.wait(60)
+    (thread,) = (each for each in threading.enumerate() if each.name == "heartbeat")
+    trials.close()
+    thread.join(60)
+    assert not thread.is_alive() and set(beats) == {1}
 
 
 def test_several_directions_and_failures_are_told(tmp_path: Path) -> None:

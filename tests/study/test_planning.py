@@ -55,3 +55,14 @@ def test_a_trial_that_fits_only_without_what_is_cached_has_a_whole_device_and_th
     assert "gives back" not in plan_text(plan, fitting, "data")
     with pytest.raises(InputError, match=r"wide: a trial needs 16\.50 GB"):
         plan_requests(tasks, [cached(15, 0.5)], [gpu_16gb], settings)
+
+
+def test_a_plan_says_which_cores_are_busy_with_other_work(gpu_16gb: Device) -> None:
+    tasks, settings = {"toy": TrainingTask(Toy(), None)}, Settings(auto_memory=True)
+    for idle, said in (
+        (3, "3 threads each; bounded by number of trials; 13 of 16 cores busy with other work"),
+        (16, "trials"),
+    ):
+        device = dataclasses.replace(gpu_16gb, idle_cores=idle)
+        plan, served = plan_requests(tasks, [cached(12, 2)], [device], settings)
+        assert plan_text(plan, served, "data").endswith(said)

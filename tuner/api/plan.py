@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tuner.api.capacity import Capacity, capacity, card_sizes, imagined
 from tuner.errors import InputError, ParameterError, both_given, option
-from tuner.machine.devices import detect_devices
+from tuner.machine.devices import detect_with_idle_cores
 from tuner.placement.packing import Plan, Schedule, simulate
 from tuner.records.attempts import Attempt
 from tuner.records.files import ATTEMPTS
@@ -72,9 +72,10 @@ def plan(options: PlanOptions) -> Forecast | Capacity:
     if sizes:
         _check_alone(options)
     gpus = options.gpus
-    found = (
-        [] if sizes else detect_devices(options.device) if gpus is None else _imagined(gpus, options.device_memory_gb)
-    )
+    if gpus is None:
+        found = () if sizes else detect_with_idle_cores(options.device)
+    else:
+        found = tuple(_imagined(gpus, options.device_memory_gb))
     selections, _ = choose(settings, settings.data_seed)
     rows = _finished_rows(options.like, [selection.workload.name for selection in selections]) if options.like else []
     loaded = load(Selected(selections, settings))

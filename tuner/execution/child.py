@@ -21,11 +21,13 @@ from tuner.execution.shared_tensors import Files, close_shared
 from tuner.execution.worker import TrialOptions, WorkerEvent
 from tuner.machine.atomic_files import not_following
 from tuner.machine.caps import near_cap, worker_environment
+from tuner.machine.logs import shorten
 from tuner.machine.peak import resident_bytes
 from tuner.trial import Device, EpochReport, Outcome, Placement
 from tuner.workloads.task import Tasks
 
 END_SECONDS = 5.0  # for a process that is asked to end
+LOG_SECONDS = 1.0  # between two looks at the size of its output
 SEARCH_PATH = "PYTHONPATH"
 LOGS = "logs"  # the folder of output in a study's folder
 
@@ -50,8 +52,9 @@ class Child:
         variables: Mapping[str, str],
         log: Path,
     ) -> None:
-        """Starts the process; its output goes into the file ``log``."""
+        """Starts the process; its output goes into the file ``log``, of which ``receive`` keeps the end."""
         ours, its = Pipe()
+        self._log = log
         self._connection = ours
         self._files: Files = []
         root = str(Path(__file__).parents[2])
@@ -90,6 +93,7 @@ class Child:
         Raises:
             ChildDied: the process has ended.
         """
+        shorten(self._log)
         try:
             if timeout_seconds is not None and not self._connection.poll(timeout_seconds):
                 return None
@@ -131,7 +135,7 @@ def run_apart(tasks: Tasks, placement: Placement, threads: int, options: TrialOp
     try:
         child.run(replace(placement, limit_bytes=placement.limit_bytes - own))
         while True:
-            event = child.receive()
+            event = child.receive(LOG_SECONDS)
             if isinstance(event, EpochReport):
                 event = report = replace(event, memory_bytes=_more(event.memory_bytes, own))
             elif isinstance(event, Outcome):

@@ -14,7 +14,7 @@ from tuner.execution.loop import ExecutorEvent
 from tuner.execution.nodes import oom_kills
 from tuner.execution.stop_requests import EndsByRequest, StopRequests
 from tuner.execution.worker import TrialOptions
-from tuner.machine.devices import DeviceChoice, allocator_environment, detect_devices
+from tuner.machine.devices import DeviceChoice, allocator_environment, detect_with_idle_cores
 from tuner.placement.packing import Plan
 from tuner.trial import Device, EpochReport, Outcome, Placement, Question
 from tuner.workloads.task import Tasks
@@ -43,7 +43,7 @@ class ChildExecutor(EndsByRequest):
 
     def devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
         """This machine's devices."""
-        return detect_devices(choice)
+        return detect_with_idle_cores(choice)
 
     def prepare(self, devices: Sequence[Device]) -> None:
         """The process starts with the first trial."""

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 
 from tuner.errors import ExecutionError, TunerError, one_line
-from tuner.machine.caps import environment
+from tuner.machine.caps import environment, unless_set
 from tuner.machine.interrupts import take_back
+from tuner.machine.logs import LOG_BYTES
+from tuner.machine.private_folder import NAME_LENGTH, private_folder, usable_bases
 from tuner.trial import MB, Device
 
 OBJECT_STORE_BYTES = 256 * MB  # enough for the data sets' arrays; /dev/shm is small in many containers
+ROTATION = {"RAY_ROTATION_MAX_BYTES": str(LOG_BYTES), "RAY_ROTATION_BACKUP_COUNT": "1"}  # of each process's output
 STOP_SECONDS = 30
+AUTH_MODE, AUTH_TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
+TEMPORARY = "ray"  # Ray opens its folder to everybody, so it lies in a private one
+# The longest path that Ray makes in there, as process ids have at most seven digits.
+LONGEST_SOCKET = f"/{TEMPORARY}/session_2026-01-31_23-59-59_999999_4194304/sockets/plasma_store"
+SOCKET_BYTES = 107 if sys.platform == "linux" else 103  # the longest path of a socket (unix(7))
 # Ray prints long messages about lost workers and nodes in the driver. The study prints a line about each.
 SKIPPED_LOGS = (
     "A worker died or was killed while executing|were killed due to the node running low on memory|"
@@ -83,20 +94,59 @@ def _started(devices: tuple[Device, ...], variables: dict[str, str]) -> Iterator
     if ray.is_initialized():
         yield False
         return
-    # Ray's processes inherit the variables. So the workers that Ray keeps ready can be used: half a second less each.
-    with environment(variables), _loopback():
-        ray.init(
-            address="local",
-            num_cpus=sum(device.cores for device in devices),
-            num_gpus=sum(device.kind == "cuda" for device in devices),
-            object_store_memory=OBJECT_STORE_BYTES,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level="ERROR",
-            _memory=sum(device.total_bytes for device in devices if device.kind == "cpu") or MB,
-        )
-    yield True
-    ray.shutdown()
+    with _session_folder() as folder, authentication("token", secrets.token_hex(32)):
+        # Ray's processes inherit the variables. So the workers that Ray keeps ready can be used: half a second less
+        # each.
+        with environment({**unless_set(ROTATION), **variables}), _loopback():
+            ray.init(
+                address="local",
+                num_cpus=sum(device.cores for device in devices),
+                num_gpus=sum(device.kind == "cuda" for device in devices),
+                object_store_memory=OBJECT_STORE_BYTES,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level="ERROR",
+                _memory=sum(device.total_bytes for device in devices if device.kind == "cpu") or MB,
+                _temp_dir=str(folder / TEMPORARY),
+            )
+        yield True
+        ray.shutdown(wait_for_processes=True)  # they would make the folder again
+
+
+def session_bases() -> list[Path]:
+    """The folders that can hold a study's Ray, the best first."""
+    return usable_bases(SOCKET_BYTES - len(LONGEST_SOCKET) - 1 - NAME_LENGTH)
+
+
+@contextmanager
+def _session_folder() -> Iterator[Path]:
+    """A private folder for Ray, which is removed after the block."""
+    bases = session_bases()
+    if not bases:
+        raise ExecutionError("no folder for Ray's sockets can be written: set RAY_TMPDIR to one with a short path")
+    with private_folder(bases[0]) as folder:
+        yield folder
+
+
+@contextmanager
+def authentication(mode: str, token: str = "") -> Iterator[None]:
+    """In this block this process, and Ray's that it starts, ask for a token if ``mode`` is "token", not "disabled".
+
+    Without a ``token`` it is the one that Ray finds. If only the driver asks for one, Ray's head cannot reach it,
+    considers it dead and ends its workers.
+    """
+    import ray
+
+    def read_again() -> None:
+        ray._raylet.Config.initialize("")
+        ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
+
+    try:
+        with environment({AUTH_MODE: mode, **({AUTH_TOKEN: token} if token else {})}):
+            read_again()
+            yield
+    finally:
+        read_again()
 
 
 def quiet() -> None:

@@ -11,14 +11,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tuner.errors import ParameterError, one_line
-from tuner.execution.cluster import RayConnection, quiet
+from tuner.execution.cluster import AUTH_MODE, RayConnection, authentication, quiet
 from tuner.execution.ray_errors import last_line
-from tuner.machine.caps import environment
 
 PORT_SECONDS = 3
 ANSWER_SECONDS = 10
 JOIN_SECONDS = 60
-AUTH_MODE = "RAY_AUTH_MODE"
 CURRENT_CLUSTER = "ray_current_cluster"  # Ray's file with the address
 
 
@@ -84,7 +82,7 @@ def _joined(address: str) -> Iterator[bool]:
             raise ParameterError("address", address, f"this process is connected to the Ray at {connected} already")
         yield False
         return
-    with _auth_mode(_check(address)):
+    with authentication(_check(address)):
         try:
             ray.init(address=address, log_to_driver=False, logging_level="ERROR")
         except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
@@ -127,17 +125,3 @@ def _refusal(address: str, mode: str) -> str:
         wrong = f"what listens there does not answer like a Ray head within {ANSWER_SECONDS} s"
         raise ParameterError("address", address, wrong) from error
     return last_line(answer.stderr) if answer.returncode else ""
-
-
-@contextmanager
-def _auth_mode(mode: str) -> Iterator[None]:
-    """In this block the process requires a token if the cluster's processes do.
-
-    If only the driver requires one, Ray's head cannot reach it, considers it dead and ends its workers.
-    """
-    import ray
-
-    with environment({AUTH_MODE: mode}):
-        ray._raylet.Config.initialize("")  # reads the variable again
-        yield
-    ray._raylet.Config.initialize("")

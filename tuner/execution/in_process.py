@@ -14,7 +14,7 @@ from tuner.errors import ParameterError
 from tuner.execution.loop import ExecutorEvent
 from tuner.execution.stop_requests import EndsByRequest, StopRequests
 from tuner.execution.worker import TrialOptions, WorkerEvent, run_trial
-from tuner.machine.devices import DeviceChoice, detect_devices, torch_index
+from tuner.machine.devices import DeviceChoice, detect_with_idle_cores, torch_index
 from tuner.machine.peak import PeakMeter
 from tuner.placement.packing import Plan
 from tuner.trial import Device, EpochReport, Outcome, Placement, Question
@@ -38,7 +38,7 @@ class InProcessExecutor(EndsByRequest):
 
         Raises ``InputError`` if there is no such device.
         """
-        found = detect_devices(choice)
+        found = detect_with_idle_cores(choice)
         if found[0].kind == "cpu":
             return found
         if not (first := tuple(device for device in found if torch_index(device) == 0)):

@@ -13,7 +13,7 @@ from tuner.errors import InputError, ParameterError
 from tuner.execution.cluster_discovery import PORT_SECONDS, port_answers
 from tuner.execution.ray_api import Node, ObjectRef, Remote
 from tuner.execution.ray_errors import last_line
-from tuner.machine.devices import DeviceChoice, detect_devices
+from tuner.machine.devices import DeviceChoice, detect_with_idle_cores
 from tuner.trial import Device
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ def cluster_devices(choice: DeviceChoice) -> tuple[Device, ...]:
 def detect(choice: DeviceChoice) -> tuple[Device, ...]:
     """The devices of this node; empty if the choice is "cuda" and there are no GPUs."""
     try:
-        return detect_devices(choice)
+        return detect_with_idle_cores(choice)
     except InputError:
         if choice == "cuda":
             return ()

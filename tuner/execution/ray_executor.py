@@ -23,7 +23,7 @@ from tuner.execution.stop_requests import EndsByRequest, StopRequests
 from tuner.execution.worker import TrialOptions
 from tuner.execution.worker_failures import RunningTrial, WorkerFailures
 from tuner.machine.caps import worker_environment
-from tuner.machine.devices import DeviceChoice, allocator_environment, detect_devices
+from tuner.machine.devices import DeviceChoice, allocator_environment, detect_with_idle_cores
 from tuner.placement.packing import Plan
 from tuner.trial import Device, DeviceLost, EpochReport, Outcome, Placement, Question
 from tuner.workloads.built_in import is_built_in
@@ -76,7 +76,7 @@ class RayExecutor(EndsByRequest):
     def devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
         """This machine's devices, or those of all nodes of the cluster, which it joins."""
         if self._address is None:
-            return detect_devices(choice)
+            return detect_with_idle_cores(choice)
         self._connection = self._connection or join_cluster(self._address)
         return cluster_devices(choice)
 

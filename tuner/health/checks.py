@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tuner.errors import option
@@ -39,7 +40,8 @@ def examine(facts: Facts) -> list[Finding]:
         *_memory(facts),
         *_shared(facts),
         _disk("results", facts.results, f"give another folder by {option('output')}, or make room"),
-        _disk("ray's folder", facts.ray_disk, "set RAY_TMPDIR to a folder on another disk, or make room"),
+        _cache(facts.cache),
+        _ray_folder(facts),
         _command(facts),
         _extras(facts),
     ]
@@ -161,6 +163,28 @@ def _shared(facts: Facts) -> Iterator[Finding]:
     remedy = "in a container, start it with --shm-size=1g; Ray uses its folder on the disk instead, which is slower"
     short = disk.free_bytes < SHARED_BYTES
     yield Finding("/dev/shm", "warning" if short else "ok", text, remedy if short else "")
+
+
+def _cache(disk: Disk) -> Finding:
+    """Studies run without it, as where HOME is read-only or missing."""
+    remedy = "set XDG_CACHE_HOME to a folder of yours: data sets and calibrations are kept there"
+    found = _disk("cache", disk, remedy)
+    return replace(found, level="warning") if found.level == "problem" else found
+
+
+def _ray_folder(facts: Facts) -> Finding:
+    remedy = "set RAY_TMPDIR to a folder on another disk with a short path, or make room"
+    found, used = _disk("ray's folder", facts.ray_disk, remedy), facts.ray_disk.path
+    for name in ("RAY_TMPDIR", "TMPDIR"):
+        named = facts.variables.get(name)
+        if named and os.path.abspath(named) != used:
+            text = f"{found.text}; not {name}={named}, whose path is too long for Ray's sockets or cannot be written"
+            if name == "RAY_TMPDIR" and found.level == "ok":
+                return Finding(found.check, "warning", text, "set RAY_TMPDIR to a folder of yours with a short path")
+            return replace(found, text=text)
+        if named:
+            break
+    return found
 
 
 def _disk(check: str, disk: Disk, remedy: str) -> Finding:

@@ -88,5 +88,6 @@ class Facts:
     cores: int
     shared: Disk | None
     results: Disk
-    ray_disk: Disk
+    cache: Disk  # of data sets and calibrations
+    ray_disk: Disk  # where a study's own Ray keeps its sockets and logs
     commands: dict[str, Command] = field(default_factory=dict)

@@ -8,10 +8,12 @@ import shutil
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
 from tuner.errors import one_line
+from tuner.execution.cluster import session_bases
 from tuner.execution.cluster_discovery import announced_address, port_answers, ray_folder
 from tuner.health.facts import Command, Disk, Facts, Gpu, Holder, RaySessions, Torch
 from tuner.machine.devices import ALLOCATOR_VARIABLE, available_cores, cgroup_memory, nvml_text
@@ -25,6 +27,7 @@ ADDRESS_SECONDS = 1.0
 
 def gather() -> Facts:
     """The facts about this machine; takes a few seconds."""
+    import platformdirs
     import psutil
 
     memory, (limit, used) = psutil.virtual_memory(), cgroup_memory()
@@ -48,7 +51,8 @@ def gather() -> Facts:
         cores=available_cores(),
         shared=_disk(SHARED) if SHARED.is_dir() else None,
         results=_disk(Path("results")),
-        ray_disk=_disk(Path(sessions.folder)),
+        cache=_disk(platformdirs.user_cache_path("tuner")),
+        ray_disk=_ray_disk(),
         commands={name: _command(name) for name in ("tune", "tuner")},
     )
 
@@ -149,6 +153,12 @@ def _size_bytes(folder: Path) -> int:
             with suppress(OSError):
                 total += os.lstat(os.path.join(base, name)).st_size
     return total
+
+
+def _ray_disk() -> Disk:
+    """Where a study's own Ray would have its folder; one that cannot be written if there is no such place."""
+    bases = session_bases()
+    return _disk(bases[0]) if bases else replace(_disk(Path("/tmp")), writable=False)
 
 
 def _disk(path: Path) -> Disk:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
@@ -18,6 +19,7 @@ DeviceChoice = Literal["auto", "cpu", "cuda"]
 # torch 2.0 to 2.13 reads this name.
 ALLOCATOR_VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
 CGROUP = Path("/sys/fs/cgroup")
+IDLE_SECONDS = 0.2
 MEMBERSHIP = Path("/proc/self/cgroup")
 
 
@@ -38,6 +40,23 @@ def detect_devices(choice: DeviceChoice = "auto") -> tuple[Device, ...]:
     if choice == "cuda" and not gpus:
         raise ParameterError("device", choice, "NVML finds no visible GPU on this machine; use cpu")
     return gpus or (ram_device(),)
+
+
+def detect_with_idle_cores(choice: DeviceChoice = "auto") -> tuple[Device, ...]:
+    """``detect_devices``, with the cores that are idle now; takes ``IDLE_SECONDS``."""
+    devices, idle = detect_devices(choice), idle_cores()
+    return devices if idle is None else tuple(replace(each, idle_cores=idle // len(devices)) for each in devices)
+
+
+def idle_cores() -> int | None:
+    """How many of the CPU cores that this process may use are idle within ``IDLE_SECONDS``; None if unknown."""
+    import psutil
+
+    busy = psutil.cpu_percent(IDLE_SECONDS, percpu=True)
+    own = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(busy))
+    if not all(core < len(busy) for core in own):
+        return None  # a container in which not all are shown
+    return round(sum(1 - busy[core] / 100 for core in own))
 
 
 def torch_has_cuda() -> bool:

@@ -330,8 +330,11 @@ def _spread(
 
 
 def _threads(devices: Sequence[Device], slots: Sequence[int]) -> int:
-    """The CPU threads of each trial: the smallest number of cores per trial of any device."""
-    return max(1, min(device.cores // used for device, used in zip(devices, slots, strict=True) if used))
+    """The CPU threads of each trial: the smallest number of free cores per trial of any device.
+
+    More than that would wait for each other: OpenMP's threads meet after every operation.
+    """
+    return max(1, min(device.free_cores // used for device, used in zip(devices, slots, strict=True) if used))
 
 
 def _does_not_fit(devices: Sequence[Device], budgets: Sequence[int], footprint: int, buffer_bytes: int) -> str:

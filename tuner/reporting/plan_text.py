@@ -62,9 +62,11 @@ def plan_text(plan: Plan, requests: Sequence[Request], data: str, batches: str =
     if len(plan.devices) > DEVICES:
         lines.append(f"{'':<10} and {len(plan.devices) - DEVICES} more devices")
     threads = f"{count_text(plan.threads, 'thread')} each"
+    cores, free = (sum(each) for each in zip(*((one.cores, one.free_cores) for one in plan.devices), strict=True))
+    busy = f"; {cores - free} of {count_text(cores, 'core')} busy with other work" if free < cores else ""
     bound = option(plan.bound) if plan.bound == "max_workers" else plan.bound
     least = f"{plan.guaranteed} to " if plan.guaranteed < plan.workers else ""
-    lines.append(f"{'workers':<10} {least}{plan.workers}, {threads}; bounded by {bound}")
+    lines.append(f"{'workers':<10} {least}{plan.workers}, {threads}; bounded by {bound}{busy}")
     return "\n".join(lines)
 
 

@@ -206,7 +206,7 @@ class PackingOptions(TrialMemory, DeviceMemory):
         None, "The maximum number of trials at once.", Terminal("N", unset="as many as fit"), ge=1
     )
     threads: int | None = field(
-        None, "The number of CPU threads of each trial.", Terminal("N", unset="cores / workers"), ge=1
+        None, "The number of CPU threads of each trial.", Terminal("N", unset="idle cores / workers"), ge=1
     )
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import optuna
+from optuna.storages._heartbeat import is_heartbeat_enabled
 from optuna.trial import TrialState
 
 from tuner.records.attempts import Attempt
@@ -25,6 +29,7 @@ class OptunaTrials:
         self._study = study
         self._values = objective.values
         self._trials: dict[str, optuna.Trial] = {}
+        self._heartbeats: dict[str, Event] = {}  # by trial id; set to end one
         self._folder = ""
 
     def begin(self, folder: Path, ended: Mapping[str, Attempt]) -> None:
@@ -36,7 +41,7 @@ class OptunaTrials:
         for frozen in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             where, _, trial_id = str(frozen.user_attrs.get(OWNER, "")).rpartition("/")
             if where == self._folder:
-                self._trials[trial_id] = optuna.Trial(self._study, frozen._trial_id)
+                self._keep(trial_id, optuna.Trial(self._study, frozen._trial_id))
         for trial_id in self._trials.keys() & ended.keys():
             self._tell(trial_id, ended[trial_id].status, ended[trial_id].metrics)
 
@@ -62,7 +67,7 @@ class OptunaTrials:
 
     def _tell(self, trial_id: str, status: Status, metrics: Mapping[str, float | None]) -> None:
         trial = self._trial(trial_id)  # one that never asked for anything has its place, too
-        del self._trials[trial_id]
+        self._forget(trial_id)
         values = [metrics.get(name) for name in self._values]
         numbers = [value for value in values if value is not None and not math.isnan(value)]
         if status == "completed" and len(numbers) == len(values):
@@ -77,18 +82,43 @@ class OptunaTrials:
 
     def close(self) -> None:
         """Fails the trials that have not ended, as Optuna does."""
-        for trial in self._trials.values():
+        for trial_id, trial in list(self._trials.items()):
+            self._forget(trial_id)
             self._study.tell(trial, state=TrialState.FAIL)
-        self._trials.clear()
 
     def _trial(self, trial_id: str) -> optuna.Trial:
         if trial_id not in self._trials:
-            self._trials[trial_id] = self._study.ask()
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="Heartbeat of storage")  # that only ``optimize`` has one
+                self._keep(trial_id, self._study.ask())
             self._trials[trial_id].set_user_attr(OWNER, f"{self._folder}/{trial_id}")
         return self._trials[trial_id]
 
+    def _keep(self, trial_id: str, trial: optuna.Trial) -> None:
+        """Begins a trial's heartbeat, if the storage asks for one, which ends with the trial.
+
+        So other processes do not take it for one that was lost, also while a retry waits for memory.
+        """
+        self._trials[trial_id], storage = trial, self._study._storage
+        if is_heartbeat_enabled(storage):
+            ended = self._heartbeats[trial_id] = Event()
+            Thread(target=_beat, args=(storage, trial._trial_id, ended), daemon=True, name="heartbeat").start()
+
+    def _forget(self, trial_id: str) -> None:
+        del self._trials[trial_id]
+        if trial_id in self._heartbeats:
+            self._heartbeats.pop(trial_id).set()
+
     def _frozen(self, trial: optuna.Trial) -> Any:
         return self._study._storage.get_trial(trial._trial_id)
+
+
+def _beat(storage: Any, number: int, ended: Event) -> None:
+    while True:
+        with suppress(Exception):  # the database is locked or away; the next one may get through
+            storage.record_heartbeat(number)
+        if ended.wait(storage.get_heartbeat_interval()):
+            return
 
 
 def _plain(trial: optuna.Trial) -> Iterator[tuple[str, Any]]:

@@ -9,15 +9,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from tuner.errors import InputError
 from tuner.integrations.ray_tune.resources import RunAgain, TrialResources
-from tuner.machine.caps import capped, is_out_of_memory
+from tuner.machine.caps import STACK_BYTES, capped, is_out_of_memory
 from tuner.machine.devices import detect_devices, pin
 from tuner.machine.first_use import load_early
 from tuner.machine.peak import PeakMeter
 from tuner.placement.retry import RetryPolicy, next_attempt
-from tuner.trial import GB, MB, AttemptResult, Device
+from tuner.trial import GB, AttemptResult, Device
 
 WAIT_SECONDS = 0.5  # between checks of the free memory
-STACK_BYTES = 8 * MB  # the address space of a thread, which hardly takes any memory
 
 
 class CappedAttempt:

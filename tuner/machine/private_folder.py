@@ -1,0 +1,79 @@
+"""Folders that no other user can look into, for what lives as long as a process of ours: sockets, logs."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+PREFIX = "tuner-"
+NAME_LENGTH = len(PREFIX) + 8  # with what mkdtemp adds
+REMOVALS, REMOVAL_SECONDS = 20, 0.1  # processes that are just ending may still write there
+
+
+def usable_bases(longest: int, environ: Mapping[str, str] = os.environ) -> list[Path]:
+    """The folders of at most ``longest`` bytes in which private ones can be made, the best first.
+
+    ``$RAY_TMPDIR`` and ``$TMPDIR`` are what a user or a cluster chose. ``$XDG_RUNTIME_DIR`` is the last: it is held
+    in RAM, and is removed when the user logs out.
+    """
+    named = [environ.get("RAY_TMPDIR"), environ.get("TMPDIR"), "/tmp", environ.get("XDG_RUNTIME_DIR")]
+    found = [Path(name).absolute() for name in named if name]
+    return [
+        base
+        for base in dict.fromkeys(found)
+        if len(os.fsencode(base)) <= longest and base.is_dir() and os.access(base, os.W_OK | os.X_OK)
+    ]
+
+
+@contextmanager
+def private_folder(base: Path) -> Iterator[Path]:
+    """A new folder of mode 0700 in ``base`` for the block; raises OSError if it cannot be made.
+
+    It is removed with all it holds at the end. What a killed process left is removed by the next one: a folder in use
+    is locked, and the kernel frees the lock.
+    """
+    _remove_left_over(base)
+    path, descriptor = _make(base)
+    try:
+        yield path
+    finally:
+        _remove(path)
+        os.close(descriptor)
+
+
+def _make(base: Path) -> tuple[Path, int]:
+    """A locked folder and the descriptor that holds the lock."""
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        with suppress(OSError):  # some network file systems do not lock folders; nobody removes it there
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if path.exists():
+            return path, descriptor
+        os.close(descriptor)  # it was taken for one left over before it was locked
+
+
+def _remove_left_over(base: Path) -> None:
+    for path in base.glob(f"{PREFIX}{'?' * 8}"):
+        with suppress(OSError):  # it is another user's, or in use
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                if os.fstat(descriptor).st_uid == os.getuid():
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    _remove(path)
+            finally:
+                os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    for _ in range(REMOVALS):
+        shutil.rmtree(path, ignore_errors=True)
+        if not path.exists():
+            return
+        time.sleep(REMOVAL_SECONDS)
