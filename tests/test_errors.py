@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from tuner.errors import InputError, ParameterError, option, spelled, with_text
+from tuner.errors import InputError, ParameterError, option, printable, spelled, with_text
 from tuner.spec.spelling import in_terminal
 
 
@@ -54,3 +54,8 @@ def test_an_exception_that_cannot_go_to_another_process_goes_as_its_text() -> No
     assert str(with_text(Local("no\nroom"))) == "Local: no room"
     error = KeyError("known")
     assert with_text(error) is error
+
+
+def test_a_printed_text_has_nothing_that_a_terminal_obeys() -> None:
+    assert printable("a\x1b]0;title\x07\r\x9b2J\u202eb\n\tc ⌊×⌋…") == "a?]0;title???2J?b\n\tc ⌊×⌋…"
+    assert printable("x" * 500, 10) == "x" * 9 + "…"

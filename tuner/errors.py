@@ -57,6 +57,15 @@ def one_line(error: object, most: int | None = None) -> str:
     return " ".join(str(error).split())[:most]
 
 
+def printable(text: str, most: int | None = None) -> str:
+    """A text that a terminal shows and does not obey, of at most this many characters.
+
+    Names and errors come from files of others: an escape in them could set a title, or hide what was printed before.
+    """
+    clean = "".join(each if each.isprintable() or each in "\n\t" else "?" for each in text)
+    return clean if most is None or len(clean) <= most else f"{clean[: most - 1]}…"
+
+
 def with_text(error: Exception) -> Exception:
     """An exception that can go to another process: itself, or its text if it cannot be pickled."""
     try:

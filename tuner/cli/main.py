@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem
 
 from tuner.cli.completion import VARIABLE, complete_shells
 from tuner.cli.options import GroupedCommand, chosen, options
-from tuner.errors import TunerError, WorkloadError, both_given, spelled
+from tuner.errors import TunerError, WorkloadError, both_given, printable, spelled
 from tuner.spec.commands import (
     CalibrateOptions,
     EstimateOptions,
@@ -31,6 +31,7 @@ from tuner.spec.settings import Settings
 from tuner.spec.spelling import in_terminal
 from tuner.workloads.custom import SPEC
 
+MOST_OF_ERROR = 4000  # the characters that are printed of an error
 DEFAULT_COMMAND = "run"
 CONFIG_SUFFIXES = (".yaml", ".yml", ".toml", ".json")
 
@@ -148,15 +149,15 @@ def estimate(ctx: click.Context, /, as_json: bool, as_csv: bool, **_: object) ->
     else:
         from tuner.reporting.plan_text import estimates_text
 
-        click.echo(estimates_text(found))
+        _say(estimates_text(found))
         if asked.snapshot:
             from tuner.reporting.texts import MEMORY_VIEWER
 
-            click.echo(f"snapshot: {asked.snapshot}, for PyTorch's memory viewer: {MEMORY_VIEWER}")
+            _say(f"snapshot: {asked.snapshot}, for PyTorch's memory viewer: {MEMORY_VIEWER}")
         if config := estimate.transformer(asked):
             from tuner.cli.print_transformers import transformer_text
 
-            click.echo(transformer_text(config, found))
+            _say(transformer_text(config, found))
 
 
 @command(PlanOptions, "as_json")
@@ -171,10 +172,12 @@ def plan(ctx: click.Context, /, as_json: bool, **_: object) -> None:
 
     found = plan.plan.of(chosen(ctx, PlanOptions))
     if isinstance(found, capacity.Capacity):
-        click.echo(json.dumps(capacity.to_record(found), indent=2) if as_json else capacity_text(found))
+        click.echo(json.dumps(capacity.to_record(found), indent=2) if as_json else printable(capacity_text(found)))
     else:
         click.echo(
-            json.dumps(plan.to_record(found), indent=2) if as_json else spelled(forecast_text(found), in_terminal)
+            json.dumps(plan.to_record(found), indent=2)
+            if as_json
+            else printable(spelled(forecast_text(found), in_terminal))
         )
 
 
@@ -190,7 +193,7 @@ def optimize(ctx: click.Context, /, as_json: bool, **_: object) -> None:
     else:
         from tuner.cli.print_optimization import optimization_text
 
-        click.echo(spelled(optimization_text(found, asked.dry_run), in_terminal))
+        _say(spelled(optimization_text(found, asked.dry_run), in_terminal))
 
 
 @command(CalibrateOptions)
@@ -202,7 +205,7 @@ def calibrate(ctx: click.Context, /, **_: object) -> None:
     from tuner.api import estimate
 
     table = estimate.calibrate.of(chosen(ctx, CalibrateOptions))
-    click.echo(table.to_string(index=False))
+    _say(table.to_string(index=False))
     ctx.exit(0 if (table.status == "completed").all() else 1)
 
 
@@ -227,7 +230,7 @@ def new_workload(name: str) -> None:
     """
     from tuner.api import new_workload
 
-    click.echo(new_workload.commands(new_workload.new_workload(name)))
+    _say(new_workload.commands(new_workload.new_workload(name)))
 
 
 @command(FitOptions)
@@ -239,7 +242,7 @@ def fit_footprint(ctx: click.Context, /, **_: object) -> None:
     """
     from tuner.api import fit_footprint
 
-    click.echo(fit_footprint.fit_footprint.of(chosen(ctx, FitOptions)).text())
+    _say(fit_footprint.fit_footprint.of(chosen(ctx, FitOptions)).text())
 
 
 @command(ResultsOptions, "as_json", "as_csv")
@@ -254,7 +257,7 @@ def results(ctx: click.Context, /, as_json: bool, as_csv: bool, **_: object) -> 
 
     found = results.side_by_side(chosen(ctx, ResultsOptions))
     for note in found.notes:
-        click.echo(f"note: {note}", err=True)
+        _say(f"note: {note}", err=True)
     if as_json:
         click.echo(json.dumps(found.records(), indent=2))
     elif as_csv:
@@ -278,8 +281,8 @@ def report(ctx: click.Context, /, **_: object) -> None:
 
     file, notes = report.write_page_of(chosen(ctx, ReportOptions))
     for note in notes:
-        click.echo(f"note: {note}", err=True)
-    click.echo(f"report: {file}")
+        _say(f"note: {note}", err=True)
+    _say(f"report: {file}")
 
 
 @command(ExportOptions)
@@ -291,7 +294,7 @@ def export(ctx: click.Context, /, **_: object) -> None:
     from tuner.api import export
 
     for made in export.export.of(chosen(ctx, ExportOptions)):
-        click.echo(made.text())
+        _say(made.text())
 
 
 @cli.command()
@@ -307,7 +310,9 @@ def doctor(ctx: click.Context, /, as_json: bool) -> None:
     from tuner.health import doctor as health
 
     found = health.findings(in_terminal)
-    click.echo(json.dumps([vars(each) for each in found], indent=2) if as_json else health.findings_text(found))
+    click.echo(
+        json.dumps([vars(each) for each in found], indent=2) if as_json else printable(health.findings_text(found))
+    )
     ctx.exit(1 if any(each.level == "problem" for each in found) else 0)
 
 
@@ -323,6 +328,11 @@ def completion(shell: str) -> None:
     from tuner.cli import completion
 
     click.echo(completion.completion(shell), nl=False)
+
+
+def _say(text: str, err: bool = False) -> None:
+    """Prints a text without what a terminal would obey."""
+    click.echo(printable(text), err=err)
 
 
 def _check_formats(as_json: bool, as_csv: bool) -> None:
@@ -368,5 +378,5 @@ def main() -> None:
 def _fail(message: str, code: int, debug: bool) -> None:
     if debug:
         traceback.print_exc()
-    click.echo(f"error: {message}", err=True)
+    _say(printable(f"error: {message}", MOST_OF_ERROR), err=True)
     sys.exit(code)

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tuner.api.results import Comparison, again
+from tuner.errors import printable
 from tuner.records.attempts import CONFIG, Attempt
 from tuner.records.row_queries import default_columns, head
 from tuner.reporting.result_tables import has_seeds, print_averages
-from tuner.reporting.texts import value_text
+from tuner.reporting.texts import MOST_OF_ERROR, value_text
 from tuner.trial import title
 
 if TYPE_CHECKING:
@@ -59,7 +60,11 @@ def table_lines(
     Where lines would be wider than the terminal, columns are left out; lines that are too wide all the same are cut.
     """
     cells = {
-        column: [head(column, known), *(value_text(column, row.value(column)) for row in rows)] for column in columns
+        column: [
+            head(column, known),
+            *(printable(value_text(column, row.value(column)), MOST_OF_ERROR) for row in rows),
+        ]
+        for column in columns
     }
     sizes = {column: max(map(len, texts)) for column, texts in cells.items()}
     left_out = _left_out(sizes, width, dispensable)

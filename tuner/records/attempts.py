@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 CONFIG = "config/"  # the prefix of a hyperparameter's column
 STUDY = "study"
 NOT_KEPT = "weights not kept"
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet computes
 
 Times = tuple[float, float]
 Value = ConfigValue | None
@@ -206,10 +207,25 @@ def write_rows(rows: Sequence[Mapping[str, object]], names: Sequence[str] | None
     """Rows as CSV text, with the columns in ``names`` or those of the first row."""
     text = io.StringIO()
     extra: Literal["ignore", "raise"] = "ignore" if names else "raise"
-    writer = csv.DictWriter(text, names or list(rows[0]), restval="", extrasaction=extra, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    names = list(names or rows[0])
+    writer = csv.DictWriter(text, names, restval="", extrasaction=extra, lineterminator="\n")
+    writer.writerow({name: defused(name) for name in names})
+    writer.writerows({name: defused(value) for name, value in row.items()} for row in rows)
     return text.getvalue()
+
+
+def defused(value: object) -> object:
+    """A cell of a CSV file; before a text that spreadsheets would compute as a formula stands an apostrophe."""
+    return f"'{value}" if isinstance(value, str) and _is_formula(value) else value
+
+
+def as_given(cell: str) -> str:
+    """The text of which ``defused`` made a cell."""
+    return cell[1:] if cell.startswith("'") and _is_formula(cell) else cell
+
+
+def _is_formula(text: str) -> bool:
+    return len(text) > 1 and text.lstrip("'").startswith(FORMULAS)
 
 
 def _column(path: Sequence[int | str]) -> str:

@@ -17,6 +17,7 @@ from tuner.records.attempts import (
     STUDY,
     TEXTS,
     Attempt,
+    as_given,
     parse_attempt,
 )
 from tuner.records.files import ATTEMPTS, RESULTS
@@ -210,7 +211,7 @@ def _read_table(path: Path) -> list[RecordedStudy]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = csv.reader(file, strict=True)
-            columns = next((line for line in lines if line), [])
+            columns = [as_given(each) for each in next((line for line in lines if line), [])]
             if not columns:
                 raise InputError(f"{path}: it is empty; give the {RESULTS} of a study, or its folder")
             _check_columns(columns, path)
@@ -231,7 +232,7 @@ def _parse(line: Sequence[str], columns: Sequence[str], where: str) -> Attempt:
         raise InputError(f"{where}: has {len(line)} fields, but there are {len(columns)} columns")
     values = {
         column: text if column in TEXTS else to_value(text)  # a name may look like a number
-        for column, text in zip(columns, line, strict=True)
+        for column, text in zip(columns, map(as_given, line), strict=True)
         if text
     }
     study = str(values.pop(STUDY, ""))

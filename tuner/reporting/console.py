@@ -6,7 +6,7 @@ import sys
 from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING, Any
 
-from tuner.errors import Spelling, in_python, spelled
+from tuner.errors import Spelling, in_python, printable, spelled
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,7 +32,8 @@ def make_console(spelling: Spelling = in_python) -> Console:
         def print(self, *objects: object, **options: Any) -> None:
             """Prints texts with their parameters spelled."""
             super().print(
-                *(spelled(each, spelling) if isinstance(each, str) else each for each in objects), **options
+                *(printable(spelled(each, spelling)) if isinstance(each, str) else each for each in objects),
+                **options,
             )
 
     # A notebook gets plain lines, too. It sets FORCE_COLOR, which rich takes for a terminal of 80 columns.

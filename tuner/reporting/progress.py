@@ -8,8 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
+from tuner.errors import printable
 from tuner.placement.retry import Retry
 from tuner.reporting.console import make_table, print_text
+from tuner.reporting.texts import MOST_OF_ERROR
 from tuner.trial import (
     ACCUMULATION,
     EVALUATION_PARTS,
@@ -128,13 +130,13 @@ class StudyProgress:
         from rich.text import Text
 
         running = list(self._running.values())  # a copy, as the display's thread draws while trials start and end
-        summary = Text(self._summary(running), style="bold")
+        summary = Text(printable(self._summary(running)), style="bold")
         metrics = " or ".join(dict.fromkeys(each.metric for each in self.objectives.values()))
         table = make_table(("trial", "device", "memory", "epoch", metrics), left=("trial", "device"))
         for placement, report in running:
             value = report.metrics.get(self.objectives[placement.trial.workload].metric) if report else None
             table.add_row(
-                Text(self._title(placement.trial)),
+                Text(printable(self._title(placement.trial))),
                 placement.device.label,
                 f"{placement.limit_bytes / GB:.2f} GB",
                 _epochs(report),
@@ -179,7 +181,7 @@ def _epochs(report: EpochReport | None) -> str:
 
 
 def _reason(outcome: Outcome) -> str:
-    return f"{outcome.phase}: {outcome.error}" if outcome.phase else outcome.error
+    return printable(f"{outcome.phase}: {outcome.error}" if outcome.phase else outcome.error, MOST_OF_ERROR)
 
 
 def _what_follows(outcome: Outcome, retry: Retry | None) -> str:

@@ -7,12 +7,13 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from tuner.errors import printable
 from tuner.records.attempts import CONFIG, Attempt
 from tuner.records.row_queries import head, metric_columns
 from tuner.records.seed_statistics import Interval, averages, summary
 from tuner.reporting.console import make_table, print_table, print_text
 from tuner.reporting.figures.axes import varying
-from tuner.reporting.texts import value_text
+from tuner.reporting.texts import MOST_OF_ERROR, value_text
 from tuner.trial import Objective, title
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ def results_table(
     for row in rows:
         texts = {column: value_text(column, row.value(column)) for column in shown}
         texts |= {column: f"{text} GB" for column, text in texts.items() if text and column.endswith("_gb")}
+        if "error" in texts:
+            texts["error"] = printable(texts["error"], MOST_OF_ERROR)
         table.add_row(*map(Text, texts.values()))
     return table
 
@@ -106,7 +109,7 @@ def averages_table(rows: Sequence[Attempt], objective: Objective, hyperparameter
     first = {row.name: row for row in reversed(rows)}
     for each in averages(rows, objective):
         table.add_row(
-            Text(each.name),
+            Text(printable(each.name)),
             interval_text(each.interval),
             *(interval_text(by_name[each.name]) for by_name in others.values()),
             f"{len(each.values)}/{each.seeds}",

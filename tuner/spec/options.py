@@ -25,12 +25,20 @@ from pydantic import (
     ValidationError,
 )
 from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails, PydanticUndefined
+from pydantic_core import ErrorDetails, PydanticCustomError, PydanticUndefined
 
 from tuner.errors import InputError, ParameterError, in_python, spelled
 
 WIDTH = 118  # of a docstring's lines
-PathText = str
+
+
+def _path(given: str) -> str:
+    if not given:
+        raise PydanticCustomError("empty_path", "must not be empty: give a path, or leave it out")
+    return given
+
+
+PathText = Annotated[str, AfterValidator(_path)]
 Texts = Annotated[Sequence[str], AfterValidator(tuple)]
 SHOWN = {  # what callers see of types that convert what is given
     "PathText": "str | PathLike[str]",
@@ -201,7 +209,7 @@ def _plain(value: object, info: FieldInfo) -> object:
     kinds = {info.annotation, *get_args(info.annotation)}
     if kinds & {bool, int, float} and getattr(value, "shape", None) == () and hasattr(value, "item"):
         value = value.item()
-    if str in kinds and isinstance(value, os.PathLike):
+    if kinds & {str, PathText} and isinstance(value, os.PathLike):
         return os.fspath(value)
     if int in kinds and isinstance(value, float) and value.is_integer():
         return int(value)

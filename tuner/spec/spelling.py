@@ -29,6 +29,8 @@ def in_terminal(parameter: str, value: object = NOT_GIVEN) -> str:
         return flag(parameter)
     if value is False:
         return flag(parameter).replace("--", "--no-", 1)
+    if value == "":
+        return f"{flag(parameter)} ''"
     return f"{flag(parameter)} {value:g}" if isinstance(value, float) else f"{flag(parameter)} {value}"
 
 

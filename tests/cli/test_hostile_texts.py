@@ -1,0 +1,63 @@
+"""Names and errors of others are printed cleaned and shortened; empty paths are no paths."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tuner
+from tuner.cli.main import main
+
+ESCAPE = "\x1b]0;title\x07"
+
+
+def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[Any, str]:
+    monkeypatch.setattr(sys, "argv", ["tune", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    printed = capsys.readouterr()
+    return ended.value.code, printed.out + printed.err
+
+
+def test_escapes_in_a_file_reach_no_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text('configurations: [{name: "\\e]0;title\\a", hidden_dim: 32}]')
+    assert said(monkeypatch, capsys, "plan", "--config", str(file))[1].count("?]0;title?") > 0
+    file.write_text(f'configurations: [{{name: "\\e]0;title\\a", hidden_dim: {"k" * 9000}}}]')
+    code, text = said(monkeypatch, capsys, "plan", "--config", str(file))
+    assert code == 2 and "\x1b" not in text and "?]0;title?: hidden_dim" in text and len(text) < 500
+
+
+def test_escapes_and_long_texts_of_trials_reach_no_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def train(config: dict[str, Any]) -> None:
+        raise ValueError(ESCAPE + "x" * 5000)
+
+    tuner.run(
+        train,
+        space={"kind": {"choice": [ESCAPE]}},
+        metric="score",
+        direction="max",
+        output=tmp_path / "out",
+        in_process=True,
+        report=False,
+    )
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed and "\x07" not in printed and "?]0;title?" in printed and "x" * 400 not in printed
+    assert "x" * 5000 in (tmp_path / "out" / "results.csv").read_text()
+
+
+@pytest.mark.parametrize("name", ["--resume", "--output"])
+def test_an_empty_path_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, text = said(monkeypatch, capsys, "run", name, "")
+    assert (code, text) == (2, f"error: {name} '': must not be empty: give a path, or leave it out\n")
+    assert not list(tmp_path.iterdir())
