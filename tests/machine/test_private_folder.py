@@ -50,6 +50,14 @@ def test_what_a_killed_process_left_is_removed_and_what_lives_is_kept(tmp_path: 
     assert names == {"kept", "tuner-12345678", "tuner-context-0.lock", first.name, second.name}
 
 
+def test_a_users_folder_of_such_a_name_is_kept(tmp_path: Path) -> None:
+    kept = tmp_path / "tuner-baseline" / "best.pt"
+    kept.parent.mkdir()
+    kept.touch()
+    with private_folder(tmp_path):
+        assert kept.exists()
+
+
 def test_a_log_that_grows_keeps_its_end(tmp_path: Path) -> None:
     log = tmp_path / "worker.log"
     with log.open("ab", buffering=0) as file:

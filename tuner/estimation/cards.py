@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 
 from tuner.trial import MB, Device
@@ -79,6 +80,7 @@ LARGEST = CardProperties(
 )
 
 
+@cache
 def torch_version() -> tuple[int, int]:
     """The major and minor version of the installed torch, without importing it."""
     major, minor, *_ = metadata.version("torch").split(".")

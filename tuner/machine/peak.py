@@ -9,8 +9,6 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
-import stat
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +16,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from tuner.machine.atomic_files import not_following
+from tuner.machine.private_folder import users_folder
 from tuner.trial import Device
 
 STATUS = Path("/proc/self/status")
@@ -186,7 +185,7 @@ def _alone() -> Iterator[None]:
     better than no trial.
     """
     try:
-        lock = open(_private_folder() / "context.lock", "w", opener=not_following)  # noqa: SIM115
+        lock = open(users_folder() / "context.lock", "w", opener=not_following)  # noqa: SIM115
     except OSError:
         yield
         return
@@ -199,13 +198,3 @@ def _alone() -> Iterator[None]:
             except OSError:
                 time.sleep(0.02)
         yield
-
-
-def _private_folder() -> Path:
-    """A folder that no other user can read or write; an OSError is raised if somebody else has made it."""
-    folder = Path(tempfile.gettempdir()) / f"tuner-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise PermissionError(f"{folder} is not private")
-    return folder

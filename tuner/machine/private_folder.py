@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,7 @@ from pathlib import Path
 
 PREFIX = "tuner-"
 NAME_LENGTH = len(PREFIX) + 8  # with what mkdtemp adds
+MARK = ".removed-with-its-process"  # a folder without it is not ours to remove, whatever its name is
 REMOVALS, REMOVAL_SECONDS = 20, 0.1  # processes that are just ending may still write there
 
 
@@ -55,6 +57,7 @@ def _make(base: Path) -> tuple[Path, int]:
         with suppress(OSError):  # some network file systems do not lock folders; nobody removes it there
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if path.exists():
+            (path / MARK).touch()
             return path, descriptor
         os.close(descriptor)  # it was taken for one left over before it was locked
 
@@ -64,7 +67,7 @@ def _remove_left_over(base: Path) -> None:
         with suppress(OSError):  # it is another user's, or in use
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
-                if os.fstat(descriptor).st_uid == os.getuid():
+                if os.fstat(descriptor).st_uid == os.getuid() and (path / MARK).is_file():
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     _remove(path)
             finally:
@@ -77,3 +80,13 @@ def _remove(path: Path) -> None:
         if not path.exists():
             return
         time.sleep(REMOVAL_SECONDS)
+
+
+def users_folder() -> Path:
+    """This user's own folder, which stays; an OSError is raised if others can use it or somebody else has made it."""
+    folder = Path(tempfile.gettempdir()) / f"{PREFIX}{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PermissionError(f"{folder} is not private")
+    return folder

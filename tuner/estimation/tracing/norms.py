@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tuner.estimation.tracing.corrections.temporaries import TORCH
+from tuner.estimation.tracing.corrections.temporaries import TORCH, wide
 
 IS_FUSED = TORCH >= (2, 9)
 
@@ -31,9 +31,7 @@ class _RMSNorm(torch.autograd.Function):
     def forward(ctx: Any, input: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float | None) -> Tensor:
         """(*, shape) → (*, shape)."""
         out = torch.empty_like(input)
-        factors = input.new_empty(
-            input.shape[: -len(shape)], dtype=max(input.dtype, torch.float32, key=lambda t: t.itemsize)
-        )
+        factors = input.new_empty(input.shape[: -len(shape)], dtype=wide(input.dtype))
         ctx.save_for_backward(input, factors, *(() if weight is None else (weight,)))
         ctx.options = shape, eps
         return out

@@ -29,6 +29,7 @@ from tuner.estimation.tracing.corrections.temporaries import (
     bytes_of,
     copy_if_strided,
     up,
+    wide,
 )
 
 if TYPE_CHECKING:
@@ -367,7 +368,7 @@ def _bags(make: Make, out: Sequence[Tensor], _weight: Tensor, indices: Tensor, *
 
 def _layer_norm(make: Make, out: Sequence[Tensor], *_: object) -> tuple[Tensor, ...]:
     """Mean and deviation are in float32 for narrower inputs."""
-    return out[0], *(make(each.shape, max(each.dtype, torch.float32, key=lambda t: t.itemsize)) for each in out[1:])
+    return out[0], *(make(each.shape, wide(each.dtype)) for each in out[1:])
 
 
 def _log_sigmoid(make: Make, out: Sequence[Tensor], *_: object) -> tuple[Tensor, ...]:

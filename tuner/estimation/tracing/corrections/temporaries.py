@@ -34,6 +34,11 @@ NARROW = (torch.bfloat16, torch.float16)
 TORCH = torch_version()
 
 
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """The type of statistics: float32 for narrower floats (``acc_type``)."""
+    return torch.float32 if dtype in NARROW else dtype
+
+
 def up(number: int, step: int) -> int:
     """The quotient, rounded up."""
     return -(-number // step)
