@@ -10,7 +10,7 @@ import heapq
 import math
 from bisect import bisect_right, insort
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, count
@@ -133,6 +133,7 @@ class Packer:
         self._plan = plan
         self._free = list(plan.budgets)
         self._slots = list(plan.slots)
+        self._bounds = [math.inf] * len(plan.devices)  # what may be reserved until the next ``limit``
         self._index = {device: index for index, device in enumerate(plan.devices)}
         self._lost: set[int] = set()
         self._emptiest = [(-free, index) for index, free in enumerate(self._free)]  # a heap, with stale entries
@@ -155,7 +156,35 @@ class Packer:
     def room_bytes(self) -> int:
         """The free bytes of the emptiest device with a free slot; 0 if there is none."""
         index = self._emptiest_device()
-        return 0 if index is None else self._free[index]
+        return 0 if index is None else self._room(index)
+
+    def limit(self, rooms: Mapping[Device, int]) -> None:
+        """Bounds what may be reserved on these devices until the next call, as others use them, too.
+
+        Devices that are not named have no bound. What is released does not raise a bound.
+        """
+        self._bounds = [max(0, rooms.get(device, math.inf)) for device in self._plan.devices]
+        self._emptiest = [(-self._room(index), index) for index in range(len(self._bounds))]
+        heapq.heapify(self._emptiest)
+
+    def held_back(self) -> tuple[Request, Device] | None:
+        """The next trial that only ``limit`` keeps from starting, and on which device; None without one."""
+        free, index = max(
+            ((free, i) for i, free in enumerate(self._free) if self._slots[i] > 0 and i not in self._lost),
+            default=(0, 0),
+        )
+        fitting = self._position(free)
+        if fitting is None:
+            return None
+        return self._waiting[fitting[0]][fitting[1]][2], self._plan.devices[index]
+
+    def drop(self, trial_id: str) -> None:
+        """Takes a trial out of the queue."""
+        self._waiting = {
+            seed: kept
+            for seed, same_seed in self._waiting.items()
+            if (kept := [entry for entry in same_seed if entry[2].trial.trial_id != trial_id])
+        }
 
     def enqueue(self, requests: Iterable[Request]) -> None:
         """Adds trials to the queue. A trial that needs more than any device has will get a whole device."""
@@ -175,7 +204,7 @@ class Packer:
         """Takes the trials that start now out of the queue, and reserves their memory."""
         placed = []
         while self._waiting and (index := self._emptiest_device()) is not None:
-            fitting = self._take(self._free[index])
+            fitting = self._take(self._room(index))
             if fitting is None:
                 break
             need, request = fitting
@@ -202,14 +231,21 @@ class Packer:
 
     def _take(self, room_bytes: int) -> tuple[int, Request] | None:
         """Takes the largest trial that fits, of the lowest seed with one, and its need; None if none fits."""
+        fitting = self._position(room_bytes)
+        if fitting is None:
+            return None
+        seed, position = fitting
+        need, _, request = self._waiting[seed].pop(position)
+        if not self._waiting[seed]:
+            del self._waiting[seed]
+        return need, request
+
+    def _position(self, room_bytes: float) -> tuple[int, int] | None:
+        """The seed and the position in its queue of the trial that ``_take`` would take."""
         for seed in sorted(self._waiting):
-            same_seed = self._waiting[seed]
-            position = bisect_right(same_seed, room_bytes, key=lambda entry: entry[0]) - 1
+            position = bisect_right(self._waiting[seed], room_bytes, key=lambda entry: entry[0]) - 1
             if position >= 0:
-                need, _, request = same_seed.pop(position)
-                if not same_seed:
-                    del self._waiting[seed]
-                return need, request
+                return seed, position
         return None
 
     def _need(self, request: Request) -> int:
@@ -225,15 +261,20 @@ class Packer:
         """The device with the most free memory among those with a free slot."""
         while self._emptiest:
             free, index = self._emptiest[0]
-            if -free == self._free[index] and self._slots[index] > 0 and index not in self._lost:
+            if -free == self._room(index) and self._slots[index] > 0 and index not in self._lost:
                 return index
             heapq.heappop(self._emptiest)
         return None
 
+    def _room(self, index: int) -> int:
+        """What may be reserved on a device now: what is free of its budget, within its bound."""
+        return int(min(self._free[index], self._bounds[index]))
+
     def _change(self, index: int, memory: int, slots: int) -> None:
         self._free[index] += memory
+        self._bounds[index] += min(0, memory)
         self._slots[index] += slots
-        heapq.heappush(self._emptiest, (-self._free[index], index))
+        heapq.heappush(self._emptiest, (-self._room(index), index))
 
 
 @dataclass(frozen=True)
