@@ -134,6 +134,7 @@ class Packer:
         self._free = list(plan.budgets)
         self._slots = list(plan.slots)
         self._bounds = [math.inf] * len(plan.devices)  # what may be reserved until the next ``limit``
+        self._most = math.inf  # how many trials may be placed at once until then
         self._index = {device: index for index, device in enumerate(plan.devices)}
         self._lost: set[int] = set()
         self._emptiest = [(-free, index) for index, free in enumerate(self._free)]  # a heap, with stale entries
@@ -154,25 +155,23 @@ class Packer:
 
     @property
     def room_bytes(self) -> int:
-        """The free bytes of the emptiest device with a free slot; 0 if there is none."""
-        index = self._emptiest_device()
-        return 0 if index is None else self._room(index)
+        """The free bytes of the emptiest device with a free slot, without bounds; 0 if there is none."""
+        return self._freest()[0]
 
-    def limit(self, rooms: Mapping[Device, int]) -> None:
+    def limit(self, rooms: Mapping[Device, int], most: int | None = None) -> None:
         """Bounds what may be reserved on these devices until the next call, as others use them, too.
 
-        Devices that are not named have no bound. What is released does not raise a bound.
+        Devices that are not named have no bound. What is released does not raise a bound. No more than ``most``
+        trials are placed.
         """
+        self._most = math.inf if most is None else most
         self._bounds = [max(0, rooms.get(device, math.inf)) for device in self._plan.devices]
         self._emptiest = [(-self._room(index), index) for index in range(len(self._bounds))]
         heapq.heapify(self._emptiest)
 
     def held_back(self) -> tuple[Request, Device] | None:
-        """The next trial that only ``limit`` keeps from starting, and on which device; None without one."""
-        free, index = max(
-            ((free, i) for i, free in enumerate(self._free) if self._slots[i] > 0 and i not in self._lost),
-            default=(0, 0),
-        )
+        """The next trial that fits without the bounds of ``limit``, and on which device; None without one."""
+        free, index = self._freest()
         fitting = self._position(free)
         if fitting is None:
             return None
@@ -202,8 +201,8 @@ class Packer:
 
     def place(self) -> list[tuple[Request, Placement]]:
         """Takes the trials that start now out of the queue, and reserves their memory."""
-        placed = []
-        while self._waiting and (index := self._emptiest_device()) is not None:
+        placed: list[tuple[Request, Placement]] = []
+        while self._waiting and len(placed) < self._most and (index := self._emptiest_device()) is not None:
             fitting = self._take(self._room(index))
             if fitting is None:
                 break
@@ -265,6 +264,11 @@ class Packer:
                 return index
             heapq.heappop(self._emptiest)
         return None
+
+    def _freest(self) -> tuple[int, int]:
+        """The most free bytes of a device with a free slot, and its index; 0 bytes if there is none."""
+        slots = enumerate(zip(self._free, self._slots, strict=True))
+        return max(((free, i) for i, (free, left) in slots if left > 0 and i not in self._lost), default=(0, 0))
 
     def _room(self, index: int) -> int:
         """What may be reserved on a device now: what is free of its budget, within its bound."""
