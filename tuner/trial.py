@@ -273,6 +273,15 @@ class Placement:
 
 
 @dataclass(frozen=True)
+class Began:
+    """A trial's process is ready, and the user's own code is about to begin."""
+
+    trial_id: str
+    pid: int  # of the process that runs the trial
+    created: float  # when that process was made, by the system's clock: its id may be used again
+
+
+@dataclass(frozen=True)
 class EpochReport:
     """The report of a running trial after an epoch."""
 

@@ -16,7 +16,7 @@ from tuner.execution.stop_requests import EndsByRequest, StopRequests
 from tuner.execution.worker import TrialOptions
 from tuner.machine.devices import DeviceChoice, allocator_environment, detect_with_idle_cores
 from tuner.placement.packing import Plan
-from tuner.trial import Device, EpochReport, Outcome, Placement, Question
+from tuner.trial import Began, Device, EpochReport, Outcome, Placement, Question
 from tuner.workloads.task import Tasks
 
 
@@ -76,7 +76,7 @@ class ChildExecutor(EndsByRequest):
         if isinstance(event, EpochReport):
             self._report, self._heard = event, time.monotonic()
             return [(event, bytes)]
-        if isinstance(event, Question):
+        if isinstance(event, (Began, Question)):
             self._heard = time.monotonic()
             return [(event, bytes)]
         if isinstance(event, Outcome):

@@ -16,11 +16,12 @@ from tuner.machine.devices import DeviceChoice
 from tuner.machine.interrupts import Interrupt, TimeLimitReached
 from tuner.placement.packing import Packer, Plan
 from tuner.placement.retry import Retry
-from tuner.trial import Device, DeviceLost, EpochReport, Outcome, Placement, Question, Request
+from tuner.trial import Began, Device, DeviceLost, EpochReport, Outcome, Placement, Question, Request
 from tuner.workloads.task import Tasks
 
 Weights = Callable[[], bytes]
-ExecutorEvent = tuple[EpochReport | Question | Outcome | DeviceLost, Weights]
+Event = Began | EpochReport | Question | Outcome | DeviceLost
+ExecutorEvent = tuple[Event, Weights]
 Correction = Callable[[Request], Request]
 TryAgain = Callable[[Request, Outcome, int], Retry | None]
 Learn = Callable[[Outcome], Correction | None]
@@ -196,7 +197,7 @@ class _Loop:
                 self.executor.answer(event.trial_id, self._answer(event))
             elif isinstance(event, DeviceLost):
                 self._lose(event)
-            else:
+            elif isinstance(event, Outcome):
                 self.training.discard(event.trial.trial_id)
                 if not (self.interrupt.requested and event.status == "failed"):  # Ctrl-C ends the workers too
                     self._end(event, weights)

@@ -12,7 +12,7 @@ from tuner.errors import ExecutionError
 from tuner.execution.actor import Worker as Worker
 from tuner.execution.cluster import RayConnection, connect_local
 from tuner.execution.cluster_discovery import join_cluster
-from tuner.execution.loop import ExecutorEvent, Weights
+from tuner.execution.loop import Event, ExecutorEvent, Weights
 from tuner.execution.mapped_arrays import put
 from tuner.execution.nodes import NodeWatch, cluster_devices, on_one_machine
 from tuner.execution.pool import WorkerPool, make_pools, reserve
@@ -25,7 +25,7 @@ from tuner.execution.worker_failures import RunningTrial, WorkerFailures
 from tuner.machine.caps import worker_environment
 from tuner.machine.devices import DeviceChoice, allocator_environment, detect_with_idle_cores
 from tuner.placement.packing import Plan
-from tuner.trial import Device, DeviceLost, EpochReport, Outcome, Placement, Question
+from tuner.trial import Began, Device, DeviceLost, EpochReport, Outcome, Placement, Question
 from tuner.workloads.built_in import is_built_in
 from tuner.workloads.pickling import sent_by_value
 from tuner.workloads.task import Tasks
@@ -216,7 +216,7 @@ class RayExecutor(EndsByRequest):
             self._worker_lost(run, error)
             return
         run.taken = True
-        if isinstance(event, Question):
+        if isinstance(event, (Began, Question)):
             self._emit(event)
         elif isinstance(event, EpochReport):
             run.report, run.reported = event, time.monotonic()
@@ -267,7 +267,7 @@ class RayExecutor(EndsByRequest):
             if device in self._pools and self._watch.head_answers:
                 self._pools[device].close()
 
-    def _emit(self, event: EpochReport | Question | Outcome | DeviceLost | None, weights: Weights = bytes) -> None:
+    def _emit(self, event: Event | None, weights: Weights = bytes) -> None:
         if event is not None:
             self._events.append((event, weights))
 

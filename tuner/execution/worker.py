@@ -19,7 +19,7 @@ from tuner.execution.stop_requests import StopRequests
 from tuner.machine.caps import MMAP_THRESHOLD_BYTES, capped, is_out_of_memory
 from tuner.machine.peak import PeakMeter
 from tuner.training.endings import Diverged, Fit, Pruned, Stopped, phase_of
-from tuner.trial import GB, MB, Device, EpochReport, Outcome, Phase, Placement, Question, Status, Trial
+from tuner.trial import GB, MB, Began, Device, EpochReport, Outcome, Phase, Placement, Question, Status, Trial
 from tuner.workloads.base import needs_workload
 from tuner.workloads.contract import method_failure
 from tuner.workloads.program import Program
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tuner.training.checkpoints import Checkpoint
     from tuner.training.program_checkpoints import ProgramCheckpoints
 
-WorkerEvent = EpochReport | Question | Outcome | bytes
+WorkerEvent = Began | EpochReport | Question | Outcome | bytes
 
 # The prefix of a message with the place in torch's source where an allocation failed.
 ENFORCE = re.compile(r"^\[enforce fail at [^\]]*\] \S+ == \S+\. ")

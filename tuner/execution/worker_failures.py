@@ -27,7 +27,7 @@ class RunningTrial:
     worker: WorkerHandle
     fresh: bool  # whether this is the worker's first trial
     started: float  # by the monotonic clock
-    taken: bool = False  # whether the worker has started it
+    taken: bool = False  # whether it has begun
     report: EpochReport | None = None
     reported: float = 0.0  # when it last reported, by the monotonic clock
 
