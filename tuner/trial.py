@@ -26,7 +26,7 @@ Config = Mapping[str, ConfigValue]  # the values of hyperparameters, by key
 Objects = Mapping[str, Mapping[str, object]]  # by key, what the texts of a configuration stand for
 Direction = Literal["minimize", "maximize"]
 DirectionWord = Literal["minimize", "maximize", "min", "max"]  # what a user may write
-Status = Literal["completed", "pruned", "out_of_memory", "diverged", "failed", "interrupted", "too_large"]
+Status = Literal["completed", "pruned", "out_of_memory", "diverged", "failed", "stalled", "interrupted", "too_large"]
 Phase = Literal["", "start", "first step", "training", "evaluation"]
 Lost = Literal["", "worker", "node"]
 SUCCESSFUL: tuple[Status, ...] = ("completed", "pruned", "too_large")  # ended as the user wants it
@@ -248,6 +248,7 @@ class History:
     out_of_memory: int = 0
     lost_workers: int = 0
     failures: int = 0
+    stalls: int = 0
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from tuner.execution.worker_failures import RunningTrial
 from tuner.machine.devices import ram_device
 from tuner.machine.interrupts import Interrupt, orderly
 from tuner.placement.packing import Plan, make_plan
-from tuner.trial import GB, MB, Device, EpochReport, Outcome
+from tuner.trial import GB, MB, Began, Device, EpochReport, Outcome
 from tuner.workloads.task import TrainingTask
 
 
@@ -89,18 +89,21 @@ def test_a_worker_that_is_killed_ends_its_trial_and_the_next_attempt_has_a_new_o
 
 
 @pytest.mark.ray
-def test_a_trial_that_reports_nothing_for_its_timeout_is_ended(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_is_ended_with_its_worker_whatever_that_does(opened: Opened) -> None:
     executor, plan = opened.executor, opened.plan
     (first,) = placements(plan, 1)
-    monkeypatch.setattr(executor, "trial_timeout_seconds", 1.5)
     executor.submit(first)
+    began = until(executor, Began)
     until(executor, EpochReport)
     (stuck,) = worker_processes()
+    assert (stuck.pid, began.trial_id) == (began.pid, first.trial.trial_id)
     stuck.suspend()
+    executor.end(first.trial.trial_id, "no report")
     outcome = until(executor, Outcome)
-    assert (outcome.status, outcome.lost, outcome.error) == ("failed", "worker", "stalled: no report for 1.5 s")
+    assert (outcome.status, outcome.lost, outcome.phase, outcome.error) == ("stalled", "", "training", "no report")
+    assert not stuck.is_running() or stuck.status() == psutil.STATUS_ZOMBIE
+    executor.end(first.trial.trial_id, "it has ended")
+    assert executor.poll(0) == []
 
 
 @pytest.mark.ray

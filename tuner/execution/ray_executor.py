@@ -50,7 +50,6 @@ class RayExecutor(EndsByRequest):
         address: str | None = None,
         caps: bool = True,
         checkpoint_seconds: float = 60.0,
-        trial_timeout_seconds: float | None = None,
     ) -> None:
         """Starts nothing yet.
 
@@ -59,9 +58,7 @@ class RayExecutor(EndsByRequest):
             address: the cluster to join; None for the Ray to which this process is connected, or a new local one.
             caps: see ``TrialOptions``.
             checkpoint_seconds: see ``TrialOptions``.
-            trial_timeout_seconds: a trial that reports nothing for this long is ended; None for no limit.
         """
-        self.trial_timeout_seconds = trial_timeout_seconds
         self._allocator = allocator_environment(expandable_segments)
         self._address = address
         self._options = TrialOptions(caps=caps, checkpoint_seconds=checkpoint_seconds)
@@ -159,6 +156,14 @@ class RayExecutor(EndsByRequest):
             if run.placement.trial.trial_id == trial_id:
                 run.worker.answer.options(concurrency_group=ANSWERS).remote(trial_id, answer)
 
+    def end(self, trial_id: str, error: str) -> None:
+        """Ends the worker that runs the trial, and a process of that for it."""
+        for stream, run in list(self._running.items()):
+            if run.placement.trial.trial_id == trial_id:
+                del self._running[stream]
+                run.end(self._watch.own_node)
+                self._emit(run.lost("stalled", "", error))
+
     def close(self) -> None:
         """Ends the workers, frees the devices, and ends the local Ray or leaves the cluster."""
         if self._connection is None:
@@ -168,6 +173,9 @@ class RayExecutor(EndsByRequest):
         if self._pools and not self._has_own_ray and self._watch.head_answers:
             for pool in self._pools.values():
                 pool.close()
+        for run in self._running.values():
+            if run.pool.node_id == self._watch.own_node:
+                run.end_processes(self._watch.own_node)
         self._running.clear()
         self._pools.clear()
         self._connection.stop()
@@ -215,11 +223,13 @@ class RayExecutor(EndsByRequest):
             del self._running[stream]
             self._worker_lost(run, error)
             return
-        run.taken = True
-        if isinstance(event, (Began, Question)):
+        if isinstance(event, Began):
+            run.began = event
+            self._emit(event)
+        elif isinstance(event, Question):
             self._emit(event)
         elif isinstance(event, EpochReport):
-            run.report, run.reported = event, time.monotonic()
+            run.report = event
             self._emit(event)
         elif isinstance(event, Outcome):
             del self._running[stream]
@@ -232,7 +242,7 @@ class RayExecutor(EndsByRequest):
 
     def _worker_lost(self, run: RunningTrial, error: Exception) -> None:
         """Investigates the reason. If a warm worker died before it took the trial, the trial starts on a new one."""
-        died_idle = not run.taken and not run.fresh and not raised_in_worker(error)
+        died_idle = not run.began and not run.fresh and not raised_in_worker(error)
         if died_idle and run.pool.node_id not in self._watch.died(now=True):
             run.pool.end(run.worker)
             self._start(run.placement, new=True, started=run.started)
@@ -246,14 +256,10 @@ class RayExecutor(EndsByRequest):
         for outcome in self._failures.overdue():
             self._emit(outcome)
         for stream, run in list(self._running.items()):
-            if not run.taken and time.monotonic() - run.started > START_SECONDS:
+            if not run.began and time.monotonic() - run.started > START_SECONDS:
                 del self._running[stream]
                 run.pool.end(run.worker)
                 self._emit(run.lost("failed", "worker", f"its worker did not start within {START_SECONDS} s"))
-            elif run.stalled(self.trial_timeout_seconds):
-                del self._running[stream]
-                run.pool.end(run.worker)
-                self._emit(run.lost("failed", "worker", f"stalled: no report for {self.trial_timeout_seconds:g} s"))
 
     def _lose_node(self, node: str, reason: str) -> None:
         """Reports the loss of a node's trials and devices once."""

@@ -11,7 +11,8 @@ from tuner.execution.pool import WorkerPool
 from tuner.execution.ray_api import ObjectRef, WorkerHandle
 from tuner.execution.ray_errors import classify_loss, killed_by_monitor, monitored_peak, plain_text, raised_in_worker
 from tuner.machine.caps import near_cap
-from tuner.trial import EpochReport, Lost, Outcome, Placement, Status
+from tuner.machine.process_trees import end_tree
+from tuner.trial import Began, EpochReport, Lost, Outcome, Placement, Status
 
 # Ray needs 15 s to notice that a node is dead, and only says "unavailable" until then.
 INVESTIGATION_SECONDS = 60
@@ -27,15 +28,23 @@ class RunningTrial:
     worker: WorkerHandle
     fresh: bool  # whether this is the worker's first trial
     started: float  # by the monotonic clock
-    taken: bool = False  # whether it has begun
+    began: Began | None = None
     report: EpochReport | None = None
-    reported: float = 0.0  # when it last reported, by the monotonic clock
 
-    def stalled(self, timeout_seconds: float | None) -> bool:
-        """Whether it has reported nothing for this long since its last report."""
-        if timeout_seconds is None or self.report is None:
-            return False
-        return time.monotonic() - self.reported > timeout_seconds
+    def end(self, own_node: str) -> None:
+        """Ends its worker, whatever that does."""
+        self.end_processes(own_node)
+        self.pool.end(self.worker)
+
+    def end_processes(self, own_node: str) -> None:
+        """Ends the trial's process with all that it has started, or what is left of them."""
+        if self.began is None:
+            return
+        process, node = (self.began.pid, self.began.created), self.pool.node_id
+        if node == own_node:
+            end_tree(*process)
+        else:
+            on_node(end_tree, node).remote(*process)
 
     @property
     def at_cap(self) -> bool:
@@ -141,7 +150,7 @@ class WorkerFailures:
 
     def _close(self, case: _Investigation, kernel_killed: bool) -> Outcome:
         run, error = case.run, case.error
-        run.pool.end(run.worker)  # it may still live and would keep its share
+        run.end(self._watch.own_node)  # it may still live and would keep its share
         at_cap = self._caps and run.at_cap
         status, lost, reason = classify_loss(error, kernel_killed=kernel_killed, at_cap=at_cap)
         return run.lost(status, lost, reason, text=plain_text(error), peak_bytes=monitored_peak(error, run.worker))

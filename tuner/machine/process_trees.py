@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from contextlib import suppress
 
 import psutil
@@ -39,7 +40,9 @@ def end_tree(pid: int, created: float) -> None:
     for each in found:
         with suppress(psutil.Error):
             each.kill()
-    psutil.wait_procs(found, END_SECONDS)
+    deadline = time.monotonic() + END_SECONDS
+    while any(map(_runs, found)) and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 def _stopped(root: psutil.Process) -> list[psutil.Process]:
@@ -56,6 +59,14 @@ def _stopped(root: psutil.Process) -> list[psutil.Process]:
             with suppress(psutil.Error):
                 each.suspend()
     return list(found.values())
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Whether a process has not ended; its parent may not have asked for its exit code."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
 
 
 def _kill_group(pid: int) -> None:

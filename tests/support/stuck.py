@@ -1,0 +1,71 @@
+"""A workload whose trials get stuck, each in another way; workers import it as ``tests.support.stuck``."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from tests.support.toy import Toy
+from tuner.hyperparameters import Hyperparameter
+from tuner.trial import Config
+from tuner.workloads.base import Batch, Split
+
+FOREVER = 1000
+
+
+class Hangs(Dataset[Any]):
+    """A data set whose sample never comes."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(FOREVER)
+
+
+class Stuck(Toy):
+    """A toy that hangs in ``batches``, a data loader's child, a C function, ``evaluate``, or beside its program."""
+
+    name: ClassVar[str] = "stuck"
+    hangs: ClassVar[tuple[str, ...]] = ("", "batches", "loader", "c", "evaluate")
+    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
+        **Toy.hyperparameters,
+        "hang": Hyperparameter(0, 0, len(hangs) - 1, ""),
+    }
+
+    def build_model(self, config: Config, data: Any) -> Any:
+        model = super().build_model(config, data)
+        model.register_buffer("hang", torch.tensor(config["hang"]))
+        return model
+
+    def batches(self, config: Config, data: Any) -> Iterator[Batch]:
+        kind = self.hangs[int(config["hang"])]
+        if kind == "batches":
+            time.sleep(FOREVER)
+        if kind == "loader":
+            yield next(iter(DataLoader(Hangs(), num_workers=1)))
+        if kind == "c":  # as a kernel that never ends: signals wait for it, and so do Python's other threads
+            ctypes.PyDLL(None).sleep(FOREVER)
+        yield from super().batches(config, data)
+
+    def evaluate(self, model: Any, data: Any, split: Split) -> dict[str, float]:
+        if self.hangs[int(model.get_buffer("hang"))] == "evaluate":
+            time.sleep(FOREVER)
+        return super().evaluate(model, data, split)
+
+
+def waits_for_a_detached_program(config: dict[str, Any]) -> None:
+    """A user's function that reports once, and then waits for a program in a session of its own."""
+    import tuner
+
+    tuner.report(loss=1.0)
+    other = subprocess.Popen(["sleep", str(FOREVER)], start_new_session=True)
+    Path(config["folder"], str(other.pid)).touch()
+    other.wait()
