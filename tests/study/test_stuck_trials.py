@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.stuck import Stuck, waits_for_a_detached_program
+from tests.support.stuck import Stuck, hangs_in_a_c_function
 from tuner.execution.ray_executor import RayExecutor
 from tuner.machine.devices import ram_device
 from tuner.search.configurations import configurations
@@ -21,15 +21,15 @@ from tuner.trial import Configuration, Objective
 from tuner.workloads.function import Function
 from tuner.workloads.task import Selection
 
-TIMEOUT = 5.0
+TIMEOUT = 3.0
 KINDS = Stuck.hangs[1:]
 
 
 def study(folder: Path) -> StudyResult:
-    """Five stuck trials and seven good ones."""
+    """Four stuck trials and seven good ones."""
     stuck = [{"name": kind, "hang": number} for number, kind in enumerate(KINDS, 1)]
     good = [{"name": f"good {number}"} for number in range(7)]
-    waits = Function(waits_for_a_detached_program)
+    waits = Function(hangs_in_a_c_function)
     program = Configuration("program", {"folder": str(folder)})
     selections = [
         Selection(Stuck(), lambda: None, configurations([*stuck, *good], Stuck.hyperparameters)),
@@ -56,7 +56,7 @@ def study(folder: Path) -> StudyResult:
 
 @pytest.mark.ray
 def test_stuck_trials_are_ended_and_hold_up_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = replace(ram_device(), cores=6, idle_cores=None)  # they sleep
+    machine = replace(ram_device(), cores=5, idle_cores=None)  # they sleep
     monkeypatch.setattr("tuner.execution.ray_executor.detect_with_idle_cores", lambda choice: (machine,))
     before, began = set(psutil.Process().children(recursive=True)), time.monotonic()
     result = study(tmp_path)
@@ -66,8 +66,8 @@ def test_stuck_trials_are_ended_and_hold_up_nothing(tmp_path: Path, monkeypatch:
     assert {name for name, row in rows.items() if row["status"] == "completed"} == {f"good {n}" for n in range(7)}
     assert {name for name, row in rows.items() if row["status"] == "stalled"} == {*KINDS, "program"}
     assert all(rows[name]["attempts"] == 2 for name in KINDS)
-    assert rows["evaluate"]["error"] == "training: no report for 5 s in its first epoch"
-    assert rows["program"]["error"] == "training: no report for 5 s after epoch 1"
+    assert rows["evaluate"]["error"] == "training: no report for 3 s in its first epoch"
+    assert rows["program"]["error"] == "training: no report for 3 s after epoch 1"
     programs = [each for each in tmp_path.iterdir() if each.name.isdigit()]
     assert len(programs) == 2
     assert not any(psutil.pid_exists(int(each.name)) for each in programs)

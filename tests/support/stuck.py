@@ -31,10 +31,10 @@ class Hangs(Dataset[Any]):
 
 
 class Stuck(Toy):
-    """A toy that hangs in ``batches``, a data loader's child, a C function, ``evaluate``, or beside its program."""
+    """A toy that hangs in ``batches``, a data loader's child, or ``evaluate``."""
 
     name: ClassVar[str] = "stuck"
-    hangs: ClassVar[tuple[str, ...]] = ("", "batches", "loader", "c", "evaluate")
+    hangs: ClassVar[tuple[str, ...]] = ("", "batches", "loader", "evaluate")
     hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
         **Toy.hyperparameters,
         "hang": Hyperparameter(0, 0, len(hangs) - 1, ""),
@@ -51,8 +51,6 @@ class Stuck(Toy):
             time.sleep(FOREVER)
         if kind == "loader":
             yield next(iter(DataLoader(Hangs(), num_workers=1)))
-        if kind == "c":  # as a kernel that never ends: signals wait for it, and so do Python's other threads
-            ctypes.PyDLL(None).sleep(FOREVER)
         yield from super().batches(config, data)
 
     def evaluate(self, model: Any, data: Any, split: Split) -> dict[str, float]:
@@ -61,11 +59,14 @@ class Stuck(Toy):
         return super().evaluate(model, data, split)
 
 
-def waits_for_a_detached_program(config: dict[str, Any]) -> None:
-    """A user's function that reports once, and then waits for a program in a session of its own."""
+def hangs_in_a_c_function(config: dict[str, Any]) -> None:
+    """Reports once, starts a program in a session of its own, and hangs as in a kernel that never ends.
+
+    Signals wait for the C function, and so do Python's other threads.
+    """
     import tuner
 
     tuner.report(loss=1.0)
     other = subprocess.Popen(["sleep", str(FOREVER)], start_new_session=True)
     Path(config["folder"], str(other.pid)).touch()
-    other.wait()
+    ctypes.PyDLL(None).sleep(FOREVER)

@@ -25,6 +25,7 @@ from tuner.machine.atomic_files import not_following
 from tuner.machine.caps import near_cap, worker_environment
 from tuner.machine.logs import shorten
 from tuner.machine.peak import resident_bytes
+from tuner.machine.process_exits import exit_text
 from tuner.machine.process_trees import end_tree
 from tuner.trial import Device, EpochReport, Outcome, Placement
 from tuner.workloads.task import Tasks
@@ -105,8 +106,7 @@ class Child:
         except (EOFError, OSError):
             self._connection.close()
             code = self._process.wait()
-            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-            raise ChildDied(f"the trial's process {how}", max(0, -code)) from None
+            raise ChildDied(f"the trial's process {exit_text(code)}", max(0, -code)) from None
 
     def end(self) -> None:
         """Ends the process with those that it has started."""

@@ -24,6 +24,7 @@ from tuner.execution.worker import TrialOptions
 from tuner.execution.worker_failures import RunningTrial, WorkerFailures
 from tuner.machine.caps import worker_environment
 from tuner.machine.devices import DeviceChoice, allocator_environment, detect_with_idle_cores
+from tuner.machine.process_exits import ProcessExit
 from tuner.placement.packing import Plan
 from tuner.trial import Began, Device, DeviceLost, EpochReport, Outcome, Placement, Question
 from tuner.workloads.built_in import is_built_in
@@ -225,6 +226,8 @@ class RayExecutor(EndsByRequest):
             return
         if isinstance(event, Began):
             run.began = event
+            if run.pool.node_id == self._watch.own_node:
+                run.exit = ProcessExit(event.pid)
             self._emit(event)
         elif isinstance(event, Question):
             self._emit(event)
