@@ -10,7 +10,7 @@ import heapq
 import math
 from bisect import bisect_right, insort
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, count
@@ -133,6 +133,8 @@ class Packer:
         self._plan = plan
         self._free = list(plan.budgets)
         self._slots = list(plan.slots)
+        self._bounds = [math.inf] * len(plan.devices)  # what may be reserved until the next ``limit``
+        self._most = math.inf  # how many trials may be placed at once until then
         self._index = {device: index for index, device in enumerate(plan.devices)}
         self._lost: set[int] = set()
         self._emptiest = [(-free, index) for index, free in enumerate(self._free)]  # a heap, with stale entries
@@ -153,9 +155,35 @@ class Packer:
 
     @property
     def room_bytes(self) -> int:
-        """The free bytes of the emptiest device with a free slot; 0 if there is none."""
-        index = self._emptiest_device()
-        return 0 if index is None else self._free[index]
+        """The free bytes of the emptiest device with a free slot, without bounds; 0 if there is none."""
+        return self._freest()[0]
+
+    def limit(self, rooms: Mapping[Device, int], most: int | None = None) -> None:
+        """Bounds what may be reserved on these devices until the next call, as others use them, too.
+
+        Devices that are not named have no bound. What is released does not raise a bound. No more than ``most``
+        trials are placed.
+        """
+        self._most = math.inf if most is None else most
+        self._bounds = [max(0, rooms.get(device, math.inf)) for device in self._plan.devices]
+        self._emptiest = [(-self._room(index), index) for index in range(len(self._bounds))]
+        heapq.heapify(self._emptiest)
+
+    def held_back(self) -> tuple[Request, Device] | None:
+        """The next trial that fits without the bounds of ``limit``, and on which device; None without one."""
+        free, index = self._freest()
+        fitting = self._position(free)
+        if fitting is None:
+            return None
+        return self._waiting[fitting[0]][fitting[1]][2], self._plan.devices[index]
+
+    def drop(self, trial_id: str) -> None:
+        """Takes a trial out of the queue."""
+        self._waiting = {
+            seed: kept
+            for seed, same_seed in self._waiting.items()
+            if (kept := [entry for entry in same_seed if entry[2].trial.trial_id != trial_id])
+        }
 
     def enqueue(self, requests: Iterable[Request]) -> None:
         """Adds trials to the queue. A trial that needs more than any device has will get a whole device."""
@@ -173,9 +201,9 @@ class Packer:
 
     def place(self) -> list[tuple[Request, Placement]]:
         """Takes the trials that start now out of the queue, and reserves their memory."""
-        placed = []
-        while self._waiting and (index := self._emptiest_device()) is not None:
-            fitting = self._take(self._free[index])
+        placed: list[tuple[Request, Placement]] = []
+        while self._waiting and len(placed) < self._most and (index := self._emptiest_device()) is not None:
+            fitting = self._take(self._room(index))
             if fitting is None:
                 break
             need, request = fitting
@@ -202,14 +230,21 @@ class Packer:
 
     def _take(self, room_bytes: int) -> tuple[int, Request] | None:
         """Takes the largest trial that fits, of the lowest seed with one, and its need; None if none fits."""
+        fitting = self._position(room_bytes)
+        if fitting is None:
+            return None
+        seed, position = fitting
+        need, _, request = self._waiting[seed].pop(position)
+        if not self._waiting[seed]:
+            del self._waiting[seed]
+        return need, request
+
+    def _position(self, room_bytes: float) -> tuple[int, int] | None:
+        """The seed and the position in its queue of the trial that ``_take`` would take."""
         for seed in sorted(self._waiting):
-            same_seed = self._waiting[seed]
-            position = bisect_right(same_seed, room_bytes, key=lambda entry: entry[0]) - 1
+            position = bisect_right(self._waiting[seed], room_bytes, key=lambda entry: entry[0]) - 1
             if position >= 0:
-                need, _, request = same_seed.pop(position)
-                if not same_seed:
-                    del self._waiting[seed]
-                return need, request
+                return seed, position
         return None
 
     def _need(self, request: Request) -> int:
@@ -225,15 +260,25 @@ class Packer:
         """The device with the most free memory among those with a free slot."""
         while self._emptiest:
             free, index = self._emptiest[0]
-            if -free == self._free[index] and self._slots[index] > 0 and index not in self._lost:
+            if -free == self._room(index) and self._slots[index] > 0 and index not in self._lost:
                 return index
             heapq.heappop(self._emptiest)
         return None
 
+    def _freest(self) -> tuple[int, int]:
+        """The most free bytes of a device with a free slot, and its index; 0 bytes if there is none."""
+        slots = enumerate(zip(self._free, self._slots, strict=True))
+        return max(((free, i) for i, (free, left) in slots if left > 0 and i not in self._lost), default=(0, 0))
+
+    def _room(self, index: int) -> int:
+        """What may be reserved on a device now: what is free of its budget, within its bound."""
+        return int(min(self._free[index], self._bounds[index]))
+
     def _change(self, index: int, memory: int, slots: int) -> None:
         self._free[index] += memory
+        self._bounds[index] += min(0, memory)
         self._slots[index] += slots
-        heapq.heappush(self._emptiest, (-self._free[index], index))
+        heapq.heappush(self._emptiest, (-self._room(index), index))
 
 
 @dataclass(frozen=True)
