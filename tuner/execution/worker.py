@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 from tuner.errors import TunerError
 from tuner.execution.stop_requests import StopRequests
-from tuner.machine.caps import MMAP_THRESHOLD_BYTES, capped, is_out_of_memory
-from tuner.machine.peak import PeakMeter
+from tuner.machine.caps import MMAP_THRESHOLD_BYTES, capped, is_out_of_memory, lack_of_memory
+from tuner.machine.oom_texts import LackOfMemory
+from tuner.machine.peak import PeakMeter, data_bytes
 from tuner.training.endings import Diverged, Fit, Pruned, Stopped, phase_of
 from tuner.trial import GB, MB, Device, EpochReport, Outcome, Phase, Placement, Question, Status, Trial
 from tuner.workloads.base import needs_workload
@@ -121,7 +122,7 @@ class _TrialExecution:
             if event.weights or event.files:
                 self.weights = to_bytes(trial, event, program=isinstance(task.workload, Program))
         except Exception as error:
-            self._fail(error)
+            self._fail(error, _lack_of_memory(error, self.placement, meter, options))
         self.error = "; ".join(filter(None, [self.error, *(checkpoint.faults if checkpoint else ())]))
 
     def measure(self, meter: PeakMeter) -> tuple[int | None, int | None]:
@@ -139,8 +140,7 @@ class _TrialExecution:
             self.error = self.error or f"the worker cannot be used again: {_one_line(error)}"
             return peak, None
 
-    def _fail(self, error: Exception) -> None:
-
+    def _fail(self, error: Exception, lack: LackOfMemory | None) -> None:
         if isinstance(error, Stopped):
             self.status = "interrupted"
             return
@@ -149,7 +149,8 @@ class _TrialExecution:
             return
         self.status = classify(error)
         self.phase = phase_of(error) or ("evaluation" if self.metrics else "start")
-        own = method_failure(error) if self.status == "failed" else ""  # the place where memory ran out is irrelevant
+        # The place where memory ran out is irrelevant.
+        own = method_failure(error) if self.status == "failed" else str(lack or "")
         self.error, self.traceback = own or _one_line(error), traceback.format_exc()
         self.metrics, self.weights = {}, b""
 
@@ -225,6 +226,22 @@ def _cap(placement: Placement, meter: PeakMeter, options: TrialOptions) -> Abstr
             f"{meter.context_bytes / GB:.3f} GB before the first tensor"
         )
     return capped(placement.device, cap, meter.base_bytes)
+
+
+def _lack_of_memory(
+    error: Exception, placement: Placement, meter: PeakMeter, options: TrialOptions
+) -> LackOfMemory | None:
+    """The sizes in the error of a trial that ran out of memory, if it has any.
+
+    CUDA says what its cap is and what is in use. On the CPU both are known here: beyond the worker's base, and while
+    the exception's frames still hold what the trial allocated.
+    """
+    lack = lack_of_memory(error) if is_out_of_memory(error) else None
+    if lack is None or placement.device.kind == "cuda" or not options.caps:
+        return lack
+    held = data_bytes()
+    in_use = None if held is None else max(0, held - meter.base_bytes)
+    return replace(lack, allowed_bytes=placement.limit_bytes - meter.context_bytes, in_use_bytes=in_use)
 
 
 def _one_line(error: Exception) -> str:
