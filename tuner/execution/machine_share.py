@@ -91,10 +91,12 @@ class MachineShare(Unshared):
         self._held_since: float | None = None
         self._strangers_since: float | None = None
         self._said = False
+        self._without_cores = False  # whether all cores are used, also by other studies
 
     @contextmanager
     def placing(self) -> Iterator[Bounds]:
         """What may be placed now. No other study promises anything until the end of the block."""
+        self._without_cores = False
         with self._holder.exclusive() as self._others:
             own, others = self._holder.lease, self._others
             if own.shares and any(lease.waits for lease in others):
@@ -103,7 +105,9 @@ class MachineShare(Unshared):
             if not others and all(self._surely_free(device) for device in self._devices):
                 yield Bounds({})
                 return
-            yield Bounds({device: self._room(device, others) for device in self._devices}, self._most())
+            most = self._most()
+            self._without_cores = most == 0
+            yield Bounds({device: self._room(device, others) for device in self._devices}, most)
 
     def promise(self, running: Collection[Placement]) -> None:
         """Notes the promises to these trials."""
@@ -130,7 +134,7 @@ class MachineShare(Unshared):
             self._said = False
             return Wait()
         request, device = held
-        by_studies = bool(self._others) and request.need_bytes <= self._room(device, ())
+        by_studies = self._without_cores or (bool(self._others) and request.need_bytes <= self._room(device, ()))
         waits = by_studies and not self._holder.lease.shares
         self._holder.lease = replace(self._holder.lease, waits=waits)
         self._held_since = self._held_since or now
@@ -200,10 +204,13 @@ class MachineShare(Unshared):
         return with_descendants([lease.pid for lease in (self._holder.lease, *self._others)])
 
     def _whose(self, request: Request, device: Device, *, by_studies: bool) -> str:
+        key = device_key(device)
+        if self._without_cores:
+            used = [f"{len(lease.shares)} trials of {lease.name}" for lease in self._others if lease.shares]
+            return f"the {device.cores} CPU cores are used, also by {', '.join(used)}"
         needs = f"it needs {request.need_bytes / GB:.2f} GB of {device.label}"
         if not by_studies:
             return f"{needs}, and {self._strangers_text(device)}"
-        key = device_key(device)
         theirs = [f"{lease.promised_bytes(key) / GB:.2f} GB by {lease.name}" for lease in self._others]
         return f"{needs}, which other studies use: {', '.join(theirs)}"
 

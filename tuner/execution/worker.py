@@ -20,7 +20,7 @@ from tuner.machine.caps import MMAP_THRESHOLD_BYTES, capped, is_out_of_memory, l
 from tuner.machine.oom_texts import LackOfMemory
 from tuner.machine.peak import PeakMeter, data_bytes
 from tuner.training.endings import Diverged, Fit, Pruned, Stopped, phase_of
-from tuner.trial import GB, MB, Device, EpochReport, Outcome, Phase, Placement, Question, Status, Trial
+from tuner.trial import GB, MB, Device, EpochReport, Lost, Outcome, Phase, Placement, Question, Status, Trial
 from tuner.workloads.base import needs_workload
 from tuner.workloads.contract import method_failure
 from tuner.workloads.program import Program
@@ -80,6 +80,7 @@ def run_trial(
         error=attempt.error,
         traceback=attempt.traceback,
         phase=attempt.phase,
+        lost=attempt.lost,
         # A failed kernel breaks the CUDA context. An import without enough memory leaves half a module.
         reusable=attempt.status in ("completed", "diverged", "pruned") and left is not None and left <= LEFT_BYTES,
     )
@@ -94,6 +95,7 @@ class _TrialExecution:
     placement: Placement
     status: Status = "completed"
     phase: Phase = ""
+    lost: Lost = ""
     epochs: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
     weights: bytes = b""
@@ -122,7 +124,8 @@ class _TrialExecution:
             if event.weights or event.files:
                 self.weights = to_bytes(trial, event, program=isinstance(task.workload, Program))
         except Exception as error:
-            self._fail(error, _lack_of_memory(error, self.placement, meter, options))
+            share_bytes = self.placement.limit_bytes - meter.context_bytes
+            self._fail(error, share_bytes, _lack_of_memory(error, self.placement, meter, options))
         self.error = "; ".join(filter(None, [self.error, *(checkpoint.faults if checkpoint else ())]))
 
     def measure(self, meter: PeakMeter) -> tuple[int | None, int | None]:
@@ -140,7 +143,8 @@ class _TrialExecution:
             self.error = self.error or f"the worker cannot be used again: {_one_line(error)}"
             return peak, None
 
-    def _fail(self, error: Exception, lack: LackOfMemory | None) -> None:
+    def _fail(self, error: Exception, share_bytes: int, lack: LackOfMemory | None) -> None:
+        """Records an exception of the trial, which may take ``share_bytes`` beside its context."""
         if isinstance(error, Stopped):
             self.status = "interrupted"
             return
@@ -148,6 +152,8 @@ class _TrialExecution:
             self.status, self.metrics = "pruned", error.metrics
             return
         self.status = classify(error)
+        if lack and lack.device_full and (lack.in_use_bytes or 0) + (lack.requested_bytes or 0) <= share_bytes:
+            self.lost = "memory"
         self.phase = phase_of(error) or ("evaluation" if self.metrics else "start")
         # The place where memory ran out is irrelevant.
         own = method_failure(error) if self.status == "failed" else str(lack or "")

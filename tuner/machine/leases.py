@@ -10,14 +10,15 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import mkstemp
 from typing import Any
 
 from tuner.machine.atomic_files import not_following
+from tuner.machine.holders import memory_now, with_descendants
 from tuner.machine.private_folder import users_folder
 from tuner.trial import Device
 
@@ -118,6 +119,22 @@ def read_leases() -> list[Lease]:
             return sorted(_read(folder), key=lambda lease: lease.began)
     except OSError:
         return []
+
+
+def with_leased(devices: Sequence[Device]) -> tuple[Device, ...]:
+    """The devices of this machine with what other studies hold of them counted as free: it will be, as they end."""
+    leases = read_leases()
+    if not leases:
+        return tuple(devices)
+    pids, now = with_descendants([lease.pid for lease in leases]), time.time()
+
+    def free_bytes(device: Device) -> int:
+        memory = memory_now(device, pids)
+        settled = sum(lease.settled_bytes(device_key(device), now) for lease in leases)
+        held = settled if memory.own_bytes is None else memory.own_bytes
+        return min(device.total_bytes, device.free_bytes + held)
+
+    return tuple(each if each.node_id else replace(each, free_bytes=free_bytes(each)) for each in devices)
 
 
 @contextmanager
