@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from tuner.errors import TunerError
 from tuner.execution.stop_requests import StopRequests
-from tuner.machine.caps import MMAP_THRESHOLD_BYTES, capped, is_out_of_memory
-from tuner.machine.oom_texts import parse_out_of_memory
-from tuner.machine.peak import PeakMeter
+from tuner.machine.caps import MMAP_THRESHOLD_BYTES, capped, is_out_of_memory, lack_of_memory
+from tuner.machine.oom_texts import LackOfMemory
+from tuner.machine.peak import PeakMeter, data_bytes
 from tuner.training.endings import Diverged, Fit, Pruned, Stopped, phase_of
 from tuner.trial import GB, MB, Device, EpochReport, Lost, Outcome, Phase, Placement, Question, Status, Trial
 from tuner.workloads.base import needs_workload
@@ -124,7 +124,8 @@ class _TrialExecution:
             if event.weights or event.files:
                 self.weights = to_bytes(trial, event, program=isinstance(task.workload, Program))
         except Exception as error:
-            self._fail(error, self.placement.limit_bytes - meter.context_bytes)
+            share_bytes = self.placement.limit_bytes - meter.context_bytes
+            self._fail(error, share_bytes, _lack_of_memory(error, self.placement, meter, options))
         self.error = "; ".join(filter(None, [self.error, *(checkpoint.faults if checkpoint else ())]))
 
     def measure(self, meter: PeakMeter) -> tuple[int | None, int | None]:
@@ -142,7 +143,7 @@ class _TrialExecution:
             self.error = self.error or f"the worker cannot be used again: {_one_line(error)}"
             return peak, None
 
-    def _fail(self, error: Exception, share_bytes: int) -> None:
+    def _fail(self, error: Exception, share_bytes: int, lack: LackOfMemory | None) -> None:
         """Records an exception of the trial, which may take ``share_bytes`` beside its context."""
         if isinstance(error, Stopped):
             self.status = "interrupted"
@@ -151,11 +152,11 @@ class _TrialExecution:
             self.status, self.metrics = "pruned", error.metrics
             return
         self.status = classify(error)
-        lack = parse_out_of_memory(str(error)) if self.status == "out_of_memory" else None
         if lack and lack.device_full and (lack.in_use_bytes or 0) + (lack.requested_bytes or 0) <= share_bytes:
             self.lost = "memory"
         self.phase = phase_of(error) or ("evaluation" if self.metrics else "start")
-        own = method_failure(error) if self.status == "failed" else ""  # the place where memory ran out is irrelevant
+        # The place where memory ran out is irrelevant.
+        own = method_failure(error) if self.status == "failed" else str(lack or "")
         self.error, self.traceback = own or _one_line(error), traceback.format_exc()
         self.metrics, self.weights = {}, b""
 
@@ -231,6 +232,22 @@ def _cap(placement: Placement, meter: PeakMeter, options: TrialOptions) -> Abstr
             f"{meter.context_bytes / GB:.3f} GB before the first tensor"
         )
     return capped(placement.device, cap, meter.base_bytes)
+
+
+def _lack_of_memory(
+    error: Exception, placement: Placement, meter: PeakMeter, options: TrialOptions
+) -> LackOfMemory | None:
+    """The sizes in the error of a trial that ran out of memory, if it has any.
+
+    CUDA says what its cap is and what is in use. On the CPU both are known here: beyond the worker's base, and while
+    the exception's frames still hold what the trial allocated.
+    """
+    lack = lack_of_memory(error) if is_out_of_memory(error) else None
+    if lack is None or placement.device.kind == "cuda" or not options.caps:
+        return lack
+    held = data_bytes()
+    in_use = None if held is None else max(0, held - meter.base_bytes)
+    return replace(lack, allowed_bytes=placement.limit_bytes - meter.context_bytes, in_use_bytes=in_use)
 
 
 def _one_line(error: Exception) -> str:
