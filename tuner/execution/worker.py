@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.errors import TunerError
+from tuner.errors import ExecutionError, TunerError
 from tuner.execution.stop_requests import StopRequests
 from tuner.machine.caps import MMAP_THRESHOLD_BYTES, capped, is_out_of_memory, lack_of_memory
 from tuner.machine.oom_texts import LackOfMemory
@@ -30,7 +30,15 @@ if TYPE_CHECKING:
     from tuner.training.checkpoints import Checkpoint
     from tuner.training.program_checkpoints import ProgramCheckpoints
 
-WorkerEvent = EpochReport | Question | Outcome | bytes
+
+@dataclass(frozen=True)
+class WeightsLost:
+    """Comes in the place of a completed trial's weights that could not be written as a file."""
+
+    reason: str
+
+
+WorkerEvent = EpochReport | Question | Outcome | bytes | WeightsLost
 
 # The prefix of a message with the place in torch's source where an allocation failed.
 ENFORCE = re.compile(r"^\[enforce fail at [^\]]*\] \S+ == \S+\. ")
@@ -61,9 +69,9 @@ def run_trial(
     """Trains a placed trial of this task.
 
     Yields an ``EpochReport`` as training begins and after each epoch, then the ``Outcome``, then the content of
-    ``best.pt`` if the trial is completed; it is empty if a program reported no checkpoint. ``StopRequests`` make it
-    "pruned" or "interrupted". Exceptions of the trial are caught. The cap applies while the trial computes, but not
-    while events are sent.
+    ``best.pt`` if the trial is completed, or why there is none; it is empty if a program reported no checkpoint.
+    ``StopRequests`` make it "pruned" or "interrupted". Exceptions of the trial are caught. The cap applies while the
+    trial computes, but not while events are sent.
     """
     started = time.perf_counter()
     attempt = _TrialExecution(placement)
@@ -85,7 +93,14 @@ def run_trial(
         reusable=attempt.status in ("completed", "diverged", "pruned") and left is not None and left <= LEFT_BYTES,
     )
     if attempt.status == "completed":
-        yield attempt.weights
+        yield WeightsLost(attempt.unkept) if attempt.unkept else attempt.weights
+
+
+def weights_of(event: WorkerEvent | None) -> bytes:
+    """The weights that follow a completed trial's outcome; raises ``ExecutionError`` if none came."""
+    if isinstance(event, bytes):
+        return event
+    raise ExecutionError(event.reason if isinstance(event, WeightsLost) else "the worker ended before it sent them")
 
 
 @dataclass
@@ -99,6 +114,7 @@ class _TrialExecution:
     epochs: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
     weights: bytes = b""
+    unkept: str = ""  # why there are no weights
     error: str = ""
     traceback: str = ""
 
@@ -106,7 +122,6 @@ class _TrialExecution:
         """Trains under the cap, yields the reports and records how it ended."""
         checkpoint: Checkpoint | ProgramCheckpoints | None = None
         try:
-            trial = self.placement.trial
             meter.start()
             training, checkpoint = _training(task, self.placement, options)
             while True:
@@ -122,11 +137,18 @@ class _TrialExecution:
             training.close()  # frees everything but the weights
             self.metrics = event.metrics
             if event.weights or event.files:
-                self.weights = to_bytes(trial, event, program=isinstance(task.workload, Program))
+                self._keep(event, program=isinstance(task.workload, Program))
         except Exception as error:
             share_bytes = self.placement.limit_bytes - meter.context_bytes
             self._fail(error, share_bytes, _lack_of_memory(error, self.placement, meter, options))
         self.error = "; ".join(filter(None, [self.error, *(checkpoint.faults if checkpoint else ())]))
+
+    def _keep(self, fit: Fit, *, program: bool) -> None:
+        """Writes the weights as a file; a trial that has its metrics is completed without them, too."""
+        try:
+            self.weights = to_bytes(self.placement.trial, fit, program=program)
+        except Exception as error:
+            self.unkept = _one_line(error)
 
     def measure(self, meter: PeakMeter) -> tuple[int | None, int | None]:
         """The trial's peak and the memory that it has not freed, in bytes; None if the device does not answer.
