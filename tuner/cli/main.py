@@ -8,6 +8,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import asdict
 
 import click
 from click.shell_completion import CompletionItem
@@ -317,6 +318,21 @@ def doctor(ctx: click.Context, /, as_json: bool) -> None:
 
 
 @cli.command()
+@PRINTING["as_json"]
+@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
+def status(as_json: bool) -> None:
+    """List this machine's running studies, what each has promised to its trials, and what other programs hold.
+
+    Those of other users, and those on other machines of a cluster, are not listed.
+    """
+    from tuner.health import status as health
+
+    found = health.status()
+    text = json.dumps([asdict(each) for each in found], indent=2) if as_json else health.status_text(found)
+    _say(text)
+
+
+@cli.command()
 @click.argument("shell", metavar="bash|zsh|fish", shell_complete=complete_shells)
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 def completion(shell: str) -> None:
@@ -369,6 +385,8 @@ def main() -> None:
         _fail(error.told(in_terminal) + hint, error.exit_code, debug)
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted", 130, debug)
+    except MemoryError:
+        _fail("not enough memory for this: free some, or give less data or smaller files", 1, debug)
     except Exception as error:  # a defect of ours: still one line, and a way to see where
         _fail(f"unexpected {type(error).__name__}: {error}: please report it with the output of --debug", 1, debug)
     else:

@@ -118,8 +118,11 @@ class StudyFeedback:
         return self._of[trial.workload].report(trial, report)
 
     def learn(self, trial: Trial, result: AttemptResult) -> bool:
-        """Adds an attempt's result; returns whether it changes what ``correct`` returns."""
-        return self._of[trial.workload].learn(trial, result)
+        """Adds an attempt's result; returns whether it changes what ``correct`` returns.
+
+        That others held the memory tells nothing of the trial.
+        """
+        return result.lost != "memory" and self._of[trial.workload].learn(trial, result)
 
     def correct(self, request: Request) -> Request:
         """The request with the corrected estimate."""

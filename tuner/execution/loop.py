@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Protocol
@@ -262,6 +262,7 @@ class _Loop:
 
     def _end(self, outcome: Outcome, weights: Weights) -> None:
         """Frees the attempt's memory, decides on a retry, and corrects waiting trials by its peak."""
+        outcome = self._unless_starved(outcome)
         assert outcome.placement is not None
         request = self.running.pop(outcome.trial.trial_id)
         del self.placements[outcome.trial.trial_id]
@@ -286,6 +287,22 @@ class _Loop:
         for notice in notices:
             self.listener.silent(notice)
 
+    def _unless_starved(self, outcome: Outcome) -> Outcome:
+        """The outcome with who held the memory, if the trial ran out of it within its share.
+
+        A worker tells that itself. Where it was killed, or could not begin, it is so if others hold what the plan
+        counted on.
+        """
+        assert outcome.placement is not None
+        unclear = outcome.lost == "worker" or (outcome.phase == "start" and not outcome.lost)
+        if outcome.status != "out_of_memory" or not (outcome.lost == "memory" or unclear):
+            return outcome
+        who = self.machine.short(outcome.placement.device)
+        if not who and unclear:
+            return outcome
+        said = "; ".join(filter(None, [outcome.error, who, "the attempt does not count"]))
+        return replace(outcome, lost="memory", error=said)
+
     def _answer(self, question: Question) -> object:
         try:
             return self.decisions.answer(question)
@@ -303,7 +320,7 @@ class _Delayed:
     """Retries that wait for their delay."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Request]] = []
+        self._heap: list[tuple[float, int, Retry]] = []
         self._order = count()
 
     def __bool__(self) -> bool:
@@ -311,13 +328,16 @@ class _Delayed:
 
     def add(self, retry: Retry) -> None:
         """Keeps a retry until its delay is over."""
-        heapq.heappush(self._heap, (time.monotonic() + retry.delay_seconds, next(self._order), retry.request))
+        heapq.heappush(self._heap, (time.monotonic() + retry.delay_seconds, next(self._order), retry))
 
     def due(self, *, idle: bool) -> list[Request]:
         """The retries whose delay is over; if nothing else runs or waits, the next one at once."""
         ready: list[Request] = []
-        while self._heap and (self._heap[0][0] <= time.monotonic() or (idle and not ready)):
-            ready.append(heapq.heappop(self._heap)[2])
+        while self._heap:
+            at, _, retry = self._heap[0]
+            if at > time.monotonic() and (retry.always or not idle or ready):
+                break
+            ready.append(heapq.heappop(self._heap)[2].request)
         return ready
 
     def seconds_until_next(self, most: float) -> float:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from tuner.machine.oom_texts import LackOfMemory, parse_out_of_memory
 from tuner.machine.peak import data_bytes
 from tuner.trial import MB, Device
 
@@ -121,6 +122,12 @@ def is_out_of_memory(error: BaseException, *, at_cap: bool = False) -> bool:
         if _lacks_memory(each, at_cap=at_cap):
             return True
     return False
+
+
+def lack_of_memory(error: BaseException) -> LackOfMemory | None:
+    """The sizes that an exception or one of its causes names; without any where Python itself had no memory."""
+    said = filter(None, (parse_out_of_memory(str(each)) for each in _chain(error)))
+    return next(said, LackOfMemory() if isinstance(error, MemoryError) and not str(error) else None)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -50,7 +50,7 @@ class Attempt:
     # In the journal alone, from here to ``config``: what resuming a study needs, and when the attempt was placed and
     # ended. # The reserved memory is not rounded, so that a resumed study reserves the same for a retry as before.
     limit_gb: Amount | None = None
-    lost: Lost = ""  # "worker" or "node" if that died during the attempt
+    lost: Lost = ""  # "worker" or "node" if that died during the attempt, "memory" if others held that of its share
     phase: Phase = ""  # the phase in which it failed
     started_at: Amount | None = None  # when it was placed, in unix seconds
     ended_at: Amount | None = None
