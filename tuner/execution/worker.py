@@ -174,7 +174,7 @@ class _TrialExecution:
             self.status, self.metrics = "pruned", error.metrics
             return
         self.status = classify(error)
-        if lack and lack.device_full and (lack.in_use_bytes or 0) + (lack.requested_bytes or 0) <= share_bytes:
+        if lack and lack.within(share_bytes):
             self.lost = "memory"
         self.phase = phase_of(error) or ("evaluation" if self.metrics else "start")
         # The place where memory ran out is irrelevant.
