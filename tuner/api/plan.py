@@ -11,7 +11,8 @@ from pathlib import Path
 from tuner.api.capacity import Capacity, capacity, card_sizes, imagined
 from tuner.errors import InputError, ParameterError, both_given, option
 from tuner.machine.devices import detect_with_idle_cores
-from tuner.placement.packing import Plan, Schedule, simulate
+from tuner.placement.packing import Plan
+from tuner.placement.simulation import Schedule, simulate
 from tuner.records.attempts import Attempt
 from tuner.records.files import ATTEMPTS
 from tuner.records.journal import read_attempts
