@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from tuner.errors import TunerError
 from tuner.execution.stop_requests import StopRequests
-from tuner.machine.caps import MMAP_THRESHOLD_BYTES, capped, is_out_of_memory
+from tuner.machine.caps import MMAP_THRESHOLD_BYTES, capped, is_out_of_memory, is_short_of_ram
 from tuner.machine.peak import PeakMeter
 from tuner.training.endings import Diverged, Fit, Pruned, Stopped, phase_of
-from tuner.trial import GB, MB, Device, EpochReport, Outcome, Phase, Placement, Question, Status, Trial
+from tuner.trial import GB, MB, Device, EpochReport, Outcome, Phase, Placement, Question, ShortOf, Status, Trial
 from tuner.workloads.base import needs_workload
 from tuner.workloads.contract import method_failure
 from tuner.workloads.program import Program
@@ -81,6 +81,8 @@ def run_trial(
         phase=attempt.phase,
         # A failed kernel breaks the CUDA context. An import without enough memory leaves half a module.
         reusable=attempt.status in ("completed", "diverged", "pruned") and left is not None and left <= LEFT_BYTES,
+        host_peak_bytes=meter.host_peak_bytes(),
+        short_of=attempt.short_of,
     )
     if attempt.status == "completed":
         yield attempt.weights
@@ -98,6 +100,7 @@ class _TrialExecution:
     weights: bytes = b""
     error: str = ""
     traceback: str = ""
+    short_of: ShortOf = ""
 
     def train(self, task: TrainingTask, meter: PeakMeter, options: TrialOptions) -> Iterator[EpochReport | Question]:
         """Trains under the cap, yields the reports and records how it ended."""
@@ -115,7 +118,7 @@ class _TrialExecution:
                 if not isinstance(event, EpochReport):
                     break
                 self.epochs = event.epoch
-                yield replace(event, memory_bytes=_peak_bytes(meter))
+                yield replace(event, memory_bytes=_peak_bytes(meter), host_peak_bytes=meter.host_peak_bytes())
             training.close()  # frees everything but the weights
             self.metrics = event.metrics
             if event.weights or event.files:
@@ -148,6 +151,8 @@ class _TrialExecution:
             self.status, self.metrics = "pruned", error.metrics
             return
         self.status = classify(error)
+        if self.status == "out_of_memory" and self.placement.device.kind == "cuda":
+            self.short_of = "RAM" if is_short_of_ram(error) else ""
         self.phase = phase_of(error) or ("evaluation" if self.metrics else "start")
         own = method_failure(error) if self.status == "failed" else ""  # the place where memory ran out is irrelevant
         self.error, self.traceback = own or _one_line(error), traceback.format_exc()

@@ -43,7 +43,7 @@ def left_out(study: Placed) -> list[str]:
     several = len(study.tasks) > 1
     return [
         f"{'left out':<10} {title(each.trial.workload, each.trial.name, several=several)}: "
-        f"{misfit_text(each, study.whole_bytes)}"
+        f"{misfit_text(each, study.whole)}"
         for each in study.misfits
     ]
 
