@@ -55,6 +55,7 @@ from tuner.records.weights import load_best as load_best
 from tuner.sizing.memory_state import log_memory_state as log_memory_state
 from tuner.api.new_workload import new_workload as new_workload
 from tuner.api.inside_trial import report as report
+from tuner.health.status import status as status
 
 __all__ = [
     "DataError",
@@ -86,6 +87,7 @@ __all__ = [
     "report",
     "results",
     "run",
+    "status",
     "train",
     "tune_hyperparameters_parallel",
     "write_report",

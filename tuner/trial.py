@@ -28,7 +28,7 @@ Direction = Literal["minimize", "maximize"]
 DirectionWord = Literal["minimize", "maximize", "min", "max"]  # what a user may write
 Status = Literal["completed", "pruned", "out_of_memory", "diverged", "failed", "interrupted", "too_large"]
 Phase = Literal["", "start", "first step", "training", "evaluation"]
-Lost = Literal["", "worker", "node"]
+Lost = Literal["", "worker", "node", "memory"]
 ShortOf = Literal["", "RAM"]
 SUCCESSFUL: tuple[Status, ...] = ("completed", "pruned", "too_large")  # ended as the user wants it
 
@@ -253,6 +253,7 @@ class History:
 
     out_of_memory: int = 0
     lost_workers: int = 0
+    starved: int = 0  # others held memory that was the trial's
     failures: int = 0
 
 
@@ -336,7 +337,8 @@ class Outcome:
     error: str = ""  # why the attempt was not completed, in one line
     traceback: str = ""  # the full traceback of ``error``, for the study's folder
     phase: Phase = ""  # the phase in which the attempt failed
-    lost: Lost = ""  # whether its worker or the whole node died without an exception of the trial
+    # Whether its worker or the whole node died without an exception of the trial, or others held its "memory".
+    lost: Lost = ""
     reusable: bool = True  # whether another trial may run in its worker
     host_peak_bytes: int | None = None  # its peak in its host's RAM; None on the CPU, or if it could not be measured
     short_of: ShortOf = ""  # "RAM" if a trial on a GPU ran out of its host's RAM, not of its device's memory

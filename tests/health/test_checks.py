@@ -10,7 +10,8 @@ import pytest
 from tuner.errors import spelled
 from tuner.health.checks import Finding, examine
 from tuner.health.doctor import findings_text
-from tuner.health.facts import Command, Disk, Facts, Gpu, Holder, RaySessions, Torch
+from tuner.health.facts import Command, Disk, Facts, Gpu, RaySessions, Torch
+from tuner.machine.holders import Holder
 from tuner.trial import GB
 
 CLOSED = Disk("/tmp", GB, GB, writable=False)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tuner.placement.retry import Retry, RetryPolicy, backoff, next_attempt
+from tuner.placement.retry import STARVED, Retry, RetryPolicy, backoff, next_attempt
 from tuner.trial import GB, AttemptResult, History, MemoryEstimate, Phase, Request, Trial
 
 OOM = AttemptResult("out_of_memory", limit_bytes=2 * GB)
@@ -41,6 +41,17 @@ def test_out_of_memory_is_tried_again_with_half_as_much_more_after_a_wait() -> N
     assert retry.request.need_bytes == 3 * GB
     assert (retry.request.trial.attempt, retry.request.history) == (2, History(out_of_memory=1))
     assert retry.delay_seconds == 5
+
+
+def test_an_attempt_whose_memory_others_held_does_not_count_and_does_not_grow() -> None:
+    starved = AttemptResult("out_of_memory", "memory", limit_bytes=2 * GB)
+    retry = after(starved, History(out_of_memory=1, starved=1))
+    assert retry
+    assert (retry.request.need_bytes, retry.request.history) == (2 * GB, History(out_of_memory=1, starved=2))
+    assert (retry.delay_seconds, retry.always) == (10, True)
+    again = after(starved, History(starved=STARVED))
+    assert again
+    assert again.request.need_bytes == 3 * GB
 
 
 def test_a_learned_footprint_is_doubled_so_that_an_eighth_of_a_device_becomes_a_whole_one() -> None:

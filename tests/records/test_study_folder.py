@@ -82,7 +82,7 @@ def test_the_columns_are_the_contracts(study: StudyFolder, gpu_16gb: Device) -> 
         first, second = csv.DictReader(file)
     assert ",".join(first) == (
         "trial_id,workload,name,seed,status,attempts,val_loss,test_loss,epochs,duration_s,device,gpu_fraction,"
-        "estimated_memory_gb,peak_memory_gb,error,config/width"
+        "estimated_memory_gb,peak_memory_gb,peak_ram_gb,error,config/width"
     )
     assert list(first.values()) == (FIRST.split(","))
     assert (second["trial_id"], second["val_loss"], second["error"]) == ("002", "", "Boom: it broke")

@@ -15,10 +15,12 @@ from tests.support.attempts import attempt
 from tests.support.toy import Toy
 from tuner.errors import InputError
 from tuner.placement.retry import RetryPolicy
+from tuner.placement.rooms import UNBOUNDED
 from tuner.records.attempts import Attempt
 from tuner.records.journal import Journal
 from tuner.records.study_record import PlanRecord, StudyRecord
 from tuner.spec.settings import Settings
+from tuner.study.planning import Whole
 from tuner.study.resume import check_same, description, fingerprint, remaining
 from tuner.study.stored_options import resumed, to_stored
 from tuner.trial import GB, History, MemoryEstimate, Phase, Request, Trial
@@ -43,7 +45,7 @@ def tasks(name: str = "toy", data: Any = None) -> dict[str, TrainingTask]:
 def left(*rows: Attempt, whole_gb: int = 8, **policy: Any) -> list[Request]:
     trials = [Trial(name, "toy", name, {"batch_size": 8}, seed=0) for name in ("t1", "t2")]
     requests = [Request(trial, MemoryEstimate("given"), 2 * GB) for trial in trials]
-    return remaining(requests, rows, RetryPolicy(**policy), whole_bytes=whole_gb * GB, smaller=doubled)
+    return remaining(requests, rows, RetryPolicy(**policy), whole=Whole(whole_gb * GB, UNBOUNDED), smaller=doubled)
 
 
 def test_the_same_data_have_the_same_fingerprint_and_others_another() -> None:

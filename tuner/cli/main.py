@@ -8,6 +8,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import asdict
 
 import click
 from click.shell_completion import CompletionItem
@@ -314,6 +315,21 @@ def doctor(ctx: click.Context, /, as_json: bool) -> None:
         json.dumps([vars(each) for each in found], indent=2) if as_json else printable(health.findings_text(found))
     )
     ctx.exit(1 if any(each.level == "problem" for each in found) else 0)
+
+
+@cli.command()
+@PRINTING["as_json"]
+@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
+def status(as_json: bool) -> None:
+    """List this machine's running studies, what each has promised to its trials, and what other programs hold.
+
+    Those of other users, and those on other machines of a cluster, are not listed.
+    """
+    from tuner.health import status as health
+
+    found = health.status()
+    text = json.dumps([asdict(each) for each in found], indent=2) if as_json else health.status_text(found)
+    _say(text)
 
 
 @cli.command()

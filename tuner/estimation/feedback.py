@@ -131,7 +131,12 @@ class StudyFeedback:
         return self._of[trial.workload].report(trial, report) or in_ram
 
     def learn(self, trial: Trial, result: AttemptResult) -> bool:
-        """Adds an attempt's result; returns whether it changes what ``correct`` returns."""
+        """Adds an attempt's result; returns whether it changes what ``correct`` returns.
+
+        That others held the memory tells nothing of the trial.
+        """
+        if result.lost == "memory":
+            return False
         in_ram = self._in_ram[trial.workload].learn(trial, result)
         if result.short_of == "RAM":  # it says nothing of its device's memory
             return in_ram

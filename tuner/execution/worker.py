@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 from tuner.errors import TunerError
 from tuner.execution.stop_requests import StopRequests
 from tuner.machine.caps import MMAP_THRESHOLD_BYTES, capped, is_out_of_memory, is_short_of_ram
+from tuner.machine.oom_texts import parse_out_of_memory
 from tuner.machine.peak import PeakMeter
 from tuner.training.endings import Diverged, Fit, Pruned, Stopped, phase_of
-from tuner.trial import GB, MB, Device, EpochReport, Outcome, Phase, Placement, Question, ShortOf, Status, Trial
+from tuner.trial import GB, MB, Device, EpochReport, Lost, Outcome, Phase, Placement, Question, ShortOf, Status, Trial
 from tuner.workloads.base import needs_workload
 from tuner.workloads.contract import method_failure
 from tuner.workloads.program import Program
@@ -79,6 +80,7 @@ def run_trial(
         error=attempt.error,
         traceback=attempt.traceback,
         phase=attempt.phase,
+        lost=attempt.lost,
         # A failed kernel breaks the CUDA context. An import without enough memory leaves half a module.
         reusable=attempt.status in ("completed", "diverged", "pruned") and left is not None and left <= LEFT_BYTES,
         host_peak_bytes=meter.host_peak_bytes(),
@@ -95,6 +97,7 @@ class _TrialExecution:
     placement: Placement
     status: Status = "completed"
     phase: Phase = ""
+    lost: Lost = ""
     epochs: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
     weights: bytes = b""
@@ -124,7 +127,7 @@ class _TrialExecution:
             if event.weights or event.files:
                 self.weights = to_bytes(trial, event, program=isinstance(task.workload, Program))
         except Exception as error:
-            self._fail(error)
+            self._fail(error, self.placement.limit_bytes - meter.context_bytes)
         self.error = "; ".join(filter(None, [self.error, *(checkpoint.faults if checkpoint else ())]))
 
     def measure(self, meter: PeakMeter) -> tuple[int | None, int | None]:
@@ -142,8 +145,8 @@ class _TrialExecution:
             self.error = self.error or f"the worker cannot be used again: {_one_line(error)}"
             return peak, None
 
-    def _fail(self, error: Exception) -> None:
-
+    def _fail(self, error: Exception, share_bytes: int) -> None:
+        """Records an exception of the trial, which may take ``share_bytes`` beside its context."""
         if isinstance(error, Stopped):
             self.status = "interrupted"
             return
@@ -153,6 +156,9 @@ class _TrialExecution:
         self.status = classify(error)
         if self.status == "out_of_memory" and self.placement.device.kind == "cuda":
             self.short_of = "RAM" if is_short_of_ram(error) else ""
+        lack = parse_out_of_memory(str(error)) if self.status == "out_of_memory" else None
+        if lack and lack.device_full and (lack.in_use_bytes or 0) + (lack.requested_bytes or 0) <= share_bytes:
+            self.lost = "memory"
         self.phase = phase_of(error) or ("evaluation" if self.metrics else "start")
         own = method_failure(error) if self.status == "failed" else ""  # the place where memory ran out is irrelevant
         self.error, self.traceback = own or _one_line(error), traceback.format_exc()

@@ -179,6 +179,7 @@ class Packer:
         self._free = list(plan.budgets)
         self._slots = list(plan.slots)
         self._bounds = [math.inf] * len(plan.devices)  # what may be reserved until the next ``limit``
+        self._most = math.inf  # how many trials may be placed at once until then
         self._index = {device: index for index, device in enumerate(plan.devices)}
         self._lost: set[int] = set()
         self._emptiest = [(-free, index) for index, free in enumerate(self._free)]  # a heap, with stale entries
@@ -202,30 +203,27 @@ class Packer:
 
     @property
     def room_bytes(self) -> int:
-        """The free bytes of the emptiest device with a free slot; 0 if there is none."""
-        index = self._emptiest_device()
-        return 0 if index is None else self._room(index)
+        """The free bytes of the emptiest device with a free slot, without bounds; 0 if there is none."""
+        return next((free for free, _ in self._freest()), 0)
 
-    def limit(self, rooms: Mapping[Device, int]) -> None:
+    def limit(self, rooms: Mapping[Device, int], most: int | None = None) -> None:
         """Bounds what may be reserved on these devices until the next call, as others use them, too.
 
-        Devices that are not named have no bound. What is released does not raise a bound.
+        Devices that are not named have no bound. What is released does not raise a bound. No more than ``most``
+        trials are placed.
         """
+        self._most = math.inf if most is None else most
         self._bounds = [max(0, rooms.get(device, math.inf)) for device in self._plan.devices]
         self._emptiest = [(-self._room(index), index) for index in range(len(self._bounds))]
         heapq.heapify(self._emptiest)
         self._aside = {}
 
     def held_back(self) -> tuple[Request, Device] | None:
-        """The next trial that only ``limit`` keeps from starting, and on which device; None without one."""
-        free, index = max(
-            ((free, i) for i, free in enumerate(self._free) if self._is_open(i) and self._ram(i) >= self._least_ram),
-            default=(0, 0),
-        )
-        fitting = self._position(free, self._ram(index))
-        if fitting is None:
-            return None
-        return self._waiting[fitting[0]][fitting[1]][2], self._plan.devices[index]
+        """The next trial that fits without the bounds of ``limit``, and on which device; None without one."""
+        for free, index in self._freest() if self._waiting else ():
+            if fitting := self._position(free, self._ram(index)):
+                return self._waiting[fitting[0]][fitting[1]][2], self._plan.devices[index]
+        return None
 
     def drop(self, trial_id: str) -> None:
         """Takes a trial out of the queue."""
@@ -257,8 +255,8 @@ class Packer:
 
     def place(self) -> list[tuple[Request, Placement]]:
         """Takes the trials that start now out of the queue, and reserves their memory."""
-        placed = []
-        while self._waiting and (index := self._emptiest_device()) is not None:
+        placed: list[tuple[Request, Placement]] = []
+        while self._waiting and len(placed) < self._most and (index := self._emptiest_device()) is not None:
             fitting = self._take(self._room(index), self._ram(index))
             if fitting is None and self._position(self._room(index), UNBOUNDED) is not None:
                 self._set_aside()
@@ -356,6 +354,17 @@ class Packer:
     def _bring_back(self, node: str) -> None:
         for index in self._aside.pop(node, ()):
             heapq.heappush(self._emptiest, (-self._room(index), index))
+
+    def _freest(self) -> list[tuple[int, int]]:
+        """Of each host with RAM for a trial the most free bytes of a device with a free slot, and its index.
+
+        Those with the most bytes come first.
+        """
+        found: dict[str, tuple[int, int]] = {}
+        for index, (device, free) in enumerate(zip(self._plan.devices, self._free, strict=True)):
+            if self._is_open(index) and self._ram(index) >= self._least_ram:
+                found[device.node_id] = max(found.get(device.node_id, (0, 0)), (free, index))
+        return sorted(found.values(), reverse=True)
 
     def _room(self, index: int) -> int:
         """What may be reserved on a device now: what is free of its budget, within its bound."""

@@ -17,6 +17,9 @@ Smaller = Callable[[Trial, Phase], Config | None]
 # A learned footprint is a guess at first, so that it grows by this factor at least: 8 workers' shares are a whole
 # device after three retries.
 LEARNED_GROWTH = 2.0
+# The maximum number of attempts that do not count as others held the memory. With the backoff by default they take
+# half an hour.
+STARVED = 10
 LOST_WORKERS = 1  # the maximum number of retries after the worker died for an unknown reason
 
 
@@ -38,6 +41,7 @@ class Retry:
 
     request: Request
     delay_seconds: float
+    always: bool = False  # whether it waits as long if nothing else runs
 
 
 def next_attempt(
@@ -58,6 +62,9 @@ def next_attempt(
     history = request.history
     if result.status == "interrupted" or result.lost == "node":
         return Retry(_next_request(request, history), 0.0)
+    if result.lost == "memory" and history.starved < STARVED:
+        history = replace(history, starved=history.starved + 1)
+        return Retry(_next_request(request, history), backoff(history.starved, policy, random), always=True)
     if result.status == "out_of_memory" and result.short_of == "RAM":
         return _with_more_ram(request, result, policy, whole_ram_bytes, random)
     if result.status == "out_of_memory":

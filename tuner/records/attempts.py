@@ -64,7 +64,7 @@ class Attempt:
     limit_gb: Amount | None = None
     limit_ram_gb: Amount | None = None  # the same of its host's RAM beside a GPU's memory
     short_of: ShortOf = ""  # "RAM" if a trial on a GPU ran out of that
-    lost: Lost = ""  # "worker" or "node" if that died during the attempt
+    lost: Lost = ""  # "worker" or "node" if that died during the attempt, "memory" if others held that of its share
     phase: Phase = ""  # the phase in which it failed
     started_at: Amount | None = None  # when it was placed, in unix seconds
     ended_at: Amount | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tuner.errors import TunerError
 from tuner.estimation.feedback import StudyFeedback
 from tuner.execution.loop import Correction, Decisions, Executor, run_trials
+from tuner.execution.machine_share import MachineShare
 from tuner.integrations.trackers.threads import Trackers
 from tuner.machine.interrupts import Immediate, TimeLimitReached
 from tuner.placement.packing import Packer, host_need_bytes, is_tight, need_bytes
@@ -90,8 +91,9 @@ def _run(study: Placed, folder: StudyFolder, record: StudyRecord, around: Surrou
             if requests:
                 around.interrupt.check()  # Ray takes seconds to start
                 around.executor.open(study.tasks, study.plan, folder.checkpoints)
-                corrected = feedback.begin(requests)
-                run_trials(corrected, Packer(study.plan), around.executor, recorder, decisions, around.interrupt)
+                corrected, packer = feedback.begin(requests), Packer(study.plan)
+                with closing(MachineShare(str(folder.path.absolute()), study.plan)) as machine:
+                    run_trials(corrected, packer, around.executor, recorder, decisions, around.interrupt, machine)
     except BaseException as error:
         if study.optuna:
             study.optuna.close()

@@ -12,6 +12,7 @@ from tuner.estimation.calibration import Sample
 from tuner.estimation.estimators.learned import first_share, with_room
 from tuner.estimation.host import corrected, with_host
 from tuner.estimation.service import EstimatePair, EstimationService
+from tuner.machine.leases import with_leased
 from tuner.placement.packing import Plan, budget_bytes, host_need_bytes, limited, make_plan, need_bytes
 from tuner.placement.rooms import largest_ram, ram_budgets
 from tuner.spec.memory_groups import check_gb
@@ -39,9 +40,10 @@ class Estimates:
 
 
 def usable(devices: Sequence[Device], settings: Settings) -> tuple[Device, ...]:
-    """The devices, with no more memory than the user allows."""
+    """The devices, with what other studies will give back, and no more memory than the user allows."""
+    devices = with_leased(devices)
     if settings.device_memory_gb is None:
-        return tuple(devices)
+        return devices
     return tuple(limited(device, int(settings.device_memory_gb * GB)) for device in devices)
 
 
