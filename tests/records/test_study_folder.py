@@ -25,7 +25,7 @@ from tuner.trial import GB, Device, MemoryEstimate, Objective, Outcome, Placemen
 
 ESTIMATE = MemoryEstimate("given", context_bytes=3 * GB // 2)
 OBJECTIVES = {"toy": Objective("val_loss")}
-FIRST = "001,toy,t1,5,completed,1,0.5,0.6,3,1.235,cuda:0,0.111111,1.5,0.5,,8"
+FIRST = "001,toy,t1,5,completed,1,0.5,0.6,3,1.235,cuda:0,0.111111,1.5,0.5,,,8"
 
 
 def outcome(device: Device, number: int, status: Status = "completed", attempt: int = 1, **metrics: float) -> Outcome:

@@ -141,6 +141,8 @@ def to_record(forecast: Forecast) -> dict[str, object]:
         "workers_at_least": plan.guaranteed,
         "workers_at_most": plan.workers,
         "bound": plan.bound,
+        "ram_footprint_gb": round(plan.ram_footprint_bytes / GB, 4),
+        "ram_budgets_gb": {node or "here": round(size / GB, 4) for node, size in plan.ram_budgets.items()},
         "threads": plan.threads,
         unit: round(forecast.schedule.seconds, 3),
         f"{unit}_uniform": round(forecast.uniform, 3),

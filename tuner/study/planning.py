@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from typing import NamedTuple
@@ -80,13 +80,14 @@ def estimate_requests(
         InputError: a footprint cannot be estimated, the calibration is damaged, or a trial can run on no CPU.
     """
     check_amp(tasks, trials, devices)
-    found = _estimated(tasks, trials, devices, settings)
+    return with_host_needs(_estimated(tasks, trials, devices, settings), tasks, devices, settings)
+
+
+def with_host_needs(found: Estimates, tasks: Tasks, devices: Sequence[Device], settings: Settings) -> Estimates:
+    """The estimates with what each trial takes of its host's RAM, where the devices are GPUs."""
     gpus = {device.name for device in devices if device.kind == "cuda"}
-    return _with_host(found, tasks, gpus, settings) if gpus else found
-
-
-def _with_host(found: Estimates, tasks: Tasks, gpus: Collection[str], settings: Settings) -> Estimates:
-    """The estimates with what each trial takes of its host's RAM beside these kinds of GPUs."""
+    if not gpus:
+        return found
     service, requests = estimation_service(settings), list[Request]()
     known = {name: [each for gpu in gpus for each in service.samples_in_ram(name, gpu)] for name in tasks}
     raw = {
