@@ -61,3 +61,14 @@ def test_an_empty_path_is_refused(
     code, text = said(monkeypatch, capsys, "run", name, "")
     assert (code, text) == (2, f"error: {name} '': must not be empty: give a path, or leave it out\n")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_command_that_needs_more_memory_than_there_is_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def out_of_memory(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("tuner.api.results.side_by_side", out_of_memory)
+    text = "error: not enough memory for this: free some, or give less data or smaller files\n"
+    assert said(monkeypatch, capsys, "results") == (1, text)

@@ -114,7 +114,13 @@ def test_the_latest_samples_are_kept_and_of_one_footprint_the_largest(tmp_path: 
     assert kept[-1] == [0, 149, 7 * GB]
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"k": [["a"]]}', '{"k": 3}'])
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[]", '{"k": [["a"]]}', '{"k": 3}', '{"k": {}}', '{"k": [[1, 2, Infinity]]}', '{"k": [[1, 2, -3]]}', DEEP],
+)
 def test_a_damaged_file_is_told(tmp_path: Path, text: str) -> None:
     (tmp_path / "calibration.json").write_text(text)
     with pytest.raises(InputError, match=r"calibration.json is damaged .*: delete it"):

@@ -10,7 +10,6 @@ import pytest
 
 from tuner.execution import machine_share
 from tuner.execution.machine_share import GIVEN_UP_SECONDS, MachineShare
-from tuner.machine import leases
 from tuner.machine.holders import Holder, Memory
 from tuner.placement.packing import make_plan
 from tuner.trial import GB, Device, MemoryEstimate, Placement, Request, Trial
@@ -36,7 +35,7 @@ class Machine:
 
 @pytest.fixture
 def machine(gpu_16gb: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
-    monkeypatch.setattr(leases, "users_folder", lambda: tmp_path)
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(machine_share, "READING_SECONDS", -1.0)
     monkeypatch.setattr(machine_share, "holders", lambda *_: [Holder(77, "hog", "ann", 10 * GB)])
     made = Machine(gpu_16gb)

@@ -26,8 +26,8 @@ time.sleep(60)
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(leases, "users_folder", lambda: tmp_path)
-    return tmp_path / "leases"
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    return tmp_path / f"tuner-{os.getuid()}"
 
 
 @pytest.fixture
@@ -48,21 +48,22 @@ def test_a_study_sees_what_another_one_has_promised_and_not_itself(other: LeaseH
     own.close()
 
 
-def test_a_lease_that_ends_is_seen_by_nobody(other: LeaseHolder) -> None:
+def test_a_lease_that_ends_is_seen_by_nobody_and_leaves_nothing(other: LeaseHolder, folder: Path) -> None:
     assert [each.name for each in read_leases()] == ["the other"]
     other.close()
     assert read_leases() == []
+    assert not folder.exists()
 
 
 def test_the_lease_of_a_killed_process_ends_with_it(tmp_path: Path) -> None:
-    code = "import tuner.machine.leases as all\nfrom pathlib import Path\n"
-    code += f"all.users_folder = lambda: Path({str(tmp_path)!r})"
-    with subprocess.Popen([sys.executable, "-c", code + HOLD], stdout=subprocess.PIPE, text=True) as process:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", HOLD]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout and process.stdout.readline() == "ready\n"
         assert [each.pid for each in read_leases()] == [process.pid]
         process.send_signal(signal.SIGKILL)
     assert read_leases() == []
-    assert list((tmp_path / "leases").glob("*.json")) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_process_that_is_forked_keeps_no_lease(other: LeaseHolder) -> None:
@@ -78,7 +79,7 @@ def test_a_process_that_is_forked_keeps_no_lease(other: LeaseHolder) -> None:
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"pid": 1}', json.dumps({"pid": 1, "name": "", "shares": [1]})])
 def test_a_lease_that_cannot_be_read_counts_as_none(other: LeaseHolder, folder: Path, content: str) -> None:
-    next(folder.glob("*.json")).write_text(content)
+    next(folder.glob("lease-*.json")).write_text(content)
     assert read_leases() == []
 
 
@@ -90,11 +91,9 @@ def test_a_study_goes_on_alone_where_the_lock_is_held(other: LeaseHolder, monkey
     own.close()
 
 
-def test_a_study_goes_on_alone_where_there_is_no_private_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> Path:
-        raise PermissionError
-
-    monkeypatch.setattr(leases, "users_folder", refuse)
+def test_a_study_goes_on_alone_where_there_is_no_private_folder(folder: Path) -> None:
+    folder.mkdir(mode=0o777)
+    folder.chmod(0o777)
     own = LeaseHolder("own")
     with own.exclusive() as found:
         own.lease = replace(own.lease, shares=(SHARE,))

@@ -23,3 +23,10 @@ def test_files_of_weights_are_written_into_their_own_folder_alone(tmp_path: Path
     with pytest.raises(InputError, match=f"it names the file '{name}', which is outside of its folder"):
         load_best(study)
     assert not list(victim.iterdir()) and not (study / "notes").exists()
+
+
+@pytest.mark.parametrize("content", [[], {"workload": "mine", "program": True, "files": [1]}, {"workload": []}])
+def test_weights_of_another_form_are_told(tmp_path: Path, content: object) -> None:
+    torch.save(content, tmp_path / "best.pt")
+    with pytest.raises(InputError, match=r"best\.pt cannot be loaded"):
+        load_best(tmp_path)

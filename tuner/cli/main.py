@@ -385,6 +385,8 @@ def main() -> None:
         _fail(error.told(in_terminal) + hint, error.exit_code, debug)
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted", 130, debug)
+    except MemoryError:
+        _fail("not enough memory for this: free some, or give less data or smaller files", 1, debug)
     except Exception as error:  # a defect of ours: still one line, and a way to see where
         _fail(f"unexpected {type(error).__name__}: {error}: please report it with the output of --debug", 1, debug)
     else:

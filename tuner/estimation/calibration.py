@@ -186,11 +186,17 @@ def _path(folder: Path | None) -> Path:
 def _read(path: Path) -> dict[str, list[Sample]]:
     try:
         content = json.loads(regular(path, MOST_BYTES).read_text())
-        return {name: [Sample(*map(int, row)) for row in rows] for name, rows in content.items()}
+        return {name: [Sample(*map(_size, row)) for row in rows[-KEPT_SAMPLES:]] for name, rows in content.items()}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise InputError(f"the calibration {path} is damaged ({error}): delete it") from error
+
+
+def _size(value: object) -> int:
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise ValueError(f"{value!r:.40} is no number of bytes")
+    return value
 
 
 def _quantile(errors: Sequence[float]) -> float:

@@ -18,7 +18,7 @@ from typing import cast
 from tuner.execution.mapped_arrays import pack
 from tuner.execution.nodes import oom_kills
 from tuner.execution.shared_tensors import Files, close_shared
-from tuner.execution.worker import TrialOptions, WorkerEvent
+from tuner.execution.worker import TrialOptions, WeightsLost, WorkerEvent
 from tuner.machine.atomic_files import not_following
 from tuner.machine.caps import near_cap, worker_environment
 from tuner.machine.logs import shorten
@@ -131,7 +131,7 @@ def run_apart(tasks: Tasks, placement: Placement, threads: int, options: TrialOp
     log = log_file(options, placement.trial.trial_id)
     child = Child({name: tasks[name]}, placement.device, threads, options, {}, log)
     report: EpochReport | None = None
-    kills = oom_kills()
+    kills, completed = oom_kills(), False
     try:
         child.run(replace(placement, limit_bytes=placement.limit_bytes - own))
         while True:
@@ -142,9 +142,12 @@ def run_apart(tasks: Tasks, placement: Placement, threads: int, options: TrialOp
                 event = replace(event, placement=placement, peak_bytes=_more(event.peak_bytes, own), reusable=True)
             if event is not None:
                 yield event
-            if isinstance(event, bytes) or (isinstance(event, Outcome) and event.status != "completed"):
+            completed = completed or (isinstance(event, Outcome) and event.status == "completed")
+            if isinstance(event, (bytes, WeightsLost)) or (isinstance(event, Outcome) and not completed):
                 return
     except ChildDied as died:
+        if completed:
+            return  # without its weights
         yield lost_outcome(died, placement, report, started, kills, f": its output is in {log.name}")
     finally:
         child.end()

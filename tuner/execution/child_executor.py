@@ -13,7 +13,7 @@ from tuner.execution.child import Child, ChildDied, log_file, lost_outcome
 from tuner.execution.loop import ExecutorEvent
 from tuner.execution.nodes import oom_kills
 from tuner.execution.stop_requests import EndsByRequest, StopRequests
-from tuner.execution.worker import TrialOptions
+from tuner.execution.worker import TrialOptions, WorkerEvent, weights_of
 from tuner.machine.devices import DeviceChoice, allocator_environment, detect_with_idle_cores
 from tuner.placement.packing import Plan
 from tuner.trial import Device, EpochReport, Outcome, Placement, Question
@@ -112,16 +112,15 @@ class ChildExecutor(EndsByRequest):
         assert self._child is not None
         self._running = None
         self._stop_requests.forget_prune(outcome.trial.trial_id)
-        content = b""
+        weights: WorkerEvent | None = None
         if outcome.status == "completed":
             try:
                 weights = self._child.receive()
-                content = weights if isinstance(weights, bytes) else b""
             except ChildDied:
                 self._drop()
         if self._apart or not outcome.reusable:
             self._drop()
-        return [(outcome, lambda: content)]
+        return [(outcome, lambda: weights_of(weights))]
 
     def _lost(self, died: ChildDied) -> list[ExecutorEvent]:
         """The outcome of a trial whose process has ended."""

@@ -20,7 +20,7 @@ from tuner.execution.ray_api import Node, ObjectRef, Remote, WorkerHandle
 from tuner.execution.ray_errors import last_line, raised_in_worker
 from tuner.execution.shared_tensors import Files, close_shared
 from tuner.execution.stop_requests import EndsByRequest, StopRequests
-from tuner.execution.worker import TrialOptions
+from tuner.execution.worker import TrialOptions, weights_of
 from tuner.execution.worker_failures import RunningTrial, WorkerFailures
 from tuner.machine.caps import worker_environment
 from tuner.machine.devices import DeviceChoice, allocator_environment, detect_with_idle_cores
@@ -277,7 +277,6 @@ class RayExecutor(EndsByRequest):
             ready, _ = self._ray.wait([stream], timeout=WEIGHTS_SECONDS)
             if not ready:
                 raise ExecutionError(f"the weights did not come within {WEIGHTS_SECONDS} s")
-            content: bytes = self._ray.get(next(stream), timeout=WEIGHTS_SECONDS)
+            return weights_of(self._ray.get(next(stream), timeout=WEIGHTS_SECONDS))
         except (self._ray.exceptions.RayError, StopIteration) as error:
             raise ExecutionError(f"the weights are lost: {last_line(str(error))}") from error
-        return content

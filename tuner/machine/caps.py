@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from tuner.machine.oom_texts import LackOfMemory, parse_out_of_memory
 from tuner.machine.peak import data_bytes
 from tuner.trial import MB, Device
 
@@ -131,6 +132,12 @@ def is_short_of_ram(error: BaseException) -> bool:
         or (isinstance(each, RuntimeError) and any(sign in str(each) for sign in OUT_OF_RAM))
         for each in _chain(error)
     )
+
+
+def lack_of_memory(error: BaseException) -> LackOfMemory | None:
+    """The sizes that an exception or one of its causes names; without any where Python itself had no memory."""
+    said = filter(None, (parse_out_of_memory(str(each)) for each in _chain(error)))
+    return next(said, LackOfMemory() if isinstance(error, MemoryError) and not str(error) else None)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -16,13 +16,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import mkstemp
 from typing import Any
+from weakref import WeakMethod
 
 from tuner.machine.atomic_files import not_following
 from tuner.machine.holders import memory_now, with_descendants
-from tuner.machine.private_folder import users_folder
+from tuner.machine.private_folder import locked
 from tuner.trial import Device
 
-FOLDER, SUFFIX = "leases", ".json"
+LOCK, PREFIX, SUFFIX = "leases.lock", "lease-", ".json"
 LOCK_SECONDS = 5.0  # a lease is written in less than a millisecond; whoever is stopped meanwhile stops nobody else
 SETTLED_SECONDS = 60.0  # until then a trial may not have taken its share yet
 
@@ -59,7 +60,7 @@ class Lease:
 
 
 def device_key(device: Device) -> str:
-    """What leases call a device of this machine. RAM has a name for each container and each limit of a cgroup."""
+    """What leases call a device of this machine; RAM goes by the name of the machine or the container."""
     return device.uuid or f"RAM of {os.uname().nodename}"
 
 
@@ -70,12 +71,17 @@ class LeaseHolder:
         """Makes the file. Where that is impossible the process has no lease, and sees none."""
         self.lease = Lease(os.getpid(), name, time.time())
         self._descriptor: int | None = None
-        with suppress(OSError), _locked() as folder:
-            self._descriptor, path = mkstemp(SUFFIX, f"{os.getpid()}-", folder)
+        with suppress(OSError), locked(LOCK, LOCK_SECONDS) as folder:
+            self._descriptor, path = mkstemp(SUFFIX, PREFIX, folder)
             self._path = Path(path)
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)
             self._write()
-        os.register_at_fork(after_in_child=self._forget)
+        forget = WeakMethod(self._forget)
+        os.register_at_fork(after_in_child=lambda: (forget() or (lambda: None))())
+
+    def __del__(self) -> None:
+        """A holder that nobody has any more has no lease."""
+        self._forget()
 
     @contextmanager
     def exclusive(self) -> Iterator[tuple[Lease, ...]]:
@@ -85,7 +91,7 @@ class LeaseHolder:
             others: tuple[Lease, ...] = ()
             if self._descriptor is not None:
                 with suppress(OSError):  # without the lock it goes on alone
-                    folder = stack.enter_context(_locked())
+                    folder = stack.enter_context(locked(LOCK, LOCK_SECONDS))
                     others = tuple(_read(folder, beside=self._path))
             yield others
             if self.lease != before:
@@ -94,7 +100,7 @@ class LeaseHolder:
     def close(self) -> None:
         """Ends the lease."""
         if self._descriptor is not None:
-            with suppress(OSError):
+            with suppress(OSError), locked(LOCK, LOCK_SECONDS):  # which removes the folder if this is the last
                 self._path.unlink()
             self._forget()
 
@@ -115,7 +121,7 @@ class LeaseHolder:
 def read_leases() -> list[Lease]:
     """The leases of this user's processes on this machine, the oldest first."""
     try:
-        with _locked() as folder:
+        with locked(LOCK, LOCK_SECONDS) as folder:
             return sorted(_read(folder), key=lambda lease: lease.began)
     except OSError:
         return []
@@ -137,31 +143,9 @@ def with_leased(devices: Sequence[Device]) -> tuple[Device, ...]:
     return tuple(each if each.node_id else replace(each, free_bytes=free_bytes(each)) for each in devices)
 
 
-@contextmanager
-def _locked() -> Iterator[Path]:
-    """The folder of leases, which no other process reads or writes within the block.
-
-    Raises:
-        OSError: there can be no such folder, or its lock is held for ``LOCK_SECONDS``.
-    """
-    folder = users_folder() / FOLDER
-    folder.mkdir(mode=0o700, exist_ok=True)
-    with open(folder / "lock", "w", opener=not_following) as lock:
-        end = time.monotonic() + LOCK_SECONDS
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise
-                time.sleep(0.002)
-        yield folder
-
-
 def _read(folder: Path, beside: Path | None = None) -> Iterator[Lease]:
     """The leases whose holders live; the files of others are removed."""
-    for path in folder.glob(f"*{SUFFIX}"):
+    for path in folder.glob(f"{PREFIX}*{SUFFIX}"):
         if path == beside:
             continue
         with suppress(OSError), open(path, "rb", opener=not_following) as file:

@@ -43,6 +43,10 @@ class LackOfMemory:
         wanted = self.in_use_bytes + self.requested_bytes
         return wanted <= self.allowed_bytes + ROUNDED * (GB if wanted >= GB else MB)
 
+    def within(self, share_bytes: int) -> bool:
+        """Whether the device had no room although the process was within its share."""
+        return self.device_full and (self.in_use_bytes or 0) + (self.requested_bytes or 0) <= share_bytes
+
     def __str__(self) -> str:
         """One short line, for a trial's row."""
         needed = None if self.requested_bytes is None else f"needed {_size(self.requested_bytes)} more"

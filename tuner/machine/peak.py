@@ -8,17 +8,14 @@ A trial on a GPU takes the machine's RAM as well, which is measured beside it.
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
 
-from tuner.machine.atomic_files import not_following
-from tuner.machine.private_folder import users_folder
+from tuner.machine.private_folder import locked
 from tuner.trial import Device
 
 PROC = Path("/proc")
@@ -264,17 +261,7 @@ def _alone() -> Iterator[None]:
     After LOCK_SECONDS, or where there can be no lock, it runs all the same: a context that is measured less well is
     better than no trial.
     """
-    try:
-        lock = open(users_folder() / "context.lock", "w", opener=not_following)  # noqa: SIM115
-    except OSError:
-        yield
-        return
-    with lock:
-        end = time.monotonic() + LOCK_SECONDS
-        while time.monotonic() < end:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                time.sleep(0.02)
+    with ExitStack() as stack:
+        with suppress(OSError):
+            stack.enter_context(locked("context.lock", LOCK_SECONDS))
         yield

@@ -20,6 +20,7 @@ from tuner.records.checking import Amount, Metric, TrialId, Whole, checked_json
 from tuner.trial import GB, EpochReport
 
 FLUSH_SECONDS = 1.0
+MOST_BYTES = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +81,7 @@ def read_epochs(path: Path) -> list[EpochLine]:
     """The lines of ``epochs.jsonl`` in order, without damaged ones; empty if the file cannot be read."""
     lines = []
     with suppress(OSError):
-        for text in regular(path).read_bytes().splitlines():
+        for text in regular(path, MOST_BYTES).read_bytes().splitlines():
             with suppress(ValueError):
                 lines.append(checked_json(EpochLine, text))
     return lines

@@ -15,6 +15,7 @@ from tuner.machine import atomic_files
 from tuner.machine.regular_files import regular
 from tuner.records.attempts import BEFORE_METRICS, Attempt, parse_attempt
 
+MOST_BYTES = 2**30  # about a million attempts
 NUMBERED = 8  # the maximum number of damaged lines that a message lists
 
 
@@ -104,7 +105,7 @@ def read_attempts(
         InputError: the journal cannot be read, or a line has a wrong value or another workload.
     """
     try:
-        content = regular(path).read_bytes()
+        content = regular(path, MOST_BYTES).read_bytes()
     except FileNotFoundError:
         return [], []
     except OSError as error:
@@ -170,7 +171,7 @@ def _open_locked(path: Path) -> io.FileIO:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     file = open(descriptor, "r+b", buffering=0)  # noqa: SIM115
     try:
-        regular(path)
+        regular(path, MOST_BYTES)
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until the process ends, even by kill -9
     except BaseException:
         file.close()

@@ -63,7 +63,7 @@ def load_best(folder: str | Path, workload: WorkloadLike | None = None) -> Any:
         raise InputError(f"{path} does not exist: give the folder {why}") from error
     except pickle.UnpicklingError as error:  # its text suggests loading the file unsafely
         raise InputError(f"{path} cannot be loaded: it holds more than weights and plain values") from error
-    except (OSError, RuntimeError, KeyError, TypeError, ValueError, EOFError) as error:
+    except (OSError, RuntimeError, KeyError, TypeError, ValueError, AttributeError, EOFError) as error:
         raise InputError(f"{path} cannot be loaded: {one_line(error)}") from error
     return model.eval().requires_grad_(False)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tuner.errors import TunerError, one_line
 from tuner.placement.packing import is_tight
-from tuner.records.attempts import Attempt
+from tuner.records.attempts import NOT_KEPT, Attempt
 from tuner.records.files import RESULTS
 from tuner.records.study_record import StudyRecord
 from tuner.reporting.console import in_notebook, print_text
@@ -82,6 +82,8 @@ def show_end(console: Console, study: Placed, result: StudyResult, record: Study
     with suppress(OSError):  # nobody reads it any more: a closed pipe or terminal
         if study.shows_end:
             _print_end(console, study, result, record, page)
+        if result.unkept:
+            print_text(console, _unkept(result))
         if study.live and not early and (text := study.live.ended_early()):
             print_text(console, text)
         if early:
@@ -113,6 +115,15 @@ def _print_end(console: Console, study: Placed, result: StudyResult, record: Stu
             again = how_to_repeat(record, best, folder, result.workloads[workload])
             lines.append(f"{which}: {said}. Again: {again}")
     print_text(console, "\n".join(line for line in lines if line))
+
+
+def _unkept(result: StudyResult) -> str:
+    """Which trials' weights could not be kept, although they are better than those that were, and why."""
+    first, *others = result.unkept
+    several, more = len(result.objectives) > 1, f" and {len(others)} more" if others else ""
+    which = f"{title(first.workload, first.name, several=several)} ({first.trial_id}){more}"
+    reason = first.error.removeprefix(f"{NOT_KEPT}: ")
+    return f"best.pt is not of the best trial: the weights of {which} could not be kept: {reason}"
 
 
 def _estimated(study: Placed, result: StudyResult) -> list[Attempt]:

@@ -93,6 +93,9 @@ class _Study:
     def _weights(self, result: StudyResult, output: str | None) -> str:
         (row,), folder = result.trials, result.folder
         assert folder is not None
+        if not row.weights_kept:
+            remedy = f"remove {folder} or give another {option('output')}"
+            raise ExecutionError(f"{self.wanted.name} was trained, but has no {BEST}: {row.error}: {remedy}")
         if row.status != "completed":
             reason = f"{row.status}: {row.error}"
             raise ExecutionError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,8 +52,17 @@ class StudyResult:
 
     @property
     def exit_code(self) -> int:
-        """0 if every trial was completed or pruned on purpose, else 1."""
-        return 0 if all(trial.status in SUCCESSFUL for trial in self.trials) else 1
+        """0 if every trial was completed or pruned on purpose, and the best weights were kept, else 1."""
+        return 0 if all(trial.status in SUCCESSFUL for trial in self.trials) and not self.unkept else 1
+
+    @property
+    def unkept(self) -> list[Attempt]:
+        """Completed trials without weights that are better than those in ``best.pt``; their ``error`` says why."""
+        found: list[Attempt] = []
+        for workload in self.objectives:
+            ranked = (row for row in self.trials if row.workload == workload and row.status == "completed")
+            found += takewhile(lambda row: not row.weights_kept, ranked)
+        return found
 
     def __fspath__(self) -> str:
         """Its folder: wherever the folder of a study is expected, the result does as well."""

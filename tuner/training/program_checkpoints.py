@@ -54,7 +54,7 @@ class ProgramCheckpoints:
             if content.pop("of") == self._of:
                 return Progress(**content)
             fault = "it belongs to another training"
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             fault = f"it is damaged ({type(error).__name__})"
         self.faults = (f"checkpoint {self._path.name}/{self._last} not used: {fault}",)
         shutil.rmtree(self._path, ignore_errors=True)

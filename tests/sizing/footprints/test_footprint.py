@@ -128,6 +128,7 @@ def test_a_file_that_is_there_is_kept(tmp_path: Path) -> None:
         ),
         ('"accumulate"', "3", r"\[keys\]: accumulation = 3: must be text"),
         ("[[terms]]", "[terms]", "is not TOML"),
+        ("gb = 1.5", f"gb = {'[' * 3000}", "is not TOML: maximum recursion depth exceeded"),
         ("gb = 1.5", "gb = = 1.5", r"is not TOML: Invalid value \(at line 12, column 6\)"),
     ],
 )

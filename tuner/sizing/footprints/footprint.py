@@ -202,7 +202,7 @@ def _load(path: Path) -> dict[str, object]:
         return tomllib.loads(regular(path, MOST_BYTES).read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: is not TOML: {one_line(error)}") from error
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tuner.errors import InputError
 from tuner.hyperparameters import LOOP_OPTIONS
-from tuner.machine.regular_files import regular
+from tuner.machine.regular_files import MOST_BYTES, regular
 from tuner.trial import ACCUMULATION
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _listed(rows: object) -> list[_Row]:
 
 def _read_csv(path: Path) -> list[_Row]:
     try:
-        with regular(path).open(encoding="utf-8-sig", newline="") as file:
+        with regular(path, MOST_BYTES).open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, restkey="")
             rows = [_Row(f"line {reader.line_num}", values) for values in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:

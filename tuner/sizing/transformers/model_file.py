@@ -43,14 +43,17 @@ def transformer_config(path: str | None, given: Mapping[str, object]) -> Transfo
                 f"model_embd {width} has no whole number of heads of {HEAD_WIDTH}: give {option('model_head')}"
             )
         values["model_head"] = max(1, width // HEAD_WIDTH)
-    return TransformerConfig(**values)
+    try:
+        return TransformerConfig(**values)
+    except InputError as error:
+        raise InputError(f"{path}: {error.text}" if path is not None else error.text) from error
 
 
 def _read_sizes(path: str) -> dict[str, object]:
     """The sizes in a TOML file, at its top level or under [model] and [training]; other keys are ignored."""
     try:
         content = tomllib.loads(regular(Path(path), MOST_BYTES).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # tomllib's and the decoder's errors are ValueErrors
+    except (OSError, ValueError, RecursionError) as error:  # tomllib's and the decoder's errors are ValueErrors
         reason = error.strerror if isinstance(error, OSError) else f"not TOML: {one_line(error)}"
         raise InputError(
             f"{path}: {reason}: give a TOML file with the model's sizes, or configurations by {option('config')}"

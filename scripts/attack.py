@@ -1,0 +1,81 @@
+"""Attacks tuner with damaged files, kills, bad trials and hostile surroundings, and counts how it answers.
+
+    undamaged     every command of the next section on undamaged files, where all must end with 0
+    fuzz          damaged files of every kind, read by every command that reads them
+    kills         SIGKILL of a study's driver at random moments; the study is resumed
+    trials        trials that misbehave in every way, beside good ones
+    environments  the folders, limits and terminals that clusters and services have
+
+A try is answered as it should be if it ends in time with exit code 0, 1 or 2, without a traceback and with one line
+for an error, writes nothing outside its folders, and loses no finished result. Exits with 1 if fewer than 99.9 % are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from attacks import originals
+from attacks.fuzz import fuzz, undamaged
+from attacks.tally import BAR, Tally
+
+# What commands import on first use: children share it. Those of Ray are not among them.
+WARM = ("pandas", "tuner.cli.main", "tuner.api.run", "tuner.api.plan", "tuner.api.results", "tuner.api.report")
+WARM += ("tuner.api.estimate", "tuner.api.optimize", "tuner.api.train", "tuner.api.fit_footprint", "tuner.api.export")
+WARM += (
+    "tuner.study.study",
+    "tuner.execution.in_process",
+    "tuner.workloads.graphsage.workload",
+    "ruamel.yaml",
+    "tomlkit",
+)
+WARM += (
+    "tuner.workloads.gt_ssl.workload",
+    "tuner.workloads.kd_gat.workload",
+    "tuner.estimation.tracing.tracer",
+    "optuna",
+)
+WARM += ("torch._dynamo", "sympy", "rich.live", "plotly.graph_objects", "psutil", "tuner.workloads.graphsage.model")
+SECTIONS = {"undamaged": 0, "fuzz": 5000}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("section", nargs="*", help=f"only these of {', '.join(SECTIONS)}")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="what is drawn follows from it (default 0)")
+    parser.add_argument("--tries", type=int, metavar="N", help=f"of each section (default {SECTIONS})")
+    parser.add_argument("--only", metavar="NUMBER|NAME", help="only this try")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="so many at once (default 2)")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the files of tries that failed here")
+    options = parser.parse_args()
+    asked = options.section or list(SECTIONS)
+    if unknown := [name for name in asked if name not in SECTIONS]:
+        parser.error(f"{unknown[0]}: choose from {', '.join(SECTIONS)}")
+    for name in WARM:
+        importlib.import_module(name)
+    torch.set_num_threads(1)  # children are forked
+    gc.freeze()
+    tally, began = Tally(options.seed), time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="attack-") as name:
+        place = options.keep or Path(name)
+        place.mkdir(parents=True, exist_ok=True)
+        if {"undamaged", "fuzz"} & {*asked}:
+            originals.write(place / "original")
+        if "undamaged" in asked:
+            undamaged(place, options.jobs, tally)
+        if "fuzz" in asked:
+            numbers = [int(options.only)] if options.only else range(options.tries or SECTIONS["fuzz"])
+            fuzz(numbers, options.seed, place, options.jobs, tally)
+    print(tally.table())
+    print(f"seed {options.seed}, {time.monotonic() - began:.0f} s, slowest answer {tally.slowest:.1f} s")
+    return 0 if tally.share >= BAR else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
