@@ -28,19 +28,8 @@ from attacks.tally import BAR, Tally
 # What commands import on first use: children share it. Those of Ray are not among them.
 WARM = ("pandas", "tuner.cli.main", "tuner.api.run", "tuner.api.plan", "tuner.api.results", "tuner.api.report")
 WARM += ("tuner.api.estimate", "tuner.api.optimize", "tuner.api.train", "tuner.api.fit_footprint", "tuner.api.export")
-WARM += (
-    "tuner.study.study",
-    "tuner.execution.in_process",
-    "tuner.workloads.graphsage.workload",
-    "ruamel.yaml",
-    "tomlkit",
-)
-WARM += (
-    "tuner.workloads.gt_ssl.workload",
-    "tuner.workloads.kd_gat.workload",
-    "tuner.estimation.tracing.tracer",
-    "optuna",
-)
+WARM += ("tuner.study.study", "tuner.execution.in_process", "tuner.workloads.graphsage.workload", "ruamel.yaml", "tomlkit")
+WARM += ("tuner.workloads.gt_ssl.workload", "tuner.workloads.kd_gat.workload", "tuner.estimation.tracing.tracer", "optuna")
 WARM += ("torch._dynamo", "sympy", "rich.live", "plotly.graph_objects", "psutil", "tuner.workloads.graphsage.model")
 SECTIONS = {"undamaged": 0, "fuzz": 5000}
 

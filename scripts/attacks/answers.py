@@ -21,9 +21,7 @@ MEMORY_BYTES = 2**30  # what an answer may take beside what this process has
 OF_A_LINE = 4100  # the characters of the longest line of an error
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x9b]")
 BESIDE = ("note: ", "warning: ")  # how lines begin that may stand beside an error
-State = Mapping[
-    str, tuple[str, int, int]
-]  # of files by path: a hash of the content, the time of the last change, the mode
+State = Mapping[str, tuple[str, int, int]]  # of files by path: a hash of the content, the time of the last change, the mode
 
 
 @dataclass(frozen=True)

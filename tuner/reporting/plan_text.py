@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tuner.errors import option
-from tuner.placement.packing import host_need_bytes, is_tight, low_bytes, need_bytes
+from tuner.placement.packing import HOST_MARGIN, host_need_bytes, is_tight, low_bytes, need_bytes
 from tuner.placement.rooms import ram_buffer_bytes
 from tuner.reporting.console import WIDE, make_table
 from tuner.reporting.texts import count_text
@@ -43,7 +43,8 @@ def estimates_text(listed: Sequence[tuple[str, MemoryEstimate]]) -> str:
         console.print(table)
     lines = [line.rstrip() for line in capture.get().splitlines()]
     below = "GB (2**30 bytes) at the peak; the need of a trial = context + headroom + reserved · "
-    return "\n".join([*lines, f"{below}(1 + margin)"])
+    beside = f"; of the host's RAM it is that of the estimate · {1 + HOST_MARGIN:g}" if in_ram else ""
+    return "\n".join([*lines, f"{below}(1 + margin){beside}"])
 
 
 def plan_text(plan: Plan, requests: Sequence[Request], data: str, batches: str = "") -> str:
