@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import pytest
 from tuner.execution import machine_share
 from tuner.execution.machine_share import GIVEN_UP_SECONDS, MachineShare
 from tuner.machine.holders import Holder, Memory
+from tuner.machine.leases import WAITING_SECONDS
 from tuner.placement.packing import make_plan
 from tuner.trial import GB, Device, MemoryEstimate, Placement, Request, Trial
 
@@ -29,8 +30,8 @@ class Machine:
         self.shares.append(MachineShare(name, plan, read=self.read, clock=lambda: self.now))
         return self.shares[-1]
 
-    def read(self, device: Device, own: Collection[int]) -> Memory:
-        return Memory(16 * GB, int(self.free_gb * GB), int(self.own_gb * GB))
+    def read(self, device: Device, groups: Sequence[Collection[int]]) -> Memory:
+        return Memory(16 * GB, int(self.free_gb * GB), (int(self.own_gb * GB), *(0 for _ in groups[1:])))
 
 
 @pytest.fixture
@@ -141,6 +142,25 @@ def test_a_trial_is_given_up_when_strangers_hold_its_memory_for_half_an_hour(mac
     assert "no memory in 30 minutes: it needs 8.00 GB" in share.wait(held(machine.device, 8), placed=False).given_up
 
 
+def test_a_trial_is_not_given_up_that_fits_as_soon_as_the_studys_own_trials_end(machine: Machine) -> None:
+    share = machine.study()
+    promise(share, machine, 8)
+    machine.free_gb, machine.own_gb = 4.0, 8.0
+    for _ in range(3):
+        assert not share.wait(held(machine.device, 8), placed=False).given_up
+        machine.now += GIVEN_UP_SECONDS
+
+
+def test_a_study_that_waits_and_is_stopped_keeps_no_other_from_its_trials(machine: Machine) -> None:
+    own, other = machine.study(), machine.study("other")
+    promise(own, machine, 8)
+    with other.placing():
+        other.wait(held(machine.device, 12), placed=False)
+    assert room(own, machine) == 0
+    machine.now += WAITING_SECONDS
+    assert room(own, machine) == pytest.approx(8.0, abs=0.1)
+
+
 def test_a_trial_waits_for_another_study_as_long_as_that_takes(machine: Machine) -> None:
     own, other = machine.study(), machine.study("results/other")
     promise(other, machine, 12)
@@ -155,7 +175,7 @@ def test_a_trial_waits_for_another_study_as_long_as_that_takes(machine: Machine)
 def test_where_processes_cannot_be_told_apart_a_share_counts_as_taken_after_a_minute(machine: Machine) -> None:
     share = machine.study()
     promise(share, machine, 4, 4)
-    machine.read = lambda device, own: Memory(16 * GB, int(machine.free_gb * GB), None)  # type: ignore[method-assign]
+    machine.read = lambda device, groups: Memory(16 * GB, int(machine.free_gb * GB), None)  # type: ignore[method-assign]
     share._read = machine.read
     machine.free_gb = 8.0
     assert room(share, machine) < 1

@@ -76,7 +76,7 @@ class MachineShare(Unshared):
         name: str,
         plan: Plan,
         *,
-        read: Callable[[Device, Collection[int]], Memory] = memory_now,
+        read: Callable[[Device, Sequence[Collection[int]]], Memory] = memory_now,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Makes the study's lease under this name."""
@@ -99,7 +99,7 @@ class MachineShare(Unshared):
         self._without_cores = False
         with self._holder.exclusive() as self._others:
             own, others = self._holder.lease, self._others
-            if own.shares and any(lease.waits for lease in others):
+            if own.shares and any(lease.waits(self._clock()) for lease in others):
                 yield Bounds(dict.fromkeys(self._devices, 0))
                 return
             if not others and all(self._surely_free(device) for device in self._devices):
@@ -121,7 +121,7 @@ class MachineShare(Unshared):
             )
             for each in running
         )
-        self._holder.lease = replace(self._holder.lease, shares=shares, waits=False)
+        self._holder.lease = replace(self._holder.lease, shares=shares, waited=0.0)
 
     def wait(self, held: tuple[Request, Device] | None, *, placed: bool) -> Wait:
         """Says once who holds the memory that a trial waits for; gives up if strangers hold it for too long.
@@ -135,10 +135,11 @@ class MachineShare(Unshared):
             return Wait()
         request, device = held
         by_studies = self._without_cores or (bool(self._others) and request.need_bytes <= self._room(device, ()))
-        waits = by_studies and not self._holder.lease.shares
-        self._holder.lease = replace(self._holder.lease, waits=waits)
+        if by_studies and not self._holder.lease.shares:
+            self._holder.lease = replace(self._holder.lease, waited=now)
         self._held_since = self._held_since or now
-        self._strangers_since = None if by_studies else self._strangers_since or now
+        never = not by_studies and request.need_bytes > self._left(device)
+        self._strangers_since = self._strangers_since or now if never else None
         if self._strangers_since is not None and now - self._strangers_since >= GIVEN_UP_SECONDS:
             whose = self._whose(request, device, by_studies=False)
             return Wait(given_up=f"no memory in {GIVEN_UP_SECONDS / 60:.0f} minutes: {whose}")
@@ -169,13 +170,17 @@ class MachineShare(Unshared):
         return max(0, self._left(device) - promised)
 
     def _left(self, device: Device) -> int:
-        """What all studies together may use of a device."""
-        memory = self._memory(device)
-        own = memory.own_bytes
-        if own is None:
-            leases, now = (self._holder.lease, *self._others), self._clock()
-            own = sum(lease.settled_bytes(device_key(device), now) for lease in leases)
-        strangers = max(0, memory.total_bytes - memory.free_bytes - own)
+        """What all studies together may use of a device.
+
+        What another study holds beyond its promises, such as the contexts of idle workers, is not to be had.
+        """
+        memory, key, now = self._memory(device), device_key(device), self._clock()
+        held = memory.held_bytes
+        if held is None or len(held) != 1 + len(self._others):
+            held = tuple(lease.settled_bytes(key, now) for lease in (self._holder.lease, *self._others))
+        theirs = zip(held[1:], self._others, strict=True)
+        ours = held[0] + sum(min(size, lease.promised_bytes(key)) for size, lease in theirs)
+        strangers = max(0, memory.total_bytes - memory.free_bytes - ours)
         slack = max(SLACK_BYTES, int(SLACK * memory.total_bytes))
         return min(memory.total_bytes - self._plan.buffer_bytes, memory.total_bytes - strangers + slack)
 
@@ -194,13 +199,13 @@ class MachineShare(Unshared):
         """The device's memory, read anew if that was some time ago."""
         read_at, found = self._readings
         if not found or abs(time.monotonic() - read_at) > READING_SECONDS:
-            own = self._own()
-            found = {each: self._read(each, own) for each in self._devices}
+            trees = self._trees()
+            found = {each: self._read(each, trees) for each in self._devices}
             self._readings = time.monotonic(), found
         return found[device]
 
-    def _own(self) -> set[int]:
-        """The processes of this study and the others."""
+    def _trees(self) -> list[set[int]]:
+        """The processes of this study, and of each of the others."""
         return with_descendants([lease.pid for lease in (self._holder.lease, *self._others)])
 
     def _whose(self, request: Request, device: Device, *, by_studies: bool) -> str:
@@ -216,7 +221,11 @@ class MachineShare(Unshared):
 
     def _strangers_text(self, device: Device) -> str:
         memory = self._memory(device)
-        found = [each for each in holders(device, self._own()) if (each.held_bytes or 0) >= NAMED_BYTES]
+        found = [
+            each
+            for each in holders(device, set[int]().union(*self._trees()))
+            if (each.held_bytes or 0) >= NAMED_BYTES
+        ]
         free = f"{memory.free_bytes / GB:.2f} of {memory.total_bytes / GB:.2f} GB are free"
         return (
             f"{free}; held are {', '.join(map(str, found[:NAMED]))}"

@@ -46,14 +46,15 @@ def status() -> list[DeviceStatus]:
         InputError: CUDA_VISIBLE_DEVICES names a part of a GPU.
     """
     leases = read_leases()
-    pids = with_descendants([lease.pid for lease in leases])
+    trees = with_descendants([lease.pid for lease in leases])
     found = []
     devices = detect_devices()
     if devices[0].kind == "cuda":
         devices = (*devices, *detect_devices("cpu"))
     for device in devices:
-        memory, key = memory_now(device, pids), device_key(device)
-        strangers = None if memory.own_bytes is None else memory.total_bytes - memory.free_bytes - memory.own_bytes
+        memory, key = memory_now(device, trees), device_key(device)
+        taken = memory.total_bytes - memory.free_bytes
+        strangers = None if memory.held_bytes is None else taken - sum(memory.held_bytes)
         found.append(
             DeviceStatus(
                 device.label,
@@ -87,7 +88,9 @@ def status_text(devices: Sequence[DeviceStatus]) -> str:
 def _study(lease: Lease, key: str) -> StudyStatus:
     trials = tuple(share.trial for share in lease.shares if share.device == key)
     minutes = round((time.time() - lease.began) / 60, 1)
-    return StudyStatus(lease.name, lease.pid, minutes, trials, _gb(lease.promised_bytes(key)), lease.waits)
+    return StudyStatus(
+        lease.name, lease.pid, minutes, trials, _gb(lease.promised_bytes(key)), lease.waits(time.time())
+    )
 
 
 def _gb(size: int) -> float:

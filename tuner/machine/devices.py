@@ -115,6 +115,11 @@ def cuda_devices() -> tuple[Device, ...]:
 
 def ram_device() -> Device:
     """This machine's RAM, within the limit of the process's cgroup."""
+    return Device("", "cpu", 0, _processor(), *ram_bytes(), available_cores())
+
+
+def ram_bytes() -> tuple[int, int]:
+    """All of this machine's RAM and what is free of it, within the limit of the process's cgroup."""
     import psutil
 
     memory = psutil.virtual_memory()
@@ -122,7 +127,7 @@ def ram_device() -> Device:
     limit, used = cgroup_memory()
     if limit is not None and limit < total:
         total, free = limit, min(free, max(0, limit - used))
-    return Device("", "cpu", 0, _processor(), total, free, available_cores())
+    return total, free
 
 
 def cgroup_memory(root: Path = CGROUP, membership: Path = MEMBERSHIP) -> tuple[int | None, int]:

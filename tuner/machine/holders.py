@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tuner.machine.devices import ram_device
+from tuner.machine.devices import ram_bytes
 from tuner.trial import GB, Device
 
 PROC = Path("/proc")
@@ -35,25 +35,33 @@ class Memory:
 
     total_bytes: int
     free_bytes: int
-    own_bytes: int | None  # what the processes that were asked about hold; None if they cannot be told from others
+    # What each of the groups of processes holds that were asked about; None if they cannot be told from others.
+    held_bytes: tuple[int, ...] | None
 
 
-def memory_now(device: Device, own: Collection[int]) -> Memory:
-    """The memory of a device of this machine, and what the processes ``own`` hold of it.
+def memory_now(device: Device, groups: Sequence[Collection[int]]) -> Memory:
+    """The memory of a device of this machine, and what groups of processes hold of it.
 
-    In a container the driver may report other process ids than the container's: then ``own_bytes`` is None.
+    In a container the driver may report other process ids than the container's: then ``held_bytes`` is None. A driver
+    that does not answer any more leaves the figures as they were when the device was detected.
     """
     if device.kind == "cpu":
-        ram = ram_device()
-        return Memory(ram.total_bytes, ram.free_bytes, _resident_bytes(own))
+        total, free = ram_bytes()
+        return Memory(total, free, tuple(map(_resident_bytes, groups)))
     import pynvml
 
-    with _gpu(device) as handle:
-        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-        found = _processes(handle)
-    told = [int(held) for pid, held in found if pid in own and held is not None]
-    unseen = any(not (PROC / str(pid)).exists() for pid, _ in found) or len(told) < sum(p in own for p, _ in found)
-    return Memory(int(memory.total), int(memory.free), None if unseen and not told else sum(told))
+    try:
+        with _gpu(device) as handle:
+            memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+            found = _processes(handle)
+    except pynvml.NVMLError:
+        return Memory(device.total_bytes, device.free_bytes, None)
+    asked = set().union(*groups)
+    unseen = any(not (PROC / str(pid)).exists() for pid, _ in found) and not any(pid in asked for pid, _ in found)
+    if unseen or any(held is None for pid, held in found if pid in asked):
+        return Memory(int(memory.total), int(memory.free), None)
+    held = tuple(sum(int(held or 0) for pid, held in found if pid in group) for group in groups)
+    return Memory(int(memory.total), int(memory.free), held)
 
 
 def holders(device: Device, own: Collection[int]) -> list[Holder]:
@@ -84,22 +92,24 @@ def holder(pid: int, held_bytes: int | None) -> Holder:
         return Holder(pid, UNSEEN, "", held_bytes)
 
 
-def with_descendants(pids: Collection[int]) -> set[int]:
-    """These processes, and those that they have started, with theirs."""
+def with_descendants(pids: Sequence[int]) -> list[set[int]]:
+    """For each of these processes itself and those that it has started, with theirs."""
     import psutil
 
     children: dict[int, list[int]] = {}
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             children.setdefault(process.ppid(), []).append(process.pid)
-    found: set[int] = set()
-    waiting = list(pids)
-    while waiting:
-        pid = waiting.pop()
-        if pid not in found:
-            found.add(pid)
-            waiting += children.get(pid, [])
-    return found
+
+    def tree(pid: int) -> set[int]:
+        found, waiting = {pid}, [pid]
+        while waiting:
+            new = set(children.get(waiting.pop(), [])) - found
+            found |= new
+            waiting += new
+        return found
+
+    return [tree(pid) for pid in pids]
 
 
 @contextmanager

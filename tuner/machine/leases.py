@@ -25,6 +25,7 @@ from tuner.trial import Device
 
 LOCK, PREFIX, SUFFIX = "leases.lock", "lease-", ".json"
 LOCK_SECONDS = 5.0  # a lease is written in less than a millisecond; whoever is stopped meanwhile stops nobody else
+WAITING_SECONDS = 15.0  # who waits looks twice a second
 SETTLED_SECONDS = 60.0  # until then a trial may not have taken its share yet
 
 
@@ -47,7 +48,13 @@ class Lease:
     name: str  # the study's folder
     began: float  # seconds since the epoch
     shares: tuple[Share, ...] = ()
-    waits: bool = False  # it has no running trial, and only the promises of others keep it from starting one
+    # When it last found that it has no running trial and only the promises of others keep it from starting one;
+    # seconds since the epoch, 0 for never.
+    waited: float = 0.0
+
+    def waits(self, now: float) -> bool:
+        """Whether it waits for its first trial; one that has been stopped does not count."""
+        return now - self.waited < WAITING_SECONDS
 
     def promised_bytes(self, device: str) -> int:
         """What its trials were given of a device."""
@@ -132,13 +139,13 @@ def with_leased(devices: Sequence[Device]) -> tuple[Device, ...]:
     leases = read_leases()
     if not leases:
         return tuple(devices)
-    pids, now = with_descendants([lease.pid for lease in leases]), time.time()
+    trees, now = with_descendants([lease.pid for lease in leases]), time.time()
 
     def free_bytes(device: Device) -> int:
-        memory = memory_now(device, pids)
-        settled = sum(lease.settled_bytes(device_key(device), now) for lease in leases)
-        held = settled if memory.own_bytes is None else memory.own_bytes
-        return min(device.total_bytes, device.free_bytes + held)
+        held = memory_now(device, trees).held_bytes
+        if held is None:
+            held = tuple(lease.settled_bytes(device_key(device), now) for lease in leases)
+        return min(device.total_bytes, device.free_bytes + sum(held))
 
     return tuple(each if each.node_id else replace(each, free_bytes=free_bytes(each)) for each in devices)
 

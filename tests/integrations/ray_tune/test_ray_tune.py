@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from itertools import chain, repeat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -151,10 +150,9 @@ def test_a_share_smaller_than_the_process_itself_is_too_little_memory() -> None:
 def test_a_trial_waits_for_its_memory_while_others_have_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     attempt = CappedAttempt(a_share(), RetryPolicy(), caps=False)
-    free = chain([0] * 4, repeat(24 * GB))  # read twice a look
-    monkeypatch.setattr(attempt._share, "_read", lambda *_: Memory(24 * GB, next(free), 0))
-    monkeypatch.setattr("tuner.execution.machine_share.READING_SECONDS", -1.0)
     waits: list[float] = []
+    monkeypatch.setattr(attempt._share, "_read", lambda *_: Memory(24 * GB, 24 * GB * (len(waits) == 2), (0,)))
+    monkeypatch.setattr("tuner.execution.machine_share.READING_SECONDS", -1.0)
     attempt.wait_for_room(waits.append)
     assert waits == [0.5, 0.5]
     assert [share.given_bytes for lease in read_leases() for share in lease.shares] == [GB]
