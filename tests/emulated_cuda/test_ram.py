@@ -1,4 +1,4 @@
-"""A GPU's trials take the machine's RAM, too. What a trial copies to an emulated card is RAM as well; here it is nothing."""
+"""A GPU's trials take the machine's RAM, too. What is copied to an emulated card is RAM as well: here nothing."""
 
 from __future__ import annotations
 
