@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,7 +20,7 @@ from tests.support.ray_trials import Slow, Unpackable, placements, stop_and_go_o
 from tests.support.toy import Toy
 from tests.support.worker_process import place
 from tuner.execution.pool import WorkerPool, make_pools
-from tuner.execution.ray_errors import classify_loss
+from tuner.execution.ray_errors import classify_loss, ran_out_of_ram
 from tuner.execution.ray_executor import RayExecutor
 from tuner.execution.worker_failures import RunningTrial
 from tuner.machine.devices import ram_device
@@ -169,7 +169,7 @@ def test_a_trial_that_is_stopped_by_a_signal_goes_on_at_the_epoch_that_it_had_re
     stop_and_go_on(opened.executor, opened.plan, opened.checkpoints)
 
 
-def test_what_ray_says_of_a_loss_becomes_a_status() -> None:
+def test_what_ray_says_of_a_loss_becomes_a_status(gpu_16gb: Device) -> None:
     import ray
 
     monitor = "1 worker(s) were killed due to the node running low on memory. Memory on the node was 2 GB"
@@ -193,6 +193,21 @@ def test_what_ray_says_of_a_loss_becomes_a_status() -> None:
         text = f"Traceback\n  File\n{last}\nCompile with `TORCH_USE_CUDA_DSA`.\n"
         made = ray.exceptions.RayActorError(error_msg=text, actor_init_failed=True)
         assert classify_loss(made, kernel_killed=True) == (status, "", f"the worker was lost: {last}")
+        assert not ran_out_of_ram(gpu_16gb, made)
+
+
+def test_a_gpus_worker_that_was_killed_for_memory_was_short_of_ram(gpu_16gb: Device) -> None:
+    import ray
+
+    died = ray.exceptions.ActorDiedError()
+    assert ran_out_of_ram(gpu_16gb, died) and not ran_out_of_ram(ram_device(), died)
+    text = "Traceback\n  File\nRuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory\n"
+    assert ran_out_of_ram(gpu_16gb, ray.exceptions.RayActorError(error_msg=text, actor_init_failed=True))
+    placement = replace(place(Toy(), {}, limit_bytes=GB), device=gpu_16gb)
+    report = EpochReport("t001", 1, 3, memory_bytes=GB // 2, host_peak_bytes=3 * GB)
+    run = RunningTrial(placement, cast(Any, None), cast(Any, None), fresh=True, started=0.0, report=report)
+    lost = run.lost("out_of_memory", "worker", "killed", peak_bytes=2 * GB, short_of="RAM")
+    assert (lost.peak_bytes, lost.host_peak_bytes, lost.result.short_of) == (None, 3 * GB, "RAM")
 
 
 @pytest.mark.parametrize(("peak", "at_cap"), [(None, False), (GB // 2, False), (GB - MB, True)])

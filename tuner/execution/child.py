@@ -172,6 +172,7 @@ def lost_outcome(
     peak = report.memory_bytes if report else None
     killed = died.signal == signal.SIGKILL and oom_kills() > kills
     at_cap = placement.device.kind == "cpu" and near_cap(peak, placement.limit_bytes)
+    on_gpu = placement.device.kind == "cuda"
     return Outcome(
         placement.trial,
         "out_of_memory" if killed or at_cap else "failed",
@@ -183,6 +184,8 @@ def lost_outcome(
         phase="training" if report else "start",
         lost="worker" if died.signal and not killed and not at_cap else "",
         reusable=False,
+        host_peak_bytes=report.host_peak_bytes if report else None,
+        short_of="RAM" if killed and on_gpu else "",
     )
 
 

@@ -297,7 +297,7 @@ class _Loop:
         unclear = outcome.lost == "worker" or (outcome.phase == "start" and not outcome.lost)
         if outcome.status != "out_of_memory" or not (outcome.lost == "memory" or unclear):
             return outcome
-        who = self.machine.short(outcome.placement.device)
+        who = "" if outcome.short_of else self.machine.short(outcome.placement.device)
         if not who and unclear:
             return outcome
         said = "; ".join(filter(None, [outcome.error, who, "the attempt does not count"]))

@@ -122,7 +122,9 @@ def limited_by_ray(devices: Sequence[Device], node: Node) -> list[Device]:
         cores = min(device.cores, max(1, cpus // max(1, len(gpus))))
         total = device.total_bytes if gpus else min(device.total_bytes, int(resources.get("memory", 0)))
         free = min(device.free_bytes, total)
-        limited.append(replace(device, node_id=node["NodeID"], cores=cores, total_bytes=total, free_bytes=free))
+        ram = min(device.ram_bytes, int(resources.get("memory", device.ram_bytes)))
+        own = replace(device, node_id=node["NodeID"], cores=cores, ram_bytes=ram)
+        limited.append(replace(own, total_bytes=total, free_bytes=free))
     return limited
 
 

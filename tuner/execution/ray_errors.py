@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from tuner.execution.ray_api import WorkerHandle
-from tuner.machine.caps import OUT_OF_MEMORY
+from tuner.machine.caps import OUT_OF_MEMORY, OUT_OF_RAM
 from tuner.machine.process_exits import exit_text
-from tuner.trial import GB, Lost, Status
+from tuner.trial import GB, Device, Lost, Status
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")  # colours in Ray's messages
 # Part of the memory monitor's error, which has its own class, but may also be quoted in other errors.
@@ -67,6 +67,16 @@ def monitored_peak(error: Exception, worker: WorkerHandle) -> int | None:
     actor_id = worker._actor_id.hex()  # type: ignore[attr-defined]
     own = re.search(rf"Actor\({actor_id}\).*?actual memory used=([\d.]+)GB", plain_text(error))
     return int(float(own[1]) * GB) if own else None
+
+
+def ran_out_of_ram(device: Device, error: Exception) -> bool:
+    """Whether a worker on a GPU that ended with this error, as memory ran out, was short of its host's RAM.
+
+    Unless its own exception says that it was the GPU's, it was killed for want of RAM.
+    """
+    last = exception_line(plain_text(error))
+    of_gpu = raised_in_worker(error) and not (last.startswith("MemoryError") or any(s in last for s in OUT_OF_RAM))
+    return device.kind == "cuda" and not of_gpu
 
 
 def classify_loss(

@@ -16,11 +16,25 @@ from typing import TYPE_CHECKING
 
 from tuner.errors import ExecutionError, TunerError
 from tuner.execution.stop_requests import StopRequests
-from tuner.machine.caps import MMAP_THRESHOLD_BYTES, capped, is_out_of_memory, lack_of_memory
+from tuner.machine.caps import MMAP_THRESHOLD_BYTES, capped, is_out_of_memory, is_short_of_ram, lack_of_memory
 from tuner.machine.oom_texts import LackOfMemory
 from tuner.machine.peak import PeakMeter, data_bytes
 from tuner.training.endings import Diverged, Fit, Pruned, Stopped, phase_of
-from tuner.trial import GB, MB, Began, Device, EpochReport, Lost, Outcome, Phase, Placement, Question, Status, Trial
+from tuner.trial import (
+    GB,
+    MB,
+    Began,
+    Device,
+    EpochReport,
+    Lost,
+    Outcome,
+    Phase,
+    Placement,
+    Question,
+    ShortOf,
+    Status,
+    Trial,
+)
 from tuner.workloads.base import needs_workload
 from tuner.workloads.contract import method_failure
 from tuner.workloads.program import Program
@@ -91,6 +105,8 @@ def run_trial(
         lost=attempt.lost,
         # A failed kernel breaks the CUDA context. An import without enough memory leaves half a module.
         reusable=attempt.status in ("completed", "diverged", "pruned") and left is not None and left <= LEFT_BYTES,
+        host_peak_bytes=meter.host_peak_bytes(),
+        short_of=attempt.short_of,
     )
     if attempt.status == "completed":
         yield WeightsLost(attempt.unkept) if attempt.unkept else attempt.weights
@@ -117,6 +133,7 @@ class _TrialExecution:
     unkept: str = ""  # why there are no weights
     error: str = ""
     traceback: str = ""
+    short_of: ShortOf = ""
 
     def train(self, task: TrainingTask, meter: PeakMeter, options: TrialOptions) -> Iterator[EpochReport | Question]:
         """Trains under the cap, yields the reports and records how it ended."""
@@ -133,7 +150,7 @@ class _TrialExecution:
                 if not isinstance(event, EpochReport):
                     break
                 self.epochs = event.epoch
-                yield replace(event, memory_bytes=_peak_bytes(meter))
+                yield replace(event, memory_bytes=_peak_bytes(meter), host_peak_bytes=meter.host_peak_bytes())
             training.close()  # frees everything but the weights
             self.metrics = event.metrics
             if event.weights or event.files:
@@ -174,6 +191,8 @@ class _TrialExecution:
             self.status, self.metrics = "pruned", error.metrics
             return
         self.status = classify(error)
+        if self.status == "out_of_memory" and self.placement.device.kind == "cuda" and is_short_of_ram(error):
+            self.short_of = "RAM"
         if lack and lack.within(share_bytes):
             self.lost = "memory"
         self.phase = phase_of(error) or ("evaluation" if self.metrics else "start")

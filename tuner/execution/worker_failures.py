@@ -17,11 +17,12 @@ from tuner.execution.ray_errors import (
     pid_of,
     plain_text,
     raised_in_worker,
+    ran_out_of_ram,
 )
 from tuner.machine.caps import near_cap
 from tuner.machine.process_exits import ProcessExit
 from tuner.machine.process_trees import end_tree
-from tuner.trial import Began, EpochReport, Lost, Outcome, Placement, Status
+from tuner.trial import Began, EpochReport, Lost, Outcome, Placement, ShortOf, Status
 
 # Ray needs 15 s to notice that a node is dead, and only says "unavailable" until then.
 INVESTIGATION_SECONDS = 60
@@ -63,21 +64,35 @@ class RunningTrial:
         return self.placement.device.kind == "cpu" and near_cap(peak, self.placement.limit_bytes)
 
     def lost(
-        self, status: Status, lost: Lost, error: str, *, text: str = "", peak_bytes: int | None = None
+        self,
+        status: Status,
+        lost: Lost,
+        error: str,
+        *,
+        text: str = "",
+        peak_bytes: int | None = None,
+        short_of: ShortOf = "",
     ) -> Outcome:
-        """The outcome of a trial whose worker cannot report any more."""
+        """The outcome of a trial whose worker cannot report any more.
+
+        A worker's peak, as others saw it, is one in RAM.
+        """
+        on_gpu = self.placement.device.kind == "cuda"
+        known = [peak_bytes, self.report.host_peak_bytes if self.report else None]
         return Outcome(
             trial=self.placement.trial,
             status=status,
             placement=self.placement,
             epochs=self.report.epoch if self.report else 0,
             seconds=time.monotonic() - self.started,
-            peak_bytes=peak_bytes,
+            peak_bytes=None if on_gpu else peak_bytes,
             error=error,
             traceback=text,
             phase="training" if self.report else "start",
             lost=lost,
             reusable=False,
+            host_peak_bytes=max(filter(None, known), default=None) if on_gpu else None,
+            short_of=short_of,
         )
 
 
@@ -165,7 +180,9 @@ class WorkerFailures:
         run.end(self._watch.own_node)  # it may still live and would keep its share
         at_cap = self._caps and run.at_cap
         status, lost, reason = classify_loss(error, kernel_killed=kernel_killed, at_cap=at_cap, how=case.how)
-        return run.lost(status, lost, reason, text=plain_text(error), peak_bytes=monitored_peak(error, run.worker))
+        short_of: ShortOf = "RAM" if status == "out_of_memory" and ran_out_of_ram(run.placement.device, error) else ""
+        peak = monitored_peak(error, run.worker)
+        return run.lost(status, lost, reason, text=plain_text(error), peak_bytes=peak, short_of=short_of)
 
     def _kernel_killed(self, case: _Investigation, reference: ObjectRef | None = None) -> bool:
         """Whether the node's kernel has killed a process that is not explained yet; notes how the worker ended."""
