@@ -106,16 +106,6 @@ def test_a_study_without_a_running_trial_goes_first(machine: Machine) -> None:
     assert room(own, machine) == pytest.approx(4.0, abs=0.1)
 
 
-def test_the_ram_beside_a_gpu_is_promised_once_too(machine: Machine, gpu_16gb: Device) -> None:
-    machine.device = replace(gpu_16gb, uuid="GPU-1", ram_bytes=16 * GB, free_ram_bytes=16 * GB)
-    own, other = machine.study(), machine.study("other")
-    with other.placing():
-        other.promise([replace(each, host_bytes=5 * GB) for each in running(machine.device, 1, 1)])
-    with own.placing() as bounds:
-        assert bounds.rooms[machine.device] / GB == pytest.approx(14.0, abs=0.1)
-        assert bounds.rams[""] / GB == pytest.approx(6.0, abs=0.9)
-
-
 def test_cores_that_another_study_uses_are_left_to_it_but_one_trial_may_always_run(
     machine: Machine, gpu_16gb: Device
 ) -> None:

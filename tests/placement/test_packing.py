@@ -160,19 +160,6 @@ def test_what_others_take_meanwhile_holds_trials_back_until_they_leave(gpu_16gb:
     assert found.held_back() is None
 
 
-def test_what_others_take_of_a_hosts_ram_holds_trials_back(gpu_16gb: Device) -> None:
-    device = replace(gpu_16gb, ram_bytes=32 * GB, free_ram_bytes=32 * GB)
-    given = make_plan([device], [GB] * 2, packing="per-trial", buffer_bytes=2 * GB, host_needs=[4 * GB] * 2)
-    found = Packer(given)
-    found.enqueue(replace(each, host_bytes=4 * GB) for each in requests(1, 1))
-    found.limit({}, rams={"": 5 * GB})
-    assert [each.trial.name for each in placed(found)] == ["t1"]
-    held = found.held_back()
-    assert held is not None and held[0].trial.name == "t2"
-    found.limit({})
-    assert [each.trial.name for each in placed(found)] == ["t2"]
-
-
 def test_a_trial_that_is_dropped_is_not_placed_any_more(gpu_16gb: Device) -> None:
     found = packer([gpu_16gb], 6, 4)
     found.drop("00001")

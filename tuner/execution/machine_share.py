@@ -13,10 +13,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from tuner.machine.holders import Memory, holders, memory_now, with_descendants
-from tuner.machine.leases import Lease, LeaseHolder, Share, device_key, host_ram
+from tuner.machine.leases import Lease, LeaseHolder, Share, device_key
 from tuner.placement.packing import Plan
 from tuner.trial import GB, MB, Device, Placement, Request
 
@@ -25,7 +25,6 @@ SAID_AFTER_SECONDS = 5.0  # a trial that has just ended may still be giving its 
 GIVEN_UP_SECONDS = 1800.0
 # Strangers' memory varies a little all the time, and so do figures of processes.
 SLACK_BYTES, SLACK = 256 * MB, 0.02
-OWN_NODE = ""  # the node id of this machine
 NAMED = 2  # how many holders a text names
 NAMED_BYTES = 64 * MB  # those that hold less are not named
 
@@ -36,7 +35,6 @@ class Bounds:
 
     rooms: Mapping[Device, int]  # the bytes of each device; a device that is missing has no bound
     most: int | None = None  # the number of trials; None for no bound
-    rams: Mapping[str, int] = field(default_factory=dict)  # by node id, the bytes of the RAM beside its GPUs
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ class Unshared:
         """What follows if a trial is held back."""
         return Wait()
 
-    def short(self, device: Device, *, of_ram: bool = False) -> str:
+    def short(self, device: Device) -> str:
         """Who holds memory that the plan counted on; empty if nobody does."""
         return ""
 
@@ -85,11 +83,6 @@ class MachineShare(Unshared):
         self._plan = plan
         self._devices = [device for device in plan.devices if not device.node_id]
         self._budgets = dict(zip(plan.devices, plan.budgets, strict=True))
-        # The RAM beside the GPUs, as a device of its own.
-        beside = [host_ram(device) for device in self._devices if device.ram_bytes]
-        self._ram = beside[0] if beside and OWN_NODE in plan.ram_budgets else None
-        if self._ram:
-            self._budgets[self._ram] = plan.ram_budgets[OWN_NODE]
         self._read = read
         self._clock = clock
         self._holder = LeaseHolder(name)
@@ -109,24 +102,24 @@ class MachineShare(Unshared):
             if own.shares and any(lease.waits(self._clock()) for lease in others):
                 yield Bounds(dict.fromkeys(self._devices, 0))
                 return
-            if not others and all(self._surely_free(device) for device in self._looked_at):
+            if not others and all(self._surely_free(device) for device in self._devices):
                 yield Bounds({})
                 return
             most = self._most()
             self._without_cores = most == 0
-            rams = {OWN_NODE: self._room(self._ram, others)} if self._ram else {}
-            yield Bounds({device: self._room(device, others) for device in self._devices}, most, rams)
+            yield Bounds({device: self._room(device, others) for device in self._devices}, most)
 
     def promise(self, running: Collection[Placement]) -> None:
         """Notes the promises to these trials."""
         if not self._devices:
             return
-        since = {share.trial: share.since for share in self._holder.lease.shares}
-        now = round(self._clock(), 1)
+        before = {share.trial: share for share in self._holder.lease.shares}
         shares = tuple(
-            Share(each.trial.trial_id, key, given, threads, since.get(each.trial.trial_id, now))
+            before.get(each.trial.trial_id)
+            or Share(
+                each.trial.trial_id, device_key(each.device), each.limit_bytes, each.threads, round(self._clock(), 1)
+            )
             for each in running
-            for key, given, threads in self._given(each)
         )
         self._holder.lease = replace(self._holder.lease, shares=shares, waited=0.0)
 
@@ -141,8 +134,6 @@ class MachineShare(Unshared):
             self._said = False
             return Wait()
         request, device = held
-        if self._ram and request.host_bytes > self._room(self._ram, self._others):
-            request, device = replace(request, need_bytes=request.host_bytes), self._ram
         by_studies = self._without_cores or (bool(self._others) and request.need_bytes <= self._room(device, ()))
         if by_studies and not self._holder.lease.shares:
             self._holder.lease = replace(self._holder.lease, waited=now)
@@ -157,11 +148,10 @@ class MachineShare(Unshared):
         self._said = True
         return Wait(f"{request.trial.name} waits: {self._whose(request, device, by_studies=by_studies)}")
 
-    def short(self, device: Device, *, of_ram: bool = False) -> str:
-        """Who holds memory of the device that the plan counted on, or of its host's RAM; empty if nobody does."""
+    def short(self, device: Device) -> str:
+        """Who holds memory of the device that the plan counted on; empty if nobody does."""
         if device not in self._devices:
             return ""
-        device = self._ram if of_ram and self._ram else device
         self._readings = (0.0, {})
         missing = self._budgets[device] - self._left(device)
         return self._strangers_text(device) if missing > 0 else ""
@@ -169,17 +159,6 @@ class MachineShare(Unshared):
     def close(self) -> None:
         """Ends the lease."""
         self._holder.close()
-
-    @property
-    def _looked_at(self) -> list[Device]:
-        return [*self._devices, self._ram] if self._ram else self._devices
-
-    def _given(self, placement: Placement) -> list[tuple[str, int, int]]:
-        """For each memory that a trial has a share of, its key, the bytes, and the CPU threads."""
-        own = device_key(placement.device), placement.limit_bytes, placement.threads
-        if self._ram is None:
-            return [own]
-        return [(*own[:2], 0), (device_key(self._ram), placement.host_bytes, placement.threads)]
 
     def _surely_free(self, device: Device) -> bool:
         """Whether all that the plan has of the device is free, so that nobody need ask who holds what."""
@@ -221,7 +200,7 @@ class MachineShare(Unshared):
         read_at, found = self._readings
         if not found or abs(time.monotonic() - read_at) > READING_SECONDS:
             trees = self._trees()
-            found = {each: self._read(each, trees) for each in self._looked_at}
+            found = {each: self._read(each, trees) for each in self._devices}
             self._readings = time.monotonic(), found
         return found[device]
 

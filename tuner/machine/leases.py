@@ -71,13 +71,6 @@ def device_key(device: Device) -> str:
     return device.uuid or f"RAM of {os.uname().nodename}"
 
 
-def host_ram(device: Device) -> Device:
-    """The RAM of a GPU's host, as a device."""
-    return replace(
-        device, kind="cpu", index=0, uuid="", total_bytes=device.ram_bytes, free_bytes=device.free_ram_bytes
-    )
-
-
 class LeaseHolder:
     """Keeps this process's lease, and reads those of others."""
 
@@ -154,11 +147,7 @@ def with_leased(devices: Sequence[Device]) -> tuple[Device, ...]:
             held = tuple(lease.settled_bytes(device_key(device), now) for lease in leases)
         return min(device.total_bytes, device.free_bytes + sum(held))
 
-    def leased(device: Device) -> Device:
-        ram = free_bytes(host_ram(device)) if device.ram_bytes else 0
-        return replace(device, free_bytes=free_bytes(device), free_ram_bytes=ram)
-
-    return tuple(each if each.node_id else leased(each) for each in devices)
+    return tuple(each if each.node_id else replace(each, free_bytes=free_bytes(each)) for each in devices)
 
 
 def _read(folder: Path, beside: Path | None = None) -> Iterator[Lease]:

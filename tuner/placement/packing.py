@@ -187,7 +187,6 @@ class Packer:
         self._order = count()
         self._waiting: dict[int, list[tuple[int, int, Request]]] = {}  # for each seed: by need, then the latest first
         self._free_ram = dict(plan.ram_budgets)
-        self._ram_bounds: dict[str, float] = {}  # as ``_bounds``, by node id
         self._least_ram: float = 0  # no trial in the queue needs less of its host's RAM
         self._aside: dict[str, set[int]] = {}  # by node id, devices that wait for its RAM and are not in the heap
 
@@ -207,15 +206,12 @@ class Packer:
         """The free bytes of the emptiest device with a free slot, without bounds; 0 if there is none."""
         return next((free for free, _ in self._freest()), 0)
 
-    def limit(
-        self, rooms: Mapping[Device, int], most: int | None = None, rams: Mapping[str, int] | None = None
-    ) -> None:
+    def limit(self, rooms: Mapping[Device, int], most: int | None = None) -> None:
         """Bounds what may be reserved on these devices until the next call, as others use them, too.
 
         Devices that are not named have no bound. What is released does not raise a bound. No more than ``most``
-        trials are placed. ``rams`` bounds the RAM of GPUs' hosts by node id.
+        trials are placed.
         """
-        self._ram_bounds = dict(rams or {})
         self._most = math.inf if most is None else most
         self._bounds = [max(0, rooms.get(device, math.inf)) for device in self._plan.devices]
         self._emptiest = [(-self._room(index), index) for index in range(len(self._bounds))]
@@ -225,7 +221,7 @@ class Packer:
     def held_back(self) -> tuple[Request, Device] | None:
         """The next trial that fits without the bounds of ``limit``, and on which device; None without one."""
         for free, index in self._freest() if self._waiting else ():
-            if fitting := self._position(free, self._ram(index, bounded=False)):
+            if fitting := self._position(free, self._ram(index)):
                 return self._waiting[fitting[0]][fitting[1]][2], self._plan.devices[index]
         return None
 
@@ -346,11 +342,9 @@ class Packer:
         holding = [each for each in self._left() if budgets[self._index[each]] >= need]
         return replace(request, host_bytes=min(request.host_bytes, largest_ram(holding, rams)))
 
-    def _ram(self, index: int, *, bounded: bool = True) -> int:
+    def _ram(self, index: int) -> int:
         """What may be reserved of a device's host's RAM now."""
-        node = self._plan.devices[index].node_id
-        free = self._free_ram.get(node, UNBOUNDED)
-        return int(min(free, self._ram_bounds.get(node, free))) if bounded else free
+        return self._free_ram.get(self._plan.devices[index].node_id, UNBOUNDED)
 
     def _set_aside(self) -> None:
         """Takes the emptiest device out of the heap until its host has more RAM or the queue has other trials."""
@@ -368,7 +362,7 @@ class Packer:
         """
         found: dict[str, tuple[int, int]] = {}
         for index, (device, free) in enumerate(zip(self._plan.devices, self._free, strict=True)):
-            if self._is_open(index) and self._ram(index, bounded=False) >= self._least_ram:
+            if self._is_open(index) and self._ram(index) >= self._least_ram:
                 found[device.node_id] = max(found.get(device.node_id, (0, 0)), (free, index))
         return sorted(found.values(), reverse=True)
 
@@ -384,8 +378,6 @@ class Packer:
         node = self._plan.devices[index].node_id
         if node in self._free_ram:
             self._free_ram[node] += ram
-        if node in self._ram_bounds:
-            self._ram_bounds[node] = max(0, self._ram_bounds[node] + min(0, ram))
         if ram > 0:
             self._bring_back(node)
 
