@@ -26,7 +26,7 @@ Config = Mapping[str, ConfigValue]  # the values of hyperparameters, by key
 Objects = Mapping[str, Mapping[str, object]]  # by key, what the texts of a configuration stand for
 Direction = Literal["minimize", "maximize"]
 DirectionWord = Literal["minimize", "maximize", "min", "max"]  # what a user may write
-Status = Literal["completed", "pruned", "out_of_memory", "diverged", "failed", "interrupted", "too_large"]
+Status = Literal["completed", "pruned", "out_of_memory", "diverged", "failed", "stalled", "interrupted", "too_large"]
 Phase = Literal["", "start", "first step", "training", "evaluation"]
 Lost = Literal["", "worker", "node", "memory"]
 ShortOf = Literal["", "RAM"]
@@ -255,6 +255,7 @@ class History:
     lost_workers: int = 0
     starved: int = 0  # others held memory that was the trial's
     failures: int = 0
+    stalls: int = 0
 
 
 @dataclass(frozen=True)
@@ -279,6 +280,15 @@ class Placement:
     limit_bytes: int  # the reserved memory; the trial's cap is this less the worker's context
     threads: int
     host_bytes: int = 0  # the reserved RAM of its host beside a GPU's memory; there is no cap on it
+
+
+@dataclass(frozen=True)
+class Began:
+    """A trial's process is ready, and the user's own code is about to begin."""
+
+    trial_id: str
+    pid: int  # of the process that runs the trial
+    created: float  # when that process was made, by the system's clock: its id may be used again
 
 
 @dataclass(frozen=True)

@@ -141,6 +141,14 @@ def test_where_only_the_evaluation_ran_out_the_micro_batch_stays_as_it_is() -> N
     assert grown.request.trial.config == {"batch_size": 8}, "only where the device is not enough"
 
 
+def test_a_stalled_trial_is_tried_once_more_with_as_much_whatever_else_has_failed() -> None:
+    stalled = AttemptResult("stalled", limit_bytes=2 * GB)
+    retry = after(stalled, History(failures=1, lost_workers=1, out_of_memory=1))
+    assert retry
+    assert (retry.request.need_bytes, retry.delay_seconds, retry.request.history.stalls) == (2 * GB, 0, 1)
+    assert after(stalled, History(stalls=1), max_failures=9) is None
+
+
 def test_waits_double_up_to_a_bound_and_jitter_takes_off_up_to_half() -> None:
     policy = RetryPolicy(backoff_seconds=5, backoff_max_seconds=30)
     assert [backoff(n, policy, lambda: 1.0) for n in (1, 2, 3, 4, 99)] == [5, 10, 20, 30, 30]

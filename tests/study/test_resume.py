@@ -118,6 +118,13 @@ def test_a_trial_that_ran_out_goes_on_with_more() -> None:
     assert len(left(*rows[:2], max_attempts=2)) == 1
 
 
+def test_a_stalled_trial_runs_once_more() -> None:
+    first, _ = left(row("t1", "stalled"))
+    assert (first.trial.attempt, first.need_bytes, first.history) == (2, 2 * GB, History(stalls=1))
+    again = row("t1", "stalled", 2)
+    assert [each.trial.trial_id for each in left(row("t1", "stalled"), again, max_failures=9)] == ["t2"]
+
+
 def test_a_trial_that_was_given_up_runs_again_where_it_is_given_more_now() -> None:
     row_of = row("t1", "out_of_memory", limit_gb=1.0)
     assert left(row_of, on_oom="fail")[0].trial.attempt == 2

@@ -146,7 +146,7 @@ def estimate(ctx: click.Context, /, as_json: bool, as_csv: bool, **_: object) ->
     elif as_csv:
         from tuner.records.attempts import write_rows
 
-        click.echo(write_rows([estimate.to_record(*each) for each in found]), nl=False)
+        _write(write_rows([estimate.to_record(*each) for each in found]))
     else:
         from tuner.reporting.plan_text import estimates_text
 
@@ -264,7 +264,7 @@ def results(ctx: click.Context, /, as_json: bool, as_csv: bool, **_: object) -> 
     elif as_csv:
         from tuner.records.attempts import write_rows
 
-        click.echo(write_rows(found.records(), found.names), nl=False)
+        _write(write_rows(found.records(), found.names))
     else:
         from tuner.cli.print_results import print_results
         from tuner.reporting.console import make_console
@@ -351,6 +351,11 @@ def _say(text: str, err: bool = False) -> None:
     click.echo(printable(text), err=err)
 
 
+def _write(table: str) -> None:
+    """Writes a table of data; to a file or a pipe as it is."""
+    click.echo(printable(table) if sys.stdout.isatty() else table, nl=False)
+
+
 def _check_formats(as_json: bool, as_csv: bool) -> None:
     if as_json and as_csv:
         raise both_given("as_json", "as_csv")
@@ -395,6 +400,6 @@ def main() -> None:
 
 def _fail(message: str, code: int, debug: bool) -> None:
     if debug:
-        traceback.print_exc()
+        _say(traceback.format_exc().rstrip(), err=True)
     _say(printable(f"error: {message}", MOST_OF_ERROR), err=True)
     sys.exit(code)

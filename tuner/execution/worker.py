@@ -20,7 +20,21 @@ from tuner.machine.caps import MMAP_THRESHOLD_BYTES, capped, is_out_of_memory, i
 from tuner.machine.oom_texts import LackOfMemory
 from tuner.machine.peak import PeakMeter, data_bytes
 from tuner.training.endings import Diverged, Fit, Pruned, Stopped, phase_of
-from tuner.trial import GB, MB, Device, EpochReport, Lost, Outcome, Phase, Placement, Question, ShortOf, Status, Trial
+from tuner.trial import (
+    GB,
+    MB,
+    Began,
+    Device,
+    EpochReport,
+    Lost,
+    Outcome,
+    Phase,
+    Placement,
+    Question,
+    ShortOf,
+    Status,
+    Trial,
+)
 from tuner.workloads.base import needs_workload
 from tuner.workloads.contract import method_failure
 from tuner.workloads.program import Program
@@ -38,7 +52,7 @@ class WeightsLost:
     reason: str
 
 
-WorkerEvent = EpochReport | Question | Outcome | bytes | WeightsLost
+WorkerEvent = Began | EpochReport | Question | Outcome | bytes | WeightsLost
 
 # The prefix of a message with the place in torch's source where an allocation failed.
 ENFORCE = re.compile(r"^\[enforce fail at [^\]]*\] \S+ == \S+\. ")

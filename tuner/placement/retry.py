@@ -21,6 +21,7 @@ LEARNED_GROWTH = 2.0
 # half an hour.
 STARVED = 10
 LOST_WORKERS = 1  # the maximum number of retries after the worker died for an unknown reason
+STALLS = 1  # and after the trial was ended because it reported nothing
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,9 @@ def next_attempt(
         return _with_more_ram(request, result, policy, whole_ram_bytes, random)
     if result.status == "out_of_memory":
         return _with_more_memory(request, result, policy, whole_bytes, smaller, random)
+    if result.status == "stalled":
+        history = replace(history, stalls=history.stalls + 1)
+        return Retry(_next_request(request, history), 0.0) if history.stalls <= STALLS else None
     if result.status != "failed":
         return None
     if result.lost == "worker":

@@ -12,6 +12,7 @@ from tuner.errors import TunerError
 from tuner.estimation.feedback import StudyFeedback
 from tuner.execution.loop import Correction, Decisions, Executor, run_trials
 from tuner.execution.machine_share import MachineShare
+from tuner.execution.silence import Silence
 from tuner.integrations.trackers.threads import Trackers
 from tuner.machine.interrupts import Immediate, TimeLimitReached
 from tuner.placement.packing import Packer, host_need_bytes, is_tight, need_bytes
@@ -92,8 +93,11 @@ def _run(study: Placed, folder: StudyFolder, record: StudyRecord, around: Surrou
                 around.interrupt.check()  # Ray takes seconds to start
                 around.executor.open(study.tasks, study.plan, folder.checkpoints)
                 corrected, packer = feedback.begin(requests), Packer(study.plan)
+                silence = Silence(settings.trial_timeout_seconds)
                 with closing(MachineShare(str(folder.path.absolute()), study.plan)) as machine:
-                    run_trials(corrected, packer, around.executor, recorder, decisions, around.interrupt, machine)
+                    run_trials(
+                        corrected, packer, around.executor, recorder, decisions, around.interrupt, machine, silence
+                    )
     except BaseException as error:
         if study.optuna:
             study.optuna.close()

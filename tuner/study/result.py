@@ -9,7 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.errors import InputError
+from tuner.errors import InputError, printable
 from tuner.placement.packing import Plan
 from tuner.records.attempts import Attempt, Line
 from tuner.records.seed_statistics import best_trial
@@ -126,7 +126,7 @@ class StudyResult:
         counts = ", ".join(
             f"{number} {status}" for status, number in Counter(each.status for each in self.trials).items()
         )
-        return f"StudyResult({str(self.folder)!r}: {'; '.join([counts, *self._bests()])})"
+        return f"StudyResult({str(self.folder)!r}: {printable('; '.join([counts, *self._bests()]))})"
 
     def _repr_html_(self) -> str | None:
         """The trials as a table in a notebook."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 REMEDIES: dict[Status, str] = {
     "out_of_memory": f"{option('on_oom', 'grow')}, a larger {option('max_attempts')} or more memory runs them again",
     "failed": f"{option('max_failures', 1)} runs them again",
+    "stalled": f"they were tried twice; a new study with a longer {option('trial_timeout')} runs them again",
 }
 
 
