@@ -23,7 +23,9 @@ from pathlib import Path
 import torch
 from attacks import originals
 from attacks.fuzz import fuzz, undamaged
+from attacks.misbehaving import ALONE, KINDS
 from attacks.tally import BAR, Tally
+from attacks.trials import WAYS, trials
 
 # What commands import on first use: children share it. Those of Ray are not among them.
 WARM = ("pandas", "tuner.cli.main", "tuner.api.run", "tuner.api.plan", "tuner.api.results", "tuner.api.report")
@@ -31,7 +33,7 @@ WARM += ("tuner.api.estimate", "tuner.api.optimize", "tuner.api.train", "tuner.a
 WARM += ("tuner.study.study", "tuner.execution.in_process", "tuner.workloads.graphsage.workload", "ruamel.yaml", "tomlkit")
 WARM += ("tuner.workloads.gt_ssl.workload", "tuner.workloads.kd_gat.workload", "tuner.estimation.tracing.tracer", "optuna")
 WARM += ("torch._dynamo", "sympy", "rich.live", "plotly.graph_objects", "psutil", "tuner.workloads.graphsage.model")
-SECTIONS = {"undamaged": 0, "fuzz": 5000}
+SECTIONS = {"undamaged": 0, "fuzz": 5000, "trials": 0}
 
 
 def main() -> int:
@@ -39,6 +41,7 @@ def main() -> int:
     parser.add_argument("section", nargs="*", help=f"only these of {', '.join(SECTIONS)}")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="what is drawn follows from it (default 0)")
     parser.add_argument("--tries", type=int, metavar="N", help=f"of each section (default {SECTIONS})")
+    parser.add_argument("--way", choices=list(WAYS), action="append", help="of trials: only in these processes")
     parser.add_argument("--only", metavar="NUMBER|NAME", help="only this try")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="so many at once (default 2)")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the files of tries that failed here")
@@ -61,6 +64,9 @@ def main() -> int:
         if "fuzz" in asked:
             numbers = [int(options.only)] if options.only else range(options.tries or SECTIONS["fuzz"])
             fuzz(numbers, options.seed, place, options.jobs, tally)
+        if "trials" in asked:
+            kinds = [options.only] if options.only else [*KINDS, *ALONE][: options.tries]
+            trials(kinds, options.way or list(WAYS), place, tally)
     print(tally.table())
     print(f"seed {options.seed}, {time.monotonic() - began:.0f} s, slowest answer {tally.slowest:.1f} s")
     return 0 if tally.share >= BAR else 1

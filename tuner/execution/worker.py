@@ -14,14 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.errors import TunerError
+from tuner.errors import TunerError, one_line
 from tuner.execution.stop_requests import StopRequests
 from tuner.machine.caps import MMAP_THRESHOLD_BYTES, capped, is_out_of_memory
 from tuner.machine.peak import PeakMeter
 from tuner.training.endings import Diverged, Fit, Pruned, Stopped, phase_of
 from tuner.trial import GB, MB, Device, EpochReport, Outcome, Phase, Placement, Question, Status, Trial
 from tuner.workloads.base import needs_workload
-from tuner.workloads.contract import method_failure
+from tuner.workloads.contract import FRAMES, method_failure
 from tuner.workloads.program import Program
 from tuner.workloads.task import TrainingTask
 
@@ -150,7 +150,7 @@ class _TrialExecution:
         self.status = classify(error)
         self.phase = phase_of(error) or ("evaluation" if self.metrics else "start")
         own = method_failure(error) if self.status == "failed" else ""  # the place where memory ran out is irrelevant
-        self.error, self.traceback = own or _one_line(error), traceback.format_exc()
+        self.error, self.traceback = own or _one_line(error), traceback.format_exc(-FRAMES)
         self.metrics, self.weights = {}, b""
 
 
@@ -228,7 +228,7 @@ def _cap(placement: Placement, meter: PeakMeter, options: TrialOptions) -> Abstr
 
 
 def _one_line(error: Exception) -> str:
-    text = " ".join(ENFORCE.sub("", str(error)).split())
+    text = ENFORCE.sub("", one_line(error)).strip()
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

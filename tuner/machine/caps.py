@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from tuner.errors import one_line
 from tuner.machine.peak import data_bytes
 from tuner.trial import MB, Device
 
@@ -124,8 +125,10 @@ def is_out_of_memory(error: BaseException, *, at_cap: bool = False) -> bool:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An exception and its causes."""
-    while error is not None:
+    """An exception and its causes, each once: a program can make a circle of them."""
+    met: set[int] = set()
+    while error is not None and id(error) not in met:
+        met.add(id(error))
         yield error
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
@@ -136,7 +139,7 @@ def _lacks_memory(error: BaseException, *, at_cap: bool) -> bool:
         return True
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:
         return True
-    if isinstance(error, RuntimeError) and any(sign in str(error) for sign in OUT_OF_MEMORY):
+    if isinstance(error, RuntimeError) and any(sign in one_line(error) for sign in OUT_OF_MEMORY):
         return True
     # Python's own code without an exception, and libraries of which parts cannot be mapped.
     if at_cap and isinstance(error, (SystemError, ImportError)) and not isinstance(error, ModuleNotFoundError):
@@ -146,7 +149,7 @@ def _lacks_memory(error: BaseException, *, at_cap: bool) -> bool:
 
 def _lacks_thread(error: BaseException) -> bool:
     """Whether a thread could not be started: for want of memory for its stack, or of processes."""
-    return isinstance(error, RuntimeError) and NO_THREAD in str(error)
+    return isinstance(error, RuntimeError) and NO_THREAD in one_line(error)
 
 
 @contextmanager
