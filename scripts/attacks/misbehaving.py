@@ -279,14 +279,30 @@ ALONE: dict[str, Callable[[], object]] = {  # what hits the whole study
     "removes-study": lambda: _removes("."),
     "kills-its-group": lambda: os.killpg(0, signal.SIGTERM),
 }
-COMPLETES = {"fork-that-stays", "session-that-stays", "prints-50-mb", "prints-escapes", "reports-huge", "3000-reports"}
+COMPLETES = {
+    "fork-that-stays",
+    "session-that-stays",
+    "prints-50-mb",
+    "prints-escapes",
+    "reports-huge",
+    "3000-reports",
+}
 COMPLETES |= {"metric-name-formula", "other-folder", "thread-that-stays", "thread-that-raises", "no-collector"}
-COMPLETES |= {"removes-checkpoints", "removes-table", "removes-epochs", "ignores-signals", "clears-environment"}
+COMPLETES |= {"removes-checkpoints", "removes-table", "removes-epochs", "clears-environment"}
 # What ends is right, and so is that it goes on; but the study must not be harmed.
-EITHER = {name for name in KINDS if name.split("-")[0] in ("metric", "epoch", "patches", "closes", "returns", "checkpoint")}
+EITHER = {
+    name for name in KINDS if name.split("-")[0] in ("metric", "epoch", "patches", "closes", "returns", "checkpoint")
+}
 EITHER |= {"exit-0", "10000-metrics", "reports-bool", "reports-nothing", "removed-folder", "no-output", "few-files"}
-EITHER |= {"no-file-size", "umask", "clears-path", "report-from-a-thread", "report-after-the-end", "report-from-a-fork"}
-EITHER |= {"little-memory", "sigint", "sighup", *ALONE}
+EITHER |= {
+    "no-file-size",
+    "umask",
+    "clears-path",
+    "report-from-a-thread",
+    "report-after-the-end",
+    "report-from-a-fork",
+}
+EITHER |= {"little-memory", "sigint", "sighup", "ignores-signals", "alarm", *ALONE}
 
 
 def train(config: dict[str, Any]) -> object:

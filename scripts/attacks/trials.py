@@ -20,7 +20,18 @@ SECONDS = 600.0
 LINE = 1000  # the characters that one trial's error may have in the terminal
 GOOD_EVERY = 5
 WAYS = {"child": ("--max-workers", "1"), "ray": ("--max-workers", "2")}
-FIXED = ["--memory-gb", "2", "--gpu-memory-buffer-gb", "0", "--metric", "score", "--direction", "max", "--backoff", "0.1"]
+FIXED = [
+    "--memory-gb",
+    "2",
+    "--gpu-memory-buffer-gb",
+    "0",
+    "--metric",
+    "score",
+    "--direction",
+    "max",
+    "--backoff",
+    "0.1",
+]
 FIXED += ["--device", "cpu", "--threads", "1", "--max-attempts", "1", "--trial-timeout", "60"]
 ONE_STUDY = "in one study"
 
@@ -55,14 +66,16 @@ def _study(name: str, kinds: Sequence[str], way: str, place: Path, tally: Tally)
     answer = run_apart(
         [sys.executable, "-m", "tuner", *words, *FIXED, *WAYS[way]], folder / "work", environment, SECONDS
     )
+    (folder / "out").write_text(answer.out)
+    (folder / "err").write_text(answer.err)
     rows = _rows(folder / "work/study")
     section = f"trials {way}"
     what = f"tune {' '.join([*words, *FIXED, *WAYS[way]])}"
     good = True
     for kind in kinds:
-        good &= tally.take(section, "bad kinds", kind, _faults(kind, rows, answer), f"{kind}: {rows.get(kind)}")
+        good &= tally.take(section, "bad kinds", kind, _faults(kind, rows, answer), _told(kind, rows))
     lost = [each["name"] for each in listed if each["kind"] == "good" and _status(rows, each["name"]) != "completed"]
-    faults = [*answer.faults(), *changes(before, state(folder, ("work", "tmp", "home")))]
+    faults = [*answer.faults(), *changes(before, state(folder, ("work", "tmp", "home", "out", "err")))]
     if kinds != ["removes-study"]:
         faults += [f"not completed: {', '.join(lost)}"] if lost else []
         expected = int(any(_status(rows, each["name"]) != "completed" for each in listed))
@@ -80,6 +93,11 @@ def _rows(study: Path) -> dict[str, dict[str, str]]:
     except OSError:
         return {}
     return {row["name"]: row for row in csv.DictReader(io.StringIO(text, newline=""))}
+
+
+def _told(kind: str, rows: dict[str, dict[str, str]]) -> str:
+    row = rows.get(kind, {})
+    return f"{kind}: {row.get('status')}, {row.get('duration_s')} s, {row.get('error', '')[:300]}"
 
 
 def _status(rows: dict[str, dict[str, str]], name: str) -> str:

@@ -54,7 +54,10 @@ def test_sizes_at_the_top_level_and_options_that_win(tmp_path: Path) -> None:
         ("model_embd = 64\n[model]\nmodel_embd = 32", "model_embd occurs twice"),
         ("model_embd = ", "not TOML: Invalid value"),
         ("model_embd = " + "[" * 3000, "not TOML: maximum recursion depth exceeded"),
-        ("model_embd = 6\nmodel_head = 4\nmodel_layer = 1\nbatch_size = 1", r"model\.toml: model_head 4 does not divide"),
+        (
+            "model_embd = 6\nmodel_head = 4\nmodel_layer = 1\nbatch_size = 1",
+            r"model\.toml: model_head 4 does not divide",
+        ),
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
