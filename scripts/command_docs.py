@@ -224,6 +224,13 @@ PAGES = {
         exits=(("0", "no problem; there may be warnings"), ("1", "a problem: studies fail until it is mended")),
         see=("plan", "trackers.md"),
     ),
+    "status": Page(
+        examples=(
+            ("tune status", "the devices, and below each the studies that share it"),
+            ("tune status --json", "the same for a program"),
+        ),
+        see=("plan", "packing_and_retries.md"),
+    ),
     "completion": Page(
         examples=(
             ("tune completion bash", "the script, for `eval` in ~/.bashrc"),

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,6 +55,15 @@ def _signals_have_their_usual_effect() -> None:
 def _cores_count_as_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans do not depend on what else the machine does."""
     monkeypatch.setattr("tuner.machine.devices.idle_cores", lambda: None)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_folder_for_temporary_files() -> Iterator[None]:
+    """Studies of tests see no leases of studies beside them. The path is short, as Ray's sockets are in it."""
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder, environment({"TMPDIR": folder}):
+        before, tempfile.tempdir = tempfile.tempdir, None
+        yield
+        tempfile.tempdir = before
 
 
 @pytest.fixture(autouse=True)

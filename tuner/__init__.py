@@ -17,6 +17,7 @@ MODULES = {
     "tuner.api.estimate": ("calibrate", "estimate"),
     "tuner.api.plan": ("plan",),
     "tuner.health.doctor": ("doctor",),
+    "tuner.health.status": ("status",),
     "tuner.api.report": ("write_report",),
     "tuner.api.inside_trial": ("checkpoint", "report"),
     "tuner.integrations.ray_tune.wrap": ("memory_aware",),

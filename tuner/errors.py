@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterable
 
 Spelling = Callable[[str, object], str]  # from a parameter and its value, or ``NOT_GIVEN``, to what a user writes
 NOT_GIVEN = object()
-# Characters that no text of a user has: Unicode keeps them for private use.
+# Characters that hardly any text of a user has: Unicode keeps them for private use.
 _OPEN, _BETWEEN, _CLOSE = "\ue000", "\ue001", "\ue002"
-_NAMED = re.compile(f"{_OPEN}([^{_BETWEEN}{_CLOSE}]*)(?:{_BETWEEN}([^{_CLOSE}]*))?{_CLOSE}")
+_NAMED = re.compile(f"{_OPEN}([a-z_]+)(?:{_BETWEEN}([^{_CLOSE}]*))?{_CLOSE}")
 
 
 def option(parameter: str, value: object = NOT_GIVEN) -> str:
@@ -47,7 +47,10 @@ def spelled(text: str, spelling: Spelling = in_python) -> str:
     """A text with its parameters as its reader writes them."""
 
     def replaced(found: re.Match[str]) -> str:
-        return spelling(found[1], NOT_GIVEN if found[2] is None else json.loads(found[2]))
+        try:
+            return spelling(found[1], NOT_GIVEN if found[2] is None else json.loads(found[2]))
+        except ValueError:  # a text of others that has these characters all the same
+            return found[0]
 
     return _NAMED.sub(replaced, text)
 
@@ -94,8 +97,8 @@ class TunerError(Exception):
         return self.told()
 
     def told(self, spelling: Spelling = in_python) -> str:
-        """The text, with parameters spelled for whoever reads it."""
-        return spelled(self.text, spelling)
+        """The text, with parameters spelled for whoever reads it, and without what a terminal would obey."""
+        return printable(spelled(self.text, spelling))
 
     @property
     def text(self) -> str:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import tuner
-from tuner.cli.main import main
+from tuner.cli.main import _write, main
+from tuner.errors import InputError, option
 
 ESCAPE = "\x1b]0;title\x07"
 
@@ -52,6 +53,30 @@ def test_escapes_and_long_texts_of_trials_reach_no_terminal(
     printed = capsys.readouterr().out
     assert "\x1b" not in printed and "\x07" not in printed and "?]0;title?" in printed and "x" * 400 not in printed
     assert "x" * 5000 in (tmp_path / "out" / "results.csv").read_text()
+
+
+def test_names_that_look_like_markup_or_like_our_own_marks_are_texts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = f"{ESCAPE}[/x]{option('max_workers')[0]}max_workers\ue001{{\ue002"
+
+    def train(config: dict[str, Any]) -> None:
+        tuner.report(**{"score": 1.0, name: 1.0})
+
+    options = {"metric": "score", "direction": "max", "output": tmp_path / "out", "in_process": True}
+    result = tuner.run(train, space={"kind": {"choice": [name, "b"]}}, seeds=2, **options)
+    texts = [capsys.readouterr().out, repr(result), repr(result.to_frame()), str(InputError(name))]
+    texts.append(said(monkeypatch, capsys, "results", str(tmp_path / "out"))[1])
+    assert all("\x1b" not in text and "[/x]" in text for text in texts)
+
+
+def test_a_table_for_a_file_is_as_it_is_and_one_for_a_terminal_is_cleaned(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for terminal in (False, True):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda shown=terminal: shown)
+        _write(f"name\n{ESCAPE}\n")
+        assert ("\x1b" in capsys.readouterr().out) == (not terminal)
 
 
 @pytest.mark.parametrize("name", ["--resume", "--output"])

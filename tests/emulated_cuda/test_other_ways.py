@@ -61,6 +61,39 @@ def test_the_largest_batch_takes_the_share_of_the_card_that_it_should(tmp_path: 
     assert on_the_other == 0
 
 
+HELD = """
+import json, torch, tuner
+from torch import nn
+mib = torch.cuda.get_device_properties(0).total_memory >> 20
+held = torch.empty(mib - 1400 << 20, dtype=torch.uint8, device="cuda")
+cached = torch.empty(200 << 20, dtype=torch.uint8, device="cuda")
+del cached
+free = torch.cuda.mem_get_info()[0]
+model = nn.Sequential(nn.Linear(512, 4096), nn.ReLU(), nn.Linear(4096, 512)).to("cuda")
+found = tuner.compute_batch_size(model, torch.zeros(1, 512), "cuda", mode={mode!r}, max_batch_size=1_000_000)
+torch.cuda.reset_peak_memory_stats()
+optimizer = torch.optim.Adam(model.parameters())
+batch = torch.zeros(found.batch_size, 512, device="cuda")
+for _ in range(2):
+    model(batch).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+taken = torch.cuda.max_memory_reserved() - held.nbytes
+print(json.dumps([found.stopped_by, found.batch_size, taken / (free + (200 << 20))]))
+print(found)
+"""
+
+
+@pytest.mark.parametrize("mode", ["static", "traced", "measured"])
+def test_a_batch_for_a_card_that_is_almost_full_runs(tmp_path: Path, mode: str) -> None:
+    figures, told = printed(tmp_path, "-c", HELD.format(mode=mode), sizes=[3000]).splitlines()
+    stopped_by, batch, taken = json.loads(figures)
+    assert stopped_by == "free memory"
+    assert batch > 1000
+    assert 0.3 < taken <= 1
+    assert "hold the rest" in told
+
+
 def test_optimized_batches_take_what_was_predicted(tmp_path: Path) -> None:
     command = ("-m", "tuner", "optimize", "--limit", "1", "--auto", "--profile", "--device", "cuda")
     said = printed(tmp_path, *command, sizes=[6000, 4000])

@@ -94,6 +94,14 @@ def test_what_one_workloads_trials_took_says_nothing_of_anothers() -> None:
     assert feedback.correct(other).estimate.total_bytes == 300 * MB
 
 
+def test_that_others_held_the_memory_tells_nothing_of_a_trial() -> None:
+    _, requests = make()
+    feedback = StudyFeedback({key: each.estimate for key, each in requests.items()}, {"toy": ()}, need_bytes)
+    starved = AttemptResult("out_of_memory", "memory", limit_bytes=5000 * MB)
+    assert not feedback.learn(requests["t400"].trial, starved)
+    assert feedback.correct(requests["t400"]) == requests["t400"]
+
+
 def test_a_suggestions_estimate_is_corrected_as_those_that_were_known_from_the_start() -> None:
     _, requests = make()
     feedback = StudyFeedback({"t400": guess(400)}, {"toy": ()}, need_bytes)

@@ -12,6 +12,7 @@ import pytest
 
 from tuner.errors import ExecutionError
 from tuner.execution.loop import Decisions, Weights, run_trials
+from tuner.execution.machine_share import Unshared
 from tuner.machine.devices import DeviceChoice
 from tuner.machine.interrupts import Interrupt
 from tuner.placement.packing import Packer, Plan, make_plan
@@ -44,6 +45,9 @@ class Pretender:
 
     def poll(self, timeout_seconds: float) -> list[tuple[EpochReport | Outcome | DeviceLost, Weights]]:
         self.beside.append([f"{each.trial.name}/{each.trial.attempt}" for each in self.running])
+        if not self.running:
+            time.sleep(timeout_seconds)
+            return []
         placement = self.running.pop(0)
         event = self.script(placement)
         if isinstance(event, Outcome):
@@ -80,6 +84,7 @@ class Notes:
 
     def __init__(self) -> None:
         self.ended: list[tuple[str, int, str, float]] = []
+        self.errors: list[str] = []
 
     def started(self, placement: Placement) -> None: ...
 
@@ -88,9 +93,14 @@ class Notes:
     def finished(self, outcome: Outcome, weights: Weights, retry: Retry | None) -> None:
         assert outcome.placement
         gb = outcome.placement.limit_bytes / GB
+        self.errors.append(outcome.error)
         self.ended.append((outcome.trial.name, outcome.trial.attempt, outcome.status, gb))
 
     def device_lost(self, event: DeviceLost) -> None: ...
+
+    def waiting(self, text: str) -> None: ...
+
+    def silent(self, text: str) -> None: ...
 
     def stopping(self, trials: int, seconds: float, fault: str = "") -> None: ...
 
@@ -100,6 +110,7 @@ def run(
     sizes: dict[str, float],
     devices: Sequence[Device],
     interrupt: Interrupt | None = None,
+    machine: Unshared | None = None,
     **policy: Any,
 ) -> Notes:
     requests = [
@@ -115,7 +126,7 @@ def run(
         return next_attempt(request, outcome.result, rules, whole_bytes=whole, smaller=no, random=lambda: 1.0)
 
     decisions = Decisions(try_again, lambda _: None)
-    run_trials(requests, Packer(plan), executor, notes, decisions, interrupt or Interrupt())
+    run_trials(requests, Packer(plan), executor, notes, decisions, interrupt or Interrupt(), machine)
     return notes
 
 
@@ -132,6 +143,24 @@ def needs(gb: dict[str, float]) -> Script:
 def test_a_trial_that_ran_out_has_more_until_it_is_enough(gpu_16gb: Device) -> None:
     notes = run(Pretender(needs({"a": 8})), {"a": 4}, [gpu_16gb])
     assert notes.ended == [("a", 1, "out_of_memory", 4), ("a", 2, "out_of_memory", 6), ("a", 3, "completed", 9)]
+
+
+class Hog(Unshared):
+    """A program that takes a device's memory when the first trial has begun, and leaves when that has failed."""
+
+    def short(self, device: Device) -> str:
+        return "held are 9.00 GB by hog (process 7)"
+
+
+def test_a_worker_that_is_killed_as_others_took_the_memory_is_tried_again_with_the_same(gpu_16gb: Device) -> None:
+    def end(placement: Placement) -> Outcome:
+        if placement.trial.attempt == 1:
+            return Outcome(placement.trial, "out_of_memory", placement, error="killed", lost="worker")
+        return Outcome(placement.trial, "completed", placement)
+
+    notes = run(Pretender(end), {"a": 4}, [gpu_16gb], machine=Hog(), backoff_seconds=0.1)
+    assert notes.ended == [("a", 1, "out_of_memory", 4), ("a", 2, "completed", 4)]
+    assert notes.errors[0] == "killed; held are 9.00 GB by hog (process 7); the attempt does not count"
 
 
 def test_a_trial_for_which_no_device_is_enough_ends_out_of_memory(gpu_16gb: Device) -> None:

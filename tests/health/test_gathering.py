@@ -15,7 +15,8 @@ import pynvml
 import pytest
 
 from tuner.health import gathering
-from tuner.health.facts import Command, Disk, Gpu, Holder
+from tuner.health.facts import Command, Disk, Gpu
+from tuner.machine.holders import Holder
 
 OURS = "#!/venv/bin/python\nfrom tuner.cli.main import main\n"
 RAYS = "#!/venv/bin/python\nfrom ray.tune.scripts import cli\n"

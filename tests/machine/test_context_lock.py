@@ -20,8 +20,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_lock_lies_where_no_other_user_can_open_it(folder: Path) -> None:
     with peak._alone(), (folder / "context.lock").open() as lock, pytest.raises(BlockingIOError):
+        assert folder.stat().st_mode & 0o077 == 0
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    assert folder.stat().st_mode & 0o077 == 0
+    assert not folder.exists(), "nothing is left"
 
 
 def test_a_folder_or_a_link_of_somebody_else_is_left_alone(folder: Path, tmp_path: Path) -> None:

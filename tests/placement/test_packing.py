@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tuner.errors import InputError
-from tuner.placement.packing import Packer, Packing, Plan, is_tight, limited, make_plan, shortest_possible, simulate
+from tuner.placement.packing import Packer, Packing, Plan, is_tight, limited, make_plan
+from tuner.placement.simulation import shortest_possible, simulate
 from tuner.trial import GB, MB, Device, MemoryEstimate, Placement, Request, Trial
 
 
@@ -146,6 +147,23 @@ def test_nothing_is_placed_on_a_device_that_is_lost(gpu_16gb: Device) -> None:
     assert [(each.device.index, each.limit_bytes) for each in placed(found)] == []
     found.remove(other)
     assert found.largest_bytes == 0
+
+
+def test_what_others_take_meanwhile_holds_trials_back_until_they_leave(gpu_16gb: Device) -> None:
+    found = packer([gpu_16gb], 6, 4, 4)
+    found.limit({gpu_16gb: 5 * GB})
+    assert [each.trial.name for each in placed(found)] == ["t2"]
+    held = found.held_back()
+    assert held is not None and (held[0].trial.name, held[1]) == ("t1", gpu_16gb)
+    found.limit({})
+    assert [each.trial.name for each in placed(found)] == ["t1", "t3"]
+    assert found.held_back() is None
+
+
+def test_a_trial_that_is_dropped_is_not_placed_any_more(gpu_16gb: Device) -> None:
+    found = packer([gpu_16gb], 6, 4)
+    found.drop("00001")
+    assert [each.trial.name for each in placed(found)] == ["t2"]
 
 
 @pytest.mark.parametrize("seed", range(20))

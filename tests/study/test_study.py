@@ -55,16 +55,6 @@ class LateInterrupt(InProcessExecutor):
         return [(event, fetch if late else weights)]
 
 
-class LostWeights(InProcessExecutor):
-    """The worker dies between its outcome and its weights."""
-
-    def poll(self, timeout_seconds: float) -> list[Any]:
-        def fail() -> bytes:
-            raise ConnectionError("the worker died")
-
-        return [(event, fail) for event, _ in super().poll(timeout_seconds)]
-
-
 def study(
     folder: Path,
     *listed: dict[str, Any],
@@ -213,12 +203,6 @@ def test_an_interrupt_while_ray_begins_to_start_waits_until_it_can_be_closed(tmp
     with pytest.raises(KeyboardInterrupt):
         study(tmp_path / "out", {"name": "a"}, {"name": "b"}, executor=Starting, auto_memory=True)
     assert (done, list(tmp_path.iterdir())) == (["prepared", "closed"], [])
-
-
-def test_weights_that_are_lost_do_not_lose_the_result(tmp_path: Path) -> None:
-    result = study(tmp_path / "out", {"name": "a"}, {"name": "b"}, executor=LostWeights)
-    assert [row["status"] for row in result.rows] == ["completed"] * 2
-    assert {row["error"] for row in result.rows} == {"weights not kept: the worker died"}
 
 
 def test_signals_do_again_what_they_did_before_a_study(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.errors import InputError, ParameterError, option
+from tuner.errors import InputError, ParameterError, option, printable
 from tuner.records.attempts import STUDY, Attempt, attempts_of
 from tuner.records.read_studies import (
     RecordedStudy,
@@ -75,7 +75,7 @@ def _read(source: Any) -> tuple[list[Attempt], dict[str, RecordedStudy]]:
     if isinstance(source, (str, Path)) or not hasattr(source, "to_dict"):
         studies, notes = read_studies(source)
         for note in notes:
-            warnings.warn(note, stacklevel=3)
+            warnings.warn(printable(note), stacklevel=3)
         by_label = dict(zip(labels(studies), studies, strict=True))
         return [replace(row, study=label) for label, study in by_label.items() for row in study.rows], by_label
     if missing := [name for name in NEEDED if name not in source]:

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from tuner.errors import InputError, ParameterError, option
+from tuner.errors import InputError, ParameterError, option, printable
 from tuner.records.attempts import Attempt
 from tuner.records.files import ATTEMPTS
 from tuner.records.journal import read_attempts
@@ -36,7 +36,7 @@ def write_report(options: ReportOptions) -> Path:
     """
     file, notes = write_page_of(options)
     for note in notes:
-        warnings.warn(note, stacklevel=3)
+        warnings.warn(printable(note), stacklevel=3)
     return file
 
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tuner.errors import InputError
+from tuner.errors import InputError, printable
 from tuner.records.attempts import STUDY, Attempt, Line
 from tuner.records.attempts import columns as csv_columns
 from tuner.records.read_studies import (
@@ -118,7 +118,7 @@ def results(options: ResultsOptions) -> pd.DataFrame:
 
     found = side_by_side(options)
     for note in found.notes:
-        warnings.warn(note, stacklevel=3)
+        warnings.warn(printable(note), stacklevel=3)
     frame = pd.DataFrame(found.records(), columns=list(found.names))
     return frame.astype(dict.fromkeys((name for name in frame.columns if _with_gaps(found.rows, name)), "Int64"))
 

@@ -10,6 +10,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import asdict
 
 import click
 from click.shell_completion import CompletionItem
@@ -147,7 +148,7 @@ def estimate(ctx: click.Context, /, as_json: bool, as_csv: bool, **_: object) ->
     elif as_csv:
         from tuner.records.attempts import write_rows
 
-        click.echo(write_rows([estimate.to_record(*each) for each in found]), nl=False)
+        _write(write_rows([estimate.to_record(*each) for each in found]))
     else:
         from tuner.reporting.plan_text import estimates_text
 
@@ -265,7 +266,7 @@ def results(ctx: click.Context, /, as_json: bool, as_csv: bool, **_: object) -> 
     elif as_csv:
         from tuner.records.attempts import write_rows
 
-        click.echo(write_rows(found.records(), found.names), nl=False)
+        _write(write_rows(found.records(), found.names))
     else:
         from tuner.cli.print_results import print_results
         from tuner.reporting.console import make_console
@@ -319,6 +320,21 @@ def doctor(ctx: click.Context, /, as_json: bool) -> None:
 
 
 @cli.command()
+@PRINTING["as_json"]
+@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
+def status(as_json: bool) -> None:
+    """List this machine's running studies, what each has promised to its trials, and what other programs hold.
+
+    Those of other users, and those on other machines of a cluster, are not listed.
+    """
+    from tuner.health import status as health
+
+    found = health.status()
+    text = json.dumps([asdict(each) for each in found], indent=2) if as_json else health.status_text(found)
+    _say(text)
+
+
+@cli.command()
 @click.argument("shell", metavar="bash|zsh|fish", shell_complete=complete_shells)
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 def completion(shell: str) -> None:
@@ -335,6 +351,11 @@ def completion(shell: str) -> None:
 def _say(text: str, err: bool = False) -> None:
     """Prints a text without what a terminal would obey."""
     click.echo(printable(text), err=err)
+
+
+def _write(table: str) -> None:
+    """Writes a table of data; to a file or a pipe as it is."""
+    click.echo(printable(table) if sys.stdout.isatty() else table, nl=False)
 
 
 def _check_formats(as_json: bool, as_csv: bool) -> None:
@@ -388,6 +409,6 @@ def main() -> None:
 
 def _fail(message: str, code: int, debug: bool) -> None:
     if debug:
-        traceback.print_exc()
+        _say(traceback.format_exc().rstrip(), err=True)
     _say(printable(f"error: {message}", MOST_OF_ERROR), err=True)
     sys.exit(code)

@@ -62,8 +62,7 @@ def _follow(connection: Connection[bytes, bytes], content: int, placements: Simp
         worker = Worker(*unpack(content), is_child=True)
         while True:
             for event in worker.run(placements.get()):
-                if event is not None:
-                    connection.send_bytes(dumps(event))
+                connection.send_bytes(dumps(event))
     except BaseException:
         _fail()
 

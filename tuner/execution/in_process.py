@@ -13,7 +13,7 @@ from pathlib import Path
 from tuner.errors import ParameterError
 from tuner.execution.loop import ExecutorEvent
 from tuner.execution.stop_requests import EndsByRequest, StopRequests
-from tuner.execution.worker import TrialOptions, WorkerEvent, run_trial
+from tuner.execution.worker import TrialOptions, WorkerEvent, run_trial, weights_of
 from tuner.machine.devices import DeviceChoice, detect_with_idle_cores, torch_index
 from tuner.machine.peak import PeakMeter
 from tuner.placement.packing import Plan
@@ -78,8 +78,8 @@ class InProcessExecutor(EndsByRequest):
             self._folder = None
             self._stop_requests.forget_prune(event.trial.trial_id)
             self._queue.popleft()
-            weights = next(trial, b"")
-            return [(event, lambda: weights if isinstance(weights, bytes) else b"")]
+            weights = next(trial, None)
+            return [(event, lambda: weights_of(weights))]
         assert isinstance(event, (EpochReport, Question))
         return [(event, bytes)]
 
@@ -101,6 +101,10 @@ class InProcessExecutor(EndsByRequest):
         from tuner.training.program import deliver
 
         deliver(trial_id, answer)
+
+    def end(self, trial_id: str, error: str) -> None:
+        """Nothing can end a trial in this process, so that ``trial_timeout`` is refused with it."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Drops all trials."""

@@ -5,21 +5,24 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Protocol
 
 from tuner.errors import ExecutionError, with_text
+from tuner.execution.machine_share import Unshared
+from tuner.execution.silence import Silence
 from tuner.machine.devices import DeviceChoice
 from tuner.machine.interrupts import Interrupt, TimeLimitReached
 from tuner.placement.packing import Packer, Plan
 from tuner.placement.retry import Retry
-from tuner.trial import Device, DeviceLost, EpochReport, Outcome, Placement, Question, Request
+from tuner.trial import Began, Device, DeviceLost, EpochReport, Outcome, Placement, Question, Request
 from tuner.workloads.task import Tasks
 
 Weights = Callable[[], bytes]
-ExecutorEvent = tuple[EpochReport | Question | Outcome | DeviceLost, Weights]
+Event = Began | EpochReport | Question | Outcome | DeviceLost
+ExecutorEvent = tuple[Event, Weights]
 Correction = Callable[[Request], Request]
 TryAgain = Callable[[Request, Outcome, int], Retry | None]
 Learn = Callable[[Outcome], Correction | None]
@@ -76,6 +79,12 @@ class Executor(Protocol):
     def prune(self, trial_id: str) -> None:
         """Asks a running trial to end soon; unless it ends before, it is ``pruned`` with its metrics so far."""
 
+    def end(self, trial_id: str, error: str) -> None:
+        """Ends a running trial now, whatever it does; ``poll`` returns its outcome as ``stalled`` with this error.
+
+        All processes end that it has started. A trial that has ended meanwhile is left alone.
+        """
+
     def close(self) -> None:
         """Ends every process that was started; trials that still run are lost."""
 
@@ -94,6 +103,12 @@ class Listener(Protocol):
 
     def device_lost(self, event: DeviceLost) -> None:
         """A device is gone."""
+
+    def waiting(self, text: str) -> None:
+        """A trial waits for memory that others hold, as the text says."""
+
+    def silent(self, text: str) -> None:
+        """A trial has reported nothing for long, as the text says."""
 
     def stopping(self, trials: int, seconds: float, fault: str = "") -> None:
         """The study ends: running trials have this time to write checkpoints, or cannot because of ``fault``."""
@@ -122,10 +137,14 @@ def run_trials(
     listener: Listener,
     decisions: Decisions,
     interrupt: Interrupt,
+    machine: Unshared | None = None,
+    silence: Silence | None = None,
 ) -> None:
     """Runs all trials, as many at a time as fit, until each has ended without a retry.
 
-    If there is room and no trial waits, ``decisions.suggest`` is asked for another one.
+    If there is room and no trial waits, ``decisions.suggest`` is asked for another one. ``machine`` says what of the
+    devices others leave; by default nobody else uses them. ``silence`` says which trials have reported nothing for
+    too long; by default none is ended for that.
 
     Raises:
         ExecutionError: all devices are lost.
@@ -133,7 +152,7 @@ def run_trials(
         TimeLimitReached: the same at the time limit.
     """
     packer.enqueue(requests)
-    loop = _Loop(packer, executor, listener, decisions, interrupt)
+    loop = _Loop(packer, executor, listener, decisions, interrupt, machine or Unshared(), silence or Silence())
     while True:
         try:
             interrupt.check()
@@ -155,10 +174,15 @@ class _Loop:
     listener: Listener
     decisions: Decisions
     interrupt: Interrupt
+    machine: Unshared
+    silence: Silence
     running: dict[str, Request] = field(default_factory=dict)  # the requests of placed trials, by trial id
+    placements: dict[str, Placement] = field(default_factory=dict)  # of the same trials
     training: set[str] = field(default_factory=set)  # the ids of trials that have reported
     delayed: _Delayed = field(default_factory=lambda: _Delayed())
     stopping: bool = False
+    changed: bool = False  # whether a trial has ended since its promise was noted
+    look_again: float = 0.0  # when to look anew at what others have taken; monotonic seconds
 
     def place(self) -> None:
         """Starts the trials that fit; if none waits, asks for new ones."""
@@ -175,7 +199,10 @@ class _Loop:
             ExecutionError: all devices are lost.
         """
         for event, weights in self.executor.poll(timeout_seconds):
-            if isinstance(event, EpochReport):
+            if isinstance(event, Began):
+                self.silence.begins(self.running[event.trial_id].trial)
+            elif isinstance(event, EpochReport):
+                self.silence.hears(event.trial_id, event.epoch)
                 self.training.add(event.trial_id)
                 self.listener.reported(event)
                 if self.decisions.prune(event):
@@ -184,12 +211,15 @@ class _Loop:
                     self.packer.revise(correct)
             elif isinstance(event, Question):
                 self.executor.answer(event.trial_id, self._answer(event))
+                self.silence.hears(event.trial_id)
             elif isinstance(event, DeviceLost):
                 self._lose(event)
-            else:
+            elif isinstance(event, Outcome):
+                self.silence.ends(event.trial.trial_id)
                 self.training.discard(event.trial.trial_id)
                 if not (self.interrupt.requested and event.status == "failed"):  # Ctrl-C ends the workers too
                     self._end(event, weights)
+        self._look_for_silence()
 
     def stop(self) -> None:
         """Asks training trials to end, and waits for their checkpoints until the deadline or another signal."""
@@ -207,15 +237,36 @@ class _Loop:
             self.handle_events(POLL_SECONDS)
 
     def _start(self) -> None:
-        for request, placement in self.packer.place():
+        """Starts the trials that fit beside what others have taken, and follows those that do not."""
+        fits, now = self.packer.held_back() is not None, time.monotonic()
+        if not self.changed and not (fits and now >= self.look_again):
+            return
+        with self.machine.placing() as bounds:
+            self.packer.limit(bounds.rooms, bounds.most)
+            placed = self.packer.place()
+            self.placements |= {placement.trial.trial_id: placement for _, placement in placed}
+            self.machine.promise(self.placements.values())
+            held = self.packer.held_back()
+            wait = self.machine.wait(held, placed=bool(placed))
+        self.changed, self.look_again = False, now + POLL_SECONDS if held else 0.0
+        for request, placement in placed:
             self.running[placement.trial.trial_id] = request
             self.executor.submit(placement)
             self.listener.started(placement)
+        if wait.text:
+            self.listener.waiting(wait.text)
+        if wait.given_up and held:
+            trial = held[0].trial
+            self.packer.drop(trial.trial_id)
+            self.listener.finished(Outcome(trial, "failed", error=wait.given_up), bytes, None)
 
     def _end(self, outcome: Outcome, weights: Weights) -> None:
         """Frees the attempt's memory, decides on a retry, and corrects waiting trials by its peak."""
+        outcome = self._unless_starved(outcome)
         assert outcome.placement is not None
         request = self.running.pop(outcome.trial.trial_id)
+        del self.placements[outcome.trial.trial_id]
+        self.changed = True
         self.packer.release(outcome.placement)
         retry = self.decisions.try_again(request, outcome, self.packer.largest_bytes)
         self.listener.finished(outcome, weights, retry)
@@ -225,6 +276,32 @@ class _Loop:
             self.decisions.ended(outcome)
         if correct := self.decisions.learn(outcome):
             self.packer.revise(correct)
+
+    def _look_for_silence(self) -> None:
+        stalled, notices = self.silence.look()
+        if self.stopping:  # no trial is tried again
+            return
+        for trial_id, error in stalled.items():
+            self.silence.ends(trial_id)
+            self.executor.end(trial_id, error)
+        for notice in notices:
+            self.listener.silent(notice)
+
+    def _unless_starved(self, outcome: Outcome) -> Outcome:
+        """The outcome with who held the memory, if the trial ran out of it within its share.
+
+        A worker tells that itself. Where it was killed, or could not begin, it is so if others hold what the plan
+        counted on.
+        """
+        assert outcome.placement is not None
+        unclear = outcome.lost == "worker" or (outcome.phase == "start" and not outcome.lost)
+        if outcome.status != "out_of_memory" or not (outcome.lost == "memory" or unclear):
+            return outcome
+        who = "" if outcome.short_of else self.machine.short(outcome.placement.device)
+        if not who and unclear:
+            return outcome
+        said = "; ".join(filter(None, [outcome.error, who, "the attempt does not count"]))
+        return replace(outcome, lost="memory", error=said)
 
     def _answer(self, question: Question) -> object:
         try:
@@ -243,7 +320,7 @@ class _Delayed:
     """Retries that wait for their delay."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Request]] = []
+        self._heap: list[tuple[float, int, Retry]] = []
         self._order = count()
 
     def __bool__(self) -> bool:
@@ -251,13 +328,16 @@ class _Delayed:
 
     def add(self, retry: Retry) -> None:
         """Keeps a retry until its delay is over."""
-        heapq.heappush(self._heap, (time.monotonic() + retry.delay_seconds, next(self._order), retry.request))
+        heapq.heappush(self._heap, (time.monotonic() + retry.delay_seconds, next(self._order), retry))
 
     def due(self, *, idle: bool) -> list[Request]:
         """The retries whose delay is over; if nothing else runs or waits, the next one at once."""
         ready: list[Request] = []
-        while self._heap and (self._heap[0][0] <= time.monotonic() or (idle and not ready)):
-            ready.append(heapq.heappop(self._heap)[2])
+        while self._heap:
+            at, _, retry = self._heap[0]
+            if at > time.monotonic() and (retry.always or not idle or ready):
+                break
+            ready.append(heapq.heappop(self._heap)[2].request)
         return ready
 
     def seconds_until_next(self, most: float) -> float:

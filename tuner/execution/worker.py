@@ -14,12 +14,27 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.errors import TunerError, one_line
+from tuner.errors import ExecutionError, TunerError, one_line
 from tuner.execution.stop_requests import StopRequests
-from tuner.machine.caps import MMAP_THRESHOLD_BYTES, capped, is_out_of_memory
-from tuner.machine.peak import PeakMeter
+from tuner.machine.caps import MMAP_THRESHOLD_BYTES, capped, is_out_of_memory, is_short_of_ram, lack_of_memory
+from tuner.machine.oom_texts import LackOfMemory
+from tuner.machine.peak import PeakMeter, data_bytes
 from tuner.training.endings import Diverged, Fit, Pruned, Stopped, phase_of
-from tuner.trial import GB, MB, Device, EpochReport, Outcome, Phase, Placement, Question, Status, Trial
+from tuner.trial import (
+    GB,
+    MB,
+    Began,
+    Device,
+    EpochReport,
+    Lost,
+    Outcome,
+    Phase,
+    Placement,
+    Question,
+    ShortOf,
+    Status,
+    Trial,
+)
 from tuner.workloads.base import needs_workload
 from tuner.workloads.contract import FRAMES, method_failure
 from tuner.workloads.program import Program
@@ -29,7 +44,15 @@ if TYPE_CHECKING:
     from tuner.training.checkpoints import Checkpoint
     from tuner.training.program_checkpoints import ProgramCheckpoints
 
-WorkerEvent = EpochReport | Question | Outcome | bytes
+
+@dataclass(frozen=True)
+class WeightsLost:
+    """Comes in the place of a completed trial's weights that could not be written as a file."""
+
+    reason: str
+
+
+WorkerEvent = Began | EpochReport | Question | Outcome | bytes | WeightsLost
 
 # The prefix of a message with the place in torch's source where an allocation failed.
 ENFORCE = re.compile(r"^\[enforce fail at [^\]]*\] \S+ == \S+\. ")
@@ -60,9 +83,9 @@ def run_trial(
     """Trains a placed trial of this task.
 
     Yields an ``EpochReport`` as training begins and after each epoch, then the ``Outcome``, then the content of
-    ``best.pt`` if the trial is completed; it is empty if a program reported no checkpoint. ``StopRequests`` make it
-    "pruned" or "interrupted". Exceptions of the trial are caught. The cap applies while the trial computes, but not
-    while events are sent.
+    ``best.pt`` if the trial is completed, or why there is none; it is empty if a program reported no checkpoint.
+    ``StopRequests`` make it "pruned" or "interrupted". Exceptions of the trial are caught. The cap applies while the
+    trial computes, but not while events are sent.
     """
     started = time.perf_counter()
     attempt = _TrialExecution(placement)
@@ -79,11 +102,21 @@ def run_trial(
         error=attempt.error,
         traceback=attempt.traceback,
         phase=attempt.phase,
+        lost=attempt.lost,
         # A failed kernel breaks the CUDA context. An import without enough memory leaves half a module.
         reusable=attempt.status in ("completed", "diverged", "pruned") and left is not None and left <= LEFT_BYTES,
+        host_peak_bytes=meter.host_peak_bytes(),
+        short_of=attempt.short_of,
     )
     if attempt.status == "completed":
-        yield attempt.weights
+        yield WeightsLost(attempt.unkept) if attempt.unkept else attempt.weights
+
+
+def weights_of(event: WorkerEvent | None) -> bytes:
+    """The weights that follow a completed trial's outcome; raises ``ExecutionError`` if none came."""
+    if isinstance(event, bytes):
+        return event
+    raise ExecutionError(event.reason if isinstance(event, WeightsLost) else "the worker ended before it sent them")
 
 
 @dataclass
@@ -93,17 +126,19 @@ class _TrialExecution:
     placement: Placement
     status: Status = "completed"
     phase: Phase = ""
+    lost: Lost = ""
     epochs: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
     weights: bytes = b""
+    unkept: str = ""  # why there are no weights
     error: str = ""
     traceback: str = ""
+    short_of: ShortOf = ""
 
     def train(self, task: TrainingTask, meter: PeakMeter, options: TrialOptions) -> Iterator[EpochReport | Question]:
         """Trains under the cap, yields the reports and records how it ended."""
         checkpoint: Checkpoint | ProgramCheckpoints | None = None
         try:
-            trial = self.placement.trial
             meter.start()
             training, checkpoint = _training(task, self.placement, options)
             while True:
@@ -115,14 +150,22 @@ class _TrialExecution:
                 if not isinstance(event, EpochReport):
                     break
                 self.epochs = event.epoch
-                yield replace(event, memory_bytes=_peak_bytes(meter))
+                yield replace(event, memory_bytes=_peak_bytes(meter), host_peak_bytes=meter.host_peak_bytes())
             training.close()  # frees everything but the weights
             self.metrics = event.metrics
             if event.weights or event.files:
-                self.weights = to_bytes(trial, event, program=isinstance(task.workload, Program))
+                self._keep(event, program=isinstance(task.workload, Program))
         except Exception as error:
-            self._fail(error)
+            share_bytes = self.placement.limit_bytes - meter.context_bytes
+            self._fail(error, share_bytes, _lack_of_memory(error, self.placement, meter, options))
         self.error = "; ".join(filter(None, [self.error, *(checkpoint.faults if checkpoint else ())]))
+
+    def _keep(self, fit: Fit, *, program: bool) -> None:
+        """Writes the weights as a file; a trial that has its metrics is completed without them, too."""
+        try:
+            self.weights = to_bytes(self.placement.trial, fit, program=program)
+        except Exception as error:
+            self.unkept = _one_line(error)
 
     def measure(self, meter: PeakMeter) -> tuple[int | None, int | None]:
         """The trial's peak and the memory that it has not freed, in bytes; None if the device does not answer.
@@ -139,8 +182,8 @@ class _TrialExecution:
             self.error = self.error or f"the worker cannot be used again: {_one_line(error)}"
             return peak, None
 
-    def _fail(self, error: Exception) -> None:
-
+    def _fail(self, error: Exception, share_bytes: int, lack: LackOfMemory | None) -> None:
+        """Records an exception of the trial, which may take ``share_bytes`` beside its context."""
         if isinstance(error, Stopped):
             self.status = "interrupted"
             return
@@ -148,8 +191,13 @@ class _TrialExecution:
             self.status, self.metrics = "pruned", error.metrics
             return
         self.status = classify(error)
+        if self.status == "out_of_memory" and self.placement.device.kind == "cuda" and is_short_of_ram(error):
+            self.short_of = "RAM"
+        if lack and lack.within(share_bytes):
+            self.lost = "memory"
         self.phase = phase_of(error) or ("evaluation" if self.metrics else "start")
-        own = method_failure(error) if self.status == "failed" else ""  # the place where memory ran out is irrelevant
+        # The place where memory ran out is irrelevant.
+        own = method_failure(error) if self.status == "failed" else str(lack or "")
         self.error, self.traceback = own or _one_line(error), traceback.format_exc(-FRAMES)
         self.metrics, self.weights = {}, b""
 
@@ -225,6 +273,22 @@ def _cap(placement: Placement, meter: PeakMeter, options: TrialOptions) -> Abstr
             f"{meter.context_bytes / GB:.3f} GB before the first tensor"
         )
     return capped(placement.device, cap, meter.base_bytes)
+
+
+def _lack_of_memory(
+    error: Exception, placement: Placement, meter: PeakMeter, options: TrialOptions
+) -> LackOfMemory | None:
+    """The sizes in the error of a trial that ran out of memory, if it has any.
+
+    CUDA says what its cap is and what is in use. On the CPU both are known here: beyond the worker's base, and while
+    the exception's frames still hold what the trial allocated.
+    """
+    lack = lack_of_memory(error) if is_out_of_memory(error) else None
+    if lack is None or placement.device.kind == "cuda" or not options.caps:
+        return lack
+    held = data_bytes()
+    in_use = None if held is None else max(0, held - meter.base_bytes)
+    return replace(lack, allowed_bytes=placement.limit_bytes - meter.context_bytes, in_use_bytes=in_use)
 
 
 def _one_line(error: Exception) -> str:

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-
-@dataclass(frozen=True)
-class Holder:
-    """A process that holds memory of a GPU; its bytes are None if the driver does not report them."""
-
-    pid: int
-    name: str
-    user: str
-    held_bytes: int | None
+from tuner.machine.holders import Holder
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,14 @@ from pathlib import Path
 from tuner.errors import one_line
 from tuner.execution.cluster import session_bases
 from tuner.execution.cluster_discovery import announced_address, port_answers, ray_folder
-from tuner.health.facts import Command, Disk, Facts, Gpu, Holder, RaySessions, Torch
+from tuner.health.facts import Command, Disk, Facts, Gpu, RaySessions, Torch
 from tuner.machine.devices import ALLOCATOR_VARIABLE, available_cores, cgroup_memory, nvml_text
+from tuner.machine.holders import gpu_holders
+from tuner.machine.shared_memory import SHARED
 
 PACKAGES = ("tuner", "torch", "torch_geometric", "ray", "numpy", "pandas", "nvidia-ml-py")
 EXTRAS = ("optuna", "mlflow", "wandb")
 VARIABLES = ("CUDA_VISIBLE_DEVICES", ALLOCATOR_VARIABLE, "RAY_ADDRESS", "RAY_TMPDIR", "TMPDIR")
-SHARED = Path("/dev/shm")
 ADDRESS_SECONDS = 1.0
 
 
@@ -98,24 +99,8 @@ def _gpu(index: int) -> Gpu:
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
     except pynvml.NVMLError as error:  # it is lost, belongs to another user, or shares the machine's RAM
         return Gpu(index, "", 0, 0, error=str(error))
-    holders: list[Holder] = []
-    with suppress(pynvml.NVMLError):
-        found = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
-        holders = [_holder(each.pid, each.usedGpuMemory) for each in found]
-    return Gpu(
-        index, nvml_text(pynvml.nvmlDeviceGetName(handle)), int(memory.total), int(memory.free), tuple(holders)
-    )
-
-
-def _holder(pid: int, held_bytes: int | None) -> Holder:
-    """A process with its name; in a container the driver may report other process ids."""
-    import psutil
-
-    try:
-        process = psutil.Process(pid)
-        return Holder(pid, process.name(), process.username(), held_bytes)
-    except (psutil.Error, KeyError):
-        return Holder(pid, "a process that cannot be seen from here", "", held_bytes)
+    name, holders = nvml_text(pynvml.nvmlDeviceGetName(handle)), tuple(gpu_holders(handle))
+    return Gpu(index, name, int(memory.total), int(memory.free), holders)
 
 
 def _sessions() -> RaySessions:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tuner.errors import one_line
+from tuner.machine.oom_texts import LackOfMemory, parse_out_of_memory
 from tuner.machine.peak import data_bytes
 from tuner.trial import MB, Device
 
@@ -38,9 +39,9 @@ TUNABLES = {
 # one worker took 194 s instead of 0.9.
 PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
 # torch raises these as RuntimeError, or in newer releases as subclasses of it that are not OutOfMemoryError.
+OUT_OF_RAM = ("DefaultCPUAllocator", "std::bad_alloc")
 OUT_OF_MEMORY = (
-    "DefaultCPUAllocator",
-    "std::bad_alloc",
+    *OUT_OF_RAM,
     "CUDA out of memory",
     "CUDA error: out of memory",
     "could not create a primitive",  # oneDNN, which compiles its kernels when they are needed
@@ -122,6 +123,22 @@ def is_out_of_memory(error: BaseException, *, at_cap: bool = False) -> bool:
         if _lacks_memory(each, at_cap=at_cap):
             return True
     return False
+
+
+def is_short_of_ram(error: BaseException) -> bool:
+    """Whether it is the machine's RAM that ran out, and not a GPU's memory."""
+    return any(
+        isinstance(each, MemoryError)
+        or (isinstance(each, OSError) and each.errno == errno.ENOMEM)
+        or (isinstance(each, RuntimeError) and any(sign in one_line(each) for sign in OUT_OF_RAM))
+        for each in _chain(error)
+    )
+
+
+def lack_of_memory(error: BaseException) -> LackOfMemory | None:
+    """The sizes that an exception or one of its causes names; without any where Python itself had no memory."""
+    said = filter(None, (parse_out_of_memory(one_line(each)) for each in _chain(error)))
+    return next(said, LackOfMemory() if isinstance(error, MemoryError) and not str(error) else None)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

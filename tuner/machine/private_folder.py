@@ -15,6 +15,7 @@ from pathlib import Path
 PREFIX = "tuner-"
 NAME_LENGTH = len(PREFIX) + 8  # with what mkdtemp adds
 MARK = ".removed-with-its-process"  # a folder without it is not ours to remove, whatever its name is
+LOOK_SECONDS = 0.005  # between two looks at a lock
 REMOVALS, REMOVAL_SECONDS = 20, 0.1  # processes that are just ending may still write there
 
 
@@ -82,8 +83,47 @@ def _remove(path: Path) -> None:
         time.sleep(REMOVAL_SECONDS)
 
 
+@contextmanager
+def locked(name: str, seconds: float) -> Iterator[Path]:
+    """This user's own folder, in which one process at a time is within the block of this lock.
+
+    The lock's file is removed at the end, and so is the folder if nothing is left in it.
+
+    Raises:
+        OSError: others can use the folder or have made it, or the lock is held for ``seconds``.
+    """
+    end = time.monotonic() + seconds
+    while (descriptor := _try_to_lock(name)) is None:
+        if time.monotonic() > end:
+            raise TimeoutError(f"the lock {name} was held for {seconds:g} s")
+        time.sleep(LOOK_SECONDS)
+    folder = users_folder()
+    try:
+        yield folder
+    finally:
+        (folder / name).unlink(missing_ok=True)
+        os.close(descriptor)
+        with suppress(OSError):
+            folder.rmdir()
+
+
+def _try_to_lock(name: str) -> int | None:
+    """The descriptor that holds the lock; None if another one does, or has just removed the file or the folder."""
+    path = users_folder() / name
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except FileNotFoundError:
+        return None
+    with suppress(BlockingIOError, FileNotFoundError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(descriptor).st_ino == path.stat().st_ino:
+            return descriptor
+    os.close(descriptor)
+    return None
+
+
 def users_folder() -> Path:
-    """This user's own folder, which stays; an OSError is raised if others can use it or somebody else has made it."""
+    """This user's own folder; an OSError is raised if others can use it or somebody else has made it."""
     folder = Path(tempfile.gettempdir()) / f"{PREFIX}{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()

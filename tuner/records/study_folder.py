@@ -177,7 +177,8 @@ class StudyFolder:
                 return row, None
             atomic_files.write_file(staged, content)
         except Exception as error:  # the result is recorded in any case
-            return replace(row, error=f"{NOT_KEPT}: {one_line(error, 200)}"), None
+            said = [f"{NOT_KEPT}: {one_line(error, 200) or type(error).__name__}", row.error]
+            return replace(row, error="; ".join(filter(None, said))), None
         return row, staged
 
     def _staged(self, row: Attempt) -> Path:

@@ -51,10 +51,11 @@ def print_text(console: Console, text: str) -> None:
 def make_table(heads: Iterable[str], left: Container[str]) -> Table:
     """A table without borders; its columns are right-aligned except those with heads in ``left``."""
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, pad_edge=False)
-    for head in heads:
-        table.add_column(head, justify="left" if head in left else "right")
+    for head in heads:  # names of others, too
+        table.add_column(Text(printable(head)), justify="left" if head in left else "right")
     return table
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from tuner.errors import InputError
+from tuner.errors import InputError, printable
 from tuner.records.attempts import Attempt, attempts_of
 from tuner.records.row_queries import default_columns, head
 from tuner.records.seed_statistics import best_trial
@@ -104,6 +104,10 @@ class StudyFrame(pd.DataFrame):
     def plot_memory(self) -> Figure:
         """The estimate of each completed trial's memory against its measured peak, in GB of 2**30 bytes."""
         return titled(estimate_against_peak(self._study()[0]))
+
+    def __repr__(self) -> str:
+        """The table as pandas shows it, without what a terminal would obey."""
+        return printable(super().__repr__())
 
     def _repr_html_(self) -> str | None:
         """The important columns if this is a table of trials; a selection of columns is shown as it is."""

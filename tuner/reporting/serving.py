@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tuner.errors import ParameterError, TunerError, one_line
+from tuner.errors import ParameterError, TunerError, one_line, printable
 from tuner.records.files import ATTEMPTS, EPOCHS, STUDY
 from tuner.reporting.page.document import page_html
 from tuner.reporting.page.sections import main_html
@@ -74,7 +74,7 @@ def make_server(page: LivePage, port: int) -> ThreadingHTTPServer:
 def serve(page: LivePage, port: int) -> None:
     """Prints the address of the page, and serves it until Ctrl-C."""
     with make_server(page, port) as server:
-        print(f"{page.folder}: http://{HOST}:{server.server_port}/ (Ctrl-C ends it)", flush=True)
+        print(printable(f"{page.folder}: http://{HOST}:{server.server_port}/ (Ctrl-C ends it)"), flush=True)
         try:
             server.serve_forever()
         except KeyboardInterrupt:
@@ -88,7 +88,7 @@ class _Server(ThreadingHTTPServer):
         """Prints a line if an answer could not be sent, unless the browser closed the connection."""
         error = sys.exception()
         if not isinstance(error, ConnectionError):
-            print(_unexpected(error), file=sys.stderr, flush=True)
+            print(printable(_unexpected(error)), file=sys.stderr, flush=True)
 
 
 class _Handler(BaseHTTPRequestHandler):

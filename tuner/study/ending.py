@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tuner.errors import TunerError, one_line
 from tuner.placement.packing import is_tight
-from tuner.records.attempts import Attempt
+from tuner.records.attempts import NOT_KEPT, Attempt
 from tuner.records.files import RESULTS
 from tuner.records.study_record import StudyRecord
 from tuner.reporting.console import in_notebook, print_text
@@ -34,6 +34,7 @@ def learn_from(result: StudyResult, settings: Settings, console: Console) -> Non
     devices = {device.label: device for device in result.plan.devices}
     service = estimation_service(settings)
     peaks: dict[tuple[str, str], list[tuple[MemoryEstimate, int]]] = {}
+    in_ram: dict[tuple[str, str], list[tuple[MemoryEstimate, int]]] = {}
     for row in result.trials:
         raw = result.estimates.get(row.trial_id)  # a changed line of the journal may be of no trial
         if raw is None or row.status != "completed" or shrunk(row.config):
@@ -42,9 +43,14 @@ def learn_from(result: StudyResult, settings: Settings, console: Console) -> Non
         if row.peak_memory_gb and row.device in devices and not tight:
             found = peaks.setdefault((row.workload, devices[row.device].name), [])
             found.append((raw, int(row.peak_memory_gb * GB)))
+        if row.peak_ram_gb and row.device in devices and raw.host_bytes:
+            found = in_ram.setdefault((row.workload, devices[row.device].name), [])
+            found.append((raw, int(row.peak_ram_gb * GB)))
     try:
         for (workload, device), taken in peaks.items():
             service.learn(workload, device, taken)
+        for (workload, device), taken in in_ram.items():
+            service.learn_in_ram(workload, device, taken)
     except TunerError as error:  # the study is complete all the same
         print_text(console, f"not calibrated: {error.text}")
 
@@ -76,6 +82,8 @@ def show_end(console: Console, study: Placed, result: StudyResult, record: Study
     with suppress(OSError):  # nobody reads it any more: a closed pipe or terminal
         if study.shows_end:
             _print_end(console, study, result, record, page)
+        if result.unkept:
+            print_text(console, _unkept(result))
         if study.live and not early and (text := study.live.ended_early()):
             print_text(console, text)
         if early:
@@ -107,6 +115,15 @@ def _print_end(console: Console, study: Placed, result: StudyResult, record: Stu
             again = how_to_repeat(record, best, folder, result.workloads[workload])
             lines.append(f"{which}: {said}. Again: {again}")
     print_text(console, "\n".join(line for line in lines if line))
+
+
+def _unkept(result: StudyResult) -> str:
+    """Which trials' weights could not be kept, although they are better than those that were, and why."""
+    first, *others = result.unkept
+    several, more = len(result.objectives) > 1, f" and {len(others)} more" if others else ""
+    which = f"{title(first.workload, first.name, several=several)} ({first.trial_id}){more}"
+    reason = first.error.removeprefix(f"{NOT_KEPT}: ")
+    return f"best.pt is not of the best trial: the weights of {which} could not be kept: {reason}"
 
 
 def _estimated(study: Placed, result: StudyResult) -> list[Attempt]:

@@ -57,5 +57,4 @@ def _options(settings: Settings) -> dict[str, Any]:
         "expandable_segments": settings.expandable_segments,
         "caps": settings.caps,
         "checkpoint_seconds": settings.checkpoint_seconds,
-        "trial_timeout_seconds": settings.trial_timeout_seconds,
     }

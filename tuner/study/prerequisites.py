@@ -93,6 +93,9 @@ class _Study:
     def _weights(self, result: StudyResult, output: str | None) -> str:
         (row,), folder = result.trials, result.folder
         assert folder is not None
+        if not row.weights_kept:
+            remedy = f"remove {folder} or give another {option('output')}"
+            raise ExecutionError(f"{self.wanted.name} was trained, but has no {BEST}: {row.error}: {remedy}")
         if row.status != "completed":
             reason = f"{row.status}: {row.error}"
             raise ExecutionError(
@@ -103,7 +106,7 @@ class _Study:
 
     def _remedy(self, folder: str, output: str | None, row: Attempt | None = None) -> str:
         status, again = (row.status, row.attempts) if row else ("interrupted", 0)
-        if status == "diverged":  # it never runs again, and would end as before
+        if status in ("diverged", "stalled"):  # it never runs again, and would end as before
             return f"change what it is trained with, and remove {folder} or give another {option('output')}"
         more = {"failed": ("max_failures", again), "out_of_memory": ("max_attempts", again + 1)}.get(status)
         or_more = ", or with more memory," if status == "out_of_memory" else ""

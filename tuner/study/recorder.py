@@ -96,6 +96,14 @@ class Recorder:
         """A device is gone; its trials wait again."""
         self._progress.device_lost(event)
 
+    def waiting(self, text: str) -> None:
+        """A trial waits for memory that others hold."""
+        self._progress.note(text)
+
+    def silent(self, text: str) -> None:
+        """A trial has reported nothing for long."""
+        self._progress.note(text)
+
     def stopping(self, trials: int, seconds: float, fault: str = "") -> None:
         """The study ends; this many trials have so long to write checkpoints, or cannot be asked for this reason."""
         self._progress.stopping(trials, seconds, fault)

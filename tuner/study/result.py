@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.errors import InputError
+from tuner.errors import InputError, printable
 from tuner.placement.packing import Plan
 from tuner.records.attempts import Attempt, Line
 from tuner.records.seed_statistics import best_trial
@@ -51,8 +52,17 @@ class StudyResult:
 
     @property
     def exit_code(self) -> int:
-        """0 if every trial was completed or pruned on purpose, else 1."""
-        return 0 if all(trial.status in SUCCESSFUL for trial in self.trials) else 1
+        """0 if every trial was completed or pruned on purpose, and the best weights were kept, else 1."""
+        return 0 if all(trial.status in SUCCESSFUL for trial in self.trials) and not self.unkept else 1
+
+    @property
+    def unkept(self) -> list[Attempt]:
+        """Completed trials without weights that are better than those in ``best.pt``; their ``error`` says why."""
+        found: list[Attempt] = []
+        for workload in self.objectives:
+            ranked = (row for row in self.trials if row.workload == workload and row.status == "completed")
+            found += takewhile(lambda row: not row.weights_kept, ranked)
+        return found
 
     def __fspath__(self) -> str:
         """Its folder: wherever the folder of a study is expected, the result does as well."""
@@ -116,7 +126,7 @@ class StudyResult:
         counts = ", ".join(
             f"{number} {status}" for status, number in Counter(each.status for each in self.trials).items()
         )
-        return f"StudyResult({str(self.folder)!r}: {'; '.join([counts, *self._bests()])})"
+        return f"StudyResult({str(self.folder)!r}: {printable('; '.join([counts, *self._bests()]))})"
 
     def _repr_html_(self) -> str | None:
         """The trials as a table in a notebook."""

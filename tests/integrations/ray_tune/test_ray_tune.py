@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,8 @@ from tuner.errors import InputError
 from tuner.integrations.ray_tune.attempt import CappedAttempt
 from tuner.integrations.ray_tune.resources import Budget, RunAgain, TrialResources, trial_resources
 from tuner.integrations.ray_tune.trainable_spec import TrainableSpec
+from tuner.machine.holders import Memory
+from tuner.machine.leases import read_leases
 from tuner.placement.retry import RetryPolicy
 from tuner.spec.settings import Settings
 from tuner.trial import GB, Device, MemoryEstimate, Request, Trial
@@ -81,7 +84,7 @@ def test_a_share_that_grows_is_still_found_in_tunes_dictionaries() -> None:
     first, second = a_share(), a_share()
     known = {first: "first", second: "second"}
     assert first != second
-    first.grow(Request(Trial("", "", "", {}, 0, attempt=2), first.request.estimate, 2 * GB), 0.0)
+    first.grow(Request(Trial("", "", "", {}, 0, attempt=2), first.request.estimate, 2 * GB))
     assert (known[first], known[second]) == ("first", "second")
     assert (first.bundles, second.bundles) == ([{"CPU": 1.0, "memory": 2 * GB}], [{"CPU": 1.0, "memory": GB}])
     assert (first.fraction, second.fraction) == (0.5, 0.25)
@@ -100,7 +103,6 @@ def test_what_an_attempt_raises_makes_the_drivers_share_grow_once() -> None:
         2,
         1,
     )
-    assert 2.5 <= share.delay_seconds <= 5
     assert sent.request.need_bytes == GB
     assert not RunAgain("of another driver", share.request).preempted
 
@@ -145,17 +147,17 @@ def test_a_share_smaller_than_the_process_itself_is_too_little_memory() -> None:
         raise AssertionError("nothing is computed")
 
 
-def test_a_retry_waits_for_its_memory_only_while_others_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    share = a_share()
-    attempt = CappedAttempt(share, RetryPolicy(), caps=False)
-    free = iter([0, 0, 2 * GB])
+def test_a_trial_waits_for_its_memory_while_others_have_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    attempt = CappedAttempt(a_share(), RetryPolicy(), caps=False)
     waits: list[float] = []
-    monkeypatch.setattr("tuner.integrations.ray_tune.attempt._free_bytes", lambda _: next(free))
-    attempt.wait_for_room(waits.append)
-    assert waits == []
-    share.delay_seconds = 60.0
+    monkeypatch.setattr(attempt._share, "_read", lambda *_: Memory(24 * GB, 24 * GB * (len(waits) == 2), (0,)))
+    monkeypatch.setattr("tuner.execution.machine_share.READING_SECONDS", -1.0)
     attempt.wait_for_room(waits.append)
     assert waits == [0.5, 0.5]
+    assert [share.given_bytes for lease in read_leases() for share in lease.shares] == [GB]
+    attempt.close()
+    assert read_leases() == []
 
 
 def spec(device: Device, estimate: Any) -> TrainableSpec:

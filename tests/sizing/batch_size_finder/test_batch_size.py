@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from torch_geometric.nn import GAT, GCN, GCNConv, GraphSAGE
 from tuner import MemoryBudget, compute_batch_size
 from tuner.errors import InputError
 from tuner.estimation.tracing.tracer import Untraceable
+from tuner.machine.devices import ram_device
 from tuner.sizing.search import DoesNotFit
 from tuner.trial import GB, MB
 
@@ -246,6 +248,25 @@ def test_what_does_not_fit_says_what_would(mode: str) -> None:
     assert "\n" not in str(raised.value)
     needed_gb = float(re.findall(r"device with (\S+) GB", str(raised.value))[0])
     assert size(model, torch.rand(1, 4096), mode, total_gb=needed_gb).batch_size >= 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_free_is_the_limit_where_it_is_less(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(free_mb: int, **options: Any) -> MemoryBudget:
+        machine = replace(ram_device(), total_bytes=GB, free_bytes=free_mb * MB)
+        monkeypatch.setattr("tuner.sizing.batch_size_finder.batch_size.ram_device", lambda: machine)
+        return size(mlp(), torch.rand(1, 64), mode, **{"total_gb": None, **options})
+
+    little, much = found(60), found(900)
+    assert (little.stopped_by, much.stopped_by) == ("free memory", "memory")
+    assert 55 * MB < little.need_bytes - little.context_bytes < 61 * MB, "the context is there, and so is the model"
+    assert much.limit_bytes == int(0.7 * GB)
+    if mode != "measured":  # which runs here
+        assert found(60, total_gb=1).batch_size == much.batch_size
+    with pytest.raises(
+        DoesNotFit, match=r"of 1.00 GB only 0.00 GB are free\): other programs, .* hold .*without them it"
+    ):
+        found(1, min_batch_size=4000)
 
 
 def test_memory_that_runs_out_in_the_first_step_is_no_crash() -> None:

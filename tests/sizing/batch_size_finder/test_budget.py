@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tuner import MemoryBudget
 from tuner.trial import MB
 
@@ -9,6 +11,7 @@ from tuner.trial import MB
 def budget() -> MemoryBudget:
     return MemoryBudget(
         total_bytes=16_000 * MB,
+        free_bytes=600 * MB,
         limit_bytes=11_200 * MB,
         need_bytes=11_199 * MB,
         context_bytes=500 * MB,
@@ -31,6 +34,14 @@ def test_the_text_is_one_line_in_mb() -> None:
     assert str(budget()) == (
         "MemoryBudget(total=16000MB static=545.0MB [params=10.0 embed=5.0 opt=20.0 grad=10.0 teacher=0.0] "
         "activation=50.0MB per_graph=0.003MB available=10000.0MB batch_size=2048 mode=measured)"
+    )
+
+
+def test_free_memory_that_was_the_limit_is_told_with_who_knows_of_the_rest() -> None:
+    told = str(replace(budget(), stopped_by="free memory"))
+    assert told.endswith(
+        "mode=measured free=600MB: other programs, or this one's other tensors, hold the rest (`tune doctor` names "
+        "programs on a GPU))"
     )
 
 

@@ -399,7 +399,7 @@ def test_training_that_fails_leaves_nothing(small: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr("tuner.training.loop.train_step", fail)
     monkeypatch.setattr("tuner.api.train.estimate_memory", lambda *_: MemoryEstimate("given"))
-    with pytest.raises(tuner.ExecutionError, match="small: out of memory in epoch 1: DefaultCPUAllocator"):
+    with pytest.raises(tuner.ExecutionError, match="small: in epoch 1: out of memory: DefaultCPUAllocator"):
         tuner.train(small, trial="small", output="again")
     assert not Path("again").exists()
 

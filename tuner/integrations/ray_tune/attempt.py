@@ -6,17 +6,20 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 
-from tuner.errors import InputError
+from tuner.errors import ExecutionError, InputError
+from tuner.execution.machine_share import MachineShare, Unshared
 from tuner.integrations.ray_tune.resources import RunAgain, TrialResources
-from tuner.machine.caps import STACK_BYTES, capped, is_out_of_memory
+from tuner.machine.caps import STACK_BYTES, capped, is_out_of_memory, lack_of_memory
 from tuner.machine.devices import detect_devices, pin
 from tuner.machine.first_use import load_early
 from tuner.machine.peak import PeakMeter
+from tuner.placement.packing import make_plan
 from tuner.placement.retry import RetryPolicy, next_attempt
-from tuner.trial import GB, AttemptResult, Device
+from tuner.trial import GB, AttemptResult, Placement
 
-WAIT_SECONDS = 0.5  # between checks of the free memory
+WAIT_SECONDS = 0.5  # between two looks at what others hold
 
 
 class CappedAttempt:
@@ -32,13 +35,15 @@ class CappedAttempt:
         self._resources = resources
         self._policy = policy
         self._postponed: BaseException | None = None
+        self._share = Unshared()
         if resources.budget is None:
             self._postponed = InputError(resources.refusal)
             return
         from tuner.training.rehearsal import warm_up
 
         kind = resources.budget.kind
-        self._device = detect_devices(kind)[0]
+        found = detect_devices(kind)[0]
+        self._device = replace(found, free_bytes=found.total_bytes)  # what others hold is looked at as it is needed
         pin(self._device)  # Ray gives its number by NVML, and CUDA may count GPUs that differ otherwise
 
         def load() -> None:
@@ -53,6 +58,8 @@ class CappedAttempt:
             )
         # A function runs in a thread of its own with OpenMP threads of its own: libgomp ends a process without them.
         self._stacks_bytes = STACK_BYTES * (1 + _cpu_threads())
+        plan = make_plan([self._device], [1], packing="uniform", buffer_bytes=0)
+        self._share = MachineShare(f"{resources.request.trial.workload} in Ray Tune", plan)
         self._meter.start()
 
     @property
@@ -86,12 +93,37 @@ class CappedAttempt:
             raise
 
     def wait_for_room(self, sleep: Callable[[float], None] = time.sleep) -> None:
-        """Waits until the trial's memory is free, at most for the attempt's delay. A first attempt has no delay."""
-        end = time.monotonic() + self._resources.delay_seconds
-        missing = self._resources.request.need_bytes - self._meter.context_bytes
-        while time.monotonic() < end and _free_bytes(self._device) < missing:
+        """Waits until studies and other programs leave the trial its memory, and leases it.
+
+        If programs that are no studies hold it for ``GIVEN_UP_SECONDS``, the trial fails.
+        """
+        placement = self._placement()
+        while not self._wait_once(placement):
             sleep(WAIT_SECONDS)
-        self._resources.delay_seconds = 0.0
+
+    def _wait_once(self, placement: Placement) -> bool:
+        """Whether the wait is over, for good or ill."""
+        share = self._share
+        with share.placing() as bounds:
+            room = bounds.rooms.get(self._device)
+            if room is None or room >= placement.limit_bytes:
+                share.promise([placement])
+                return True
+            wait = share.wait((self._resources.request, self._device), placed=False)
+        if wait.text:
+            print(f"tuner: {wait.text}", flush=True)
+        if wait.given_up:
+            self._postponed = ExecutionError(wait.given_up)
+        return bool(wait.given_up)
+
+    def close(self) -> None:
+        """Ends the lease."""
+        self._share.close()
+
+    def _placement(self) -> Placement:
+        request = self._resources.request
+        trial = replace(request.trial, trial_id=self._resources.resources_id)
+        return Placement(trial, request.estimate, self._device, self._resources.fraction, request.need_bytes, 1)
 
     def figures(self) -> dict[str, float]:
         """Figures for the trial's results, named as the columns of ``results.csv``."""
@@ -113,9 +145,11 @@ class CappedAttempt:
         resources, request = self._resources, self._resources.request
         assert resources.budget is not None
         had = f"out of memory in attempt {request.trial.attempt}, which had {request.need_bytes / GB:.2f} GB"
+        lack = lack_of_memory(error)
+        starved = lack is not None and lack.within(request.need_bytes - self._meter.context_bytes)
         retry = next_attempt(
             request,
-            AttemptResult("out_of_memory", limit_bytes=request.need_bytes, peak_bytes=self._meter.peak_bytes()),
+            AttemptResult("out_of_memory", "memory" if starved else "", request.need_bytes, self._meter.peak_bytes()),
             self._policy,
             whole_bytes=resources.budget.budget_bytes,
             smaller=lambda *_: None,
@@ -126,7 +160,7 @@ class CappedAttempt:
             _origin(error).add_note(note)
             return
         more = f"{had}: runs again with {retry.request.need_bytes / GB:.2f} GB"
-        raise RunAgain(resources.resources_id, retry.request, retry.delay_seconds, more) from error
+        raise RunAgain(resources.resources_id, retry.request, more) from error
 
 
 def _origin(error: BaseException) -> BaseException:
@@ -138,7 +172,3 @@ def _cpu_threads() -> int:
     import torch
 
     return torch.get_num_threads()
-
-
-def _free_bytes(device: Device) -> int:
-    return detect_devices(device.kind)[0].free_bytes

@@ -54,7 +54,6 @@ class TrialResources(PlacementGroupFactory):  # type: ignore[misc]
         self.request = request
         self.budget = budget  # None if the trial fits on no device
         self.refusal = refusal  # why it does not fit, or empty
-        self.delay_seconds = 0.0  # the maximum time that the attempt waits for free memory
         self._others = dict(others)
         self._bundle()
         _IN_DRIVER[self.resources_id] = self
@@ -64,11 +63,10 @@ class TrialResources(PlacementGroupFactory):  # type: ignore[misc]
         """The share of the budget, from 0 to 1."""
         return self.budget.fraction(self.request.need_bytes) if self.budget else 0.0
 
-    def grow(self, request: Request, delay_seconds: float) -> None:
+    def grow(self, request: Request) -> None:
         """Grows to the need of the next attempt; ignores a repeated call for the same attempt."""
         if request.trial.attempt == self.request.trial.attempt + 1:
             self.request = replace(self.request, **{name: getattr(request, name) for name in GROWING})
-            self.delay_seconds = delay_seconds
             self._bundle()
 
     def _bundle(self) -> None:
@@ -97,14 +95,11 @@ class RunAgain(RayActorError):  # type: ignore[misc]
     ``preempted`` in the driver, where the resources grow at the same time.
     """
 
-    def __init__(
-        self, resources_id: str = "", request: Request | None = None, delay: float = 0.0, reason: str = ""
-    ) -> None:
+    def __init__(self, resources_id: str = "", request: Request | None = None, reason: str = "") -> None:
         """Takes the next attempt. All arguments are positional, as exceptions are pickled by their arguments."""
         super().__init__(None, reason, False, True)
         self.resources_id = resources_id
         self.request = request
-        self.delay = delay
 
     @property
     def preempted(self) -> bool:
@@ -112,7 +107,7 @@ class RunAgain(RayActorError):  # type: ignore[misc]
         resources = _IN_DRIVER.get(self.resources_id)
         if resources is None or self.request is None:
             return False
-        resources.grow(self.request, self.delay)
+        resources.grow(self.request)
         return True
 
 

@@ -38,6 +38,7 @@ def wrapped(base: Any, spec: TrainableSpec) -> type:
             self._is_set_up = False
             if not self._attempt.has_failed:
                 self._attempt.wait_for_room()
+            if not self._attempt.has_failed:
                 with self._attempt.postponing():
                     super().setup(config, **parameters)
                     self._is_set_up = True
@@ -61,6 +62,7 @@ def wrapped(base: Any, spec: TrainableSpec) -> type:
         def cleanup(self) -> None:
             if self._is_set_up:
                 super().cleanup()
+            self._attempt.close()
 
     MemoryAware.__name__ = MemoryAware.__qualname__ = base.__name__
     MemoryAware.__doc__ = base.__doc__

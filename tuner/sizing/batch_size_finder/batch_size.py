@@ -17,7 +17,7 @@ from tuner.estimation.overheads import CONTEXT_BYTES, HEAP_SLACK
 from tuner.estimation.tracing.tracer import Parts, Untraceable, trace_step
 from tuner.machine.caps import is_out_of_memory
 from tuner.machine.devices import ram_device
-from tuner.sizing.batch_size_finder.budget import MemoryBudget
+from tuner.sizing.batch_size_finder.budget import FREE_MEMORY, WHO_HOLDS_THE_REST, MemoryBudget
 from tuner.sizing.batch_size_finder.counting import activation_bytes, count, optimizer_bytes
 from tuner.sizing.batch_size_finder.measuring import Line, Rehearsal, measure_line, rehearsal, step_failed
 from tuner.sizing.batch_size_finder.samples import Batch, Samples, apply, samples_of
@@ -56,12 +56,13 @@ class _Details:
 
 @dataclass(frozen=True)
 class _Search:
-    """The search's step, samples, device, memory limit and bounds."""
+    """The search's step, samples, device, memory limit, what sets it, and bounds."""
 
     step: TrainingStep
     samples: Samples
     device: Device
     limit_bytes: int
+    limited_by: str
     smallest: int
     largest: int
 
@@ -89,8 +90,9 @@ def compute_batch_size(
     """The largest batch of a model that a device has memory for, and where the memory goes.
 
     need = context + (1 + fragmentation) · tensors must be no more than total · ``target_utilization``, which stands
-    in place of any other margin. Model, gradients, buffers, training flags and torch's random numbers are left as
-    they were.
+    in place of any other margin, and its tensors no more than what is free: on CUDA with what this process's
+    allocator caches, on the CPU within the cgroup, and with the model's own tensors where they are there already.
+    Model, gradients, buffers, training flags and torch's random numbers are left as they were.
 
     Args:
         model: what will be trained, on any device.
@@ -102,17 +104,17 @@ def compute_batch_size(
         target_utilization: the share of the device's memory to use, above 0 and up to 1.
         min_batch_size: the smallest batch of interest; with batch normalisation at least 2, which it needs to train.
         max_batch_size: the largest.
-        details: ``total_gb``, the device's memory in GB (2**30 bytes), in place of what it has; a GPU with this need
-            not be there, except to be measured on. ``loss`` takes the model and a batch, and returns a scalar to be
-            minimised. By default the model is called with a graph's attributes where these have the names of what
-            ``forward`` needs, else with the graph; with a sequence as positional and a mapping as named arguments;
-            and the loss is the mean of every floating output, those in a tuple, list or dict added up.
-            ``optimizer`` takes the trainable parameters, and returns an optimizer; by default Adam. ``teacher`` is a
-            frozen model on the same device, called in each step without gradients and as the model is by default;
-            its outputs live until the loss is known.
+        details: ``total_gb``, the device's memory in GB (2**30 bytes), in place of what it has and of what is free;
+            a GPU with this need not be there, except to be measured on. ``loss`` takes the model and a batch, and
+            returns a scalar to be minimised. By default the model is called with a graph's attributes where these
+            have the names of what ``forward`` needs, else with the graph; with a sequence as positional and a mapping
+            as named arguments; and the loss is the mean of every floating output, those in a tuple, list or dict
+            added up. ``optimizer`` takes the trainable parameters, and returns an optimizer; by default Adam.
+            ``teacher`` is a frozen model on the same device, called in each step without gradients and as the model
+            is by default; its outputs live until the loss is known.
 
     Returns:
-        The budget. ``str()`` of it is one line in MB.
+        The budget. ``str()`` of it is one line in MB, and says so where what is free was the limit.
 
     Raises:
         DoesNotFit: not even ``min_batch_size`` samples do; says by how much, and what would help.
@@ -127,13 +129,15 @@ def compute_batch_size(
     step = TrainingStep(model, given.optimizer, given.loss, given.teacher)
     _check_model(step)
     smallest = min(max_batch_size, 2 if _normalises_batches(model) else 1)
-    limit_bytes = int(target.total_bytes * target_utilization)
-    search = _Search(step, samples_of(sample), target, limit_bytes, smallest, max_batch_size)
+    limit_bytes, limited_by = int(target.total_bytes * target_utilization), MEMORY
+    if given.total_gb is None and (room_bytes := _room_bytes(step, target)) < limit_bytes:
+        limit_bytes, limited_by = room_bytes, FREE_MEMORY
+    search = _Search(step, samples_of(sample), target, limit_bytes, limited_by, smallest, max_batch_size)
     try:
         footprint = {"static": _static, "traced": _traced, "measured": _measured}[mode](search)
         found = _largest(search, footprint, max(min_batch_size, smallest))
     except DoesNotFit as short:
-        raise _advised(short, target, target_utilization) from short
+        raise _advised(short, search, target_utilization) from short
     return _budget(search, footprint, found, mode)
 
 
@@ -263,7 +267,7 @@ def _fragmentation(search: _Search, line: Line, run: Rehearsal) -> float:
 
 def _largest(search: _Search, footprint: _Footprint, least: int) -> LargestBatch:
     """Searches the largest batch. If measuring ran out of memory, memory is the bound."""
-    most, bound = search.largest, USERS_BOUND
+    most, bound, memory = search.largest, USERS_BOUND, search.limited_by
     if footprint.at_most is not None and footprint.at_most < least:
         raise DoesNotFit(
             f"a batch of {least} is too large: one of {footprint.at_most} ran, and a larger one ran out of memory",
@@ -271,8 +275,10 @@ def _largest(search: _Search, footprint: _Footprint, least: int) -> LargestBatch
             search.limit_bytes,
         )
     if footprint.at_most is not None and footprint.at_most < most:
-        most, bound = footprint.at_most, MEMORY
-    return largest_batch(footprint.need, search.limit_bytes, at_least=least, at_most=most, bound=bound, growth=GROWTH)
+        most, bound = footprint.at_most, memory
+    need, limit_bytes = footprint.need, search.limit_bytes
+    found = largest_batch(need, limit_bytes, at_least=least, at_most=most, bound=bound, growth=GROWTH)
+    return replace(found, stopped_by=memory) if found.stopped_by == MEMORY else found
 
 
 def _budget(search: _Search, footprint: _Footprint, found: LargestBatch, mode: str) -> MemoryBudget:
@@ -285,6 +291,7 @@ def _budget(search: _Search, footprint: _Footprint, found: LargestBatch, mode: s
     each = for_samples(found.need_bytes) // found.batch_size
     return MemoryBudget(
         total_bytes=search.device.total_bytes,
+        free_bytes=search.device.free_bytes,
         limit_bytes=search.limit_bytes,
         need_bytes=found.need_bytes,
         context_bytes=context,
@@ -303,11 +310,16 @@ def _budget(search: _Search, footprint: _Footprint, found: LargestBatch, mode: s
     )
 
 
-def _advised(short: DoesNotFit, device: Device, utilization: float) -> DoesNotFit:
+def _advised(short: DoesNotFit, search: _Search, utilization: float) -> DoesNotFit:
+    device = search.device
     enough_gb = math.ceil(100 * short.need_bytes / utilization / GB) / 100
     needed = f"{enough_gb:.2f} GB" if short.need_bytes > short.limit_bytes else "more"
+    limit, asked = f"{utilization:.0%} of {device.total_bytes / GB:.2f} GB", ""
+    if search.limited_by == FREE_MEMORY:
+        limit = f"of {device.total_bytes / GB:.2f} GB only {device.free_bytes / GB:.2f} GB are free"
+        asked = f"{WHO_HOLDS_THE_REST}; without them "
     return DoesNotFit(
-        f"{short} ({utilization:.0%} of {device.total_bytes / GB:.2f} GB): it takes a device with {needed}, a "
+        f"{short} ({limit}): {asked}it takes a device with {needed}, a "
         "smaller model, smaller samples or mixed precision (AMP)",
         short.need_bytes,
         short.limit_bytes,
@@ -356,10 +368,24 @@ def _device(choice: str | torch.device, mode: str, total_gb: float | None) -> De
     return found if total_gb is None else replace(found, total_bytes=int(total_gb * GB))
 
 
+def _room_bytes(step: TrainingStep, device: Device) -> int:
+    """What of the device a training of this model may take, with a context and what the model holds there already."""
+    models = step.models()
+    tensors = [tensor for model in models for tensor in (*model.parameters(), *model.buffers())]
+    tensors += [each.grad for model in models for each in model.parameters() if each.grad is not None]
+    there = {
+        tensor.data_ptr(): tensor.nbytes
+        for tensor in tensors
+        if tensor.device.type == device.kind and (tensor.device.index or 0) == device.index
+    }
+    return device.free_bytes + CONTEXT_BYTES[device.kind] + sum(there.values())
+
+
 def _gpu(chosen: torch.device, mode: str, total_gb: float | None) -> Device:
     index = chosen.index or 0
     if index < torch.cuda.device_count():
         free, total = torch.cuda.mem_get_info(index)
+        free += torch.cuda.memory_reserved(index) - torch.cuda.memory_allocated(index)  # what is cached
         return Device("", "cuda", index, torch.cuda.get_device_name(index), total, free, cores=0)
     if mode == "measured" or total_gb is None:
         remedy = 'a GPU that is elsewhere has mode="static" or mode="traced" and its memory as total_gb'

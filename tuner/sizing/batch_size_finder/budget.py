@@ -6,6 +6,11 @@ from dataclasses import dataclass
 
 from tuner.trial import MB
 
+FREE_MEMORY = "free memory"  # the name of the bound where others hold so much that it is less than the limit
+WHO_HOLDS_THE_REST = (
+    "other programs, or this one's other tensors, hold the rest (`tune doctor` names programs on a GPU)"
+)
+
 
 @dataclass(frozen=True)
 class MemoryBudget:
@@ -19,7 +24,10 @@ class MemoryBudget:
 
     Attributes:
         total_bytes: all memory of the device.
-        limit_bytes: what of it may be used: total · target utilization.
+        free_bytes: what of it no program holds, with what this process's allocator caches; 0 for a GPU that is not
+            there.
+        limit_bytes: what of it may be used: total · target utilization, or what is free where that is less. What the
+            model holds already, and a process's context, count as free. With ``total_gb`` only the former.
         need_bytes: what a batch of ``batch_size`` takes, no more than the limit.
         context_bytes: what a process takes before its first tensor: CUDA context, or interpreter and libraries.
         parameter_bytes: the model's parameters and buffers without its embeddings.
@@ -33,10 +41,11 @@ class MemoryBudget:
         fragmentation: what the allocator loses, as a share of the tensors; 0 where ``activation_bytes`` has it.
         batch_size: the largest batch that fits, in samples.
         mode: "static", "traced" or "measured".
-        stopped_by: why the batch is not larger: "memory" or "max_batch_size".
+        stopped_by: why the batch is not larger: "memory", "free memory" or "max_batch_size".
     """
 
     total_bytes: int
+    free_bytes: int
     limit_bytes: int
     need_bytes: int
     context_bytes: int
@@ -73,8 +82,9 @@ class MemoryBudget:
             "teacher": self.teacher_bytes,
         }
         words = " ".join(f"{name}={size / MB:.1f}" for name, size in parts.items())
+        only = f" free={self.free_bytes / MB:.0f}MB: {WHO_HOLDS_THE_REST}" if self.stopped_by == FREE_MEMORY else ""
         return (
             f"MemoryBudget(total={self.total_bytes / MB:.0f}MB static={self.static_bytes / MB:.1f}MB [{words}] "
             f"activation={self.activation_bytes / MB:.1f}MB per_graph={self.per_sample_bytes / MB:.3f}MB "
-            f"available={self.available_bytes / MB:.1f}MB batch_size={self.batch_size} mode={self.mode})"
+            f"available={self.available_bytes / MB:.1f}MB batch_size={self.batch_size} mode={self.mode}{only})"
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.errors import ExecutionError, one_line, option
-from tuner.machine.caps import is_out_of_memory
+from tuner.machine.caps import is_out_of_memory, lack_of_memory
 from tuner.machine.devices import torch_index
 from tuner.machine.interrupts import Immediate
 from tuner.reporting.training import TrainingProgress
@@ -51,8 +51,8 @@ def trained(
     except Exception as error:
         remove(folder)
         if is_out_of_memory(error):
-            said = one_line(error)
-            raise ExecutionError(f"{run.trial.name}: out of memory in epoch {progress.epoch + 1}: {said}") from error
+            said = lack_of_memory(error) or f"out of memory: {one_line(error, 200)}"
+            raise ExecutionError(f"{run.trial.name}: in epoch {progress.epoch + 1}: {said}") from error
         raise
 
 

@@ -1,0 +1,48 @@
+"""What shares a card: a training that holds memory for a while, and a program that takes some."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import tuner
+from tuner.trial import MB
+
+
+def hold(config: dict[str, Any]) -> None:
+    """Holds half of ``mb`` MiB of the card for half of ``seconds``, then all of it."""
+    held = []
+    for _ in range(2):
+        held.append(torch.empty(int(config["mb"] / 2) * MB, dtype=torch.uint8, device="cuda:0"))
+        Path(os.environ["HELD"]).touch()
+        for _ in range(int(config["seconds"])):
+            time.sleep(0.5)
+            tuner.report(loss=float(config["mb"]))
+
+
+def study(folder: str, trials: int, mb: int, seconds: float) -> None:
+    """A study of equal trials, each with a context of 500 MiB."""
+    space = {"number": {"choice": list(range(trials))}, "mb": mb, "seconds": seconds}
+    given = (mb + 600) / 1024
+    options = {"memory_gb": given, "gpu_memory_buffer_gb": 0, "backoff": 1.0, "threads": 1}
+    tuner.run(hold, space=space, metric="loss", direction="minimize", output=folder, **options)  # type: ignore[arg-type]
+
+
+def hog(mb: int, seconds: float) -> None:
+    """Another program, which takes ``mb`` MiB, its context included, and then ends."""
+    held = torch.empty((mb - 500) * MB, dtype=torch.uint8, device="cuda:0")
+    print("held", flush=True)
+    time.sleep(seconds)
+    del held
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "hog":
+        hog(int(sys.argv[2]), float(sys.argv[3]))
+    else:
+        study(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5]))

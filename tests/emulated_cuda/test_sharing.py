@@ -1,0 +1,72 @@
+"""An emulated card that several studies share, or a study and another program."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import tests.emulated_cuda.sharing as sharing
+from tests.emulated_cuda.cards import on_cards
+from tests.emulated_cuda.studies import Line, Study, ended
+
+pytestmark = pytest.mark.emulated
+
+CARD = {"sizes": [3000]}
+
+
+def start(folder: Path, *arguments: object) -> subprocess.Popen[str]:
+    environment = on_cards(folder / "cards", XDG_CACHE_HOME=str(folder), HELD=str(folder / "held"), **CARD)
+    command = [sys.executable, sharing.__file__, *map(str, arguments)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def at_once_gb(lines: list[Line]) -> float:
+    """The most that was given at once to trials of all studies."""
+    starts = [line["started_at"] for line in lines]
+    running = [[each for each in lines if each["started_at"] <= now < each["ended_at"]] for now in starts]
+    return max(sum(each["limit_gb"] for each in together) for together in running)
+
+
+def test_two_studies_never_promise_more_than_the_card_has(tmp_path: Path) -> None:
+    studies = [Study(tmp_path / name) for name in ("one", "two")]
+    processes = [start(tmp_path, "study", each.folder, 4, 300, 3) for each in studies]
+    for process in processes:
+        ended(process)
+    lines = [line for each in studies for line in each.attempts]
+    assert [line["status"] for line in lines] == ["completed"] * 8
+    assert at_once_gb(lines) <= 3000 / 1024
+    first, second = ({line["started_at"] for line in each.attempts} for each in studies)
+    assert min(second) < max(first) and min(first) < max(second), "both run at the same time"
+
+
+def test_what_another_program_takes_after_the_plan_costs_time_alone(tmp_path: Path) -> None:
+    study = Study(tmp_path / "study")
+    process = start(tmp_path, "study", study.folder, 6, 300, 3)
+    while not (study.folder / "study.json").exists():  # the plan is made
+        time.sleep(0.05)
+    hog = start(tmp_path, "hog", 2450, 12)
+    said = ended(process)
+    ended(hog)
+    lines = study.attempts
+    assert {line["trial_id"] for line in lines if line["status"] == "completed"} == {f"t00{n}" for n in range(1, 7)}
+    assert {line["limit_gb"] for line in lines} == {900 / 1024}, "no share has grown"
+    assert all(line["lost"] == "memory" for line in lines if line["status"] == "out_of_memory")
+    assert f"process {hog.pid}" in said, said
+
+
+def test_a_trial_whose_memory_another_program_takes_has_the_same_share_again(tmp_path: Path) -> None:
+    study = Study(tmp_path / "study")
+    process = start(tmp_path, "study", study.folder, 2, 300, 6)
+    while not (tmp_path / "held").exists():  # a trial has half of its memory
+        time.sleep(0.05)
+    hog = start(tmp_path, "hog", 3000 - 2 * 650 - 50, 12)
+    ended(process)
+    ended(hog)
+    starved = [line for line in study.attempts if line["status"] == "out_of_memory"]
+    assert starved and all(line["lost"] == "memory" for line in starved)
+    assert "the attempt does not count" in starved[0]["error"]
+    assert [line["limit_gb"] for line in study.finished.values()] == [900 / 1024] * 2

@@ -1,0 +1,183 @@
+"""What a study may promise beside others: decided from readings that are made up, without Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tuner.execution import machine_share
+from tuner.execution.machine_share import GIVEN_UP_SECONDS, MachineShare
+from tuner.machine.holders import Holder, Memory
+from tuner.machine.leases import WAITING_SECONDS
+from tuner.placement.packing import make_plan
+from tuner.trial import GB, Device, MemoryEstimate, Placement, Request, Trial
+
+
+class Machine:
+    """A 16 GB card of which programs have taken some, and the study on it."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.free_gb, self.own_gb = 16.0, 0.0
+        self.now = 1000.0
+        self.shares: list[MachineShare] = []
+
+    def study(self, name: str = "own") -> MachineShare:
+        plan = make_plan([self.device], [4 * GB] * 8, packing="per-trial", buffer_bytes=0, threads=1)
+        self.shares.append(MachineShare(name, plan, read=self.read, clock=lambda: self.now))
+        return self.shares[-1]
+
+    def read(self, device: Device, groups: Sequence[Collection[int]]) -> Memory:
+        return Memory(16 * GB, int(self.free_gb * GB), (int(self.own_gb * GB), *(0 for _ in groups[1:])))
+
+
+@pytest.fixture
+def machine(gpu_16gb: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(machine_share, "READING_SECONDS", -1.0)
+    monkeypatch.setattr(machine_share, "holders", lambda *_: [Holder(77, "hog", "ann", 10 * GB)])
+    made = Machine(gpu_16gb)
+    yield made
+    for each in made.shares:
+        each.close()
+
+
+def running(device: Device, *sizes: float) -> list[Placement]:
+    return [
+        Placement(
+            Trial(f"t{number}", "toy", f"t{number}", {}, 0), MemoryEstimate("given"), device, 0.1, int(gb * GB), 1
+        )
+        for number, gb in enumerate(sizes)
+    ]
+
+
+def held(device: Device, gb: float) -> tuple[Request, Device]:
+    return Request(Trial("t9", "toy", "large", {}, 0), MemoryEstimate("given"), int(gb * GB)), device
+
+
+def room(share: MachineShare, machine: Machine) -> float:
+    with share.placing() as bounds:
+        return bounds.rooms[machine.device] / GB if bounds.rooms else float("inf")
+
+
+def promise(share: MachineShare, machine: Machine, *sizes: float) -> None:
+    with share.placing():
+        share.promise(running(machine.device, *sizes))
+
+
+def test_a_study_that_is_alone_has_no_bound(machine: Machine) -> None:
+    assert room(machine.study(), machine) == float("inf")
+
+
+def test_what_a_program_takes_after_the_plan_is_not_promised(machine: Machine) -> None:
+    share = machine.study()
+    machine.free_gb = 6.0
+    assert room(share, machine) == pytest.approx(6.0, abs=0.4)
+
+
+def test_what_the_studys_own_trials_have_taken_counts_once(machine: Machine) -> None:
+    share = machine.study()
+    promise(share, machine, 4, 4)
+    machine.free_gb, machine.own_gb = 9.0, 7.0  # they have not taken all of their shares yet
+    assert room(share, machine) == pytest.approx(8.0, abs=0.4)
+
+
+def test_what_another_study_has_promised_is_not_promised_again(machine: Machine) -> None:
+    own, other = machine.study(), machine.study("other")
+    promise(other, machine, 4, 4, 4)
+    assert room(own, machine) == pytest.approx(4.0, abs=0.1)
+    promise(other, machine, 4)
+    assert room(own, machine) == pytest.approx(12.0, abs=0.1)
+
+
+def test_a_study_without_a_running_trial_goes_first(machine: Machine) -> None:
+    own, other = machine.study(), machine.study("other")
+    promise(own, machine, 4, 4)
+    with other.placing():
+        other.wait(held(machine.device, 12), placed=False)
+    assert room(own, machine) == 0
+    with other.placing():
+        other.promise(running(machine.device, 8))
+    assert room(own, machine) == 0  # they are all used
+    promise(own, machine, 4)
+    assert room(own, machine) == pytest.approx(4.0, abs=0.1)
+
+
+def test_cores_that_another_study_uses_are_left_to_it_but_one_trial_may_always_run(
+    machine: Machine, gpu_16gb: Device
+) -> None:
+    machine.device = replace(gpu_16gb, kind="cpu", uuid="", cores=2)
+    own, other = machine.study(), machine.study("other")
+    promise(other, machine, 1, 1)
+    with own.placing() as bounds:
+        assert bounds.most == 1
+        own.promise(running(machine.device, 1))
+    with own.placing() as bounds:
+        assert bounds.most == 0
+
+
+def test_who_holds_the_memory_is_said_once_after_a_moment(machine: Machine) -> None:
+    share = machine.study()
+    machine.free_gb = 6.0
+    said = []
+    for _ in range(4):
+        with share.placing():
+            said.append(share.wait(held(machine.device, 8), placed=False).text)
+        machine.now += 4
+    assert [bool(text) for text in said] == [False, False, True, False]
+    assert said[2] == (
+        "large waits: it needs 8.00 GB of cuda:0, and 6.00 of 16.00 GB are free; "
+        "held are 10.00 GB by hog (process 77 of ann)"
+    )
+
+
+def test_a_trial_is_given_up_when_strangers_hold_its_memory_for_half_an_hour(machine: Machine) -> None:
+    share = machine.study()
+    machine.free_gb = 6.0
+    assert not share.wait(held(machine.device, 8), placed=False).given_up
+    machine.now += GIVEN_UP_SECONDS
+    assert "no memory in 30 minutes: it needs 8.00 GB" in share.wait(held(machine.device, 8), placed=False).given_up
+
+
+def test_a_trial_is_not_given_up_that_fits_as_soon_as_the_studys_own_trials_end(machine: Machine) -> None:
+    share = machine.study()
+    promise(share, machine, 8)
+    machine.free_gb, machine.own_gb = 4.0, 8.0
+    for _ in range(3):
+        assert not share.wait(held(machine.device, 8), placed=False).given_up
+        machine.now += GIVEN_UP_SECONDS
+
+
+def test_a_study_that_waits_and_is_stopped_keeps_no_other_from_its_trials(machine: Machine) -> None:
+    own, other = machine.study(), machine.study("other")
+    promise(own, machine, 8)
+    with other.placing():
+        other.wait(held(machine.device, 12), placed=False)
+    assert room(own, machine) == 0
+    machine.now += WAITING_SECONDS
+    assert room(own, machine) == pytest.approx(8.0, abs=0.1)
+
+
+def test_a_trial_waits_for_another_study_as_long_as_that_takes(machine: Machine) -> None:
+    own, other = machine.study(), machine.study("results/other")
+    promise(other, machine, 12)
+    for _ in range(3):
+        with own.placing():
+            wait = own.wait(held(machine.device, 8), placed=False)
+        assert not wait.given_up
+        machine.now += GIVEN_UP_SECONDS
+    assert room(own, machine) < 8
+
+
+def test_where_processes_cannot_be_told_apart_a_share_counts_as_taken_after_a_minute(machine: Machine) -> None:
+    share = machine.study()
+    promise(share, machine, 4, 4)
+    machine.read = lambda device, groups: Memory(16 * GB, int(machine.free_gb * GB), None)  # type: ignore[method-assign]
+    share._read = machine.read
+    machine.free_gb = 8.0
+    assert room(share, machine) < 1
+    machine.now += 61
+    assert room(share, machine) == pytest.approx(8.0, abs=0.4)
