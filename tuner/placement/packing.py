@@ -186,6 +186,8 @@ class Packer:
         heapq.heapify(self._emptiest)
         self._order = count()
         self._waiting: dict[int, list[tuple[int, int, Request]]] = {}  # for each seed: by need, then the latest first
+        self._seeds: list[int] = []  # those of the queue, in order: there may be 100,000
+        self._number = 0  # of trials in the queue
         self._free_ram = dict(plan.ram_budgets)
         self._ram_bound = math.inf  # what may be reserved of this machine's RAM until the next ``limit``
         self._least_ram: float = 0  # no trial in the queue needs less of its host's RAM
@@ -194,7 +196,7 @@ class Packer:
     @property
     def waiting(self) -> int:
         """The number of trials in the queue."""
-        return sum(map(len, self._waiting.values()))
+        return self._number
 
     @property
     def largest_bytes(self) -> int:
@@ -234,6 +236,8 @@ class Packer:
             for seed, same_seed in self._waiting.items()
             if (kept := [entry for entry in same_seed if entry[2].trial.trial_id != trial_id])
         }
+        self._seeds = sorted(self._waiting)
+        self._number = sum(map(len, self._waiting.values()))
 
     def enqueue(self, requests: Iterable[Request]) -> None:
         """Adds trials to the queue. A trial that needs more than any device has will get a whole device."""
@@ -244,7 +248,10 @@ class Packer:
             if request.host_bytes > smallest_ram:
                 request = self._within_host(request, need)
             self._least_ram = min(self._least_ram, request.host_bytes) if self._waiting else request.host_bytes
+            if request.trial.seed not in self._waiting:
+                insort(self._seeds, request.trial.seed)
             insort(self._waiting.setdefault(request.trial.seed, []), (need, -next(self._order), request))
+            self._number += 1
         for node in list(self._aside):
             self._bring_back(node)
 
@@ -252,7 +259,7 @@ class Packer:
         """Replaces every request in the queue by ``correct(request)``, which has a better known need."""
         waiting = [entry for same_seed in self._waiting.values() for entry in same_seed]
         requests = [request for _, _, request in sorted(waiting, key=lambda entry: -entry[1])]
-        self._waiting = {}
+        self._waiting, self._seeds, self._number = {}, [], 0
         self.enqueue(correct(request) for request in requests)
 
     def place(self) -> list[tuple[Request, Placement]]:
@@ -295,13 +302,15 @@ class Packer:
             return None
         seed, position = fitting
         need, _, request = self._waiting[seed].pop(position)
+        self._number -= 1
         if not self._waiting[seed]:
             del self._waiting[seed]
+            self._seeds.remove(seed)
         return need, request
 
     def _position(self, room_bytes: float, ram_bytes: int) -> tuple[int, int] | None:
         """The seed and the position in its queue of the trial that ``_take`` would take."""
-        for seed in sorted(self._waiting):
+        for seed in self._seeds:
             same_seed = self._waiting[seed]
             position = bisect_right(same_seed, room_bytes, key=lambda entry: entry[0]) - 1
             while position >= 0 and same_seed[position][2].host_bytes > ram_bytes:
