@@ -212,8 +212,8 @@ class Packer:
     def limit(self, rooms: Mapping[Device, int], most: int | None = None, ram_bytes: int | None = None) -> None:
         """Bounds what may be reserved on these devices until the next call, as others use them, too.
 
-        Devices that are not named have no bound. What is released does not raise a bound. No more than ``most``
-        trials are placed. ``ram_bytes`` is the bound of this machine's RAM beside its GPUs.
+        Devices that are not named have no bound. What is released does not raise a bound. ``most`` is the bound of
+        how many trials are placed, ``ram_bytes`` that of this machine's RAM beside its GPUs.
         """
         self._ram_bound = math.inf if ram_bytes is None else max(0, ram_bytes)
         self._most = math.inf if most is None else most
@@ -223,11 +223,17 @@ class Packer:
         self._aside = {}
 
     def held_back(self) -> tuple[Request, Device] | None:
-        """The next trial that fits without the bounds of ``limit``, and on which device; None without one."""
+        """The next trial that fits without bounds, with what it would get, and on which device."""
         for free, index in self._freest() if self._waiting else ():
             if fitting := self._position(free, self._own_ram(index)):
-                return self._waiting[fitting[0]][fitting[1]][2], self._plan.devices[index]
+                need, _, request = self._waiting[fitting[0]][fitting[1]]
+                return replace(request, need_bytes=need), self._plan.devices[index]
         return None
+
+    def start(self, request: Request, device: Device) -> tuple[Request, Placement]:
+        """Takes a waiting trial out of the queue, and reserves what the request says, whatever the bounds are."""
+        self.drop(request.trial.trial_id)
+        return request, self._reserve(self._index[device], request.need_bytes, request)
 
     def drop(self, trial_id: str) -> None:
         """Takes a trial out of the queue."""
@@ -272,19 +278,14 @@ class Packer:
                 continue
             if fitting is None:
                 break
-            need, request = fitting
-            self._change(index, -need, -1, -request.host_bytes)
-            placement = Placement(
-                trial=request.trial,
-                estimate=request.estimate,
-                device=self._plan.devices[index],
-                fraction=self._fraction(index, need),
-                limit_bytes=need,
-                threads=self._plan.threads,
-                host_bytes=request.host_bytes,
-            )
-            placed.append((request, placement))
+            placed.append((fitting[1], self._reserve(index, *fitting)))
         return placed
+
+    def _reserve(self, index: int, need: int, request: Request) -> Placement:
+        self._change(index, -need, -1, -request.host_bytes)
+        fraction, device = self._fraction(index, need), self._plan.devices[index]
+        trial, estimate, threads = request.trial, request.estimate, self._plan.threads
+        return Placement(trial, estimate, device, fraction, need, threads, request.host_bytes)
 
     def release(self, placement: Placement) -> None:
         """Frees the memory share of a trial that has ended."""
@@ -397,9 +398,3 @@ class Packer:
         self._ram_bound += 0 if node else min(0, ram)
         if ram > 0:
             self._bring_back(node)
-
-
-def limited(device: Device, total_bytes: int) -> Device:
-    """The device with its memory limited to ``total_bytes``."""
-    total = min(device.total_bytes, total_bytes)
-    return replace(device, total_bytes=total, free_bytes=min(device.free_bytes, total))
