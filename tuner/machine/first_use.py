@@ -8,11 +8,26 @@ from __future__ import annotations
 import builtins
 import dis
 import io
+import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import CodeType, FunctionType
+
+COMPILED = "TORCHINDUCTOR_CACHE_DIR"  # torch._dynamo sets it as it is imported, and makes the folder
+
+
+@contextmanager
+def without_compiled_folder() -> Iterator[None]:
+    """Leaves no empty folder for compiled code in ``/tmp``, which the import of ``torch._dynamo`` makes."""
+    given = os.environ.get(COMPILED)
+    try:
+        yield
+    finally:
+        if given is None and COMPILED in os.environ:
+            with suppress(OSError):  # it holds something
+                os.rmdir(os.environ[COMPILED])
 
 
 def load_early(*trained: object) -> None:
@@ -78,9 +93,10 @@ def _use_torch() -> None:
     import torch
 
     model = torch.nn.Linear(1, 1)
-    optimizer = torch.optim.Adam(model.parameters())
-    model(torch.ones(1, 1)).sum().backward()
-    optimizer.step()
+    with without_compiled_folder():
+        optimizer = torch.optim.Adam(model.parameters())
+        model(torch.ones(1, 1)).sum().backward()
+        optimizer.step()
     file = io.BytesIO()
     torch.save(optimizer.state_dict(), file)
     file.seek(0)
