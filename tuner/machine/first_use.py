@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import builtins
 import dis
+import getpass
 import io
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from types import CodeType, FunctionType
 
 COMPILED = "TORCHINDUCTOR_CACHE_DIR"  # torch._dynamo sets it as it is imported, and makes the folder
@@ -28,6 +31,12 @@ def without_compiled_folder() -> Iterator[None]:
         if given is None and COMPILED in os.environ:
             with suppress(OSError):  # it holds something
                 os.rmdir(os.environ[COMPILED])
+
+
+def remove_compiled_folder() -> None:
+    """Removes that folder if it is empty: a worker that was ended as it imported has left it."""
+    with suppress(OSError, KeyError):  # it is not there, or holds something; or the user has no name
+        os.rmdir(Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}")
 
 
 def load_early(*trained: object) -> None:
