@@ -36,7 +36,8 @@ from tuner.hyperparameters import Hyperparameter
 from tuner.machine.devices import ram_device
 from tuner.machine.interrupts import Interrupt
 from tuner.machine.peak import PeakMeter
-from tuner.placement.packing import Packer, Plan, make_plan, shortest_possible
+from tuner.placement.packing import Packer, Plan, make_plan
+from tuner.placement.simulation import shortest_possible
 from tuner.records.study_folder import StudyFolder
 from tuner.reporting.console import make_console
 from tuner.reporting.progress import StudyProgress

@@ -662,8 +662,9 @@ def run(
         on_oom: What to do when a trial runs out of memory: grow gives it more, up to a whole device; accumulate then
             halves the micro-batch, or the chunks of an evaluation that ran out; fail does not retry.
         max_failures: The maximum number of retries of a trial that raised another error.
-        trial_timeout: End a trial that reports nothing for this long after its last report, and try it once more:
-            seconds, or a text such as "90s" or "10m". Each epoch is a report. By default no trial is ended for that.
+        trial_timeout: End a trial that reports nothing for this long, and try it once more: seconds, or a text such as
+            "90s" or "10m". Each epoch is a report, and the time begins with your own code. By default no trial is ended
+            for that.
         checkpoint_seconds: The time between two checkpoints of a running trial, in seconds.
         caps: End a trial that takes more than its share, before it takes memory from the others.
         time_limit: End the study after this time with what it has: seconds, or a text such as "90s", "30m" or "1h30m".
@@ -810,8 +811,9 @@ def tune_hyperparameters_parallel(
         on_oom: What to do when a trial runs out of memory: grow gives it more, up to a whole device; accumulate then
             halves the micro-batch, or the chunks of an evaluation that ran out; fail does not retry.
         max_failures: The maximum number of retries of a trial that raised another error.
-        trial_timeout: End a trial that reports nothing for this long after its last report, and try it once more:
-            seconds, or a text such as "90s" or "10m". Each epoch is a report. By default no trial is ended for that.
+        trial_timeout: End a trial that reports nothing for this long, and try it once more: seconds, or a text such as
+            "90s" or "10m". Each epoch is a report, and the time begins with your own code. By default no trial is ended
+            for that.
         checkpoint_seconds: The time between two checkpoints of a running trial, in seconds.
         caps: End a trial that takes more than its share, before it takes memory from the others.
         time_limit: End the study after this time with what it has: seconds, or a text such as "90s", "30m" or "1h30m".

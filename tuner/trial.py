@@ -26,9 +26,10 @@ Config = Mapping[str, ConfigValue]  # the values of hyperparameters, by key
 Objects = Mapping[str, Mapping[str, object]]  # by key, what the texts of a configuration stand for
 Direction = Literal["minimize", "maximize"]
 DirectionWord = Literal["minimize", "maximize", "min", "max"]  # what a user may write
-Status = Literal["completed", "pruned", "out_of_memory", "diverged", "failed", "interrupted", "too_large"]
+Status = Literal["completed", "pruned", "out_of_memory", "diverged", "failed", "stalled", "interrupted", "too_large"]
 Phase = Literal["", "start", "first step", "training", "evaluation"]
 Lost = Literal["", "worker", "node", "memory"]
+ShortOf = Literal["", "RAM"]
 SUCCESSFUL: tuple[Status, ...] = ("completed", "pruned", "too_large")  # ended as the user wants it
 
 LEARNED = "learned"  # the method of an estimate that is learned from the peaks of other trials of the study
@@ -57,6 +58,9 @@ class Device:
     uuid: str = ""  # the GPU's UUID, by which a process is pinned to it; empty for RAM
     host: str = ""  # the node's displayed name; empty on the machine that tuner runs on
     idle_cores: int | None = None  # how many of the cores were idle; None if unknown
+    # A GPU's host: its RAM within the process's cgroup, and what of it was free; 0 if unknown, and for RAM itself.
+    ram_bytes: int = 0
+    free_ram_bytes: int = 0
 
     @property
     def label(self) -> str:
@@ -189,6 +193,8 @@ class MemoryEstimate:
     margin: float = 0.0  # the fraction of the reserved bytes that is added for safety
     headroom_bytes: int = 0  # calibration's allowance for errors that do not grow with size
     note: str = ""  # why another estimator than the requested one was used, and what of it is a guess; mostly empty
+    # What a trial on a GPU takes of its host's RAM, with its child processes; no part of the total. 0 on the CPU.
+    host_bytes: int = 0
 
     @classmethod
     def given(cls, gb: float) -> MemoryEstimate:
@@ -249,6 +255,7 @@ class History:
     lost_workers: int = 0
     starved: int = 0  # others held memory that was the trial's
     failures: int = 0
+    stalls: int = 0
 
 
 @dataclass(frozen=True)
@@ -259,6 +266,7 @@ class Request:
     estimate: MemoryEstimate
     need_bytes: int
     history: History = History()
+    host_bytes: int = 0  # what will be reserved of its host's RAM beside a GPU's memory
 
 
 @dataclass(frozen=True)
@@ -271,6 +279,16 @@ class Placement:
     fraction: float  # ``limit_bytes`` as a fraction in (0, 1] of the device's budget
     limit_bytes: int  # the reserved memory; the trial's cap is this less the worker's context
     threads: int
+    host_bytes: int = 0  # the reserved RAM of its host beside a GPU's memory; there is no cap on it
+
+
+@dataclass(frozen=True)
+class Began:
+    """A trial's process is ready, and the user's own code is about to begin."""
+
+    trial_id: str
+    pid: int  # of the process that runs the trial
+    created: float  # when that process was made, by the system's clock: its id may be used again
 
 
 @dataclass(frozen=True)
@@ -282,6 +300,7 @@ class EpochReport:
     epochs: int  # how many there will be; 0 if unknown
     metrics: Mapping[str, float] = field(default_factory=dict)
     memory_bytes: int | None = None  # the peak of its process so far; None if unknown
+    host_peak_bytes: int | None = None  # its peak in its host's RAM so far; None on the CPU, or if unknown
 
 
 @dataclass(frozen=True)
@@ -309,6 +328,9 @@ class AttemptResult:
     limit_bytes: int = 0  # the memory that was reserved for the attempt; 0 if it was never placed
     peak_bytes: int | None = None  # the peak of its process; None if unknown
     phase: Phase = ""  # the phase in which it failed
+    short_of: ShortOf = ""  # "RAM" if a trial on a GPU ran out of its host's RAM, not of its device's memory
+    host_bytes: int = 0  # the RAM that was reserved for it beside its device's memory
+    host_peak_bytes: int | None = None  # its peak in there; None if unknown
 
 
 @dataclass(frozen=True)
@@ -328,9 +350,14 @@ class Outcome:
     # Whether its worker or the whole node died without an exception of the trial, or others held its "memory".
     lost: Lost = ""
     reusable: bool = True  # whether another trial may run in its worker
+    host_peak_bytes: int | None = None  # its peak in its host's RAM; None on the CPU, or if it could not be measured
+    short_of: ShortOf = ""  # "RAM" if a trial on a GPU ran out of its host's RAM, not of its device's memory
 
     @property
     def result(self) -> AttemptResult:
         """The part that decides about retries."""
         limit = self.placement.limit_bytes if self.placement else 0
-        return AttemptResult(self.status, self.lost, limit, self.peak_bytes, self.phase)
+        host = self.placement.host_bytes if self.placement else 0
+        return AttemptResult(
+            self.status, self.lost, limit, self.peak_bytes, self.phase, self.short_of, host, self.host_peak_bytes
+        )

@@ -178,7 +178,7 @@ def test_a_results_csv_in_a_studys_folder_stands_for_the_folder(one: Path) -> No
         ("a,b\n1,2\n", "is not a table of tuner: it has no column trial_id, workload, name"),
         ("", "it is empty; give the results.csv of a study, or its folder$"),
         (csv_of(trial(1)).replace(",error", ",eror"), "it has no column error$"),
-        (csv_of(trial(1)) + "t2,graphsage\n", "line 3: has 2 fields, but there are 13 columns"),
+        (csv_of(trial(1)) + "t2,graphsage\n", "line 3: has 2 fields, but there are 14 columns"),
         (csv_of(trial(1)).replace(",3,1.5,", ",many,1.5,"), "line 2: epochs is 'many'; expected a whole number"),
         (csv_of(trial(1, val=0.5)).replace("0.5,", "low,", 1), "line 2: val_rmse is 'low'; expected a number"),
         (csv_of(trial(1)).replace("error\n", "error,seed\n"), "it has the column seed more than once"),

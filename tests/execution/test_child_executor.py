@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from tests.support.ray_trials import until
 from tuner.execution.child_executor import ChildExecutor
 from tuner.machine.devices import ram_device
 from tuner.placement.packing import make_plan
-from tuner.trial import GB, EpochReport, MemoryEstimate, Objective, Outcome, Placement, Trial
+from tuner.trial import GB, Began, EpochReport, MemoryEstimate, Objective, Outcome, Placement, Trial
 from tuner.workloads.function import Function
 from tuner.workloads.task import TrainingTask
 
@@ -59,14 +60,20 @@ def outcome(executor: ChildExecutor) -> Outcome:
                     return event
 
 
-def test_a_trial_that_reports_nothing_for_too_long_is_ended(tmp_path: Path) -> None:
+def test_a_trial_is_ended_with_all_that_it_has_started_whatever_it_does(tmp_path: Path) -> None:
     def hangs(config: dict[str, Any]) -> None:
-        tuner.report(loss=1)
-        time.sleep(60)
+        other = subprocess.Popen(["sleep", "60"], start_new_session=True)
+        tuner.report(loss=1, other=other.pid)
+        ctypes.PyDLL(None).sleep(60)  # type: ignore[attr-defined]
 
-    ended = outcome(begun(hangs, tmp_path, trial_timeout_seconds=0.5))
-    assert (ended.status, ended.lost, ended.epochs) == ("failed", "worker", 1)
-    assert ended.error == "stalled: no report for 0.5 s"
+    executor = begun(hangs, tmp_path)
+    began = until(executor, Began)
+    while (report := until(executor, EpochReport)).epoch == 0:
+        pass
+    executor.end("t001", "no report")
+    ended = outcome(executor)
+    assert (ended.status, ended.lost, ended.epochs, ended.error) == ("stalled", "", 1, "no report")
+    assert [_runs(pid) for pid in (began.pid, int(report.metrics["other"]))] == [False, False]
 
 
 def test_a_signal_is_told_and_the_trial_is_tried_again(tmp_path: Path) -> None:

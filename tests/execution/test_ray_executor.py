@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,13 +20,13 @@ from tests.support.ray_trials import Slow, Unpackable, placements, stop_and_go_o
 from tests.support.toy import Toy
 from tests.support.worker_process import place
 from tuner.execution.pool import WorkerPool, make_pools
-from tuner.execution.ray_errors import classify_loss
+from tuner.execution.ray_errors import classify_loss, ran_out_of_ram
 from tuner.execution.ray_executor import RayExecutor
 from tuner.execution.worker_failures import RunningTrial
 from tuner.machine.devices import ram_device
 from tuner.machine.interrupts import Interrupt, orderly
 from tuner.placement.packing import Plan, make_plan
-from tuner.trial import GB, MB, Device, EpochReport, Outcome
+from tuner.trial import GB, MB, Began, Device, EpochReport, Outcome
 from tuner.workloads.task import TrainingTask
 
 
@@ -89,18 +90,37 @@ def test_a_worker_that_is_killed_ends_its_trial_and_the_next_attempt_has_a_new_o
 
 
 @pytest.mark.ray
-def test_a_trial_that_reports_nothing_for_its_timeout_is_ended(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("kernel_tells", [True, False])
+def test_a_lost_workers_signal_is_told(opened: Opened, kernel_tells: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not kernel_tells:
+        monkeypatch.setattr("tuner.execution.worker_failures.ProcessExit.text", lambda self: "")
+    (placement,) = placements(opened.plan, 1)
+    opened.executor.submit(placement)
+    until(opened.executor, EpochReport)
+    (victim,) = worker_processes()
+    victim.send_signal(signal.SIGBUS)
+    outcome = until(opened.executor, Outcome)
+    assert (outcome.status, outcome.lost) == ("failed", "worker")
+    said = r"the worker was lost: its process was killed by SIGBUS: /dev/shm may be full \(.* GB free\)"
+    assert re.fullmatch(said, outcome.error)
+
+
+@pytest.mark.ray
+def test_a_trial_is_ended_with_its_worker_whatever_that_does(opened: Opened) -> None:
     executor, plan = opened.executor, opened.plan
     (first,) = placements(plan, 1)
-    monkeypatch.setattr(executor, "trial_timeout_seconds", 1.5)
     executor.submit(first)
+    began = until(executor, Began)
     until(executor, EpochReport)
     (stuck,) = worker_processes()
+    assert (stuck.pid, began.trial_id) == (began.pid, first.trial.trial_id)
     stuck.suspend()
+    executor.end(first.trial.trial_id, "no report")
     outcome = until(executor, Outcome)
-    assert (outcome.status, outcome.lost, outcome.error) == ("failed", "worker", "stalled: no report for 1.5 s")
+    assert (outcome.status, outcome.lost, outcome.phase, outcome.error) == ("stalled", "", "training", "no report")
+    assert not stuck.is_running() or stuck.status() == psutil.STATUS_ZOMBIE
+    executor.end(first.trial.trial_id, "it has ended")
+    assert executor.poll(0) == []
 
 
 @pytest.mark.ray
@@ -149,7 +169,7 @@ def test_a_trial_that_is_stopped_by_a_signal_goes_on_at_the_epoch_that_it_had_re
     stop_and_go_on(opened.executor, opened.plan, opened.checkpoints)
 
 
-def test_what_ray_says_of_a_loss_becomes_a_status() -> None:
+def test_what_ray_says_of_a_loss_becomes_a_status(gpu_16gb: Device) -> None:
     import ray
 
     monitor = "1 worker(s) were killed due to the node running low on memory. Memory on the node was 2 GB"
@@ -161,6 +181,10 @@ def test_what_ray_says_of_a_loss_becomes_a_status() -> None:
     assert classify_loss(died, kernel_killed=False, at_cap=True)[:2] == ("out_of_memory", "worker")
     unavailable = ray.exceptions.ActorUnavailableError("no answer", b"1" * 16)
     assert classify_loss(unavailable, kernel_killed=False, at_cap=True)[:2] == ("failed", "worker")
+    lost = classify_loss(died, kernel_killed=False, how="its process was killed by SIGABRT")
+    assert lost[2] == "the worker was lost: its process was killed by SIGABRT"
+    exited = ray.exceptions.RayActorError(error_msg="The actor is dead. Worker exits with an exit code 4.")
+    assert classify_loss(exited, kernel_killed=False)[2] == "the worker was lost: its process ended with exit code 4"
     for last, status in (
         ("torch.OutOfMemoryError: CUDA out of memory.", "out_of_memory"),
         ("torch.AcceleratorError: CUDA error: out of memory", "out_of_memory"),
@@ -169,6 +193,21 @@ def test_what_ray_says_of_a_loss_becomes_a_status() -> None:
         text = f"Traceback\n  File\n{last}\nCompile with `TORCH_USE_CUDA_DSA`.\n"
         made = ray.exceptions.RayActorError(error_msg=text, actor_init_failed=True)
         assert classify_loss(made, kernel_killed=True) == (status, "", f"the worker was lost: {last}")
+        assert not ran_out_of_ram(gpu_16gb, made)
+
+
+def test_a_gpus_worker_that_was_killed_for_memory_was_short_of_ram(gpu_16gb: Device) -> None:
+    import ray
+
+    died = ray.exceptions.ActorDiedError()
+    assert ran_out_of_ram(gpu_16gb, died) and not ran_out_of_ram(ram_device(), died)
+    text = "Traceback\n  File\nRuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory\n"
+    assert ran_out_of_ram(gpu_16gb, ray.exceptions.RayActorError(error_msg=text, actor_init_failed=True))
+    placement = replace(place(Toy(), {}, limit_bytes=GB), device=gpu_16gb)
+    report = EpochReport("t001", 1, 3, memory_bytes=GB // 2, host_peak_bytes=3 * GB)
+    run = RunningTrial(placement, cast(Any, None), cast(Any, None), fresh=True, started=0.0, report=report)
+    lost = run.lost("out_of_memory", "worker", "killed", peak_bytes=2 * GB, short_of="RAM")
+    assert (lost.peak_bytes, lost.host_peak_bytes, lost.result.short_of) == (None, 3 * GB, "RAM")
 
 
 @pytest.mark.parametrize(("peak", "at_cap"), [(None, False), (GB // 2, False), (GB - MB, True)])

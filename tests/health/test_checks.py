@@ -93,6 +93,7 @@ def test_on_a_machine_that_is_well_nothing_is_to_be_done() -> None:
         ("memory", "problem", "may use 1.0 GB, 0.5 GB of it free", "a larger limit",
          {**NO_GPU, "cgroup_bytes": GB, "cgroup_used_bytes": GB // 2}),
         ("/dev/shm", "warning", "0.06 of 0.06 GB", "--shm-size", {"shared": Disk("/dev/shm", GB // 16, GB // 16)}),
+        ("/dev/shm", "warning", "data loaders", "bus error", {"shared": Disk("/dev/shm", GB, GB // 2)}),
         ("results", "problem", "results: 0.1 of", "output,", {"results": Disk("results", 100 * GB, GB // 10)}),
         ("results", "problem", "cannot be written", "output,", {"results": Disk("results", GB, GB, writable=False)}),
         ("ray's folder", "warning", "20.0 of 1000", "RAY_TMPDIR", {"ray_disk": Disk("/tmp", 1000 * GB, 20 * GB)}),

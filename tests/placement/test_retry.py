@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tuner.placement.retry import STARVED, Retry, RetryPolicy, backoff, next_attempt
+from tuner.placement.rooms import UNBOUNDED
 from tuner.trial import GB, AttemptResult, History, MemoryEstimate, Phase, Request, Trial
 
 OOM = AttemptResult("out_of_memory", limit_bytes=2 * GB)
@@ -24,12 +26,19 @@ def halved(trial: Trial, phase: Phase) -> Mapping[str, Any] | None:
     return None if steps > 4 else {**trial.config, "accumulation": steps}
 
 
-def after(result: AttemptResult, history: History = History(), whole: int = 8 * GB, **policy: Any) -> Retry | None:  # noqa: B008
+def after(
+    result: AttemptResult,
+    history: History = History(),  # noqa: B008
+    whole: int = 8 * GB,
+    whole_ram_bytes: int = UNBOUNDED,
+    **policy: Any,
+) -> Retry | None:
     return next_attempt(
         request(history),
         result,
         RetryPolicy(**policy),
         whole_bytes=whole,
+        whole_ram_bytes=whole_ram_bytes,
         smaller=halved,
         random=lambda: 1.0,
     )
@@ -132,7 +141,36 @@ def test_where_only_the_evaluation_ran_out_the_micro_batch_stays_as_it_is() -> N
     assert grown.request.trial.config == {"batch_size": 8}, "only where the device is not enough"
 
 
+def test_a_stalled_trial_is_tried_once_more_with_as_much_whatever_else_has_failed() -> None:
+    stalled = AttemptResult("stalled", limit_bytes=2 * GB)
+    retry = after(stalled, History(failures=1, lost_workers=1, out_of_memory=1))
+    assert retry
+    assert (retry.request.need_bytes, retry.delay_seconds, retry.request.history.stalls) == (2 * GB, 0, 1)
+    assert after(stalled, History(stalls=1), max_failures=9) is None
+
+
 def test_waits_double_up_to_a_bound_and_jitter_takes_off_up_to_half() -> None:
     policy = RetryPolicy(backoff_seconds=5, backoff_max_seconds=30)
     assert [backoff(n, policy, lambda: 1.0) for n in (1, 2, 3, 4, 99)] == [5, 10, 20, 30, 30]
     assert backoff(1, policy, lambda: 0.0) == 2.5
+
+
+SHORT_OF_RAM = AttemptResult("out_of_memory", "worker", 2 * GB, short_of="RAM", host_bytes=4 * GB)
+
+
+def test_a_trial_that_ran_out_of_ram_gets_more_of_that_and_keeps_its_share() -> None:
+    retry = after(SHORT_OF_RAM, whole_ram_bytes=16 * GB)
+    assert retry
+    assert (retry.request.need_bytes, retry.request.host_bytes) == (2 * GB, 6 * GB)
+    assert retry.request.history == History(out_of_memory=1)
+    peak = replace(SHORT_OF_RAM, host_peak_bytes=10 * GB)
+    assert [each and each.request.host_bytes for each in (after(peak), after(peak, whole_ram_bytes=12 * GB))] == [
+        15 * GB,
+        12 * GB,
+    ]
+
+
+def test_a_trial_that_ran_out_of_a_hosts_whole_ram_is_given_up() -> None:
+    assert after(SHORT_OF_RAM, whole_ram_bytes=4 * GB) is None
+    assert after(SHORT_OF_RAM, on_oom="fail") is None
+    assert after(SHORT_OF_RAM, History(out_of_memory=3)) is None

@@ -25,7 +25,7 @@ from tuner.trial import GB, Device, MemoryEstimate, Objective, Outcome, Placemen
 
 ESTIMATE = MemoryEstimate("given", context_bytes=3 * GB // 2)
 OBJECTIVES = {"toy": Objective("val_loss")}
-FIRST = "001,toy,t1,5,completed,1,0.5,0.6,3,1.235,cuda:0,0.111111,1.5,0.5,,8"
+FIRST = "001,toy,t1,5,completed,1,0.5,0.6,3,1.235,cuda:0,0.111111,1.5,0.5,,,8"
 
 
 def outcome(device: Device, number: int, status: Status = "completed", attempt: int = 1, **metrics: float) -> Outcome:
@@ -82,7 +82,7 @@ def test_the_columns_are_the_contracts(study: StudyFolder, gpu_16gb: Device) -> 
         first, second = csv.DictReader(file)
     assert ",".join(first) == (
         "trial_id,workload,name,seed,status,attempts,val_loss,test_loss,epochs,duration_s,device,gpu_fraction,"
-        "estimated_memory_gb,peak_memory_gb,error,config/width"
+        "estimated_memory_gb,peak_memory_gb,peak_ram_gb,error,config/width"
     )
     assert list(first.values()) == (FIRST.split(","))
     assert (second["trial_id"], second["val_loss"], second["error"]) == ("002", "", "Boom: it broke")

@@ -41,6 +41,15 @@ def advice(
     return [spelled(each, errors.in_python if in_python else in_terminal) for each in said]
 
 
+def test_ram_that_kept_a_cards_memory_idle() -> None:
+    gpu = Device("", "cuda", 0, "a GPU", 16 * GB, 16 * GB, 16, ram_bytes=12 * GB, free_ram_bytes=12 * GB)
+    plan = make_plan([gpu], [GB] * 6, packing="uniform", buffer_bytes=0, host_needs=[4 * GB] * 6)
+    rows = [row(name, peak_ram_gb=3.5) for name in "abcdef"]
+    settings = Settings(model_memory_gb=1.0)
+    (said,) = advise(Figures(rows, rows, plan, settings, {"toy": Objective("val_loss")}))
+    assert "RAM kept it to 2 at once, where the GPUs' memory has room for 16; trials took up to 3.50 GB" in said
+
+
 ALIKE = [row(name) for name in "abcdef"]
 
 

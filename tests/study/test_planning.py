@@ -7,10 +7,12 @@ import pytest
 from tests.support.toy import Toy
 from tuner.errors import InputError
 from tuner.estimation.calibration import Sample
-from tuner.placement.packing import need_bytes
+from tuner.estimation.host import WORKER_BYTES
+from tuner.placement.packing import host_need_bytes, need_bytes
 from tuner.reporting.plan_text import plan_text
 from tuner.spec.settings import Settings
-from tuner.study.planning import Estimates, plan_requests
+from tuner.study.live_search import fitting, misfit_text
+from tuner.study.planning import Estimates, estimate_requests, plan_requests, whole_of
 from tuner.trial import GB, Device, MemoryEstimate, Request, Trial
 from tuner.workloads.task import TrainingTask
 
@@ -51,8 +53,8 @@ def test_a_trial_that_fits_only_without_what_is_cached_has_a_whole_device_and_th
     said = plan_text(plan, [served], "data")
     assert "1 of them would take up to 15.00 GB, which no device has for trials; with a whole one" in said
     assert "they run in 13.00 GB, as the allocator then gives back what it caches" in said
-    plan, fitting = plan_requests(tasks, [cached(12, 2)], [gpu_16gb], settings)
-    assert "gives back" not in plan_text(plan, fitting, "data")
+    plan, roomy = plan_requests(tasks, [cached(12, 2)], [gpu_16gb], settings)
+    assert "gives back" not in plan_text(plan, roomy, "data")
     with pytest.raises(InputError, match=r"wide: a trial needs 16\.50 GB"):
         plan_requests(tasks, [cached(15, 0.5)], [gpu_16gb], settings)
 
@@ -66,3 +68,32 @@ def test_a_plan_says_which_cores_are_busy_with_other_work(gpu_16gb: Device) -> N
         device = dataclasses.replace(gpu_16gb, idle_cores=idle)
         plan, served = plan_requests(tasks, [cached(12, 2)], [device], settings)
         assert plan_text(plan, served, "data").endswith(said)
+
+
+def test_a_configuration_for_which_there_is_no_ram_is_refused_or_left_out(gpu_16gb: Device) -> None:
+    device = dataclasses.replace(gpu_16gb, ram_bytes=4 * GB, free_ram_bytes=4 * GB)
+    estimates = {name: MemoryEstimate("traced", host_bytes=gb * GB) for name, gb in (("small", 1), ("huge", 3))}
+    small, huge = (
+        Request(Trial(name, "toy", name, {}, 0), each, GB, host_bytes=host_need_bytes(each))
+        for name, each in estimates.items()
+    )
+    settings, tasks = Settings(auto_memory=True), {"toy": TrainingTask(Toy(), None)}
+    whole = whole_of([device], settings)
+    assert fitting([small, huge], whole, tasks, settings) == ([small], [huge])
+    assert misfit_text(huge, whole) == "not run: needs 3.30 GB of RAM, and no machine has more than 2.00 GB for it"
+    with pytest.raises(InputError, match=r"^huge: a trial needs 3\.30 GB of RAM .* or use a machine with more RAM$"):
+        plan_requests(tasks, [small, huge], [device], settings)
+    tight = dataclasses.replace(small, estimate=MemoryEstimate("traced", host_bytes=2 * GB - 1), host_bytes=3 * GB)
+    plan, (served,) = plan_requests(tasks, [tight], [device], settings)
+    assert (plan.workers, served.host_bytes) == (1, 2 * GB), "it may run without its margin"
+
+
+def test_what_gpus_trials_take_of_the_ram_is_estimated_also_where_their_memory_is_given(gpu_16gb: Device) -> None:
+    trial, tasks = Trial("t1", "toy", "a", {}, 0), {"toy": TrainingTask(Toy(), ["x" * 1000] * 1000)}
+    (on_gpu,) = estimate_requests(tasks, [trial], [gpu_16gb], Settings(memory_gb=2)).requests
+    assert on_gpu.need_bytes == 2 * GB
+    assert on_gpu.host_bytes > 1.1 * WORKER_BYTES
+    (on_cpu,) = estimate_requests(
+        tasks, [trial], [dataclasses.replace(gpu_16gb, kind="cpu")], Settings(memory_gb=2)
+    ).requests
+    assert on_cpu.host_bytes == 0

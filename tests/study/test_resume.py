@@ -19,6 +19,7 @@ from tuner.records.attempts import Attempt
 from tuner.records.journal import Journal
 from tuner.records.study_record import PlanRecord, StudyRecord
 from tuner.spec.settings import Settings
+from tuner.study.planning import Whole
 from tuner.study.resume import check_same, description, fingerprint, remaining
 from tuner.study.stored_options import resumed, to_stored
 from tuner.trial import GB, History, MemoryEstimate, Phase, Request, Trial
@@ -40,10 +41,10 @@ def tasks(name: str = "toy", data: Any = None) -> dict[str, TrainingTask]:
     return {name: TrainingTask(Toy(), data)}
 
 
-def left(*rows: Attempt, whole_gb: int = 8, **policy: Any) -> list[Request]:
+def left(*rows: Attempt, whole_gb: int = 8, ram_gb: int = 99, **policy: Any) -> list[Request]:
     trials = [Trial(name, "toy", name, {"batch_size": 8}, seed=0) for name in ("t1", "t2")]
-    requests = [Request(trial, MemoryEstimate("given"), 2 * GB) for trial in trials]
-    return remaining(requests, rows, RetryPolicy(**policy), whole_bytes=whole_gb * GB, smaller=doubled)
+    requests = [Request(trial, MemoryEstimate("given"), 2 * GB, host_bytes=GB) for trial in trials]
+    return remaining(requests, rows, RetryPolicy(**policy), whole=Whole(whole_gb * GB, ram_gb * GB), smaller=doubled)
 
 
 def test_the_same_data_have_the_same_fingerprint_and_others_another() -> None:
@@ -117,11 +118,26 @@ def test_a_trial_that_ran_out_goes_on_with_more() -> None:
     assert len(left(*rows[:2], max_attempts=2)) == 1
 
 
+def test_a_stalled_trial_runs_once_more() -> None:
+    first, _ = left(row("t1", "stalled"))
+    assert (first.trial.attempt, first.need_bytes, first.history) == (2, 2 * GB, History(stalls=1))
+    again = row("t1", "stalled", 2)
+    assert [each.trial.trial_id for each in left(row("t1", "stalled"), again, max_failures=9)] == ["t2"]
+
+
 def test_a_trial_that_was_given_up_runs_again_where_it_is_given_more_now() -> None:
     row_of = row("t1", "out_of_memory", limit_gb=1.0)
     assert left(row_of, on_oom="fail")[0].trial.attempt == 2
     assert left(row_of, on_oom="fail")[0].need_bytes == 2 * GB
     assert [each.trial.trial_id for each in left(row("t1", "out_of_memory"), on_oom="fail")] == ["t2"]
+
+
+def test_a_trial_that_ran_out_of_ram_goes_on_with_more_of_that() -> None:
+    short = row("t1", "out_of_memory", short_of="RAM", limit_gb=2.0, limit_ram_gb=4.0, peak_ram_gb=3.5)
+    first, second = left(short)
+    assert (first.need_bytes, first.host_bytes, first.history) == (2 * GB, 6 * GB, History(out_of_memory=1))
+    assert second.host_bytes == GB, "it did not run out"
+    assert [each.trial.trial_id for each in left(short, ram_gb=4)] == ["t2"], "it had all that there is"
 
 
 def test_a_trial_whose_evaluation_ran_out_goes_on_in_smaller_chunks() -> None:

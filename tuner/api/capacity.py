@@ -11,8 +11,9 @@ from typing import Any
 from tuner.errors import InputError, option
 from tuner.estimation.service import memory_key
 from tuner.placement.packing import Packing, budget_bytes
+from tuner.placement.rooms import UNBOUNDED
 from tuner.spec.settings import Settings
-from tuner.study.planning import check_amp, estimate_requests, plan_requests, within
+from tuner.study.planning import Whole, check_amp, estimate_requests, plan_requests, within
 from tuner.trial import (
     ACCUMULATION,
     CHECKPOINTING,
@@ -140,14 +141,14 @@ class _Estimated:
         if key not in self._known:
             changed = [replace(trial, config=config)]
             (self._known[key],) = estimate_requests(self.tasks, changed, [imagined(GB)], self._settings).requests
-        return within(self._known[key], budget, self.tasks, self._settings)
+        return within(self._known[key], Whole(budget, UNBOUNDED), self.tasks, self._settings)
 
 
 def _card(
     device: Device, requests: Sequence[Request], tasks: Tasks, settings: Settings, estimated: _Estimated
 ) -> Card:
     budget = budget_bytes(device, settings.buffer_bytes)
-    served = [within(request, budget, tasks, settings) for request in requests]
+    served = [within(request, Whole(budget, UNBOUNDED), tasks, settings) for request in requests]
     fitting = [request for request in served if request.need_bytes <= budget]
     large = sorted((request for request in served if request.need_bytes > budget), key=lambda r: -r.need_bytes)
     workers = at_least = footprint = 0

@@ -11,7 +11,8 @@ from pathlib import Path
 from tuner.api.capacity import Capacity, capacity, card_sizes, imagined
 from tuner.errors import InputError, ParameterError, both_given, option
 from tuner.machine.devices import detect_with_idle_cores
-from tuner.placement.packing import Plan, Schedule, simulate
+from tuner.placement.packing import Plan
+from tuner.placement.simulation import Schedule, simulate
 from tuner.records.attempts import Attempt
 from tuner.records.files import ATTEMPTS
 from tuner.records.journal import read_attempts
@@ -140,6 +141,8 @@ def to_record(forecast: Forecast) -> dict[str, object]:
         "workers_at_least": plan.guaranteed,
         "workers_at_most": plan.workers,
         "bound": plan.bound,
+        "ram_footprint_gb": round(plan.ram_footprint_bytes / GB, 4),
+        "ram_budgets_gb": {node or "here": round(size / GB, 4) for node, size in plan.ram_budgets.items()},
         "threads": plan.threads,
         unit: round(forecast.schedule.seconds, 3),
         f"{unit}_uniform": round(forecast.uniform, 3),

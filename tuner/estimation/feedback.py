@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from tuner.estimation import calibration
 from tuner.estimation.calibration import Calibration, Sample
+from tuner.estimation.host import HostFeedback
 from tuner.estimation.learned_feedback import LearnedFeedback
 from tuner.estimation.registry import can_be_calibrated
 from tuner.trial import AttemptResult, EpochReport, MemoryEstimate, Request, Trial, shrunk
@@ -94,14 +95,25 @@ class Feedback:
 
 
 class StudyFeedback:
-    """Separate feedback for each workload of a study."""
+    """Separate feedback for each workload of a study: on its device's memory, and on its host's RAM."""
 
-    def __init__(self, raw: Mapping[str, MemoryEstimate], known: Mapping[str, Sequence[Sample]], need: Need) -> None:
-        """Like ``Feedback``. ``known`` has an entry for every workload."""
+    def __init__(
+        self,
+        raw: Mapping[str, MemoryEstimate],
+        known: Mapping[str, Sequence[Sample]],
+        need: Need,
+        known_in_ram: Mapping[str, Sequence[Sample]] | None = None,
+        host_need: Need = lambda _: 0,
+    ) -> None:
+        """Like ``Feedback`` and ``HostFeedback``. ``known`` has an entry for every workload."""
+        in_ram = known_in_ram or {}
+        self._raw = dict(raw)
         self._of = {workload: Feedback(raw, samples, need) for workload, samples in known.items()}
+        self._in_ram = {workload: HostFeedback(self._raw, in_ram.get(workload, ()), host_need) for workload in known}
 
     def add(self, trial: Trial, raw: MemoryEstimate) -> None:
         """Adds a trial that a search suggested, with its uncalibrated estimate."""
+        self._raw[trial.trial_id] = raw
         self._of[trial.workload].add(trial, raw)
 
     def begin(self, requests: Sequence[Request]) -> list[Request]:
@@ -115,15 +127,22 @@ class StudyFeedback:
 
     def report(self, trial: Trial, report: EpochReport) -> bool:
         """Adds the report of a running trial; returns whether it changes what ``correct`` returns."""
-        return self._of[trial.workload].report(trial, report)
+        in_ram = self._in_ram[trial.workload].report(trial, report)
+        return self._of[trial.workload].report(trial, report) or in_ram
 
     def learn(self, trial: Trial, result: AttemptResult) -> bool:
         """Adds an attempt's result; returns whether it changes what ``correct`` returns.
 
         That others held the memory tells nothing of the trial.
         """
-        return result.lost != "memory" and self._of[trial.workload].learn(trial, result)
+        if result.lost == "memory":
+            return False
+        in_ram = self._in_ram[trial.workload].learn(trial, result)
+        if result.short_of == "RAM":  # it says nothing of its device's memory
+            return in_ram
+        return self._of[trial.workload].learn(trial, result) or in_ram
 
     def correct(self, request: Request) -> Request:
         """The request with the corrected estimate."""
-        return self._of[request.trial.workload].correct(request)
+        workload = request.trial.workload
+        return self._in_ram[workload].correct(self._of[workload].correct(request))

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tuner.errors import InputError, TunerError, WorkloadError, option, spelled
-from tuner.estimation import calibration
+from tuner.estimation import calibration, host
 from tuner.estimation.calibration import Sample
 from tuner.estimation.registry import AUTO, Method, can_be_calibrated, check_method, estimators
 from tuner.trial import MAX_BATCH, UNNAMED, Configuration, Device, MemoryEstimate
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     Build = Callable[[dict[str, Any]], Parts]
 
+IN_RAM = " | RAM"  # ends the calibration's keys of what GPUs' trials take of their host's RAM
 WITHOUT_MEMORY = ("lr", "epochs", MAX_BATCH)  # parameters that no allocation depends on
 
 
@@ -137,6 +138,14 @@ class EstimationService:
         samples = [calibration.to_sample(raw, peak) for raw, peak in peaks if can_be_calibrated(raw)]
         if samples:
             calibration.record(self._key(workload, device), samples)
+
+    def samples_in_ram(self, workload: str, device: str) -> list[Sample]:
+        """Like ``samples``, of what trials on a GPU took of their host's RAM."""
+        return calibration.load_samples(self._key(workload, device) + IN_RAM) if self.calibration else []
+
+    def learn_in_ram(self, workload: str, device: str, peaks: Iterable[tuple[MemoryEstimate, int]]) -> None:
+        """Like ``learn``, of what trials on a GPU took of their host's RAM."""
+        calibration.record(self._key(workload, device) + IN_RAM, [host.to_sample(raw, peak) for raw, peak in peaks])
 
     def _key(self, workload: str, device: str) -> str:
         return calibration.key(workload, device, self.expandable_segments)

@@ -10,7 +10,8 @@ from functools import partial
 from tuner.execution.worker import TrialOptions, WorkerEvent, run_trial, torch_device
 from tuner.machine.devices import pin
 from tuner.machine.peak import PeakMeter
-from tuner.trial import Device, Placement
+from tuner.machine.process_trees import own_process
+from tuner.trial import Began, Device, Placement
 from tuner.workloads.program import Program
 from tuner.workloads.task import Tasks
 
@@ -49,15 +50,15 @@ class Worker:
 
         return PeakMeter(device, partial(warm_up, torch_device(device), threads, tasks))
 
-    def run(self, placement: Placement) -> Iterator[WorkerEvent | None]:
-        """Streams a trial's events after a None, which says that the worker has taken the trial."""
-        yield None
+    def run(self, placement: Placement) -> Iterator[WorkerEvent]:
+        """Streams a trial's events, of which ``Began`` is the first."""
         placed = replace(placement, device=self.device)
         if self._apart:
             from tuner.execution.child import run_apart
 
             yield from run_apart(self._tasks, placed, self._threads, self._options)
             return
+        yield Began(placed.trial.trial_id, *own_process())
         yield from run_trial(self._tasks[placed.trial.workload], placed, self._meter, self._options)
 
     def answer(self, trial_id: str, answer: object) -> None:

@@ -15,6 +15,8 @@ from pathlib import Path
 from pickle import dumps, loads
 from typing import cast
 
+import psutil
+
 from tuner.execution.mapped_arrays import pack
 from tuner.execution.nodes import oom_kills
 from tuner.execution.shared_tensors import Files, close_shared
@@ -23,6 +25,8 @@ from tuner.machine.atomic_files import not_following
 from tuner.machine.caps import near_cap, worker_environment
 from tuner.machine.logs import shorten
 from tuner.machine.peak import resident_bytes
+from tuner.machine.process_exits import exit_text
+from tuner.machine.process_trees import end_tree
 from tuner.trial import Device, EpochReport, Outcome, Placement
 from tuner.workloads.task import Tasks
 
@@ -77,6 +81,7 @@ class Child:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is for the study, which then asks for a checkpoint
             )
+        self._created = psutil.Process(self._process.pid).create_time()
         self._send((inherited, list(sys.path)))
 
     def run(self, placement: Placement) -> None:
@@ -101,8 +106,7 @@ class Child:
         except (EOFError, OSError):
             self._connection.close()
             code = self._process.wait()
-            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-            raise ChildDied(f"the trial's process {how}", max(0, -code)) from None
+            raise ChildDied(f"the trial's process {exit_text(code)}", max(0, -code)) from None
 
     def end(self) -> None:
         """Ends the process with those that it has started."""
@@ -115,6 +119,11 @@ class Child:
                 self._process.wait(END_SECONDS)
                 if number == signal.SIGKILL:
                     return
+
+    def kill(self) -> None:
+        """Ends the process at once, whatever it does, with all that it has started."""
+        end_tree(self._process.pid, self._created)
+        self.end()
 
     def _send(self, message: object) -> None:
         with suppress(OSError):  # ``receive`` tells that the process has ended
@@ -163,6 +172,7 @@ def lost_outcome(
     peak = report.memory_bytes if report else None
     killed = died.signal == signal.SIGKILL and oom_kills() > kills
     at_cap = placement.device.kind == "cpu" and near_cap(peak, placement.limit_bytes)
+    on_gpu = placement.device.kind == "cuda"
     return Outcome(
         placement.trial,
         "out_of_memory" if killed or at_cap else "failed",
@@ -174,6 +184,8 @@ def lost_outcome(
         phase="training" if report else "start",
         lost="worker" if died.signal and not killed and not at_cap else "",
         reusable=False,
+        host_peak_bytes=report.host_peak_bytes if report else None,
+        short_of="RAM" if killed and on_gpu else "",
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from tuner.execution.stop_requests import EndsByRequest, StopRequests
 from tuner.execution.worker import TrialOptions, WorkerEvent, weights_of
 from tuner.machine.devices import DeviceChoice, allocator_environment, detect_with_idle_cores
 from tuner.placement.packing import Plan
-from tuner.trial import Device, EpochReport, Outcome, Placement, Question
+from tuner.trial import Began, Device, EpochReport, Outcome, Placement, Question
 from tuner.workloads.task import Tasks
 
 
@@ -29,17 +28,16 @@ class ChildExecutor(EndsByRequest):
         expandable_segments: bool = False,
         caps: bool = True,
         checkpoint_seconds: float = 60.0,
-        trial_timeout_seconds: float | None = None,
     ) -> None:
         """See ``RayExecutor``."""
         self._variables = allocator_environment(expandable_segments)
         self._options = TrialOptions(caps=caps, checkpoint_seconds=checkpoint_seconds)
-        self._timeout_seconds = trial_timeout_seconds
         self._queue: deque[Placement] = deque()
         self._child: Child | None = None
         self._running: Placement | None = None
-        self._started = self._heard = 0.0  # when the running trial began, and when it last reported
+        self._started = 0.0  # when the running trial was, by the monotonic clock
         self._report: EpochReport | None = None
+        self._ended_early: list[ExecutorEvent] = []  # for the next poll
 
     def devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
         """This machine's devices."""
@@ -63,6 +61,9 @@ class ChildExecutor(EndsByRequest):
 
     def poll(self, timeout_seconds: float) -> list[ExecutorEvent]:
         """The next event of the running trial; starts the next one if none runs."""
+        if self._ended_early:
+            events, self._ended_early = self._ended_early, []
+            return events
         if self._running is None:
             if not self._queue:
                 time.sleep(timeout_seconds)
@@ -74,22 +75,27 @@ class ChildExecutor(EndsByRequest):
         except ChildDied as died:
             return self._lost(died)
         if isinstance(event, EpochReport):
-            self._report, self._heard = event, time.monotonic()
+            self._report = event
             return [(event, bytes)]
-        if isinstance(event, Question):
-            self._heard = time.monotonic()
+        if isinstance(event, (Began, Question)):
             return [(event, bytes)]
-        if isinstance(event, Outcome):
-            return self._ended(event)
-        silent = time.monotonic() - self._heard
-        if self._report is not None and self._timeout_seconds is not None and silent > self._timeout_seconds:
-            return self._lost(ChildDied(f"stalled: no report for {self._timeout_seconds:g} s", signal.SIGTERM))
-        return []
+        return self._ended(event) if isinstance(event, Outcome) else []
 
     def answer(self, trial_id: str, answer: object) -> None:
         """Answers a trial's question."""
         if self._child is not None:
             self._child.answer(trial_id, answer)
+
+    def end(self, trial_id: str, error: str) -> None:
+        """Ends the process that runs the trial."""
+        if self._running is None or self._running.trial.trial_id != trial_id:
+            return
+        assert self._child is not None
+        self._child.kill()
+        self._child = None
+        stalled = lost_outcome(ChildDied(error), self._running, self._report, self._started, self._kills)
+        self._running = None
+        self._ended_early = [(replace(stalled, status="stalled"), bytes)]
 
     def close(self) -> None:
         """Ends the process."""
@@ -105,7 +111,7 @@ class ChildExecutor(EndsByRequest):
             log = log_file(self._options, placement.trial.trial_id if self._apart else "worker")
             self._child = Child(self._tasks, placement.device, self._threads, self._options, self._variables, log)
         self._running, self._report, self._kills = placement, None, oom_kills()
-        self._started = self._heard = time.monotonic()
+        self._started = time.monotonic()
         self._child.run(placement)
 
     def _ended(self, outcome: Outcome) -> list[ExecutorEvent]:

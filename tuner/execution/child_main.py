@@ -62,16 +62,17 @@ def _follow(connection: Connection[bytes, bytes], content: int, placements: Simp
         worker = Worker(*unpack(content), is_child=True)
         while True:
             for event in worker.run(placements.get()):
-                if event is not None:
-                    connection.send_bytes(dumps(event))
+                connection.send_bytes(dumps(event))
     except BaseException:
         _fail()
 
 
 def _fail() -> None:
     """Ends the process with the traceback of the exception."""
-    traceback.print_exc()
-    os._exit(1)
+    try:
+        traceback.print_exc()
+    finally:  # also if the trial has closed its output
+        os._exit(1)
 
 
 if __name__ == "__main__":

@@ -102,6 +102,10 @@ class InProcessExecutor(EndsByRequest):
 
         deliver(trial_id, answer)
 
+    def end(self, trial_id: str, error: str) -> None:
+        """Nothing can end a trial in this process, so that ``trial_timeout`` is refused with it."""
+        raise NotImplementedError
+
     def close(self) -> None:
         """Drops all trials."""
         self._queue.clear()

@@ -12,15 +12,17 @@ from typing import Protocol
 
 from tuner.errors import ExecutionError, with_text
 from tuner.execution.machine_share import Unshared
+from tuner.execution.silence import Silence
 from tuner.machine.devices import DeviceChoice
 from tuner.machine.interrupts import Interrupt, TimeLimitReached
 from tuner.placement.packing import Packer, Plan
 from tuner.placement.retry import Retry
-from tuner.trial import Device, DeviceLost, EpochReport, Outcome, Placement, Question, Request
+from tuner.trial import Began, Device, DeviceLost, EpochReport, Outcome, Placement, Question, Request
 from tuner.workloads.task import Tasks
 
 Weights = Callable[[], bytes]
-ExecutorEvent = tuple[EpochReport | Question | Outcome | DeviceLost, Weights]
+Event = Began | EpochReport | Question | Outcome | DeviceLost
+ExecutorEvent = tuple[Event, Weights]
 Correction = Callable[[Request], Request]
 TryAgain = Callable[[Request, Outcome, int], Retry | None]
 Learn = Callable[[Outcome], Correction | None]
@@ -77,6 +79,12 @@ class Executor(Protocol):
     def prune(self, trial_id: str) -> None:
         """Asks a running trial to end soon; unless it ends before, it is ``pruned`` with its metrics so far."""
 
+    def end(self, trial_id: str, error: str) -> None:
+        """Ends a running trial now, whatever it does; ``poll`` returns its outcome as ``stalled`` with this error.
+
+        All processes end that it has started. A trial that has ended meanwhile is left alone.
+        """
+
     def close(self) -> None:
         """Ends every process that was started; trials that still run are lost."""
 
@@ -98,6 +106,9 @@ class Listener(Protocol):
 
     def waiting(self, text: str) -> None:
         """A trial waits for memory that others hold, as the text says."""
+
+    def silent(self, text: str) -> None:
+        """A trial has reported nothing for long, as the text says."""
 
     def stopping(self, trials: int, seconds: float, fault: str = "") -> None:
         """The study ends: running trials have this time to write checkpoints, or cannot because of ``fault``."""
@@ -127,11 +138,13 @@ def run_trials(
     decisions: Decisions,
     interrupt: Interrupt,
     machine: Unshared | None = None,
+    silence: Silence | None = None,
 ) -> None:
     """Runs all trials, as many at a time as fit, until each has ended without a retry.
 
     If there is room and no trial waits, ``decisions.suggest`` is asked for another one. ``machine`` says what of the
-    devices others leave; by default nobody else uses them.
+    devices others leave; by default nobody else uses them. ``silence`` says which trials have reported nothing for
+    too long; by default none is ended for that.
 
     Raises:
         ExecutionError: all devices are lost.
@@ -139,7 +152,7 @@ def run_trials(
         TimeLimitReached: the same at the time limit.
     """
     packer.enqueue(requests)
-    loop = _Loop(packer, executor, listener, decisions, interrupt, machine or Unshared())
+    loop = _Loop(packer, executor, listener, decisions, interrupt, machine or Unshared(), silence or Silence())
     while True:
         try:
             interrupt.check()
@@ -162,6 +175,7 @@ class _Loop:
     decisions: Decisions
     interrupt: Interrupt
     machine: Unshared
+    silence: Silence
     running: dict[str, Request] = field(default_factory=dict)  # the requests of placed trials, by trial id
     placements: dict[str, Placement] = field(default_factory=dict)  # of the same trials
     training: set[str] = field(default_factory=set)  # the ids of trials that have reported
@@ -185,7 +199,10 @@ class _Loop:
             ExecutionError: all devices are lost.
         """
         for event, weights in self.executor.poll(timeout_seconds):
-            if isinstance(event, EpochReport):
+            if isinstance(event, Began):
+                self.silence.begins(self.running[event.trial_id].trial)
+            elif isinstance(event, EpochReport):
+                self.silence.hears(event.trial_id, event.epoch)
                 self.training.add(event.trial_id)
                 self.listener.reported(event)
                 if self.decisions.prune(event):
@@ -194,12 +211,15 @@ class _Loop:
                     self.packer.revise(correct)
             elif isinstance(event, Question):
                 self.executor.answer(event.trial_id, self._answer(event))
+                self.silence.hears(event.trial_id)
             elif isinstance(event, DeviceLost):
                 self._lose(event)
-            else:
+            elif isinstance(event, Outcome):
+                self.silence.ends(event.trial.trial_id)
                 self.training.discard(event.trial.trial_id)
                 if not (self.interrupt.requested and event.status == "failed"):  # Ctrl-C ends the workers too
                     self._end(event, weights)
+        self._look_for_silence()
 
     def stop(self) -> None:
         """Asks training trials to end, and waits for their checkpoints until the deadline or another signal."""
@@ -222,7 +242,7 @@ class _Loop:
         if not self.changed and not (fits and now >= self.look_again):
             return
         with self.machine.placing() as bounds:
-            self.packer.limit(bounds.rooms, bounds.most)
+            self.packer.limit(bounds.rooms, bounds.most, bounds.ram_bytes)
             placed = self.packer.place()
             self.placements |= {placement.trial.trial_id: placement for _, placement in placed}
             self.machine.promise(self.placements.values())
@@ -257,6 +277,16 @@ class _Loop:
         if correct := self.decisions.learn(outcome):
             self.packer.revise(correct)
 
+    def _look_for_silence(self) -> None:
+        stalled, notices = self.silence.look()
+        if self.stopping:  # no trial is tried again
+            return
+        for trial_id, error in stalled.items():
+            self.silence.ends(trial_id)
+            self.executor.end(trial_id, error)
+        for notice in notices:
+            self.listener.silent(notice)
+
     def _unless_starved(self, outcome: Outcome) -> Outcome:
         """The outcome with who held the memory, if the trial ran out of it within its share.
 
@@ -267,7 +297,7 @@ class _Loop:
         unclear = outcome.lost == "worker" or (outcome.phase == "start" and not outcome.lost)
         if outcome.status != "out_of_memory" or not (outcome.lost == "memory" or unclear):
             return outcome
-        who = self.machine.short(outcome.placement.device)
+        who = self.machine.short(outcome.placement.device, outcome.short_of)
         if not who and unclear:
             return outcome
         said = "; ".join(filter(None, [outcome.error, who, "the attempt does not count"]))

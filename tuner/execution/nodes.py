@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -14,6 +16,7 @@ from tuner.execution.cluster_discovery import PORT_SECONDS, port_answers
 from tuner.execution.ray_api import Node, ObjectRef, Remote
 from tuner.execution.ray_errors import last_line
 from tuner.machine.devices import DeviceChoice, detect_with_idle_cores
+from tuner.machine.process_exits import signal_text
 from tuner.trial import Device
 
 T = TypeVar("T")
@@ -22,6 +25,9 @@ PROBE_SECONDS = 60
 LOOK_SECONDS = 2  # between two checks of the nodes
 # A head that has not answered for this time counts as dead. After 60 s Ray would end this process.
 HEAD_SECONDS = 20
+LOG_BYTES = 2**16  # so much of a log's end is looked at
+FAULTS = {"Segmentation fault": "SIGSEGV", "Bus error": "SIGBUS", "Aborted": "SIGABRT"}  # faulthandler's words
+CRASH = re.compile(rf"\*\*\* (SIG[A-Z]+) received at|Fatal Python error: ({'|'.join(FAULTS)})".encode())
 
 
 def cluster_devices(choice: DeviceChoice) -> tuple[Device, ...]:
@@ -73,6 +79,29 @@ def oom_kills(vmstat: Path = VMSTAT) -> int:
     return int(fields.get("oom_kill", 0))
 
 
+def post_mortem(pid: int | None) -> tuple[int, str]:
+    """What this node knows of a worker that died: ``oom_kills``, and its signal by Ray's logs; empty if they lack it.
+
+    Ray's processes log crashes, but neither SIGKILL nor an exit code.
+    """
+    import ray
+
+    node = ray._private.worker._global_node
+    name = crash_signal(Path(node.get_logs_dir_path()), pid) if node and pid else ""
+    return oom_kills(), f"its process {signal_text(name)}" if name else ""
+
+
+def crash_signal(logs: Path, pid: int) -> str:
+    """The name of the signal in the logs of a process of Ray's: what Ray itself wrote, or Python's faulthandler."""
+    for log in (*logs.glob(f"python-core-worker-*_{pid}.log"), *logs.glob(f"worker-*-{pid}.err")):
+        with suppress(OSError), log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - LOG_BYTES))
+            if found := CRASH.findall(file.read()):
+                name, words = (each.decode() for each in found[-1])
+                return name or FAULTS[words]
+    return ""
+
+
 def on_node(function: Callable[..., object], node_id: str) -> Remote[ObjectRef]:
     """The function as a Ray task on one node, without resources and retries."""
     import ray
@@ -93,7 +122,9 @@ def limited_by_ray(devices: Sequence[Device], node: Node) -> list[Device]:
         cores = min(device.cores, max(1, cpus // max(1, len(gpus))))
         total = device.total_bytes if gpus else min(device.total_bytes, int(resources.get("memory", 0)))
         free = min(device.free_bytes, total)
-        limited.append(replace(device, node_id=node["NodeID"], cores=cores, total_bytes=total, free_bytes=free))
+        ram = min(device.ram_bytes, int(resources.get("memory", device.ram_bytes)))
+        own = replace(device, node_id=node["NodeID"], cores=cores, ram_bytes=ram)
+        limited.append(replace(own, total_bytes=total, free_bytes=free))
     return limited
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 
 from tuner.execution.ray_api import WorkerHandle
-from tuner.machine.caps import OUT_OF_MEMORY
-from tuner.trial import GB, Lost, Status
+from tuner.machine.caps import OUT_OF_MEMORY, OUT_OF_RAM
+from tuner.machine.process_exits import exit_text
+from tuner.trial import GB, Device, Lost, Status
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")  # colours in Ray's messages
 # Part of the memory monitor's error, which has its own class, but may also be quoted in other errors.
 MONITOR = "due to the node running low on memory"
 EXCEPTION = re.compile(r"[\w.]+(Error|Exception|Interrupt|Exit)\b")
 MEMORY_ERRORS = ("MemoryError", "torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError")
+PID = re.compile(r"^\s*pid: (\d+)", re.MULTILINE)
+EXIT_CODE = re.compile(r"\bexit code (\d+)")
 NO_REASON = "no reason was given"
 
 
@@ -53,6 +56,12 @@ def raised_in_worker(error: Exception) -> bool:
     return isinstance(error, own) or not isinstance(error, ray.exceptions.RayError)
 
 
+def pid_of(error: Exception) -> int | None:
+    """The process id of the actor that died; None if the error does not say."""
+    found = PID.search(plain_text(error))
+    return int(found[1]) if found else None
+
+
 def monitored_peak(error: Exception, worker: WorkerHandle) -> int | None:
     """The bytes that the worker had according to Ray's memory monitor; None if the error does not say."""
     actor_id = worker._actor_id.hex()  # type: ignore[attr-defined]
@@ -60,11 +69,24 @@ def monitored_peak(error: Exception, worker: WorkerHandle) -> int | None:
     return int(float(own[1]) * GB) if own else None
 
 
-def classify_loss(error: Exception, *, kernel_killed: bool, at_cap: bool = False) -> tuple[Status, Lost, str]:
+def ran_out_of_ram(device: Device, error: Exception) -> bool:
+    """Whether a worker on a GPU that ended with this error, as memory ran out, was short of its host's RAM.
+
+    Unless its own exception says that it was the GPU's, it was killed for want of RAM.
+    """
+    last = exception_line(plain_text(error))
+    of_gpu = raised_in_worker(error) and not (last.startswith("MemoryError") or any(s in last for s in OUT_OF_RAM))
+    return device.kind == "cuda" and not of_gpu
+
+
+def classify_loss(
+    error: Exception, *, kernel_killed: bool, at_cap: bool = False, how: str = ""
+) -> tuple[Status, Lost, str]:
     """The status of a trial whose worker ended with this error, what was lost, and the reason in one line.
 
     ``kernel_killed`` tells whether the node's kernel has killed a process because memory ran out, ``at_cap`` whether
-    the trial had last reported a peak at its cap.
+    the trial had last reported a peak at its cap, and ``how`` with which code or signal the worker ended, if anybody
+    but Ray knows.
     """
     import ray
 
@@ -77,12 +99,14 @@ def classify_loss(error: Exception, *, kernel_killed: bool, at_cap: bool = False
         last = exception_line(text)
         memory = last.startswith(MEMORY_ERRORS) or any(sign in last for sign in OUT_OF_MEMORY)
         return "out_of_memory" if memory else "failed", "", f"the worker was lost: {last}"
+    if found := EXIT_CODE.search(text):
+        how = how or f"its process {exit_text(int(found[1]))}"
     if kernel_killed:
         return "out_of_memory", "worker", "the worker was lost: the kernel killed it, as memory ran out"
     if at_cap and isinstance(error, ray.exceptions.ActorDiedError):  # libraries crash where an allocation fails
         return (
             "out_of_memory",
             "worker",
-            f"the worker was lost at its trial's share of memory: {first}",
+            f"the worker was lost at its trial's share of memory: {how or first}",
         )
-    return "failed", "worker", f"the worker was lost: {first}"
+    return "failed", "worker", f"the worker was lost: {how or first}"

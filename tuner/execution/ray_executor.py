@@ -12,7 +12,7 @@ from tuner.errors import ExecutionError
 from tuner.execution.actor import Worker as Worker
 from tuner.execution.cluster import RayConnection, connect_local
 from tuner.execution.cluster_discovery import join_cluster
-from tuner.execution.loop import ExecutorEvent, Weights
+from tuner.execution.loop import Event, ExecutorEvent, Weights
 from tuner.execution.mapped_arrays import put
 from tuner.execution.nodes import NodeWatch, cluster_devices, on_one_machine
 from tuner.execution.pool import WorkerPool, make_pools, reserve
@@ -24,8 +24,9 @@ from tuner.execution.worker import TrialOptions, weights_of
 from tuner.execution.worker_failures import RunningTrial, WorkerFailures
 from tuner.machine.caps import worker_environment
 from tuner.machine.devices import DeviceChoice, allocator_environment, detect_with_idle_cores
+from tuner.machine.process_exits import ProcessExit
 from tuner.placement.packing import Plan
-from tuner.trial import Device, DeviceLost, EpochReport, Outcome, Placement, Question
+from tuner.trial import Began, Device, DeviceLost, EpochReport, Outcome, Placement, Question
 from tuner.workloads.built_in import is_built_in
 from tuner.workloads.pickling import sent_by_value
 from tuner.workloads.task import Tasks
@@ -50,7 +51,6 @@ class RayExecutor(EndsByRequest):
         address: str | None = None,
         caps: bool = True,
         checkpoint_seconds: float = 60.0,
-        trial_timeout_seconds: float | None = None,
     ) -> None:
         """Starts nothing yet.
 
@@ -59,9 +59,7 @@ class RayExecutor(EndsByRequest):
             address: the cluster to join; None for the Ray to which this process is connected, or a new local one.
             caps: see ``TrialOptions``.
             checkpoint_seconds: see ``TrialOptions``.
-            trial_timeout_seconds: a trial that reports nothing for this long is ended; None for no limit.
         """
-        self.trial_timeout_seconds = trial_timeout_seconds
         self._allocator = allocator_environment(expandable_segments)
         self._address = address
         self._options = TrialOptions(caps=caps, checkpoint_seconds=checkpoint_seconds)
@@ -159,6 +157,14 @@ class RayExecutor(EndsByRequest):
             if run.placement.trial.trial_id == trial_id:
                 run.worker.answer.options(concurrency_group=ANSWERS).remote(trial_id, answer)
 
+    def end(self, trial_id: str, error: str) -> None:
+        """Ends the worker that runs the trial, and a process of that for it."""
+        for stream, run in list(self._running.items()):
+            if run.placement.trial.trial_id == trial_id:
+                del self._running[stream]
+                run.end(self._watch.own_node)
+                self._emit(run.lost("stalled", "", error))
+
     def close(self) -> None:
         """Ends the workers, frees the devices, and ends the local Ray or leaves the cluster."""
         if self._connection is None:
@@ -168,6 +174,9 @@ class RayExecutor(EndsByRequest):
         if self._pools and not self._has_own_ray and self._watch.head_answers:
             for pool in self._pools.values():
                 pool.close()
+        for run in self._running.values():
+            if run.pool.node_id == self._watch.own_node:
+                run.end_processes(self._watch.own_node)
         self._running.clear()
         self._pools.clear()
         self._connection.stop()
@@ -215,11 +224,15 @@ class RayExecutor(EndsByRequest):
             del self._running[stream]
             self._worker_lost(run, error)
             return
-        run.taken = True
-        if isinstance(event, Question):
+        if isinstance(event, Began):
+            run.began = event
+            if run.pool.node_id == self._watch.own_node:
+                run.exit = ProcessExit(event.pid)
+            self._emit(event)
+        elif isinstance(event, Question):
             self._emit(event)
         elif isinstance(event, EpochReport):
-            run.report, run.reported = event, time.monotonic()
+            run.report = event
             self._emit(event)
         elif isinstance(event, Outcome):
             del self._running[stream]
@@ -232,7 +245,7 @@ class RayExecutor(EndsByRequest):
 
     def _worker_lost(self, run: RunningTrial, error: Exception) -> None:
         """Investigates the reason. If a warm worker died before it took the trial, the trial starts on a new one."""
-        died_idle = not run.taken and not run.fresh and not raised_in_worker(error)
+        died_idle = not run.began and not run.fresh and not raised_in_worker(error)
         if died_idle and run.pool.node_id not in self._watch.died(now=True):
             run.pool.end(run.worker)
             self._start(run.placement, new=True, started=run.started)
@@ -246,14 +259,10 @@ class RayExecutor(EndsByRequest):
         for outcome in self._failures.overdue():
             self._emit(outcome)
         for stream, run in list(self._running.items()):
-            if not run.taken and time.monotonic() - run.started > START_SECONDS:
+            if not run.began and time.monotonic() - run.started > START_SECONDS:
                 del self._running[stream]
                 run.pool.end(run.worker)
                 self._emit(run.lost("failed", "worker", f"its worker did not start within {START_SECONDS} s"))
-            elif run.stalled(self.trial_timeout_seconds):
-                del self._running[stream]
-                run.pool.end(run.worker)
-                self._emit(run.lost("failed", "worker", f"stalled: no report for {self.trial_timeout_seconds:g} s"))
 
     def _lose_node(self, node: str, reason: str) -> None:
         """Reports the loss of a node's trials and devices once."""
@@ -267,7 +276,7 @@ class RayExecutor(EndsByRequest):
             if device in self._pools and self._watch.head_answers:
                 self._pools[device].close()
 
-    def _emit(self, event: EpochReport | Question | Outcome | DeviceLost | None, weights: Weights = bytes) -> None:
+    def _emit(self, event: Event | None, weights: Weights = bytes) -> None:
         if event is not None:
             self._events.append((event, weights))
 

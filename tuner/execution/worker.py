@@ -14,15 +14,29 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.errors import ExecutionError, TunerError
+from tuner.errors import ExecutionError, TunerError, one_line
 from tuner.execution.stop_requests import StopRequests
-from tuner.machine.caps import MMAP_THRESHOLD_BYTES, capped, is_out_of_memory, lack_of_memory
+from tuner.machine.caps import MMAP_THRESHOLD_BYTES, capped, is_out_of_memory, is_short_of_ram, lack_of_memory
 from tuner.machine.oom_texts import LackOfMemory
 from tuner.machine.peak import PeakMeter, data_bytes
 from tuner.training.endings import Diverged, Fit, Pruned, Stopped, phase_of
-from tuner.trial import GB, MB, Device, EpochReport, Lost, Outcome, Phase, Placement, Question, Status, Trial
+from tuner.trial import (
+    GB,
+    MB,
+    Began,
+    Device,
+    EpochReport,
+    Lost,
+    Outcome,
+    Phase,
+    Placement,
+    Question,
+    ShortOf,
+    Status,
+    Trial,
+)
 from tuner.workloads.base import needs_workload
-from tuner.workloads.contract import method_failure
+from tuner.workloads.contract import FRAMES, method_failure
 from tuner.workloads.program import Program
 from tuner.workloads.task import TrainingTask
 
@@ -38,7 +52,7 @@ class WeightsLost:
     reason: str
 
 
-WorkerEvent = EpochReport | Question | Outcome | bytes | WeightsLost
+WorkerEvent = Began | EpochReport | Question | Outcome | bytes | WeightsLost
 
 # The prefix of a message with the place in torch's source where an allocation failed.
 ENFORCE = re.compile(r"^\[enforce fail at [^\]]*\] \S+ == \S+\. ")
@@ -91,6 +105,8 @@ def run_trial(
         lost=attempt.lost,
         # A failed kernel breaks the CUDA context. An import without enough memory leaves half a module.
         reusable=attempt.status in ("completed", "diverged", "pruned") and left is not None and left <= LEFT_BYTES,
+        host_peak_bytes=meter.host_peak_bytes(),
+        short_of=attempt.short_of,
     )
     if attempt.status == "completed":
         yield WeightsLost(attempt.unkept) if attempt.unkept else attempt.weights
@@ -117,6 +133,7 @@ class _TrialExecution:
     unkept: str = ""  # why there are no weights
     error: str = ""
     traceback: str = ""
+    short_of: ShortOf = ""
 
     def train(self, task: TrainingTask, meter: PeakMeter, options: TrialOptions) -> Iterator[EpochReport | Question]:
         """Trains under the cap, yields the reports and records how it ended."""
@@ -133,7 +150,7 @@ class _TrialExecution:
                 if not isinstance(event, EpochReport):
                     break
                 self.epochs = event.epoch
-                yield replace(event, memory_bytes=_peak_bytes(meter))
+                yield replace(event, memory_bytes=_peak_bytes(meter), host_peak_bytes=meter.host_peak_bytes())
             training.close()  # frees everything but the weights
             self.metrics = event.metrics
             if event.weights or event.files:
@@ -176,12 +193,14 @@ class _TrialExecution:
             self.status, self.metrics = "pruned", error.metrics
             return
         self.status = classify(error)
+        if self.status == "out_of_memory" and self.placement.device.kind == "cuda" and is_short_of_ram(error):
+            self.short_of = "RAM"
         if lack and lack.within(share_bytes):
             self.lost = "memory"
         self.phase = phase_of(error) or ("evaluation" if self.metrics else "start")
         # The place where memory ran out is irrelevant.
         own = method_failure(error) if self.status == "failed" else str(lack or "")
-        self.error, self.traceback = own or _one_line(error), traceback.format_exc()
+        self.error, self.traceback = own or _one_line(error), traceback.format_exc(-FRAMES)
         self.metrics, self.weights = {}, b""
 
 
@@ -275,7 +294,7 @@ def _lack_of_memory(
 
 
 def _one_line(error: Exception) -> str:
-    text = " ".join(ENFORCE.sub("", str(error)).split())
+    text = ENFORCE.sub("", one_line(error)).strip()
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

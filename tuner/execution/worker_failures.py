@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
-from tuner.execution.nodes import NodeWatch, on_node, oom_kills
+from tuner.execution.nodes import NodeWatch, on_node, oom_kills, post_mortem
 from tuner.execution.pool import WorkerPool
 from tuner.execution.ray_api import ObjectRef, WorkerHandle
-from tuner.execution.ray_errors import classify_loss, killed_by_monitor, monitored_peak, plain_text, raised_in_worker
+from tuner.execution.ray_errors import (
+    classify_loss,
+    killed_by_monitor,
+    monitored_peak,
+    pid_of,
+    plain_text,
+    raised_in_worker,
+    ran_out_of_ram,
+)
 from tuner.machine.caps import near_cap
-from tuner.trial import EpochReport, Lost, Outcome, Placement, Status
+from tuner.machine.process_exits import ProcessExit
+from tuner.machine.process_trees import end_tree
+from tuner.trial import Began, EpochReport, Lost, Outcome, Placement, ShortOf, Status
 
 # Ray needs 15 s to notice that a node is dead, and only says "unavailable" until then.
 INVESTIGATION_SECONDS = 60
@@ -27,15 +38,24 @@ class RunningTrial:
     worker: WorkerHandle
     fresh: bool  # whether this is the worker's first trial
     started: float  # by the monotonic clock
-    taken: bool = False  # whether the worker has started it
+    began: Began | None = None
+    exit: ProcessExit | None = None  # how that process ended; None if it is on another node
     report: EpochReport | None = None
-    reported: float = 0.0  # when it last reported, by the monotonic clock
 
-    def stalled(self, timeout_seconds: float | None) -> bool:
-        """Whether it has reported nothing for this long since its last report."""
-        if timeout_seconds is None or self.report is None:
-            return False
-        return time.monotonic() - self.reported > timeout_seconds
+    def end(self, own_node: str) -> None:
+        """Ends its worker, whatever that does."""
+        self.end_processes(own_node)
+        self.pool.end(self.worker)
+
+    def end_processes(self, own_node: str) -> None:
+        """Ends the trial's process with all that it has started, or what is left of them."""
+        if self.began is None:
+            return
+        process, node = (self.began.pid, self.began.created), self.pool.node_id
+        if node == own_node:
+            end_tree(*process)
+        else:
+            on_node(end_tree, node).remote(*process)
 
     @property
     def at_cap(self) -> bool:
@@ -44,21 +64,35 @@ class RunningTrial:
         return self.placement.device.kind == "cpu" and near_cap(peak, self.placement.limit_bytes)
 
     def lost(
-        self, status: Status, lost: Lost, error: str, *, text: str = "", peak_bytes: int | None = None
+        self,
+        status: Status,
+        lost: Lost,
+        error: str,
+        *,
+        text: str = "",
+        peak_bytes: int | None = None,
+        short_of: ShortOf = "",
     ) -> Outcome:
-        """The outcome of a trial whose worker cannot report any more."""
+        """The outcome of a trial whose worker cannot report any more.
+
+        A worker's peak, as others saw it, is one in RAM.
+        """
+        on_gpu = self.placement.device.kind == "cuda"
+        known = [peak_bytes, self.report.host_peak_bytes if self.report else None]
         return Outcome(
             trial=self.placement.trial,
             status=status,
             placement=self.placement,
             epochs=self.report.epoch if self.report else 0,
             seconds=time.monotonic() - self.started,
-            peak_bytes=peak_bytes,
+            peak_bytes=None if on_gpu else peak_bytes,
             error=error,
             traceback=text,
             phase="training" if self.report else "start",
             lost=lost,
             reusable=False,
+            host_peak_bytes=max(filter(None, known), default=None) if on_gpu else None,
+            short_of=short_of,
         )
 
 
@@ -68,6 +102,7 @@ class _Investigation:
     error: Exception
     started: float
     ping: bool = False
+    how: str = ""  # the exit code or signal of its worker
 
 
 class WorkerFailures:
@@ -88,7 +123,8 @@ class WorkerFailures:
         )
         for node, reference in counts.items():
             if reference in ready:
-                self._kernel_killed(node, reference)
+                with suppress(ray.exceptions.RayError):
+                    self._kills[node] = ray.get(reference)
 
     @property
     def references(self) -> list[ObjectRef]:
@@ -103,7 +139,7 @@ class WorkerFailures:
         """The outcome of the trial that this answer is about; None if it is not known yet."""
         case = self._open.pop(reference)
         if not case.ping:
-            return self._close(case, self._kernel_killed(case.run.pool.node_id, reference))
+            return self._close(case, self._kernel_killed(case, reference))
         try:
             self._ray.get(reference, timeout=KILLS_SECONDS)
         except self._ray.exceptions.RayError as error:
@@ -134,24 +170,33 @@ class WorkerFailures:
         if case.ping:
             self._open[run.worker.ping.remote()] = case
         elif node == self._watch.own_node:
-            return self._close(case, self._kernel_killed(node))
+            return self._close(case, self._kernel_killed(case))
         else:
-            self._open[on_node(oom_kills, node).remote()] = case
+            self._open[on_node(post_mortem, node).remote(pid_of(error))] = case
         return None
 
     def _close(self, case: _Investigation, kernel_killed: bool) -> Outcome:
         run, error = case.run, case.error
-        run.pool.end(run.worker)  # it may still live and would keep its share
+        run.end(self._watch.own_node)  # it may still live and would keep its share
         at_cap = self._caps and run.at_cap
-        status, lost, reason = classify_loss(error, kernel_killed=kernel_killed, at_cap=at_cap)
-        return run.lost(status, lost, reason, text=plain_text(error), peak_bytes=monitored_peak(error, run.worker))
+        status, lost, reason = classify_loss(error, kernel_killed=kernel_killed, at_cap=at_cap, how=case.how)
+        short_of: ShortOf = "RAM" if status == "out_of_memory" and ran_out_of_ram(run.placement.device, error) else ""
+        peak = monitored_peak(error, run.worker)
+        return run.lost(status, lost, reason, text=plain_text(error), peak_bytes=peak, short_of=short_of)
 
-    def _kernel_killed(self, node: str, reference: ObjectRef | None = None) -> bool:
-        """Whether a node's kernel has killed a process that is not explained yet."""
+    def _kernel_killed(self, case: _Investigation, reference: ObjectRef | None = None) -> bool:
+        """Whether the node's kernel has killed a process that is not explained yet; notes how the worker ended."""
+        node, pid = case.run.pool.node_id, pid_of(case.error)
+        count: int
         try:
-            count: int = oom_kills() if reference is None else self._ray.get(reference, timeout=KILLS_SECONDS)
+            count, case.how = (
+                post_mortem(pid) if reference is None else self._ray.get(reference, timeout=KILLS_SECONDS)
+            )
         except self._ray.exceptions.RayError:
             return False
+        began, watched = case.run.began, case.run.exit
+        if began and began.pid == pid and watched and (said := watched.text()):  # else it is of the worker's child
+            case.how = f"its process {said}"
         before = self._kills.setdefault(node, count)
         self._kills[node] = min(count, before + 1)
         return count > before

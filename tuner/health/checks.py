@@ -9,6 +9,7 @@ from typing import Literal
 
 from tuner.errors import option
 from tuner.health.facts import Disk, Facts, Gpu
+from tuner.machine.shared_memory import LITTLE_BYTES, MORE_SHARED
 from tuner.trial import GB
 
 Level = Literal["ok", "warning", "problem"]
@@ -162,6 +163,10 @@ def _shared(facts: Facts) -> Iterator[Finding]:
     text = f"{disk.free_bytes / GB:.2f} of {disk.total_bytes / GB:.2f} GB free"
     remedy = "in a container, start it with --shm-size=1g; Ray uses its folder on the disk instead, which is slower"
     short = disk.free_bytes < SHARED_BYTES
+    if facts.gpus and disk.free_bytes < LITTLE_BYTES:
+        text += ", where the workers of data loaders keep their batches"
+        remedy = f"{MORE_SHARED}; a loader's worker without room there ends with a bus error"
+        short = True
     yield Finding("/dev/shm", "warning" if short else "ok", text, remedy if short else "")
 
 

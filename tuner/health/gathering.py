@@ -18,11 +18,11 @@ from tuner.execution.cluster_discovery import announced_address, port_answers, r
 from tuner.health.facts import Command, Disk, Facts, Gpu, RaySessions, Torch
 from tuner.machine.devices import ALLOCATOR_VARIABLE, available_cores, cgroup_memory, nvml_text
 from tuner.machine.holders import gpu_holders
+from tuner.machine.shared_memory import SHARED
 
 PACKAGES = ("tuner", "torch", "torch_geometric", "ray", "numpy", "pandas", "nvidia-ml-py")
 EXTRAS = ("optuna", "mlflow", "wandb")
 VARIABLES = ("CUDA_VISIBLE_DEVICES", ALLOCATOR_VARIABLE, "RAY_ADDRESS", "RAY_TMPDIR", "TMPDIR")
-SHARED = Path("/dev/shm")
 ADDRESS_SECONDS = 1.0
 
 

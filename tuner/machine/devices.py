@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -36,10 +37,15 @@ def detect_devices(choice: DeviceChoice = "auto") -> tuple[Device, ...]:
         if choice == "cuda":
             raise ParameterError("device", choice, "the installed torch is a build for the CPU; install one for CUDA")
         return (ram_device(),)
-    gpus = cuda_devices()
+    gpus = beside(ram_device(), cuda_devices())
     if choice == "cuda" and not gpus:
         raise ParameterError("device", choice, "NVML finds no visible GPU on this machine; use cpu")
     return gpus or (ram_device(),)
+
+
+def beside(ram: Device, gpus: Sequence[Device]) -> tuple[Device, ...]:
+    """The GPUs with what is known of their machine's RAM."""
+    return tuple(replace(gpu, ram_bytes=ram.total_bytes, free_ram_bytes=ram.free_bytes) for gpu in gpus)
 
 
 def detect_with_idle_cores(choice: DeviceChoice = "auto") -> tuple[Device, ...]:

@@ -2,12 +2,14 @@
 
 On a GPU it is the caching allocator's reserved peak plus the CUDA context. On a CPU it is the growth of resident
 memory during the trial, plus the worker's base (interpreter and libraries), which counts as the CPU's context.
+A trial on a GPU takes the machine's RAM as well, which is measured beside it.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -16,10 +18,58 @@ from typing import ClassVar
 from tuner.machine.private_folder import locked
 from tuner.trial import Device
 
+PROC = Path("/proc")
 STATUS = Path("/proc/self/status")
 CLEAR_REFS = Path("/proc/self/clear_refs")
 LOCK_SECONDS = 20.0  # a context is made in a few; whoever holds the lock for longer does not stop others
+LOOK_SECONDS = 1.0  # between two looks at a trial's child processes
 RESET_PEAK = "5"  # proc(5): writing 5 resets VmHWM to the current resident size
+
+
+class HostMeter:
+    """Measures what a process that trains on a GPU takes of the machine's RAM, with its child processes.
+
+    Data loaders' workers come and go between two reports, so a thread looks at them every second. What is mapped from
+    files does not count: the kernel shares it between processes, and gives it back. Of shared memory a process has
+    its part (proc(5): ``Pss``).
+    """
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+        self._children_bytes = 0
+
+    def start(self) -> None:
+        """Begins a new measurement."""
+        self.stop()
+        self._children_bytes = 0
+        with suppress(OSError):  # a kernel or container that does not allow it; then an earlier trial's peak counts
+            CLEAR_REFS.write_text(RESET_PEAK)
+        if STATUS.exists():
+            self._ended = threading.Event()
+            threading.Thread(target=self._watch, args=[self._ended], daemon=True, name="host memory").start()
+
+    def stop(self) -> None:
+        """Ends the look at the children; ``peak_bytes`` stays."""
+        self._ended.set()
+
+    def peak_bytes(self) -> int | None:
+        """The peak since ``start``; None without /proc."""
+        peak = _status_bytes("VmHWM")
+        if peak is None:
+            return None
+        self._look()
+        from_files = (_status_bytes("RssFile") or 0) + (_status_bytes("RssShmem") or 0)
+        return max(0, peak - from_files) + _rollup("self").get("Pss_Shmem", 0) + self._children_bytes
+
+    def _watch(self, ended: threading.Event) -> None:
+        while not ended.wait(LOOK_SECONDS):
+            self._look()
+
+    def _look(self) -> None:
+        """A child that was forked shares its parent's memory until one of them writes: that counts once."""
+        sizes = [_rollup(str(pid)) for pid in _children(os.getpid())]
+        now = sum(each.get("Private_Dirty", 0) + each.get("Pss_Shmem", 0) for each in sizes)
+        self._children_bytes = max(self._children_bytes, now)
 
 
 class PeakMeter:
@@ -41,6 +91,7 @@ class PeakMeter:
         self.base_bytes = 0
         self._before_bytes = 0
         self._stale_peak_bytes: int | None = None
+        self._host = HostMeter() if self._cuda else None
 
     def start(self) -> None:
         """Begins a new measurement."""
@@ -49,6 +100,8 @@ class PeakMeter:
 
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
+        if self._host:
+            self._host.start()
         elif STATUS.exists():
             # Measured now: each thread that Ray starts late takes 8 MiB of address space, but no memory.
             self.base_bytes = (data_bytes() or 0) - self.left_bytes()
@@ -72,6 +125,15 @@ class PeakMeter:
             _return_free_heap()
         return max(0, self._holds_bytes() - self._held_bytes)
 
+    def host_peak_bytes(self) -> int | None:
+        """The peak in RAM since ``start``, with child processes; None on the CPU or without /proc."""
+        return self._host.peak_bytes() if self._host else None
+
+    def stop(self) -> None:
+        """Ends the measurement; the peaks stay."""
+        if self._host:
+            self._host.stop()
+
     def peak_bytes(self) -> int | None:
         """The peak since ``start``; None without /proc or if only an older peak is known."""
         if self._cuda:
@@ -90,6 +152,24 @@ class PeakMeter:
 
             return int(torch.cuda.memory_allocated())
         return (_status_bytes("RssAnon") or 0) + (_status_bytes("VmSwap") or 0) + _free_heap_bytes()
+
+
+def _rollup(pid: str) -> dict[str, int]:
+    """The sums of a process's mappings (proc(5): smaps_rollup) in bytes, by field; empty if it has ended."""
+    try:
+        lines = (PROC / pid / "smaps_rollup").read_text().splitlines()[1:]
+        return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
+    except (OSError, ValueError, IndexError):
+        return {}
+
+
+def _children(pid: int) -> list[int]:
+    """The processes that a process has started, and those that these have."""
+    found: list[int] = []
+    for file in (PROC / str(pid) / "task").glob("*/children"):
+        with suppress(OSError):  # the thread or process has ended
+            found += [int(child) for child in file.read_text().split()]
+    return found + [grandchild for child in found for grandchild in _children(child)]
 
 
 def resident_bytes() -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 All safety margins are added here. A device's budget excludes the buffer and never exceeds its free memory. A trial's
 need is its context plus its tensors with the estimate's margin. All accounts are in bytes; the fraction is for Ray.
+A trial on a GPU starts only if its host has RAM for it, too.
 """
 
 from __future__ import annotations
@@ -9,20 +10,32 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_right, insort
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import accumulate, count
+from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Literal
 
 from tuner.errors import InputError
-from tuner.trial import GB, Device, MemoryEstimate, Placement, Request
+from tuner.placement.rooms import (
+    UNBOUNDED,
+    does_not_fit,
+    does_not_fit_ram,
+    largest_ram,
+    most_in_ram,
+    most_that_fit,
+    ram_budgets,
+    spread,
+    threads_each,
+    within_cores,
+    within_ram,
+)
+from tuner.trial import Device, MemoryEstimate, Placement, Request
 
-Bound = Literal["memory", "CPU cores", "max_workers", "number of trials"]
+Bound = Literal["memory", "RAM", "CPU cores", "max_workers", "number of trials"]
 Packing = Literal["uniform", "per-trial"]
 # The maximum factor by which per-trial packing may add workers when measured peaks lower the needs of waiting trials.
 SLOTS_PER_FIT = 2
+HOST_MARGIN = 0.10  # the share that is added to what a trial takes of its host's RAM
 
 
 @dataclass(frozen=True)
@@ -39,6 +52,9 @@ class Plan:
     slots: tuple[int, ...]  # the same if the needs turn out to be smaller
     threads: int
     bound: Bound  # what limits the number of workers
+    # By node id, the bytes of RAM that the trials on a host's GPUs divide; without hosts of which it is not known.
+    ram_budgets: Mapping[str, int] = field(default_factory=dict)
+    ram_footprint_bytes: int = 0  # the most that a trial takes of its host's RAM
 
     @property
     def workers(self) -> int:
@@ -48,18 +64,34 @@ class Plan:
     @property
     def guaranteed(self) -> int:
         """The number of trials that always run at once: the largest footprints that fit within ``expected``."""
-        return sum(min(fit, most) for fit, most in zip(self.fits, self.expected, strict=True))
+        by_memory = [min(fit, most) for fit, most in zip(self.fits, self.expected, strict=True)]
+        return sum(within_ram(by_memory, self.devices, self.ram_fits))
 
     @property
     def largest_budget(self) -> int:
         """The largest possible memory share of a trial: the largest budget of a device with slots."""
         return max(budget for budget, slots in zip(self.budgets, self.slots, strict=True) if slots)
 
+    @property
+    def largest_ram_budget(self) -> int:
+        """The most of a host's RAM that a trial can be given."""
+        return largest_ram(self.devices, self.ram_budgets)
+
+    @property
+    def ram_fits(self) -> Mapping[str, int]:
+        """By node id, how many trials with the largest need of RAM each host has room for."""
+        return most_in_ram(self.ram_budgets, [self.ram_footprint_bytes])
+
 
 def need_bytes(estimate: MemoryEstimate) -> int:
     """The bytes to reserve for a trial: context + headroom + reserved · (1 + margin)."""
     fixed = estimate.context_bytes + estimate.headroom_bytes
     return fixed + math.ceil(estimate.reserved_bytes * (1 + estimate.margin))
+
+
+def host_need_bytes(estimate: MemoryEstimate) -> int:
+    """The bytes to reserve for a trial of its host's RAM, beside its device's memory."""
+    return math.ceil(estimate.host_bytes * (1 + HOST_MARGIN))
 
 
 def is_tight(estimate: MemoryEstimate, given_bytes: int) -> bool:
@@ -85,28 +117,39 @@ def make_plan(
     buffer_bytes: int,
     max_workers: int | None = None,
     threads: int | None = None,
+    host_needs: Sequence[int] = (),
 ) -> Plan:
     """Plans the number of trials that each device runs at once, and what limits it.
 
-    ``needs`` are the bytes of each trial in any order; ``buffer_bytes`` are left unused on each device. By default
-    the workers share the cores as ``threads``. Raises ``InputError`` if no device can hold the largest trial.
+    ``needs`` are the bytes of each trial in any order, ``host_needs`` those of its host's RAM; ``buffer_bytes`` are
+    left unused on each device. By default the workers share the cores as ``threads``. Raises ``InputError`` if no
+    device or no host can hold the largest trial.
     """
     footprint = max(1, *needs)
     budgets = tuple(budget_bytes(device, buffer_bytes) for device in devices)
     fits = tuple(budget // footprint for budget in budgets)
     if not any(fits):
-        raise InputError(_does_not_fit(devices, budgets, footprint, buffer_bytes))
-    by_memory = fits if packing == "uniform" else _most_that_fit(budgets, needs)
+        raise InputError(does_not_fit(devices, budgets, footprint, buffer_bytes))
+    rams, ram_footprint = ram_budgets(devices, buffer_bytes), max(host_needs, default=0)
+    if ram_footprint > largest_ram(devices, rams):
+        raise InputError(does_not_fit_ram(devices, rams, ram_footprint, buffer_bytes))
+    by_memory = fits if packing == "uniform" else most_that_fit(budgets, needs)
+    in_ram = most_in_ram(rams, [ram_footprint] if packing == "uniform" else host_needs)
+    capacity = within_ram(within_cores(by_memory, devices), devices, in_ram)
     limits: list[tuple[int, Bound]] = [  # the first of equal limits is reported
         (len(needs), "number of trials"),
         (max_workers or len(needs), "max_workers"),
         (sum(by_memory), "memory"),
-        (sum(_within_cores(by_memory, devices)), "CPU cores"),
+        (sum(within_ram(by_memory, devices, in_ram)), "RAM"),
+        (sum(capacity), "CPU cores"),
     ]
     workers, bound = min(limits, key=lambda limit: limit[0])
-    expected = _spread(workers, _within_cores(by_memory, devices), budgets)
-    room = _within_cores([(1 if packing == "uniform" else SLOTS_PER_FIT) * fit for fit in by_memory], devices)
-    slots = _spread(min(max_workers or len(needs), len(needs), sum(room)), room, budgets, expected)
+    expected = spread(workers, capacity, budgets)
+    more = 1 if packing == "uniform" else SLOTS_PER_FIT
+    room = within_cores([more * fit for fit in by_memory], devices)
+    room = within_ram(room, devices, {node: more * most for node, most in in_ram.items()})
+    room = list(map(max, room, expected))
+    slots = spread(min(max_workers or len(needs), len(needs), sum(room)), room, budgets, expected)
     return Plan(
         devices=tuple(devices),
         buffer_bytes=buffer_bytes,
@@ -116,8 +159,10 @@ def make_plan(
         fits=fits,
         expected=expected,
         slots=slots,
-        threads=threads or _threads(devices, slots),
+        threads=threads or threads_each(devices, slots),
         bound=bound,
+        ram_budgets=rams,
+        ram_footprint_bytes=ram_footprint,
     )
 
 
@@ -141,11 +186,17 @@ class Packer:
         heapq.heapify(self._emptiest)
         self._order = count()
         self._waiting: dict[int, list[tuple[int, int, Request]]] = {}  # for each seed: by need, then the latest first
+        self._seeds: list[int] = []  # those of the queue, in order: there may be 100,000
+        self._number = 0  # of trials in the queue
+        self._free_ram = dict(plan.ram_budgets)
+        self._ram_bound = math.inf  # what may be reserved of this machine's RAM until the next ``limit``
+        self._least_ram: float = 0  # no trial in the queue needs less of its host's RAM
+        self._aside: dict[str, set[int]] = {}  # by node id, devices that wait for its RAM and are not in the heap
 
     @property
     def waiting(self) -> int:
         """The number of trials in the queue."""
-        return sum(map(len, self._waiting.values()))
+        return self._number
 
     @property
     def largest_bytes(self) -> int:
@@ -156,26 +207,27 @@ class Packer:
     @property
     def room_bytes(self) -> int:
         """The free bytes of the emptiest device with a free slot, without bounds; 0 if there is none."""
-        return self._freest()[0]
+        return next((free for free, _ in self._freest()), 0)
 
-    def limit(self, rooms: Mapping[Device, int], most: int | None = None) -> None:
+    def limit(self, rooms: Mapping[Device, int], most: int | None = None, ram_bytes: int | None = None) -> None:
         """Bounds what may be reserved on these devices until the next call, as others use them, too.
 
         Devices that are not named have no bound. What is released does not raise a bound. No more than ``most``
-        trials are placed.
+        trials are placed. ``ram_bytes`` is the bound of this machine's RAM beside its GPUs.
         """
+        self._ram_bound = math.inf if ram_bytes is None else max(0, ram_bytes)
         self._most = math.inf if most is None else most
         self._bounds = [max(0, rooms.get(device, math.inf)) for device in self._plan.devices]
         self._emptiest = [(-self._room(index), index) for index in range(len(self._bounds))]
         heapq.heapify(self._emptiest)
+        self._aside = {}
 
     def held_back(self) -> tuple[Request, Device] | None:
         """The next trial that fits without the bounds of ``limit``, and on which device; None without one."""
-        free, index = self._freest()
-        fitting = self._position(free)
-        if fitting is None:
-            return None
-        return self._waiting[fitting[0]][fitting[1]][2], self._plan.devices[index]
+        for free, index in self._freest() if self._waiting else ():
+            if fitting := self._position(free, self._own_ram(index)):
+                return self._waiting[fitting[0]][fitting[1]][2], self._plan.devices[index]
+        return None
 
     def drop(self, trial_id: str) -> None:
         """Takes a trial out of the queue."""
@@ -184,30 +236,44 @@ class Packer:
             for seed, same_seed in self._waiting.items()
             if (kept := [entry for entry in same_seed if entry[2].trial.trial_id != trial_id])
         }
+        self._seeds = sorted(self._waiting)
+        self._number = sum(map(len, self._waiting.values()))
 
     def enqueue(self, requests: Iterable[Request]) -> None:
         """Adds trials to the queue. A trial that needs more than any device has will get a whole device."""
         largest = self.largest_bytes
+        smallest_ram = min((self._plan.ram_budgets.get(each.node_id, UNBOUNDED) for each in self._left()), default=0)
         for request in requests:
-            same_seed = self._waiting.setdefault(request.trial.seed, [])
-            insort(same_seed, (min(self._need(request), largest), -next(self._order), request))
+            need = min(self._need(request), largest)
+            if request.host_bytes > smallest_ram:
+                request = self._within_host(request, need)
+            self._least_ram = min(self._least_ram, request.host_bytes) if self._waiting else request.host_bytes
+            if request.trial.seed not in self._waiting:
+                insort(self._seeds, request.trial.seed)
+            insort(self._waiting.setdefault(request.trial.seed, []), (need, -next(self._order), request))
+            self._number += 1
+        for node in list(self._aside):
+            self._bring_back(node)
 
     def revise(self, correct: Callable[[Request], Request]) -> None:
         """Replaces every request in the queue by ``correct(request)``, which has a better known need."""
         waiting = [entry for same_seed in self._waiting.values() for entry in same_seed]
         requests = [request for _, _, request in sorted(waiting, key=lambda entry: -entry[1])]
-        self._waiting = {}
+        self._waiting, self._seeds, self._number = {}, [], 0
         self.enqueue(correct(request) for request in requests)
 
     def place(self) -> list[tuple[Request, Placement]]:
         """Takes the trials that start now out of the queue, and reserves their memory."""
         placed: list[tuple[Request, Placement]] = []
         while self._waiting and len(placed) < self._most and (index := self._emptiest_device()) is not None:
-            fitting = self._take(self._room(index))
+            fitting = self._take(self._room(index), self._ram(index))
+            if fitting is None and self._position(self._room(index), UNBOUNDED) is not None:
+                self._set_aside()
+                continue
             if fitting is None:
                 break
             need, request = fitting
-            self._change(index, -need, -1)
+            self._change(index, -need, -1, -request.host_bytes)
             placement = Placement(
                 trial=request.trial,
                 estimate=request.estimate,
@@ -215,34 +281,40 @@ class Packer:
                 fraction=self._fraction(index, need),
                 limit_bytes=need,
                 threads=self._plan.threads,
+                host_bytes=request.host_bytes,
             )
             placed.append((request, placement))
         return placed
 
     def release(self, placement: Placement) -> None:
         """Frees the memory share of a trial that has ended."""
-        self._change(self._index[placement.device], placement.limit_bytes, 1)
+        self._change(self._index[placement.device], placement.limit_bytes, 1, placement.host_bytes)
 
     def remove(self, device: Device) -> None:
         """Removes a device, so that nothing more is placed on it."""
         self._lost.add(self._index[device])
         self.revise(lambda request: request)
 
-    def _take(self, room_bytes: int) -> tuple[int, Request] | None:
+    def _take(self, room_bytes: int, ram_bytes: int) -> tuple[int, Request] | None:
         """Takes the largest trial that fits, of the lowest seed with one, and its need; None if none fits."""
-        fitting = self._position(room_bytes)
+        fitting = self._position(room_bytes, ram_bytes)
         if fitting is None:
             return None
         seed, position = fitting
         need, _, request = self._waiting[seed].pop(position)
+        self._number -= 1
         if not self._waiting[seed]:
             del self._waiting[seed]
+            self._seeds.remove(seed)
         return need, request
 
-    def _position(self, room_bytes: float) -> tuple[int, int] | None:
+    def _position(self, room_bytes: float, ram_bytes: int) -> tuple[int, int] | None:
         """The seed and the position in its queue of the trial that ``_take`` would take."""
-        for seed in sorted(self._waiting):
-            position = bisect_right(self._waiting[seed], room_bytes, key=lambda entry: entry[0]) - 1
+        for seed in self._seeds:
+            same_seed = self._waiting[seed]
+            position = bisect_right(same_seed, room_bytes, key=lambda entry: entry[0]) - 1
+            while position >= 0 and same_seed[position][2].host_bytes > ram_bytes:
+                position -= 1
             if position >= 0:
                 return seed, position
         return None
@@ -257,136 +329,77 @@ class Packer:
         return need / self._plan.budgets[index]
 
     def _emptiest_device(self) -> int | None:
-        """The device with the most free memory among those with a free slot."""
+        """The device with the most free memory among those with a free slot, and with RAM for a trial."""
         while self._emptiest:
             free, index = self._emptiest[0]
-            if -free == self._room(index) and self._slots[index] > 0 and index not in self._lost:
+            if -free != self._room(index) or not self._is_open(index):
+                heapq.heappop(self._emptiest)
+            elif self._ram(index) < self._least_ram:
+                self._set_aside()
+            else:
                 return index
-            heapq.heappop(self._emptiest)
         return None
 
-    def _freest(self) -> tuple[int, int]:
-        """The most free bytes of a device with a free slot, and its index; 0 bytes if there is none."""
-        slots = enumerate(zip(self._free, self._slots, strict=True))
-        return max(((free, i) for i, (free, left) in slots if left > 0 and i not in self._lost), default=(0, 0))
+    def _is_open(self, index: int) -> bool:
+        return self._slots[index] > 0 and index not in self._lost
+
+    def _left(self) -> list[Device]:
+        """The remaining devices that the plan uses."""
+        return [each for i, each in enumerate(self._plan.devices) if self._plan.slots[i] and i not in self._lost]
+
+    def _within_host(self, request: Request, need: int) -> Request:
+        """The request with no more RAM than the roomiest host of a device that can hold it."""
+        budgets, rams = self._plan.budgets, self._plan.ram_budgets
+        holding = [each for each in self._left() if budgets[self._index[each]] >= need]
+        return replace(request, host_bytes=min(request.host_bytes, largest_ram(holding, rams)))
+
+    def _ram(self, index: int) -> int:
+        """What may be reserved of a device's host's RAM now: what is free of its budget, within its bound."""
+        here = not self._plan.devices[index].node_id
+        return int(min(self._own_ram(index), self._ram_bound)) if here else self._own_ram(index)
+
+    def _own_ram(self, index: int) -> int:
+        """What is free of the budget of a device's host's RAM."""
+        return self._free_ram.get(self._plan.devices[index].node_id, UNBOUNDED)
+
+    def _set_aside(self) -> None:
+        """Takes the emptiest device out of the heap until its host has more RAM or the queue has other trials."""
+        _, index = heapq.heappop(self._emptiest)
+        self._aside.setdefault(self._plan.devices[index].node_id, set()).add(index)
+
+    def _bring_back(self, node: str) -> None:
+        for index in self._aside.pop(node, ()):
+            heapq.heappush(self._emptiest, (-self._room(index), index))
+
+    def _freest(self) -> list[tuple[int, int]]:
+        """Of each host with RAM for a trial the most free bytes of a device with a free slot, and its index.
+
+        Those with the most bytes come first.
+        """
+        found: dict[str, tuple[int, int]] = {}
+        for index, (device, free) in enumerate(zip(self._plan.devices, self._free, strict=True)):
+            if self._is_open(index) and self._own_ram(index) >= self._least_ram:
+                found[device.node_id] = max(found.get(device.node_id, (0, 0)), (free, index))
+        return sorted(found.values(), reverse=True)
 
     def _room(self, index: int) -> int:
         """What may be reserved on a device now: what is free of its budget, within its bound."""
         return int(min(self._free[index], self._bounds[index]))
 
-    def _change(self, index: int, memory: int, slots: int) -> None:
+    def _change(self, index: int, memory: int, slots: int, ram: int) -> None:
         self._free[index] += memory
         self._bounds[index] += min(0, memory)
         self._slots[index] += slots
         heapq.heappush(self._emptiest, (-self._room(index), index))
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """A simulated study: its placements with their start and end in seconds, in the order of their starts."""
-
-    placements: tuple[tuple[Placement, float, float], ...]
-    seconds: float
-
-    @cached_property
-    def by_device(self) -> dict[Device, list[tuple[Placement, float, float]]]:
-        """The placements of each device."""
-        placements: dict[Device, list[tuple[Placement, float, float]]] = defaultdict(list)
-        for entry in self.placements:
-            placements[entry[0].device].append(entry)
-        return placements
-
-    def trials_on(self, device: Device) -> int:
-        """The total number of trials that the device runs."""
-        return len(self.by_device[device])
-
-    def most_at_once(self, device: Device) -> int:
-        """The maximum number of trials that the device runs at once."""
-        here = self.by_device[device]
-        changes = [(start, 1) for _, start, _ in here] + [(end, -1) for _, _, end in here]
-        return max(accumulate(step for _, step in sorted(changes)), default=0)
-
-    def busy(self, device: Device, budget_bytes: int) -> float:
-        """The share of the device's memory · time that trials take, from 0 to 1."""
-        taken = sum(placement.limit_bytes * (end - start) for placement, start, end in self.by_device[device])
-        return taken / (budget_bytes * self.seconds) if budget_bytes else 0.0
-
-
-def simulate(requests: Sequence[Request], plan: Plan, seconds: Callable[[Request], float]) -> Schedule:
-    """Simulates a study with the decisions of a real one. Each trial takes ``seconds(request)``, above 0."""
-    packer = Packer(plan)
-    packer.enqueue(requests)
-    duration = {request.trial.trial_id: seconds(request) for request in requests}
-    running: list[tuple[float, int, Placement]] = []
-    placements: list[tuple[Placement, float, float]] = []
-    now = 0.0
-    while packer.waiting or running:
-        for _, placement in packer.place():
-            end = now + duration[placement.trial.trial_id]
-            placements.append((placement, now, end))
-            heapq.heappush(running, (end, len(placements), placement))
-        now, _, ended = heapq.heappop(running)
-        packer.release(ended)
-        while running and running[0][0] <= now:
-            packer.release(heapq.heappop(running)[2])
-    return Schedule(tuple(placements), now)
-
-
-def shortest_possible(requests: Sequence[Request], plan: Plan, seconds: Callable[[Request], float]) -> float:
-    """A lower bound of any schedule's seconds: memory · time of all trials over all memory, or the longest trial."""
-    area = sum(request.need_bytes * seconds(request) for request in requests)
-    return max(area / sum(plan.budgets), max(seconds(request) for request in requests))
+        node = self._plan.devices[index].node_id
+        if node in self._free_ram:
+            self._free_ram[node] += ram
+        self._ram_bound += 0 if node else min(0, ram)
+        if ram > 0:
+            self._bring_back(node)
 
 
 def limited(device: Device, total_bytes: int) -> Device:
     """The device with its memory limited to ``total_bytes``."""
     total = min(device.total_bytes, total_bytes)
     return replace(device, total_bytes=total, free_bytes=min(device.free_bytes, total))
-
-
-def _within_cores(trials: Sequence[int], devices: Sequence[Device]) -> list[int]:
-    """The trials of each device, limited to its cores if these are known."""
-    return [min(most, device.cores or most) for most, device in zip(trials, devices, strict=True)]
-
-
-def _most_that_fit(budgets: Sequence[int], needs: Sequence[int]) -> tuple[int, ...]:
-    """How many of the smallest trials fit on each device at once."""
-    sums = list(accumulate(sorted(needs)))
-    return tuple(bisect_right(sums, budget) for budget in budgets)
-
-
-def _spread(
-    workers: int, capacity: Sequence[int], budgets: Sequence[int], at_least: Sequence[int] | None = None
-) -> tuple[int, ...]:
-    """Gives each worker to the device with the lowest used share of its capacity; larger devices go first.
-
-    So a device that alone can hold the largest trials always has a worker. ``at_least`` are the workers that each
-    device already has.
-    """
-    slots = list(at_least or [0] * len(capacity))
-    used = [(slots[i] / most, -budgets[i], i) for i, most in enumerate(capacity) if slots[i] < most]
-    heapq.heapify(used)
-    for _ in range(workers - sum(slots)):
-        _, budget, index = heapq.heappop(used)
-        slots[index] += 1
-        if slots[index] < capacity[index]:
-            heapq.heappush(used, (slots[index] / capacity[index], budget, index))
-    return tuple(slots)
-
-
-def _threads(devices: Sequence[Device], slots: Sequence[int]) -> int:
-    """The CPU threads of each trial: the smallest number of free cores per trial of any device.
-
-    More than that would wait for each other: OpenMP's threads meet after every operation.
-    """
-    return max(1, min(device.free_cores // used for device, used in zip(devices, slots, strict=True) if used))
-
-
-def _does_not_fit(devices: Sequence[Device], budgets: Sequence[int], footprint: int, buffer_bytes: int) -> str:
-    index = max(range(len(devices)), key=lambda i: budgets[i])
-    device = devices[index]
-    return (
-        f"a trial needs {footprint / GB:.2f} GB, but {device.label} has {budgets[index] / GB:.2f} GB for "
-        f"trials ({device.total_bytes / GB:.2f} GB in all, {device.free_bytes / GB:.2f} GB free, buffer "
-        f"{buffer_bytes / GB:.2f} GB)"
-    )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from tuner.placement.rooms import UNBOUNDED
 from tuner.trial import AttemptResult, Config, History, Phase, Request, Trial
 
 OnOom = Literal["grow", "accumulate", "fail"]
@@ -20,6 +21,7 @@ LEARNED_GROWTH = 2.0
 # half an hour.
 STARVED = 10
 LOST_WORKERS = 1  # the maximum number of retries after the worker died for an unknown reason
+STALLS = 1  # and after the trial was ended because it reported nothing
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,14 @@ def next_attempt(
     policy: RetryPolicy,
     *,
     whole_bytes: int,
+    whole_ram_bytes: int = UNBOUNDED,
     smaller: Smaller,
     random: Callable[[], float],
 ) -> Retry | None:
     """The next attempt after ``request`` ended with ``result``; None if there is none.
 
-    ``whole_bytes`` is the largest possible memory share, a whole device. ``random`` is uniform in [0, 1).
+    ``whole_bytes`` is the largest possible memory share, a whole device, ``whole_ram_bytes`` the same of a host's RAM
+    beside it. ``random`` is uniform in [0, 1).
     """
     history = request.history
     if result.status == "interrupted" or result.lost == "node":
@@ -62,8 +66,13 @@ def next_attempt(
     if result.lost == "memory" and history.starved < STARVED:
         history = replace(history, starved=history.starved + 1)
         return Retry(_next_request(request, history), backoff(history.starved, policy, random), always=True)
+    if result.status == "out_of_memory" and result.short_of == "RAM":
+        return _with_more_ram(request, result, policy, whole_ram_bytes, random)
     if result.status == "out_of_memory":
         return _with_more_memory(request, result, policy, whole_bytes, smaller, random)
+    if result.status == "stalled":
+        history = replace(history, stalls=history.stalls + 1)
+        return Retry(_next_request(request, history), 0.0) if history.stalls <= STALLS else None
     if result.status != "failed":
         return None
     if result.lost == "worker":
@@ -104,6 +113,22 @@ def _with_more_memory(
     growth = max(policy.growth, LEARNED_GROWTH if request.estimate.is_learned else 0)
     more = math.ceil(max(result.limit_bytes, result.peak_bytes or 0) * growth)
     grown = replace(request, need_bytes=min(more, whole_bytes), trial=replace(request.trial, config=config))
+    return Retry(_next_request(grown, history), backoff(history.out_of_memory, policy, random))
+
+
+def _with_more_ram(
+    request: Request, result: AttemptResult, policy: RetryPolicy, whole_ram_bytes: int, random: Callable[[], float]
+) -> Retry | None:
+    """A retry with more of its host's RAM than was reserved or taken; its device's share stays as it was."""
+    history = replace(request.history, out_of_memory=request.history.out_of_memory + 1)
+    had = max(result.host_bytes, result.host_peak_bytes or 0)
+    if (
+        policy.on_oom == "fail"
+        or history.out_of_memory >= policy.max_attempts
+        or result.host_bytes >= whole_ram_bytes
+    ):
+        return None
+    grown = replace(request, host_bytes=min(math.ceil(had * policy.growth), whole_ram_bytes))
     return Retry(_next_request(grown, history), backoff(history.out_of_memory, policy, random))
 
 

@@ -12,7 +12,18 @@ from functools import cache
 from typing import TYPE_CHECKING, Literal, Self
 
 from tuner.records.checking import Amount, CheckedValue, Metric, Name, Shown, TrialId, Whole, checked
-from tuner.trial import GB, AttemptResult, ConfigValue, Lost, MemoryEstimate, Objective, Outcome, Phase, Status
+from tuner.trial import (
+    GB,
+    AttemptResult,
+    ConfigValue,
+    Lost,
+    MemoryEstimate,
+    Objective,
+    Outcome,
+    Phase,
+    ShortOf,
+    Status,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,10 +57,13 @@ class Attempt:
     gpu_fraction: Amount | None = None
     estimated_memory_gb: Amount
     peak_memory_gb: Amount | None = None
+    peak_ram_gb: Amount | None = None  # of its host's RAM beside a GPU's memory
     error: Shown = ""
     # In the journal alone, from here to ``config``: what resuming a study needs, and when the attempt was placed and
     # ended. # The reserved memory is not rounded, so that a resumed study reserves the same for a retry as before.
     limit_gb: Amount | None = None
+    limit_ram_gb: Amount | None = None  # the same of its host's RAM beside a GPU's memory
+    short_of: ShortOf = ""  # "RAM" if a trial on a GPU ran out of that
     lost: Lost = ""  # "worker" or "node" if that died during the attempt, "memory" if others held that of its share
     phase: Phase = ""  # the phase in which it failed
     started_at: Amount | None = None  # when it was placed, in unix seconds
@@ -76,9 +90,12 @@ class Attempt:
             # Rounded down: seven shares of 0.142857 fit on a device, but seven of 0.1429 do not.
             gpu_fraction=math.floor(placement.fraction * 1e6) / 1e6 if placement else None,
             estimated_memory_gb=round(estimate.total_bytes / GB, 4),
-            peak_memory_gb=None if outcome.peak_bytes is None else round(outcome.peak_bytes / GB, 4),
+            peak_memory_gb=_rounded_gb(outcome.peak_bytes),
+            peak_ram_gb=_rounded_gb(outcome.host_peak_bytes),
             error=f"{outcome.phase}: {outcome.error}" if outcome.phase and outcome.error else outcome.error,
             limit_gb=placement.limit_bytes / GB if placement else None,
+            limit_ram_gb=placement.host_bytes / GB if placement and placement.host_bytes else None,
+            short_of=outcome.short_of,
             lost=outcome.lost,
             phase=outcome.phase,
             started_at=None if started_at is None else round(started_at, 3),
@@ -89,9 +106,16 @@ class Attempt:
     @property
     def result(self) -> AttemptResult:
         """The part that decisions are based on."""
-        peak = self.peak_memory_gb
-        limit = int((self.limit_gb or 0) * GB)
-        return AttemptResult(self.status, self.lost, limit, None if peak is None else int(peak * GB), self.phase)
+        return AttemptResult(
+            self.status,
+            self.lost,
+            _bytes(self.limit_gb) or 0,
+            _bytes(self.peak_memory_gb),
+            self.phase,
+            self.short_of,
+            _bytes(self.limit_ram_gb) or 0,
+            _bytes(self.peak_ram_gb),
+        )
 
     @property
     def weights_kept(self) -> bool:
@@ -139,7 +163,7 @@ AFTER_METRICS = _NAMES[_NAMES.index("metrics") + 1 : _NAMES.index("limit_gb")]
 JOURNAL_ONLY = _NAMES[_NAMES.index("limit_gb") : _NAMES.index("config")]
 FIXED = (*BEFORE_METRICS, *AFTER_METRICS, *JOURNAL_ONLY)
 # The columns of text. Hyperparameters are numbers or text.
-_OF_TEXT = ("TrialId", "Name", "Shown", "Shown | None", "Status", "Lost", "Phase", "str")
+_OF_TEXT = ("TrialId", "Name", "Shown", "Shown | None", "Status", "Lost", "Phase", "ShortOf", "str")
 TEXTS = tuple(each.name for each in fields(Attempt) if each.type in _OF_TEXT)
 
 
@@ -182,6 +206,14 @@ def _of_table(line: Mapping[str, object], number: int) -> Attempt:
     others = {key for key in texts if key not in FIXED and not key.startswith(CONFIG)}
     known = {key: value for key, value in given.items() if key not in others}
     return replace(parse_attempt({**blank, **known}, f"row {number}"), study=str(line.get(STUDY) or ""))
+
+
+def _rounded_gb(size_bytes: int | None) -> float | None:
+    return None if size_bytes is None else round(size_bytes / GB, 4)
+
+
+def _bytes(size_gb: float | None) -> int | None:
+    return None if size_gb is None else int(size_gb * GB)
 
 
 def written(value: float) -> float | None:

@@ -31,7 +31,8 @@ from tuner.workloads.lookup import find_workload
 from tuner.workloads.objectives import is_score
 
 RESULTS_FOLDER = Path("results")  # the default parent of studies' folders
-COLUMNS = (*BEFORE_METRICS, *AFTER_METRICS)
+LATER = ("peak_ram_gb",)  # earlier versions did not write it
+COLUMNS = tuple(each for each in (*BEFORE_METRICS, *AFTER_METRICS) if each not in LATER)
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,8 @@ def _names(value: object) -> str | list[str]:
 
 
 def _device(device: Device) -> Device:
-    if not 0 <= max(device.total_bytes, device.free_bytes, device.cores) < 2**63:
+    sizes = device.total_bytes, device.free_bytes, device.cores, device.ram_bytes, device.free_ram_bytes
+    if not 0 <= max(sizes) < 2**63:
         raise ValueError("expected a device")
     return device
 
@@ -68,6 +69,8 @@ class PlanRecord:
     slots: Sequence[int] = field(default_factory=list)
     threads: Count | None = None
     bound: str = ""
+    ram_budgets: Mapping[str, Whole] = field(default_factory=dict)
+    ram_footprint_bytes: int = 0
     workers: int = 0
     tight: Sequence[str] = field(default_factory=list)  # the names of trials with less than they would cache
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tuner.errors import option
-from tuner.placement.packing import is_tight, low_bytes, need_bytes
+from tuner.placement.packing import HOST_MARGIN, host_need_bytes, is_tight, low_bytes, need_bytes
+from tuner.placement.rooms import ram_buffer_bytes
 from tuner.reporting.console import WIDE, make_table
 from tuner.reporting.texts import count_text
 from tuner.trial import GB, MemoryEstimate, Request, title
@@ -27,20 +28,23 @@ def estimates_text(listed: Sequence[tuple[str, MemoryEstimate]]) -> str:
     from rich.text import Text
 
     parts = [part for part in listed[0][1].parts() if any(guess.parts()[part] for _, guess in listed)]
-    heads = ("name", *parts, "reserved", "margin", "headroom", "need", "interval", "method")
+    in_ram = ["RAM"] if any(guess.host_bytes for _, guess in listed) else []
+    heads = ("name", *parts, "reserved", "margin", "headroom", "need", "interval", *in_ram, "method")
     table = make_table(heads, left=("name", "method"))
     for name, guess in listed:
         need = f"{need_bytes(guess) / GB:.3f}"
         sizes = [guess.parts()[part] for part in parts] + [guess.reserved_bytes]
         row = [*(f"{size / GB:.3f}" for size in sizes), f"{guess.margin:.0%}", f"{guess.headroom_bytes / GB:.3f}"]
         row += [need, f"{low_bytes(guess) / GB:.3f} to {need}"]
+        row += [f"{host_need_bytes(guess) / GB:.3f}"] * len(in_ram)
         table.add_row(Text(name), *row, Text(guess.method + (f" ({guess.note})" if guess.note else "")))
     console = Console(width=WIDE, highlight=False)
     with console.capture() as capture:
         console.print(table)
     lines = [line.rstrip() for line in capture.get().splitlines()]
     below = "GB (2**30 bytes) at the peak; the need of a trial = context + headroom + reserved · "
-    return "\n".join([*lines, f"{below}(1 + margin)"])
+    beside = f"; of the host's RAM it is that of the estimate · {1 + HOST_MARGIN:g}" if in_ram else ""
+    return "\n".join([*lines, f"{below}(1 + margin){beside}"])
 
 
 def plan_text(plan: Plan, requests: Sequence[Request], data: str, batches: str = "") -> str:
@@ -61,6 +65,7 @@ def plan_text(plan: Plan, requests: Sequence[Request], data: str, batches: str =
         lines += _device_lines(plan, index)
     if len(plan.devices) > DEVICES:
         lines.append(f"{'':<10} and {len(plan.devices) - DEVICES} more devices")
+    lines += _ram_lines(plan)
     threads = f"{count_text(plan.threads, 'thread')} each"
     cores, free = (sum(each) for each in zip(*((one.cores, one.free_cores) for one in plan.devices), strict=True))
     busy = f"; {cores - free} of {count_text(cores, 'core')} busy with other work" if free < cores else ""
@@ -112,6 +117,21 @@ def _device_lines(plan: Plan, index: int) -> list[str]:
         f"{'':<10} ⌊{budget / GB:.2f} / {plan.footprint_bytes / GB:.2f}⌋ = {fit} fit by memory, at most "
         f"{plan.expected[index]} run at once{share}",
     ]
+
+
+def _ram_lines(plan: Plan) -> list[str]:
+    """A line for the RAM of each host of GPUs, with how many trials it has room for."""
+    fits, lines = plan.ram_fits, []
+    hosts = {device.node_id: device for device in plan.devices if device.node_id in fits}
+    for node, device in list(hosts.items())[:DEVICES]:
+        budget, buffer_gb = plan.ram_budgets[node] / GB, ram_buffer_bytes(device, plan.buffer_bytes) / GB
+        lines.append(
+            f"{'RAM':<10} {device.host or 'beside the GPUs'}: {device.ram_bytes / GB:.1f} GB in all, "
+            f"{device.free_ram_bytes / GB:.1f} GB free, {buffer_gb:.1f} GB buffer: {budget:.1f} GB for trials, "
+            f"⌊{budget:.2f} / {plan.ram_footprint_bytes / GB:.2f}⌋ = {fits[node]} fit"
+        )
+    more = len(hosts) - len(lines)
+    return lines + ([f"{'':<10} and that of {more} more machines"] if more > 0 else [])
 
 
 def _footprint(plan: Plan, requests: Sequence[Request]) -> str:

@@ -189,11 +189,15 @@ def _what_follows(outcome: Outcome, retry: Retry | None) -> str:
     if not retry:
         if outcome.status != "out_of_memory" or not outcome.placement:
             return ""
-        had = outcome.placement.limit_bytes / GB
-        return f"; given up after attempt {outcome.trial.attempt}, with {had:.2f} GB"
-    given = f" with {retry.request.need_bytes / GB:.2f} GB" if outcome.status == "out_of_memory" else ""
+        given = outcome.placement
+        had = f"{given.host_bytes / GB:.2f} GB of RAM" if outcome.short_of else f"{given.limit_bytes / GB:.2f} GB"
+        return f"; given up after attempt {outcome.trial.attempt}, with {had}"
+    now_has = f"{retry.request.need_bytes / GB:.2f} GB"
+    if outcome.short_of:
+        now_has = f"{retry.request.host_bytes / GB:.2f} GB of RAM"
+    given_now = f" with {now_has}" if outcome.status == "out_of_memory" else ""
     words = {ACCUMULATION: "micro-batches", EVALUATION_PARTS: "chunks of an evaluation"}
     now, before = (shrunk(trial.config) for trial in (retry.request.trial, outcome.trial))
     smaller = "".join(f" in {words[key]} of 1/{now[key]}" for key in now if now[key] != before.get(key))
     wait = f" in {retry.delay_seconds:.0f} s, or when nothing else runs" if retry.delay_seconds >= 1 else ""
-    return f"; again{given}{smaller}{wait}"
+    return f"; again{given_now}{smaller}{wait}"

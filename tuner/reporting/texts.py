@@ -6,7 +6,13 @@ from tuner.records.row_queries import is_metric
 
 MEMORY_VIEWER = "https://docs.pytorch.org/memory_viz"  # draws snapshots of PyTorch's allocator
 MOST_OF_ERROR = 400  # the characters that a terminal shows of an error; the journal has them all
-DIGITS = {"duration_s": 1, "gpu_fraction": 3, "estimated_memory_gb": 2, "peak_memory_gb": 2}  # by column
+DIGITS = {
+    "duration_s": 1,
+    "gpu_fraction": 3,
+    "estimated_memory_gb": 2,
+    "peak_memory_gb": 2,
+    "peak_ram_gb": 2,
+}  # by column
 
 
 def value_text(column: str, value: object) -> str:

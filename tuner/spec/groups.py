@@ -255,8 +255,8 @@ class Retries(OutOfMemory):
     )
     trial_timeout: Time = field(
         None,
-        "End a trial that reports nothing for this long after its last report, and try it once more: seconds, or "
-        'a text such as "90s" or "10m". Each epoch is a report.',
+        "End a trial that reports nothing for this long, and try it once more: seconds, or a text such as "
+        '"90s" or "10m". Each epoch is a report, and the time begins with your own code.',
         Terminal("90s|10m", unset="no trial is ended for that"),
     )
     checkpoint_seconds: float = field(

@@ -41,7 +41,7 @@ class Figures:
 
 def advise(figures: Figures) -> list[str]:
     """At most three sentences, the most useful first."""
-    rules: list[Callable[[Figures], str]] = [_out_of_memory, _seeds, _shares, _calibration, _epochs, _cores]
+    rules: list[Callable[[Figures], str]] = [_out_of_memory, _seeds, _shares, _calibration, _epochs, _cores, _ram]
     return [said for rule in rules if (said := rule(figures))][:MOST]
 
 
@@ -178,6 +178,18 @@ def _cores(figures: Figures) -> str:
     )
 
 
+def _ram(figures: Figures) -> str:
+    """RAM that kept GPUs' memory idle."""
+    plan, peaks = figures.plan, [row.peak_ram_gb for row in figures.rows if row.peak_ram_gb]
+    if plan.bound != "RAM" or sum(plan.fits) <= plan.workers or not peaks:
+        return ""
+    return (
+        f"RAM kept it to {plan.workers} at once, where the GPUs' memory has room for {sum(plan.fits)}; trials took "
+        f"up to {max(peaks):.2f} GB of it: fewer workers of data loaders take less, and {figures.option('address')} "
+        "adds the RAM of a cluster's other machines"
+    )
+
+
 def _workers(figures: Figures, needs_gb: Sequence[float], packing: Packing) -> int:
     """How many trials of these needs would run at once on the study's devices."""
     plan, settings = figures.plan, figures.settings
@@ -189,6 +201,7 @@ def _workers(figures: Figures, needs_gb: Sequence[float], packing: Packing) -> i
             buffer_bytes=plan.buffer_bytes,
             max_workers=settings.max_workers,
             threads=settings.threads,
+            host_needs=[plan.ram_footprint_bytes] * len(needs_gb),
         ).workers
     except InputError:
         return 0

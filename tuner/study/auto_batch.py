@@ -9,11 +9,24 @@ from dataclasses import dataclass, replace
 from tuner.errors import InputError, ParameterError, option, spelled
 from tuner.estimation.service import memory_key
 from tuner.placement.packing import Bound, budget_bytes, need_bytes
+from tuner.placement.rooms import most_in_ram, ram_budgets
 from tuner.sizing.search import TRAINING_SET, DoesNotFit, LargestBatch
 from tuner.sizing.workload_sizing import Predictor, batch_bound, batch_key
 from tuner.spec.settings import Settings
-from tuner.study.planning import Estimates, estimate_requests, estimation_service
-from tuner.trial import ACCUMULATION, AUTO, GB, MAX_BATCH, Device, Trial, is_auto, title, with_batch
+from tuner.study.planning import Estimates, estimate_requests, estimation_service, with_host_needs
+from tuner.trial import (
+    ACCUMULATION,
+    AUTO,
+    GB,
+    MAX_BATCH,
+    Device,
+    MemoryEstimate,
+    Request,
+    Trial,
+    is_auto,
+    title,
+    with_batch,
+)
 from tuner.workloads.task import Selection, Tasks, TrainingTask
 
 SHOWN = 8  # so many of the batches are told in the plan
@@ -126,8 +139,13 @@ def size_batches(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device
     if len(fixed) == len(trials):
         return SizedTrials(list(trials), known, None, [])
     largest = max((request.need_bytes for request in known.requests), default=0)
-    share = share_of(devices, largest, len(trials), settings)
-    batches = _batches(tasks, [trial for trial in trials if is_auto(trial.config)], devices, share, settings)
+    to_size = [trial for trial in trials if is_auto(trial.config)]
+    blank = MemoryEstimate("traced")  # a batch is no part of what a trial takes of its host's RAM
+    rest = Estimates(tuple(Request(trial, blank, 0) for trial in to_size), {each.trial_id: blank for each in to_size})
+    rest = with_host_needs(rest, tasks, devices, settings)
+    host_bytes = max(request.host_bytes for request in (*known.requests, *rest.requests))
+    share = share_of(devices, largest, len(trials), settings, host_bytes)
+    batches = _batches(tasks, to_size, devices, share, settings)
     found = estimate_requests(tasks, [each.trial for each in batches], devices, settings)
     requests = {request.trial.trial_id: request for request in [*known.requests, *found.requests]}
     ordered = tuple(requests[trial.trial_id] for trial in trials)
@@ -135,11 +153,14 @@ def size_batches(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device
     return SizedTrials([request.trial for request in ordered], estimates, share, batches)
 
 
-def share_of(devices: Sequence[Device], largest_bytes: int, trials: int, settings: Settings) -> WorkerShare:
+def share_of(
+    devices: Sequence[Device], largest_bytes: int, trials: int, settings: Settings, host_bytes: int = 0
+) -> WorkerShare:
     """The share of each worker: what the user gives every trial, or else the smallest device's budget / its workers.
 
-    Its workers are as many as the others' largest footprint, the CPU cores, ``max_workers`` and the number of trials
-    allow, the last two divided between the devices. A device on which that footprint does not fit is not used.
+    Its workers are as many as the others' largest footprint, its host's RAM (of which a trial takes ``host_bytes``),
+    the CPU cores, ``max_workers`` and the number of trials allow, the last two divided between the devices. A device
+    on which that footprint does not fit is not used.
     """
     if not settings.auto_memory:
         if settings.given_gb is None:
@@ -151,10 +172,14 @@ def share_of(devices: Sequence[Device], largest_bytes: int, trials: int, setting
     if not used:  # nothing is free
         return WorkerShare(0, devices[0])
     budget, device = min(used, key=lambda pair: pair[0])
+    beside = sum(each.node_id == device.node_id for _, each in used)  # share its host's RAM with it
+    fit = most_in_ram(ram_budgets([device], settings.buffer_bytes), [host_bytes]).get(device.node_id)
+    in_ram = trials if fit is None else max(1, fit // beside)
     limits: list[tuple[int, Bound]] = [  # of two that bound alike, the first is told
         (math.ceil(trials / len(used)), "number of trials"),
         (math.ceil((settings.max_workers or trials) / len(used)), "max_workers"),
         (budget // least if largest_bytes else trials, "memory"),
+        (in_ram, "RAM"),
         (device.cores or trials, "CPU cores"),
     ]
     workers, bound = min(limits, key=lambda limit: limit[0])

@@ -34,6 +34,7 @@ def learn_from(result: StudyResult, settings: Settings, console: Console) -> Non
     devices = {device.label: device for device in result.plan.devices}
     service = estimation_service(settings)
     peaks: dict[tuple[str, str], list[tuple[MemoryEstimate, int]]] = {}
+    in_ram: dict[tuple[str, str], list[tuple[MemoryEstimate, int]]] = {}
     for row in result.trials:
         raw = result.estimates.get(row.trial_id)  # a changed line of the journal may be of no trial
         if raw is None or row.status != "completed" or shrunk(row.config):
@@ -42,9 +43,14 @@ def learn_from(result: StudyResult, settings: Settings, console: Console) -> Non
         if row.peak_memory_gb and row.device in devices and not tight:
             found = peaks.setdefault((row.workload, devices[row.device].name), [])
             found.append((raw, int(row.peak_memory_gb * GB)))
+        if row.peak_ram_gb and row.device in devices and raw.host_bytes:
+            found = in_ram.setdefault((row.workload, devices[row.device].name), [])
+            found.append((raw, int(row.peak_ram_gb * GB)))
     try:
         for (workload, device), taken in peaks.items():
             service.learn(workload, device, taken)
+        for (workload, device), taken in in_ram.items():
+            service.learn_in_ram(workload, device, taken)
     except TunerError as error:  # the study is complete all the same
         print_text(console, f"not calibrated: {error.text}")
 

@@ -12,9 +12,10 @@ from tuner.errors import TunerError
 from tuner.estimation.feedback import StudyFeedback
 from tuner.execution.loop import Correction, Decisions, Executor, run_trials
 from tuner.execution.machine_share import MachineShare
+from tuner.execution.silence import Silence
 from tuner.integrations.trackers.threads import Trackers
 from tuner.machine.interrupts import Immediate, TimeLimitReached
-from tuner.placement.packing import Packer, is_tight, need_bytes
+from tuner.placement.packing import Packer, host_need_bytes, is_tight, need_bytes
 from tuner.placement.retry import Retry, next_attempt
 from tuner.records.epochs import read_epochs
 from tuner.records.files import EPOCHS
@@ -30,7 +31,7 @@ from tuner.study.resume import ended
 from tuner.study.stages import Placed
 from tuner.study.steering import Pruning, Steering
 from tuner.trial import GB, EpochReport, Outcome, Request, shrunk
-from tuner.workloads.task import Tasks, smaller
+from tuner.workloads.task import smaller
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -80,7 +81,7 @@ def _run(study: Placed, folder: StudyFolder, record: StudyRecord, around: Surrou
     pruning = Pruning(settings.scheduler, study.objectives, study.tried)
     pruning.replay(read_epochs(folder.path / EPOCHS))
     steering = Steering(study, record, folder, recorder, feedback, pruning)
-    decisions = _decisions(study.tasks, feedback, settings, pruning, steering)
+    decisions = _decisions(study, feedback, pruning, steering)
     if study.optuna:
         study.optuna.begin(folder.path, ended(study.attempts, requests))
         decisions = replace(decisions, answer=study.optuna.answer, ended=study.optuna.ended)
@@ -92,8 +93,11 @@ def _run(study: Placed, folder: StudyFolder, record: StudyRecord, around: Surrou
                 around.interrupt.check()  # Ray takes seconds to start
                 around.executor.open(study.tasks, study.plan, folder.checkpoints)
                 corrected, packer = feedback.begin(requests), Packer(study.plan)
+                silence = Silence(settings.trial_timeout_seconds)
                 with closing(MachineShare(str(folder.path.absolute()), study.plan)) as machine:
-                    run_trials(corrected, packer, around.executor, recorder, decisions, around.interrupt, machine)
+                    run_trials(
+                        corrected, packer, around.executor, recorder, decisions, around.interrupt, machine, silence
+                    )
     except BaseException as error:
         if study.optuna:
             study.optuna.close()
@@ -113,7 +117,7 @@ def _cause(error: BaseException, settings: Settings) -> str:
 
 def _feedback(estimates: Estimates, folder: StudyFolder) -> StudyFeedback:
     """What is known of the trials' memory; attempts of a resumed study have told some already."""
-    feedback = StudyFeedback(estimates.raw, estimates.known, need_bytes)
+    feedback = StudyFeedback(estimates.raw, estimates.known, need_bytes, estimates.known_in_ram, host_need_bytes)
     trials = {request.trial.trial_id: request.trial for request in estimates.requests}
     for line in read_epochs(folder.path / EPOCHS):
         if line.trial_id in trials and line.memory_gb is not None:
@@ -125,12 +129,10 @@ def _feedback(estimates: Estimates, folder: StudyFolder) -> StudyFeedback:
     return feedback
 
 
-def _decisions(
-    tasks: Tasks, feedback: StudyFeedback, settings: Settings, pruning: Pruning, steering: Steering
-) -> Decisions:
+def _decisions(study: Placed, feedback: StudyFeedback, pruning: Pruning, steering: Steering) -> Decisions:
     """What follows an attempt, what it tells of the trials that wait, and what a search and a scheduler decide."""
-    policy = settings.retry_policy
-    jitter = Random(settings.seed)
+    policy = study.settings.retry_policy
+    jitter = Random(study.settings.seed)
 
     def try_again(request: Request, outcome: Outcome, whole_bytes: int) -> Retry | None:
         return next_attempt(
@@ -138,7 +140,8 @@ def _decisions(
             outcome.result,
             policy,
             whole_bytes=whole_bytes,
-            smaller=partial(smaller, tasks),
+            whole_ram_bytes=study.plan.largest_ram_budget,
+            smaller=partial(smaller, study.tasks),
             random=jitter.random,
         )
 

@@ -13,7 +13,7 @@ from tuner.search.configurations import configurations
 from tuner.search.drawing import MAX_REJECTED_DRAWS
 from tuner.search.searchers import Searcher, State
 from tuner.spec.settings import Settings
-from tuner.study.planning import Estimates, estimate_requests, to_trials, within
+from tuner.study.planning import Estimates, Whole, estimate_requests, fits, to_trials, within
 from tuner.trial import GB, Configuration, Device, Objective, Request, Status, Trial
 from tuner.workloads.base import Trainable
 from tuner.workloads.protocols import check, finish_of, prerequisites
@@ -110,19 +110,23 @@ class LiveSearch:
 
 
 def fitting(
-    requests: Sequence[Request], whole: int, tasks: Tasks, settings: Settings
+    requests: Sequence[Request], whole: Whole, tasks: Tasks, settings: Settings
 ) -> tuple[list[Request], list[Request]]:
     """The requests that some device can serve, and those that none can."""
-    fit = [within(request, whole, tasks, settings).need_bytes <= whole for request in requests]
+    fit = [fits(within(request, whole, tasks, settings), whole) for request in requests]
     return (
-        [request for request, fits in zip(requests, fit, strict=True) if fits],
-        [request for request, fits in zip(requests, fit, strict=True) if not fits],
+        [request for request, has_room in zip(requests, fit, strict=True) if has_room],
+        [request for request, has_room in zip(requests, fit, strict=True) if not has_room],
     )
 
 
-def misfit_text(request: Request, whole: int) -> str:
+def misfit_text(request: Request, whole: Whole) -> str:
     """Why a trial was not run."""
-    return f"not run: needs {request.need_bytes / GB:.2f} GB, and no device has more than {whole / GB:.2f} GB for it"
+    if request.need_bytes <= whole.device_bytes:
+        need, most = request.host_bytes / GB, whole.ram_bytes / GB
+        return f"not run: needs {need:.2f} GB of RAM, and no machine has more than {most:.2f} GB for it"
+    need, most = request.need_bytes / GB, whole.device_bytes / GB
+    return f"not run: needs {need:.2f} GB, and no device has more than {most:.2f} GB for it"
 
 
 def first_suggestions(
@@ -130,7 +134,7 @@ def first_suggestions(
     left: Sequence[Request],
     tasks: Tasks,
     devices: Sequence[Device],
-    whole: int,
+    whole: Whole,
 ) -> list[Request]:
     """What a live search suggests before anything runs, so that there is something to plan by."""
     settings = live.settings

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
+from typing import NamedTuple
 
 from tuner.errors import InputError, ParameterError, one_line, option
 from tuner.estimation.calibration import Sample
 from tuner.estimation.estimators.learned import first_share, with_room
+from tuner.estimation.host import corrected, with_host
 from tuner.estimation.service import EstimatePair, EstimationService
 from tuner.machine.leases import with_leased
-from tuner.placement.packing import Plan, budget_bytes, limited, make_plan, need_bytes
+from tuner.placement.packing import Plan, budget_bytes, host_need_bytes, limited, make_plan, need_bytes
+from tuner.placement.rooms import largest_ram, ram_budgets
 from tuner.spec.memory_groups import check_gb
 from tuner.spec.settings import Settings
 from tuner.trial import GB, MOST_TRIALS, Config, Configuration, Device, MemoryEstimate, Phase, Request, Trial, title
@@ -28,10 +31,12 @@ class Estimates:
     raw: Mapping[str, MemoryEstimate] = field(default_factory=dict)
     # Samples of each workload's earlier trials on these devices, by which its estimates were calibrated.
     known: Mapping[str, Sequence[Sample]] = field(default_factory=dict)
+    # The same of what trials on GPUs took of their host's RAM.
+    known_in_ram: Mapping[str, Sequence[Sample]] = field(default_factory=dict)
 
     def with_more(self, more: Estimates) -> Estimates:
         """These, and those of further trials of the same workloads."""
-        return Estimates((*self.requests, *more.requests), {**self.raw, **more.raw}, self.known)
+        return replace(self, requests=(*self.requests, *more.requests), raw={**self.raw, **more.raw})
 
 
 def usable(devices: Sequence[Device], settings: Settings) -> tuple[Device, ...]:
@@ -75,6 +80,29 @@ def estimate_requests(
         InputError: a footprint cannot be estimated, the calibration is damaged, or a trial can run on no CPU.
     """
     check_amp(tasks, trials, devices)
+    return with_host_needs(_estimated(tasks, trials, devices, settings), tasks, devices, settings)
+
+
+def with_host_needs(found: Estimates, tasks: Tasks, devices: Sequence[Device], settings: Settings) -> Estimates:
+    """The estimates with what each trial takes of its host's RAM, where the devices are GPUs."""
+    gpus = {device.name for device in devices if device.kind == "cuda"}
+    if not gpus:
+        return found
+    service, requests = estimation_service(settings), list[Request]()
+    known = {name: [each for gpu in gpus for each in service.samples_in_ram(name, gpu)] for name in tasks}
+    raw = {
+        request.trial.trial_id: with_host(found.raw[request.trial.trial_id], tasks[request.trial.workload].own_bytes)
+        for request in found.requests
+    }
+    for request in found.requests:
+        host_bytes = corrected(raw[request.trial.trial_id].host_bytes, known[request.trial.workload])
+        estimate = replace(request.estimate, host_bytes=host_bytes)
+        requests.append(replace(request, estimate=estimate, host_bytes=host_need_bytes(estimate)))
+    return Estimates(tuple(requests), raw, found.known, known)
+
+
+def _estimated(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device], settings: Settings) -> Estimates:
+    """What each trial will need of its device's memory."""
     if not settings.auto_memory:
         given = {
             trial.trial_id: MemoryEstimate.given(given_gb(tasks[trial.workload].workload, trial, settings))
@@ -122,7 +150,7 @@ def first_room(devices: Sequence[Device], settings: Settings, trials: int) -> in
     """The bytes of each of the first trials whose footprints are to be learned from them."""
     roomiest = max(devices, key=lambda device: budget_bytes(device, settings.buffer_bytes))
     most = min(filter(None, (roomiest.cores, settings.max_workers, max(trials, settings.num_samples or 0))))
-    return first_share(whole_bytes(devices, settings), most)
+    return first_share(whole_of(devices, settings).device_bytes, most)
 
 
 def with_learning(settings: Settings, workloads: Sequence[Trainable]) -> Settings:
@@ -167,9 +195,18 @@ def estimation_service(settings: Settings) -> EstimationService:
     )
 
 
-def whole_bytes(devices: Sequence[Device], settings: Settings) -> int:
-    """The most that a trial can be given: the whole of the roomiest device, in bytes."""
-    return max(budget_bytes(device, settings.buffer_bytes) for device in devices)
+class Whole(NamedTuple):
+    """The most that a trial can be given, in bytes."""
+
+    device_bytes: int  # the whole of the roomiest device
+    ram_bytes: int  # the whole RAM of the roomiest host, beside a GPU's memory
+
+
+def whole_of(devices: Sequence[Device], settings: Settings) -> Whole:
+    """The most that a trial can be given of these devices."""
+    buffer_bytes = settings.buffer_bytes
+    most = max(budget_bytes(device, buffer_bytes) for device in devices)
+    return Whole(most, largest_ram(devices, ram_budgets(devices, buffer_bytes)))
 
 
 def plan_requests(
@@ -184,27 +221,33 @@ def plan_requests(
     Raises:
         InputError: a trial fits on no device; the text names it and says what can be done.
     """
-    whole = whole_bytes(devices, settings)
+    whole = whole_of(devices, settings)
     served = [within(request, whole, tasks, settings) for request in requests]
-    largest = max(served, key=lambda request: request.need_bytes)
+    all_of_them = list(islice(cycle(served), max(trials, len(served))))
     try:
         plan = make_plan(
             devices,
-            list(islice(cycle(request.need_bytes for request in served), max(trials, len(served)))),
+            [request.need_bytes for request in all_of_them],
             packing=settings.packing_used,
             buffer_bytes=settings.buffer_bytes,
             max_workers=settings.most_workers,
             threads=settings.threads,
+            host_needs=[request.host_bytes for request in all_of_them],
         )
     except InputError as error:
         remedy = "leave out the largest configurations"
-        if not settings.auto_memory:
+        largest = max(served, key=lambda request: request.need_bytes)
+        in_ram = largest.need_bytes <= whole.device_bytes  # it is the RAM that does not suffice
+        if in_ram:
+            largest = max(served, key=lambda request: request.host_bytes)
+        elif not settings.auto_memory:
             remedy = f"lower {option(settings.given_by)}"
-        if any(each.need_bytes <= whole for each in served):
+        if any(fits(each, whole) for each in served):
             remedy += f", run the others with {option('skip_too_large', True)}"
         name = title(largest.trial.workload, largest.trial.name, several=len(tasks) > 1)
-        whose = f"{name}: " if settings.auto_memory or callable(settings.memory_gb) else ""
-        lower = f"lower {option('gpu_memory_buffer_gb')}, {remedy}, or use a larger device"
+        whose = f"{name}: " if in_ram or settings.auto_memory or callable(settings.memory_gb) else ""
+        larger = "a machine with more RAM" if in_ram else "a larger device"
+        lower = f"lower {option('gpu_memory_buffer_gb')}, {remedy}, or use {larger}"
         raise InputError(f"{whose}{error.text}: {lower}") from error
     return plan, served
 
@@ -230,10 +273,18 @@ def _largest(
     return [max(each, key=lambda estimated: need_bytes(estimated.calibrated)) for each in zip(*found, strict=True)]
 
 
-def within(request: Request, whole: int, tasks: Tasks, settings: Settings) -> Request:
-    """The request as a plan serves it: of no more than a whole device, if it can run with that."""
+def fits(request: Request, whole: Whole) -> bool:
+    """Whether a request needs no more than the most that a trial can be given."""
+    return request.need_bytes <= whole.device_bytes and request.host_bytes <= whole.ram_bytes
+
+
+def within(request: Request, whole: Whole, tasks: Tasks, settings: Settings) -> Request:
+    """The request as a plan serves it: of no more than a whole device and a host's RAM, if it can run with that."""
+    if request.estimate.host_bytes <= whole.ram_bytes:
+        request = replace(request, host_bytes=min(request.host_bytes, whole.ram_bytes))
     phases: tuple[Phase, ...] = ("training", "evaluation")  # which of them needs more is not known
     may_shrink = settings.on_oom == "accumulate" and any(smaller(tasks, request.trial, phase) for phase in phases)
-    if whole and (request.estimate.least_bytes <= whole or may_shrink):
-        return replace(request, need_bytes=min(request.need_bytes, whole))
+    most = whole.device_bytes
+    if most and (request.estimate.least_bytes <= most or may_shrink):
+        return replace(request, need_bytes=min(request.need_bytes, most))
     return request

@@ -106,7 +106,7 @@ class _Study:
 
     def _remedy(self, folder: str, output: str | None, row: Attempt | None = None) -> str:
         status, again = (row.status, row.attempts) if row else ("interrupted", 0)
-        if status == "diverged":  # it never runs again, and would end as before
+        if status in ("diverged", "stalled"):  # it never runs again, and would end as before
             return f"change what it is trained with, and remove {folder} or give another {option('output')}"
         more = {"failed": ("max_failures", again), "out_of_memory": ("max_attempts", again + 1)}.get(status)
         or_more = ", or with more memory," if status == "out_of_memory" else ""

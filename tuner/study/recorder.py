@@ -100,6 +100,10 @@ class Recorder:
         """A trial waits for memory that others hold."""
         self._progress.note(text)
 
+    def silent(self, text: str) -> None:
+        """A trial has reported nothing for long."""
+        self._progress.note(text)
+
     def stopping(self, trials: int, seconds: float, fault: str = "") -> None:
         """The study ends; this many trials have so long to write checkpoints, or cannot be asked for this reason."""
         self._progress.stopping(trials, seconds, fault)

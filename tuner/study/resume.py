@@ -18,6 +18,7 @@ from tuner.placement.retry import Retry, RetryPolicy, Smaller, next_attempt
 from tuner.records.attempts import Attempt
 from tuner.records.study_record import StudyRecord
 from tuner.spec.settings import Settings
+from tuner.study.planning import Whole
 from tuner.study.stored_options import OPTUNA_CALL
 from tuner.trial import Config, Request, Trial, is_auto, shrunk, with_batch
 from tuner.workloads.task import Tasks
@@ -207,7 +208,7 @@ def remaining(
     attempts: Sequence[Attempt],
     policy: RetryPolicy,
     *,
-    whole_bytes: int,
+    whole: Whole,
     smaller: Smaller,
 ) -> list[Request]:
     """What is left to do: each trial that has not ended for good, as its next attempt."""
@@ -218,13 +219,13 @@ def remaining(
     for request in requests:
         after: Request | None = request
         for row in lines.get(request.trial.trial_id, []):
-            after = after and _after(after, row, policy, whole_bytes, smaller)
+            after = after and _after(after, row, policy, whole, smaller)
         if after:
             left.append(after)
     return left
 
 
-def _after(request: Request, row: Attempt, policy: RetryPolicy, whole_bytes: int, smaller: Smaller) -> Request | None:
+def _after(request: Request, row: Attempt, policy: RetryPolicy, whole: Whole, smaller: Smaller) -> Request | None:
     if row.status == "too_large":  # it never ran, and a device may have room for it now
         return request
     was = shrunk(row.config)  # as it was, and not as it would be with what there is now
@@ -232,8 +233,20 @@ def _after(request: Request, row: Attempt, policy: RetryPolicy, whole_bytes: int
     config = {name: value for name, value in request.trial.config.items() if name not in now} | was
     request = replace(request, trial=replace(request.trial, config=config))
     no_jitter: Callable[[], float] = lambda: 0.0  # noqa: E731  # the wait is over
-    retry = next_attempt(request, row.result, policy, whole_bytes=whole_bytes, smaller=smaller, random=no_jitter)
-    if retry is None and row.status == "out_of_memory" and request.need_bytes > row.result.limit_bytes:
+    result = row.result
+    retry = next_attempt(
+        request,
+        result,
+        policy,
+        whole_bytes=whole.device_bytes,
+        whole_ram_bytes=whole.ram_bytes,
+        smaller=smaller,
+        random=no_jitter,
+    )
+    needs_more = request.need_bytes > result.limit_bytes
+    if result.short_of == "RAM":
+        needs_more = request.host_bytes > result.host_bytes
+    if retry is None and row.status == "out_of_memory" and needs_more:
         # Given up with less memory than it would be given now.
         retry = Retry(replace(request, history=replace(request.history, out_of_memory=1)), 0.0)
     if retry is None:

@@ -6,11 +6,13 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from tuner.errors import option
+from tuner.machine.shared_memory import LITTLE_BYTES, MORE_SHARED, free_shared_bytes
 from tuner.reporting.console import print_text
 from tuner.reporting.plan_text import estimates_text, monitoring_text, plan_text
 from tuner.study.live_search import misfit_text
 from tuner.study.stages import Placed
-from tuner.trial import Status, title
+from tuner.trial import GB, Status, title
+from tuner.workloads.built_in import is_built_in
 from tuner.workloads.task import describe
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 REMEDIES: dict[Status, str] = {
     "out_of_memory": f"{option('on_oom', 'grow')}, a larger {option('max_attempts')} or more memory runs them again",
     "failed": f"{option('max_failures', 1)} runs them again",
+    "stalled": f"they were tried twice; a new study with a longer {option('trial_timeout')} runs them again",
 }
 
 
@@ -26,6 +29,7 @@ def show_plan(console: Console, study: Placed) -> None:
     """Prints the plan, and what a search adds to it; if nothing is left to do, what would run trials again."""
     lines = [plan_text(study.plan, study.requests, describe(study.tasks), study.sized.text)]
     lines += left_out(study)
+    lines += _little_shared(study)
     if study.live and study.live.left:
         name, left = study.settings.search_name, study.live.left
         lines.append(
@@ -38,12 +42,23 @@ def show_plan(console: Console, study: Placed) -> None:
     print_text(console, "\n".join(lines))
 
 
+def _little_shared(study: Placed) -> list[str]:
+    """What is said where data loaders of the user's own code have little room for their batches."""
+    own_code = not all(is_built_in(task.workload) for task in study.tasks.values())
+    here = any(device.kind == "cuda" and not device.node_id for device in study.devices)
+    free = free_shared_bytes() if own_code and here else None
+    if free is None or free >= LITTLE_BYTES:
+        return []
+    said = f"{free / GB:.2f} GB free, where the workers of data loaders keep their batches"
+    return [f"{'/dev/shm':<10} {said}: {MORE_SHARED}"]
+
+
 def left_out(study: Placed) -> list[str]:
     """A line for each trial that is left out, as no device has room for it."""
     several = len(study.tasks) > 1
     return [
         f"{'left out':<10} {title(each.trial.workload, each.trial.name, several=several)}: "
-        f"{misfit_text(each, study.whole_bytes)}"
+        f"{misfit_text(each, study.whole)}"
         for each in study.misfits
     ]
 

@@ -24,7 +24,7 @@ from tuner.records.study_record import UNKNOWN, StudyRecord, read_study
 from tuner.spec.settings import Settings
 from tuner.study.auto_batch import SizedTrials, packed_uniformly, size_batches
 from tuner.study.live_search import LiveSearch, first_suggestions, fitting
-from tuner.study.planning import Estimates, plan_requests, to_trials, usable, whole_bytes, with_learning
+from tuner.study.planning import Estimates, Whole, plan_requests, to_trials, usable, whole_of, with_learning
 from tuner.study.resume import check_same, description, ended, remaining, with_batches_of
 from tuner.trial import Device, Objective, Request, Trial, is_auto
 from tuner.workloads.task import Selection, Tasks, load_tasks, objectives_of, smaller
@@ -93,9 +93,9 @@ class Placed(Estimated):
         return self.live.estimates if self.live else self.sized.estimates
 
     @property
-    def whole_bytes(self) -> int:
+    def whole(self) -> Whole:
         """The most that a trial can be given."""
-        return whole_bytes(self.devices, self.settings)
+        return whole_of(self.devices, self.settings)
 
 
 def load(selected: Selected) -> Loaded:
@@ -134,10 +134,10 @@ def estimate(loaded: Loaded, devices: Sequence[Device]) -> Estimated:
 def place(estimated: Estimated) -> Placed:
     """Plans the trials that are left; if there are none, all of them. A live search is asked for its first trials."""
     tasks, settings, devices, live = estimated.tasks, estimated.settings, estimated.devices, estimated.live
-    whole = whole_bytes(devices, settings)
+    whole = whole_of(devices, settings)
     requests = estimated.sized.estimates.requests
     shrink = partial(smaller, tasks)
-    left = remaining(requests, estimated.attempts, settings.retry_policy, whole_bytes=whole, smaller=shrink)
+    left = remaining(requests, estimated.attempts, settings.retry_policy, whole=whole, smaller=shrink)
     if live:
         epochs = read_epochs(Path(settings.resume or "") / EPOCHS)
         live.recall(estimated.trials, ended(estimated.attempts, left), epochs)
@@ -151,7 +151,14 @@ def place(estimated: Estimated) -> Placed:
         return Placed(**before, plan=plan, requests=served, misfits=misfits)
     if misfits and not estimated.attempts:
         plan_requests(tasks, [min(misfits, key=lambda each: each.need_bytes)], devices, settings)  # says why not
-    shown = [replace(request, need_bytes=min(request.need_bytes, whole)) for request in requests]
+    shown = [
+        replace(
+            request,
+            need_bytes=min(request.need_bytes, whole.device_bytes),
+            host_bytes=min(request.host_bytes, whole.ram_bytes),
+        )
+        for request in requests
+    ]
     return Placed(**before, plan=plan_requests(tasks, shown, devices, settings)[0], misfits=misfits)
 
 

@@ -102,7 +102,7 @@ class Steering:
             self._feedback.add(request.trial, live.estimates.raw[request.trial.trial_id])
             self._pruning.add(request.trial)
             self._folder.describe(replace(self._record, configurations=listed(live.trials, several=False)))
-            if fitting([request], self._study.whole_bytes, self._study.tasks, live.settings)[0]:
+            if fitting([request], self._study.whole, self._study.tasks, live.settings)[0]:
                 request = self._feedback.correct(request)
                 self._least = min(self._least, request.need_bytes)
                 self._recorder.add(request)
@@ -113,7 +113,7 @@ class Steering:
     def misfit(self, request: Request) -> None:
         """A trial fits no device: writes that down, and tells the search, if it is one."""
         status: Status = "too_large" if self._study.settings.skip_too_large else "pruned"
-        self._recorder.misfit(request, misfit_text(request, self._study.whole_bytes), status)
+        self._recorder.misfit(request, misfit_text(request, self._study.whole), status)
         if self._live:
             self._live.searcher.tell(request.trial.trial_id, "unfit", None)
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import os
+import pickle
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+
+# Python's objects beside their pickled bytes: a float takes 32 instead of 9, a small text or integer more.
+UNPICKLED = 8
 
 
 class SearchPath:
@@ -78,3 +84,25 @@ def _modules_beside(code: Iterable[object]) -> list[ModuleType]:
         if parents & folders and not parents & installed:
             modules.append(module)
     return modules
+
+
+def own_bytes(data: object) -> int:
+    """What each of a machine's processes takes of its RAM for data.
+
+    Arrays and tensors are shared: their memory is mapped from a file or from Ray's store, once for all processes.
+    Objects of Python are not. Data that cannot be pickled count as nothing; no worker could have them.
+    """
+    file = io.BytesIO()
+    with suppress(Exception):  # whatever the user's own classes raise
+        _WithoutArrays(file, protocol=5).dump(data)
+    return UNPICKLED * file.tell()
+
+
+class _WithoutArrays(pickle.Pickler):
+    """Pickles data without the content of arrays and tensors."""
+
+    def reducer_override(self, value: object) -> Any:
+        numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+        array = numpy is not None and isinstance(value, numpy.ndarray) and not value.dtype.hasobject
+        tensor = torch is not None and isinstance(value, torch.Tensor)
+        return (str, ("",)) if array or tensor else NotImplemented

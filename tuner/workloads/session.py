@@ -18,7 +18,19 @@ Selected = str | Sequence[str] | Mapping[str, str] | None  # logged names, or by
 # The columns of results beside metrics and hyperparameters, by whose names no metric can be called.
 RESERVED_METRICS = (
     *("trial_id", "workload", "name", "seed", "status", "attempts", "epochs", "duration_s", "device", "gpu_fraction"),
-    *("estimated_memory_gb", "peak_memory_gb", "error", "limit_gb", "lost", "phase", "started_at", "ended_at"),
+    *(
+        "estimated_memory_gb",
+        "peak_memory_gb",
+        "peak_ram_gb",
+        "error",
+        "limit_gb",
+        "limit_ram_gb",
+        "short_of",
+        "lost",
+        "phase",
+        "started_at",
+        "ended_at",
+    ),
     *("study", "best_epoch"),
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from tuner.errors import InputError
 from tuner.hyperparameters import LOOP_OPTIONS
@@ -21,6 +22,7 @@ from tuner.trial import (
 )
 from tuner.workloads import micro_batches
 from tuner.workloads.base import Trainable
+from tuner.workloads.pickling import own_bytes
 from tuner.workloads.program import Program
 from tuner.workloads.protocols import (
     Checkpointing,
@@ -53,6 +55,11 @@ class TrainingTask:
     def objective(self) -> Objective:
         """What its trials are compared by."""
         return self.asked or self.workload.objective
+
+    @cached_property
+    def own_bytes(self) -> int:
+        """What each of a machine's processes takes of its RAM for the data: see ``pickling.own_bytes``."""
+        return own_bytes(self.data)
 
 
 Tasks = Mapping[str, TrainingTask]  # a study's tasks by the workload's name, in the user's order

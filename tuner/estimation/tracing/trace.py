@@ -30,6 +30,7 @@ class Trace:
     categories: Mapping[int, Category]  # by id
     origins: Mapping[int, Origin] = field(default_factory=dict)  # by id, where they were asked for
     has_guess: bool = False  # for workspaces that only cuDNN or cuSPARSE knows
+    host_bytes: int = 0  # of modules that are never trained: the host has their weights, offloaded or not
 
     def peak_bytes(self) -> int:
         """The peak of the allocated bytes without rounding, which is what counts on the CPU."""
@@ -77,6 +78,7 @@ class Trace:
             context_bytes=CONTEXT_BYTES[device_kind],
             margin=GUESS_MARGIN if self.has_guess else UNCALIBRATED_MARGIN,
             note=GUESS if self.has_guess else "",
+            host_bytes=self.host_bytes if device_kind == "cuda" else 0,
         )
 
 

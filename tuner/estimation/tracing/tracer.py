@@ -65,7 +65,7 @@ def trace_workload(
     with tracing(device_kind, card, origins=origins) as tracker:
         with tracker.paused(tracker.on_gpu):
             model = built(workload, config, data)
-        _mark_frozen(tracker, frozen(workload, model), offloaded=uses(config, OFFLOADING))
+        kept = _mark_frozen(tracker, frozen(workload, model), offloaded=uses(config, OFFLOADING))
         _mark_model(tracker, model)
         prepare(workload, model, config, data, rehearsal=True)
         tracker.mark(model.buffers(), "data")  # again, as ``prepare`` may add buffers, such as a teacher's outputs
@@ -75,7 +75,7 @@ def trace_workload(
             _prefer_foreach(optimizer)
         batches = _batches(tracker, representative_batches(workload, config, data))
         rehearse(workload, model, optimizer, batches, data, config=config, keep=partial(_keep, tracker))
-    return Trace(tuple(tracker.events), tracker.categories, tracker.origins, tracker.has_guess)
+    return Trace(tuple(tracker.events), tracker.categories, tracker.origins, tracker.has_guess, kept)
 
 
 def trace_step(
@@ -166,9 +166,14 @@ def _children_first(module: nn.Module) -> Iterator[nn.Module]:
     yield module
 
 
-def _mark_frozen(tracker: StorageTracker, modules: Iterable[nn.Module], *, offloaded: bool) -> None:
-    """Marks modules that are never trained as parameters, or offloads them: a GPU then has copies while they run."""
+def _mark_frozen(tracker: StorageTracker, modules: Iterable[nn.Module], *, offloaded: bool) -> int:
+    """Marks modules that are never trained as parameters, or offloads them: a GPU then has copies while they run.
+
+    Returns the bytes of their weights.
+    """
+    kept = 0
     for module in modules:
+        kept += sum(value.nbytes for _, __, value in values(module))
         if tracker.on_gpu and offloaded:
             tracker.ignore(*(value for _, __, value in values(module)))
             offload(module, "cuda")
@@ -178,6 +183,7 @@ def _mark_frozen(tracker: StorageTracker, modules: Iterable[nn.Module], *, offlo
                 with tracker.paused():
                     module._apply(torch.clone)  # type: ignore[no-untyped-call]
             _mark_model(tracker, module)
+    return kept
 
 
 def _watch(tracker: StorageTracker, optimizer: torch.optim.Optimizer) -> ExitStack:

@@ -28,6 +28,7 @@ COLOURS = {
     "out_of_memory": ("#b34f00", "#f59a4c"),
     "diverged": ("#8449b0", "#c79bf0"),
     "failed": ("#b3261e", "#ff8a80"),
+    "stalled": ("#9c2c6b", "#f08fc0"),
     "interrupted": ("#6b6250", "#c4b68f"),
     "too_large": ("#8a5a00", "#e0b050"),
 }

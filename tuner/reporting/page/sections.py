@@ -50,6 +50,8 @@ def _head(study: StudyView) -> str:
     known = [("Trials", _counts(study)), *_times(study)]
     for device, budget in study.devices()[:DEVICES]:
         known.append((device.label, f"{device.name}, {budget / GB:.1f} GB for trials"))
+    if study.record.plan.workers:
+        known.append(("At once", f"{study.record.plan.workers}, bounded by {study.record.plan.bound}"))
     if tight := study.record.plan.tight:
         more = f" and {len(tight) - RUNNING} more" if len(tight) > RUNNING else ""
         why = "each has a whole device, and runs as the allocator gives back what it caches"

@@ -1,0 +1,144 @@
+"""Trials that say nothing: by a clock and an executor that only pretend."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.execution.test_loop import Notes, Pretender
+from tuner.errors import in_python, spelled
+from tuner.execution.loop import Decisions, ExecutorEvent, run_trials
+from tuner.execution.silence import NOTICE_SECONDS, STEP_SECONDS, Silence
+from tuner.machine.interrupts import Interrupt
+from tuner.placement.packing import Packer, make_plan
+from tuner.placement.retry import Retry, RetryPolicy, next_attempt
+from tuner.trial import GB, Began, Device, EpochReport, MemoryEstimate, Outcome, Question, Request, Trial
+
+TRIAL = Trial("t003", "toy", "gat", {}, 0)
+
+
+class Clock:
+    """A clock that goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def after(silence: Silence, clock: Clock, seconds: float) -> tuple[dict[str, str], list[str]]:
+    """What is found in this time, in which it is looked at every second."""
+    found: tuple[dict[str, str], list[str]] = ({}, [])
+    for _ in range(int(seconds)):
+        clock.now += 1
+        stalled, notices = silence.look()
+        found = found[0] | stalled, [*found[1], *(spelled(each, in_python) for each in notices)]
+    return found
+
+
+def test_a_trial_that_says_nothing_for_the_timeout_is_found_with_what_it_had_reached() -> None:
+    clock = Clock()
+    silence = Silence(10, clock)
+    silence.begins(TRIAL)
+    assert after(silence, clock, 10) == ({}, [])
+    assert after(silence, clock, 1)[0] == {"t003": "no report for 10 s since it began"}
+    for epoch, where in ((0, "in its first epoch"), (4, "after epoch 4")):
+        silence.hears("t003", epoch)
+        assert after(silence, clock, 11)[0] == {"t003": f"no report for 10 s {where}"}
+    silence.ends("t003")
+    assert after(silence, clock, 11) == ({}, [])
+
+
+def test_reports_and_answers_are_signs_of_life_and_nothing_counts_before_the_users_code() -> None:
+    clock = Clock()
+    silence = Silence(10, clock)
+    assert after(silence, clock, 100) == ({}, [])
+    silence.begins(TRIAL)
+    for epoch in (0, None, 1, None):
+        assert after(silence, clock, 9) == ({}, [])
+        silence.hears("t003", epoch)
+    assert after(silence, clock, 11)[0] == {"t003": "no report for 10 s after epoch 1"}
+
+
+def test_time_in_which_the_study_did_not_look_counts_for_little() -> None:
+    clock = Clock()
+    silence = Silence(10, clock)
+    silence.begins(TRIAL)
+    clock.now += 3600  # it was suspended, or answered a question
+    assert silence.look() == ({}, [])
+    assert after(silence, clock, 10 - STEP_SECONDS) == ({}, [])
+    assert after(silence, clock, 1)[0]
+
+
+def test_without_a_timeout_there_is_one_notice_for_each_silence() -> None:
+    clock = Clock()
+    silence = Silence(None, clock)
+    silence.begins(TRIAL)
+    said = "t003 gat has reported nothing for 10 min; trial_timeout='30m' would end such trials"
+    assert after(silence, clock, NOTICE_SECONDS) == ({}, [])
+    assert after(silence, clock, 3 * NOTICE_SECONDS) == ({}, [said])
+    silence.hears("t003", 1)
+    assert after(silence, clock, 3 * NOTICE_SECONDS) == ({}, [said])
+
+
+def test_with_a_shorter_timeout_there_is_no_notice_and_with_a_longer_one_it_says_when() -> None:
+    clock = Clock()
+    short, long = Silence(NOTICE_SECONDS, clock), Silence(2 * NOTICE_SECONDS, clock)
+    for silence in (short, long):
+        silence.begins(TRIAL)
+    said = "t003 gat has reported nothing for 10 min; it is ended after 20 min"
+    assert after(short, clock, NOTICE_SECONDS + 1) == ({"t003": "no report for 10 min since it began"}, [])
+    long.look()
+    long.hears("t003", 1)
+    assert after(long, clock, NOTICE_SECONDS + 1) == ({}, [said])
+
+
+class Hanging(Pretender):
+    """Its trials begin, report an epoch, and then say nothing, a second for each poll; "good" ones end."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(lambda placement: Outcome(placement.trial, "completed", placement))
+        self.clock = clock
+        self.begun: set[tuple[str, int]] = set()
+        self.given_up: list[Outcome] = []
+
+    def poll(self, timeout_seconds: float) -> list[ExecutorEvent]:
+        self.clock.now += 1
+        events: list[ExecutorEvent] = [(outcome, bytes) for outcome in self.given_up]
+        self.given_up = []
+        for placement in list(self.running):
+            trial = placement.trial
+            if trial.name == "good":
+                self.running.remove(placement)
+                events.append((Outcome(trial, "completed", placement), bytes))
+            elif (trial.trial_id, trial.attempt) not in self.begun:
+                self.begun.add((trial.trial_id, trial.attempt))
+                events += [(Began(trial.trial_id, 1, 0.0), bytes), (EpochReport(trial.trial_id, 1, 3), bytes)]
+                events.append((Question(trial.trial_id, "lr"), bytes))
+        return events
+
+    def answer(self, trial_id: str, answer: object) -> None:
+        self.clock.now += 3600
+
+    def end(self, trial_id: str, error: str) -> None:
+        (placement,) = (each for each in self.running if each.trial.trial_id == trial_id)
+        self.running.remove(placement)
+        self.given_up.append(Outcome(placement.trial, "stalled", placement, error=error))
+
+
+def test_a_silent_trial_is_ended_frees_its_place_and_is_tried_once_more(gpu_16gb: Device) -> None:
+    clock = Clock()
+    executor, notes = Hanging(clock), Notes()
+    trials = [Trial("1", "toy", "hangs", {}, 0), Trial("2", "toy", "good", {}, 0)]
+    requests = [Request(each, MemoryEstimate("given"), 10 * GB) for each in trials]
+    plan = make_plan([gpu_16gb], [10 * GB] * 2, packing="per-trial", buffer_bytes=2 * GB)
+
+    def try_again(request: Request, outcome: Outcome, whole: int) -> Retry | None:
+        given = replace(outcome.result, limit_bytes=whole)
+        no = lambda *_: None  # noqa: E731
+        return next_attempt(request, given, RetryPolicy(), whole_bytes=whole, smaller=no, random=lambda: 1.0)
+
+    decisions = Decisions(try_again, lambda _: None)
+    run_trials(requests, Packer(plan), executor, notes, decisions, Interrupt(), silence=Silence(30, clock))
+    ended = [each[:3] for each in notes.ended]
+    assert ended == [("hangs", 1, "stalled"), ("good", 1, "completed"), ("hangs", 2, "stalled")]

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tuner.machine.process_exits import ProcessExit, exit_text
+from tuner.machine.process_trees import end_tree
+
+LINUX = tuple(int(each) for each in os.uname().release.split(".")[:2]) if sys.platform == "linux" else (0, 0)
+# A process that is not our child, until a line comes: its parent prints its id, and asks for how it ended.
+GRANDCHILD = "sh -c 'read line; {}' <&3 & echo $!; wait"
+
+
+@pytest.mark.skipif(LINUX < (6, 15), reason="the kernel tells only parents")
+@pytest.mark.parametrize(
+    ("ends", "text"),
+    [("exit 3", "ended with exit code 3"), ("kill -9 $$", "was killed by SIGKILL")],
+)
+def test_how_a_process_ended_that_is_another_ones_child(ends: str, text: str) -> None:
+    command = ["sh", "-c", f"exec 3<&0; {GRANDCHILD.format(ends)}"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdin and parent.stdout
+        watched = ProcessExit(int(parent.stdout.readline()))
+        assert watched.text() == "", "it runs"
+        parent.stdin.write("\n")
+        parent.stdin.close()
+        parent.wait()
+        assert watched.text() == text
+
+
+def test_the_end_of_a_process_that_is_gone_or_too_old_a_kernel_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    assert ProcessExit(gone.pid).text() == ""
+    monkeypatch.setattr("tuner.machine.process_exits.GET_INFO", 0)
+    assert ProcessExit(os.getpid()).text() == ""
+
+
+def test_signals_are_called_by_name_and_one_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert exit_text(-signal.SIGSEGV) == "was killed by SIGSEGV"
+    assert exit_text(-40) == "was killed by signal 40"
+    monkeypatch.setattr("tuner.machine.process_exits.SHARED_MEMORY", tmp_path)
+    assert exit_text(-signal.SIGBUS).startswith(f"was killed by SIGBUS: {tmp_path} may be full (")
+
+
+STARTS = """
+import os, subprocess, sys, time
+first = subprocess.Popen(["sleep", "60"])
+other = subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait"], start_new_session=True, stdout=subprocess.PIPE)
+print(first.pid, other.pid, int(other.stdout.readline()), flush=True)
+time.sleep(60)
+"""
+
+
+def started() -> tuple[subprocess.Popen[str], list[int]]:
+    """A process that leads a group, and what it has started."""
+    process = subprocess.Popen([sys.executable, "-c", STARTS], stdout=subprocess.PIPE, text=True, process_group=0)
+    assert process.stdout
+    with process.stdout as said:
+        return process, [int(each) for each in said.readline().split()]
+
+
+def runs(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def test_a_process_is_ended_with_its_descendants_and_no_other_that_has_its_id() -> None:
+    process, others = started()
+    created = psutil.Process(process.pid).create_time()
+    end_tree(process.pid, created - 3600)
+    assert all(map(runs, [process.pid, *others]))
+    end_tree(process.pid, created)
+    assert not any(map(runs, [process.pid, *others]))
+    process.wait()
+
+
+def test_what_a_dead_process_has_left_in_its_group_is_ended() -> None:
+    process, (first, *others) = started()
+    created = psutil.Process(process.pid).create_time()
+    process.kill()
+    process.wait()
+    assert runs(first)
+    end_tree(process.pid, created)
+    time.sleep(0.1)
+    assert not runs(first)
+    for each in others:
+        os.kill(each, signal.SIGKILL)

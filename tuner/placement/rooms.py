@@ -1,0 +1,123 @@
+"""How many trials devices, CPU cores and the RAM of GPUs' hosts have room for."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+
+from tuner.trial import GB, Device
+
+# The part of a host's RAM that is left free at least: Ray ends workers where more than 95 % are used.
+RAY_SHARE = 0.05
+UNBOUNDED = 2**62  # the RAM of a host of which it is not known
+
+
+def ram_buffer_bytes(device: Device, buffer_bytes: int) -> int:
+    """The bytes of a GPU's host's RAM that are left free."""
+    return max(buffer_bytes, math.ceil(RAY_SHARE * device.ram_bytes))
+
+
+def ram_budgets(devices: Sequence[Device], buffer_bytes: int) -> dict[str, int]:
+    """By node id, the bytes of RAM that trials on GPUs divide; without hosts of which it is not known.
+
+    It is what is free less the buffer: where RAM runs out, the kernel ends processes of its own choice.
+    """
+    return {
+        device.node_id: max(0, min(device.ram_bytes, device.free_ram_bytes) - ram_buffer_bytes(device, buffer_bytes))
+        for device in devices
+        if device.ram_bytes
+    }
+
+
+def largest_ram(devices: Sequence[Device], rams: Mapping[str, int]) -> int:
+    """The most RAM that a host of these devices has for trials."""
+    return max((rams.get(device.node_id, UNBOUNDED) for device in devices), default=UNBOUNDED)
+
+
+def most_in_ram(rams: Mapping[str, int], host_needs: Sequence[int]) -> dict[str, int]:
+    """By node id, how many of the smallest trials each host's RAM has room for; a single need stands for many.
+
+    Empty where none needs any.
+    """
+    if not any(host_needs):
+        return {}
+    if len(host_needs) == 1:
+        return {node: ram // host_needs[0] for node, ram in rams.items()}
+    return dict(zip(rams, most_that_fit(list(rams.values()), host_needs), strict=True))
+
+
+def most_that_fit(budgets: Sequence[int], needs: Sequence[int]) -> tuple[int, ...]:
+    """How many of the smallest trials fit on each device at once."""
+    sums = list(accumulate(sorted(needs)))
+    return tuple(bisect_right(sums, budget) for budget in budgets)
+
+
+def within_cores(trials: Sequence[int], devices: Sequence[Device]) -> list[int]:
+    """The trials of each device, limited to its cores if these are known."""
+    return [min(most, device.cores or most) for most, device in zip(trials, devices, strict=True)]
+
+
+def within_ram(trials: Sequence[int], devices: Sequence[Device], most: Mapping[str, int]) -> list[int]:
+    """The trials of each device, limited to what their hosts have RAM for; ``most`` is by node id."""
+    left = list(trials)
+    of_host: dict[str, list[int]] = {}
+    for index, device in enumerate(devices):
+        of_host.setdefault(device.node_id, []).append(index)
+    for node, number in most.items():
+        own = of_host[node]
+        shared = spread(min(number, sum(left[i] for i in own)), [left[i] for i in own], [left[i] for i in own])
+        for index, share in zip(own, shared, strict=True):
+            left[index] = share
+    return left
+
+
+def spread(
+    workers: int, capacity: Sequence[int], budgets: Sequence[int], at_least: Sequence[int] | None = None
+) -> tuple[int, ...]:
+    """Gives each worker to the device with the lowest used share of its capacity; larger devices go first.
+
+    So a device that alone can hold the largest trials always has a worker. ``at_least`` are the workers that each
+    device already has.
+    """
+    slots = list(at_least or [0] * len(capacity))
+    used = [(slots[i] / most, -budgets[i], i) for i, most in enumerate(capacity) if slots[i] < most]
+    heapq.heapify(used)
+    for _ in range(workers - sum(slots)):
+        _, budget, index = heapq.heappop(used)
+        slots[index] += 1
+        if slots[index] < capacity[index]:
+            heapq.heappush(used, (slots[index] / capacity[index], budget, index))
+    return tuple(slots)
+
+
+def threads_each(devices: Sequence[Device], slots: Sequence[int]) -> int:
+    """The CPU threads of each trial: the smallest number of free cores per trial of any device.
+
+    More than that would wait for each other: OpenMP's threads meet after every operation.
+    """
+    return max(1, min(device.free_cores // used for device, used in zip(devices, slots, strict=True) if used))
+
+
+def does_not_fit(devices: Sequence[Device], budgets: Sequence[int], footprint: int, buffer_bytes: int) -> str:
+    """Why the largest trial fits no device."""
+    index = max(range(len(devices)), key=lambda i: budgets[i])
+    device = devices[index]
+    return (
+        f"a trial needs {footprint / GB:.2f} GB, but {device.label} has {budgets[index] / GB:.2f} GB for "
+        f"trials ({device.total_bytes / GB:.2f} GB in all, {device.free_bytes / GB:.2f} GB free, buffer "
+        f"{buffer_bytes / GB:.2f} GB)"
+    )
+
+
+def does_not_fit_ram(devices: Sequence[Device], rams: Mapping[str, int], footprint: int, buffer_bytes: int) -> str:
+    """Why the trial that takes the most RAM fits no host."""
+    device = max(devices, key=lambda each: rams.get(each.node_id, 0))
+    host = device.host or "this machine"
+    return (
+        f"a trial needs {footprint / GB:.2f} GB of RAM beside its GPU's memory, but {host} has "
+        f"{rams[device.node_id] / GB:.2f} GB for trials ({device.ram_bytes / GB:.2f} GB in all, "
+        f"{device.free_ram_bytes / GB:.2f} GB free, buffer {ram_buffer_bytes(device, buffer_bytes) / GB:.2f} GB)"
+    )
