@@ -147,7 +147,11 @@ class Spy:
                 time.sleep(0.02)
 
     def report(self) -> list[str]:
-        self._ours.sendall(b"?")
+        try:
+            self._ours.sendall(b"?")
+        except BrokenPipeError:
+            how = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+            return [f"was not there any more: its process ended with {how}"]
         content = b"".join(iter(lambda: self._ours.recv(1 << 16), b""))
         os.waitpid(self._pid, 0)
         found: list[str] = json.loads(content)
