@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
 import click
@@ -146,9 +146,7 @@ def estimate(ctx: click.Context, /, as_json: bool, as_csv: bool, **_: object) ->
     if as_json:
         click.echo(json.dumps([estimate.to_record(*each) for each in found], indent=2))
     elif as_csv:
-        from tuner.records.attempts import write_rows
-
-        _write(write_rows([estimate.to_record(*each) for each in found]))
+        _write_csv([estimate.to_record(*each) for each in found])
     else:
         from tuner.reporting.plan_text import estimates_text
 
@@ -264,9 +262,7 @@ def results(ctx: click.Context, /, as_json: bool, as_csv: bool, **_: object) -> 
     if as_json:
         click.echo(json.dumps(found.records(), indent=2))
     elif as_csv:
-        from tuner.records.attempts import write_rows
-
-        _write(write_rows(found.records(), found.names))
+        _write_csv(found.records(), found.names)
     else:
         from tuner.cli.print_results import print_results
         from tuner.reporting.console import make_console
@@ -353,8 +349,11 @@ def _say(text: str, err: bool = False) -> None:
     click.echo(printable(text), err=err)
 
 
-def _write(table: str) -> None:
-    """Writes a table of data; to a file or a pipe as it is."""
+def _write_csv(rows: Sequence[Mapping[str, object]], names: Sequence[str] | None = None) -> None:
+    """Writes rows as they are to a file or a pipe, and without what it would obey to a terminal."""
+    from tuner.records.attempts import write_rows
+
+    table = write_rows(rows, names)
     click.echo(printable(table) if sys.stdout.isatty() else table, nl=False)
 
 
