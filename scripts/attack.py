@@ -22,16 +22,65 @@ from pathlib import Path
 
 import torch
 from attacks import originals
+from attacks.environments import ENVIRONMENTS, environments
 from attacks.fuzz import fuzz, undamaged
+from attacks.kills import kills
+from attacks.misbehaving import ALONE, KINDS
 from attacks.tally import BAR, Tally
+from attacks.trials import WAYS, trials
 
 # What commands import on first use: children share it. Those of Ray are not among them.
 WARM = ("pandas", "tuner.cli.main", "tuner.api.run", "tuner.api.plan", "tuner.api.results", "tuner.api.report")
 WARM += ("tuner.api.estimate", "tuner.api.optimize", "tuner.api.train", "tuner.api.fit_footprint", "tuner.api.export")
-WARM += ("tuner.study.study", "tuner.execution.in_process", "tuner.workloads.graphsage.workload", "ruamel.yaml", "tomlkit")
-WARM += ("tuner.workloads.gt_ssl.workload", "tuner.workloads.kd_gat.workload", "tuner.estimation.tracing.tracer", "optuna")
+WARM += (
+    "tuner.study.study",
+    "tuner.execution.in_process",
+    "tuner.workloads.graphsage.workload",
+    "ruamel.yaml",
+    "tomlkit",
+)
+WARM += (
+    "tuner.workloads.gt_ssl.workload",
+    "tuner.workloads.kd_gat.workload",
+    "tuner.estimation.tracing.tracer",
+    "optuna",
+)
 WARM += ("torch._dynamo", "sympy", "rich.live", "plotly.graph_objects", "psutil", "tuner.workloads.graphsage.model")
-SECTIONS = {"undamaged": 0, "fuzz": 5000}
+SECTIONS = {
+    "undamaged": 0,
+    "fuzz": 5000,
+    "kills": 20,
+    "trials": len(KINDS) + len(ALONE),
+    "environments": len(ENVIRONMENTS),
+}
+
+
+def warm() -> None:
+    """Imports what children share, which are forked."""
+    for name in WARM:
+        importlib.import_module(name)
+    torch.set_num_threads(1)
+    gc.freeze()
+
+
+def attack(section: str, options: argparse.Namespace, place: Path, tally: Tally) -> None:
+    """Makes the tries of a section, or those that were named."""
+    named = options.only.split(",") if options.only else None
+    ways = options.way or list(WAYS)
+    numbers = [int(each) for each in named] if named and section in ("fuzz", "kills") else None
+    if section in ("undamaged", "fuzz", "environments") and not (place / "original").exists():
+        originals.write(place / "original")
+    tries = options.tries or SECTIONS[section]
+    if section == "undamaged":
+        undamaged(place, options.jobs, tally)
+    elif section == "fuzz":
+        fuzz(numbers or range(tries), options.seed, place, options.jobs, tally)
+    elif section == "kills":
+        kills(numbers or range(tries), options.seed, place, tally)
+    elif section == "trials":
+        trials(named or [*KINDS, *ALONE][:tries], ways, place, tally)
+    else:
+        environments(named or [*ENVIRONMENTS][:tries], ways, place, tally)
 
 
 def main() -> int:
@@ -39,28 +88,24 @@ def main() -> int:
     parser.add_argument("section", nargs="*", help=f"only these of {', '.join(SECTIONS)}")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="what is drawn follows from it (default 0)")
     parser.add_argument("--tries", type=int, metavar="N", help=f"of each section (default {SECTIONS})")
-    parser.add_argument("--only", metavar="NUMBER|NAME", help="only this try")
+    parser.add_argument(
+        "--way", choices=list(WAYS), action="append", help="of trials and environments: only in these processes"
+    )
+    parser.add_argument("--only", metavar="NUMBER,…|NAME,…", help="only these tries")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="so many at once (default 2)")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the files of tries that failed here")
     options = parser.parse_args()
     asked = options.section or list(SECTIONS)
     if unknown := [name for name in asked if name not in SECTIONS]:
         parser.error(f"{unknown[0]}: choose from {', '.join(SECTIONS)}")
-    for name in WARM:
-        importlib.import_module(name)
-    torch.set_num_threads(1)  # children are forked
-    gc.freeze()
+    if {"undamaged", "fuzz"} & {*asked}:
+        warm()
     tally, began = Tally(options.seed), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="attack-") as name:
         place = options.keep or Path(name)
         place.mkdir(parents=True, exist_ok=True)
-        if {"undamaged", "fuzz"} & {*asked}:
-            originals.write(place / "original")
-        if "undamaged" in asked:
-            undamaged(place, options.jobs, tally)
-        if "fuzz" in asked:
-            numbers = [int(options.only)] if options.only else range(options.tries or SECTIONS["fuzz"])
-            fuzz(numbers, options.seed, place, options.jobs, tally)
+        for section in asked:
+            attack(section, options, place, tally)
     print(tally.table())
     print(f"seed {options.seed}, {time.monotonic() - began:.0f} s, slowest answer {tally.slowest:.1f} s")
     return 0 if tally.share >= BAR else 1

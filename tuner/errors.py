@@ -57,7 +57,11 @@ def spelled(text: str, spelling: Spelling = in_python) -> str:
 
 def one_line(error: object, most: int | None = None) -> str:
     """A text, such as another library's error, in one line of at most this many characters."""
-    return " ".join(str(error).split())[:most]
+    try:
+        text = str(error)
+    except Exception:  # an exception of somebody else's
+        text = "an error without a text"
+    return " ".join(text.split())[:most]
 
 
 def printable(text: str, most: int | None = None) -> str:

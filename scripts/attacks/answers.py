@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +22,9 @@ MEMORY_BYTES = 2**30  # what an answer may take beside what this process has
 OF_A_LINE = 4100  # the characters of the longest line of an error
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x9b]")
 BESIDE = ("note: ", "warning: ")  # how lines begin that may stand beside an error
-State = Mapping[str, tuple[str, int, int]]  # of files by path: a hash of the content, the time of the last change, the mode
+State = Mapping[
+    str, tuple[str, int, int]
+]  # of files by path: a hash of the content, the time of the last change, the mode
 
 
 @dataclass(frozen=True)
@@ -114,10 +117,8 @@ def answer_of(child: Child, hung: bool) -> Answer:
         os.killpg(child.pid, signal.SIGKILL)
     _, status = os.waitpid(child.pid, 0)
     os.close(child.watched)
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)  # what it has left running
-    except ProcessLookupError:
-        pass
     texts = [(child.folder / name).read_text(errors="replace") for name in ("out", "err")]
     return Answer(os.waitstatus_to_exitcode(status), time.monotonic() - child.began, *texts, hung)
 

@@ -124,7 +124,12 @@ def fuzz(numbers: Sequence[int], seed: int, place: Path, jobs: int, tally: Tally
             if number % EVERY_APART == EVERY_APART - 1:
                 one = tries.pop(number)
                 one.prepare()
-                judge(one, run_apart([sys.executable, "-m", "tuner", *one.words], one.folder / "work", environment_of(one.folder)))
+                judge(
+                    one,
+                    run_apart(
+                        [sys.executable, "-m", "tuner", *one.words], one.folder / "work", environment_of(one.folder)
+                    ),
+                )
             else:
                 yield number, tries[number].begin
 

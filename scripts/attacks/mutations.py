@@ -25,11 +25,47 @@ HOSTILE = [
     *('"graphsage"', '"cpu"', '"completed"', '"true"', '"os:system"', '"auto"', '"=1+1"', '"%s%n{0}"', '"ä\u202e"'),
     *("[" * 500 + "]" * 500, "[" * DEEP + "]" * DEEP, '{"a":' * 3000 + "1" + "}" * 3000),
 ]
-IN_YAML = ["&a [*a]", "*missing", "!!python/object/apply:os.system [touch victim]", "!!binary x", ".inf", ".nan", "? x"]
+IN_YAML = [
+    "&a [*a]",
+    "*missing",
+    "!!python/object/apply:os.system [touch victim]",
+    "!!binary x",
+    ".inf",
+    ".nan",
+    "? x",
+]
 IN_YAML += ["2026-13-45", "{<<: [*a]}", "0x" + "f" * 500, "1:2:3", "~", "|\n  x", "!!set {a, b}", "!x y", "=", "012"]
 IN_TOML = ["inf", "nan", "2026-01-01T00:00:00", "'''x'''", "{a = 1}", "0b1", "1979-05-27", "{}", "[{}]"]
-IN_TEXT = ["", "-1", "1e400", "nan", "inf", "9" * 401, "x" * 100_000, "\0", "\ufeff", "=1+1", '"', '""', "1.5.5", "٣", "0x10"]
-IN_TEXT += ["../../victim", "\x1b]0;t\x07", "-", "99999999999999999999", "2147483648", "1_0", " ", "True", "1e3", "-0", "1,5"]
+IN_TEXT = [
+    "",
+    "-1",
+    "1e400",
+    "nan",
+    "inf",
+    "9" * 401,
+    "x" * 100_000,
+    "\0",
+    "\ufeff",
+    "=1+1",
+    '"',
+    '""',
+    "1.5.5",
+    "٣",
+    "0x10",
+]
+IN_TEXT += [
+    "../../victim",
+    "\x1b]0;t\x07",
+    "-",
+    "99999999999999999999",
+    "2147483648",
+    "1_0",
+    " ",
+    "True",
+    "1e3",
+    "-0",
+    "1,5",
+]
 
 
 def damaged(path: Path, draw: random.Random) -> str:
@@ -88,7 +124,9 @@ def tree(content: Any, hostile: list[str], dump: Callable[[Any], str], draw: ran
     if how == 0:
         del holder[key]
     elif how == 1 and isinstance(holder, dict):
-        holder[f"{key}x" if draw.random() < 0.5 else draw.choice(("", "../../victim", "\x1b]", "k" * 9000))] = holder.pop(key)
+        holder[f"{key}x" if draw.random() < 0.5 else draw.choice(("", "../../victim", "\x1b]", "k" * 9000))] = (
+            holder.pop(key)
+        )
     elif how == 2:
         other, its = draw.choice(nodes)
         holder[key], other[its] = other[its], holder[key]
@@ -186,18 +224,61 @@ def recoded(content: bytes, draw: random.Random) -> bytes:
 
 
 def replaced(content: bytes, draw: random.Random) -> bytes:
-    return draw.choice((b"", b"\n" * 10_000, b"\0" * 4096, b"x" * 2_000_000, b"[" * 200_000, draw.randbytes(5000), b"{}\n"))
+    return draw.choice(
+        (b"", b"\n" * 10_000, b"\0" * 4096, b"x" * 2_000_000, b"[" * 200_000, draw.randbytes(5000), b"{}\n")
+    )
 
 
 BYTES = (flipped, cut, without_a_part, doubled_part, inserted, other_number, recoded, replaced)
-INSERTED = (b"\0", b"\xff\xfe", b"\xc3", b"\xed\xa0\x80", b"\r", b"\x1b]0;t\x07", b"'", b'"', b"\n", b"\t", b": ", b"- ")
-INSERTED += (b"&a ", b"*a", b"{" * 3000, b"[" * 3000, b"%", b"#", b"\\", b"e999", b"_", b"\xe2\x80\xae", b"\x85", b"a" * 300_000)
-NUMBERS = (b"1e400", b"-1", b"NaN", b"Infinity", b"9" * 401, b"9" * 5000, b"99999999999", b"0", b"1.5", b"1e-400", b"", b"2147483648")
+INSERTED = (
+    b"\0",
+    b"\xff\xfe",
+    b"\xc3",
+    b"\xed\xa0\x80",
+    b"\r",
+    b"\x1b]0;t\x07",
+    b"'",
+    b'"',
+    b"\n",
+    b"\t",
+    b": ",
+    b"- ",
+)
+INSERTED += (
+    b"&a ",
+    b"*a",
+    b"{" * 3000,
+    b"[" * 3000,
+    b"%",
+    b"#",
+    b"\\",
+    b"e999",
+    b"_",
+    b"\xe2\x80\xae",
+    b"\x85",
+    b"a" * 300_000,
+)
+NUMBERS = (
+    b"1e400",
+    b"-1",
+    b"NaN",
+    b"Infinity",
+    b"9" * 401,
+    b"9" * 5000,
+    b"99999999999",
+    b"0",
+    b"1.5",
+    b"1e-400",
+    b"",
+    b"2147483648",
+)
 
 
 def link_to_victim(path: Path) -> str:
     path.unlink()
-    path.symlink_to(Path(os.path.relpath(path.parents[1] if path.parent.name == "study" else path.parent)) / "victim.pt")
+    path.symlink_to(
+        Path(os.path.relpath(path.parents[1] if path.parent.name == "study" else path.parent)) / "victim.pt"
+    )
     return "a link to a victim"
 
 

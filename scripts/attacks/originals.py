@@ -219,13 +219,16 @@ def write(folder: Path) -> None:
     (work / "latest/movies.csv").write_text("movieId,title,genres\n" + films)
     for number in range(12):
         text = ["# a tree", "1 1 0 0 0 1 -1"]
-        text += [f"{n} 3 {draw.gauss(0, 9):.2f} {n}.5 {-n} 0.5 {draw.randrange(max(1, n - 5), n)}" for n in range(2, 40)]
+        text += [
+            f"{n} 3 {draw.gauss(0, 9):.2f} {n}.5 {-n} 0.5 {draw.randrange(max(1, n - 5), n)}" for n in range(2, 40)
+        ]
         (work / f"trees/{'ab'[number % 2]}/{number}.swc").write_text("\n".join(text) + "\n")
     for name, flag in (("normal", "R"), ("DoS", "T")):
         rows = []
         for n in range(1200):
+            frame = f"{1000 + n / 1000:.6f},{draw.choice((0x100, 0x2B0, 0x43F)):04x}"
             data = ",".join(f"{draw.randrange(256):02x}" for _ in range(8))
-            rows.append(f"{1000 + n / 1000:.6f},{draw.choice((0x100, 0x2B0, 0x43F)):04x},8,{data},{flag if n % 7 == 0 else 'R'}\n")
+            rows.append(f"{frame},8,{data},{flag if n % 7 == 0 else 'R'}\n")
         (work / f"can/{name}.csv").write_text("".join(rows))
     _train(folder)
 

@@ -25,7 +25,13 @@ class Tally:
     slowest: float = 0.0
 
     def take(
-        self, section: str, kind: str, number: int | str, faults: Sequence[str], what: str, answer: Answer | None = None
+        self,
+        section: str,
+        kind: str,
+        number: int | str,
+        faults: Sequence[str],
+        what: str,
+        answer: Answer | None = None,
     ) -> bool:
         """Counts one try, and prints it if it failed; returns whether it did not."""
         self.tries[section, kind] += 1
@@ -35,7 +41,9 @@ class Tally:
         if faults:
             self.failed[section, kind] += 1
             print(f"failed: {kind}: {'; '.join(faults)[:600]}\n  {what}", file=sys.stderr)
-            print(f"  again: scripts/attack {section} --seed {self.seed} --only {number} --keep FOLDER", file=sys.stderr)
+            print(
+                f"  again: scripts/attack {section} --seed {self.seed} --only {number} --keep FOLDER", file=sys.stderr
+            )
             if answer:
                 text = "\n".join("  | " + line[:300] for line in answer.text().splitlines()[-12:])
                 print(text, file=sys.stderr, flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from pathlib import Path
 from typing import Any
@@ -97,3 +98,25 @@ def test_a_command_that_needs_more_memory_than_there_is_says_so(
     monkeypatch.setattr("tuner.api.results.side_by_side", out_of_memory)
     text = "error: not enough memory for this: free some, or give less data or smaller files\n"
     assert said(monkeypatch, capsys, "results") == (1, text)
+
+
+def test_a_removed_current_folder_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    text = "error: the current folder has been removed: change to another\n"
+    assert said(monkeypatch, capsys, "results") == (2, text)
+
+
+def test_characters_that_a_terminal_lacks_become_question_marks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written = io.BytesIO()
+    terminal = io.TextIOWrapper(written, encoding="ascii", write_through=True)
+    monkeypatch.setattr(sys, "stdout", terminal)
+    said(monkeypatch, capsys, "--version")
+    print("⌊1.5⌋", file=terminal)
+    assert written.getvalue().endswith(b"?1.5?\n")

@@ -122,6 +122,29 @@ def test_a_share_that_the_worker_itself_fills_is_too_small(monkeypatch: pytest.M
     assert "the trial has 0.001 GB, and a worker on cpu takes " in outcome.error
 
 
+class Mute(RuntimeError):
+    """Has no text, and is its own cause's cause."""
+
+    def __init__(self) -> None:
+        self.__cause__ = ValueError("cause")
+        self.__cause__.__cause__ = self
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def test_an_exception_without_text_or_with_a_circle_of_causes_fails_its_trial_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def failing(self: Toy, model: nn.Module, batch: Batch) -> Tensor:
+        raise Mute
+
+    monkeypatch.setattr(Toy, "loss", failing)
+    outcome = run(Toy())[-1]
+    assert outcome.status == "failed"
+    assert "Mute: an error without a text" in outcome.error
+
+
 @pytest.mark.parametrize("phase", ["start", "first step", "training", "evaluation"])
 def test_the_outcome_says_in_which_phase_it_failed_and_nothing_of_the_trial_is_left(phase: Phase) -> None:
     workload = Failing(phase)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import io
 import json
+import os
 import re
 import sys
 import traceback
@@ -381,6 +383,13 @@ def _hint(error: click.ClickException) -> str:
 def main() -> None:
     """Runs the command line and exits: 0 success, 1 some trials did not complete, 2 bad input, 130 interrupted."""
     debug = "--debug" in sys.argv
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # None where it is closed
+            stream.reconfigure(errors="replace")  # an encoding such as ASCII lacks some characters
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        _fail("the current folder has been removed: change to another", 2, debug)
     try:
         code = cli.main(standalone_mode=False, complete_var=VARIABLE)
     except click.ClickException as error:

@@ -69,8 +69,10 @@ def _follow(connection: Connection[bytes, bytes], content: int, placements: Simp
 
 def _fail() -> None:
     """Ends the process with the traceback of the exception."""
-    traceback.print_exc()
-    os._exit(1)
+    try:
+        traceback.print_exc()
+    finally:  # also if the trial has closed its output
+        os._exit(1)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from tuner.errors import ExecutionError, TunerError, one_line
+from tuner.errors import ExecutionError, InputError, TunerError, one_line
 from tuner.machine.caps import environment, unless_set
 from tuner.machine.interrupts import take_back
 from tuner.machine.logs import LOG_BYTES
@@ -29,7 +29,7 @@ SOCKET_BYTES = 107 if sys.platform == "linux" else 103  # the longest path of a 
 # Ray prints long messages about lost workers and nodes in the driver. The study prints a line about each.
 SKIPPED_LOGS = (
     "A worker died or was killed while executing|were killed due to the node running low on memory|"
-    "Raylet is terminated|has been marked dead because the detector"
+    "Raylet is terminated|has been marked dead because the detector|Traceback \\(most recent call last\\)"
 )
 
 
@@ -118,13 +118,18 @@ def session_bases() -> list[Path]:
     return usable_bases(SOCKET_BYTES - len(LONGEST_SOCKET) - 1 - NAME_LENGTH)
 
 
+def usable_base() -> Path:
+    """The folder in which a study makes that of its Ray; an InputError is raised if there is none."""
+    bases = session_bases()
+    if not bases:
+        raise InputError("no folder for Ray's sockets can be written: set RAY_TMPDIR to one with a short path")
+    return bases[0]
+
+
 @contextmanager
 def _session_folder() -> Iterator[Path]:
     """A private folder for Ray, which is removed after the block."""
-    bases = session_bases()
-    if not bases:
-        raise ExecutionError("no folder for Ray's sockets can be written: set RAY_TMPDIR to one with a short path")
-    with private_folder(bases[0]) as folder:
+    with private_folder(usable_base()) as folder:
         yield folder
 
 

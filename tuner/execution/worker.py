@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.errors import ExecutionError, TunerError
+from tuner.errors import ExecutionError, TunerError, one_line
 from tuner.execution.stop_requests import StopRequests
 from tuner.machine.caps import MMAP_THRESHOLD_BYTES, capped, is_out_of_memory, is_short_of_ram, lack_of_memory
 from tuner.machine.oom_texts import LackOfMemory
@@ -36,7 +36,7 @@ from tuner.trial import (
     Trial,
 )
 from tuner.workloads.base import needs_workload
-from tuner.workloads.contract import method_failure
+from tuner.workloads.contract import FRAMES, method_failure
 from tuner.workloads.program import Program
 from tuner.workloads.task import TrainingTask
 
@@ -200,7 +200,7 @@ class _TrialExecution:
         self.phase = phase_of(error) or ("evaluation" if self.metrics else "start")
         # The place where memory ran out is irrelevant.
         own = method_failure(error) if self.status == "failed" else str(lack or "")
-        self.error, self.traceback = own or _one_line(error), traceback.format_exc()
+        self.error, self.traceback = own or _one_line(error), traceback.format_exc(-FRAMES)
         self.metrics, self.weights = {}, b""
 
 
@@ -294,7 +294,7 @@ def _lack_of_memory(
 
 
 def _one_line(error: Exception) -> str:
-    text = " ".join(ENFORCE.sub("", str(error)).split())
+    text = ENFORCE.sub("", one_line(error)).strip()
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from tuner.errors import one_line
 from tuner.machine.oom_texts import LackOfMemory, parse_out_of_memory
 from tuner.machine.peak import data_bytes
 from tuner.trial import MB, Device
@@ -129,20 +130,22 @@ def is_short_of_ram(error: BaseException) -> bool:
     return any(
         isinstance(each, MemoryError)
         or (isinstance(each, OSError) and each.errno == errno.ENOMEM)
-        or (isinstance(each, RuntimeError) and any(sign in str(each) for sign in OUT_OF_RAM))
+        or (isinstance(each, RuntimeError) and any(sign in one_line(each) for sign in OUT_OF_RAM))
         for each in _chain(error)
     )
 
 
 def lack_of_memory(error: BaseException) -> LackOfMemory | None:
     """The sizes that an exception or one of its causes names; without any where Python itself had no memory."""
-    said = filter(None, (parse_out_of_memory(str(each)) for each in _chain(error)))
+    said = filter(None, (parse_out_of_memory(one_line(each)) for each in _chain(error)))
     return next(said, LackOfMemory() if isinstance(error, MemoryError) and not str(error) else None)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An exception and its causes."""
-    while error is not None:
+    """An exception and its causes, each once: a program can make a circle of them."""
+    met: set[int] = set()
+    while error is not None and id(error) not in met:
+        met.add(id(error))
         yield error
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
@@ -153,7 +156,7 @@ def _lacks_memory(error: BaseException, *, at_cap: bool) -> bool:
         return True
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:
         return True
-    if isinstance(error, RuntimeError) and any(sign in str(error) for sign in OUT_OF_MEMORY):
+    if isinstance(error, RuntimeError) and any(sign in one_line(error) for sign in OUT_OF_MEMORY):
         return True
     # Python's own code without an exception, and libraries of which parts cannot be mapped.
     if at_cap and isinstance(error, (SystemError, ImportError)) and not isinstance(error, ModuleNotFoundError):
@@ -163,7 +166,7 @@ def _lacks_memory(error: BaseException, *, at_cap: bool) -> bool:
 
 def _lacks_thread(error: BaseException) -> bool:
     """Whether a thread could not be started: for want of memory for its stack, or of processes."""
-    return isinstance(error, RuntimeError) and NO_THREAD in str(error)
+    return isinstance(error, RuntimeError) and NO_THREAD in one_line(error)
 
 
 @contextmanager

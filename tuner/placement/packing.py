@@ -186,6 +186,7 @@ class Packer:
         heapq.heapify(self._emptiest)
         self._order = count()
         self._waiting: dict[int, list[tuple[int, int, Request]]] = {}  # for each seed: by need, then the latest first
+        self._seeds: list[int] = []  # those of the queue, in order: there may be 100,000
         self._free_ram = dict(plan.ram_budgets)
         self._ram_bound = math.inf  # what may be reserved of this machine's RAM until the next ``limit``
         self._rams: list[int] = []  # what each trial in the queue needs of its host's RAM, sorted
@@ -195,7 +196,7 @@ class Packer:
     @property
     def waiting(self) -> int:
         """The number of trials in the queue."""
-        return sum(map(len, self._waiting.values()))
+        return len(self._rams)
 
     @property
     def largest_bytes(self) -> int:
@@ -245,6 +246,8 @@ class Packer:
             if request.host_bytes > smallest_ram:
                 request = self._within_host(request, need)
             insort(self._rams, request.host_bytes)
+            if request.trial.seed not in self._waiting:
+                insort(self._seeds, request.trial.seed)
             insort(self._waiting.setdefault(request.trial.seed, []), (need, -next(self._order), request))
         self._least_ram = self._rams[0] if self._rams else self._least_ram
         for node in list(self._aside):
@@ -254,7 +257,7 @@ class Packer:
         """Replaces every request in the queue by ``correct(request)``, which has a better known need."""
         waiting = [entry for same_seed in self._waiting.values() for entry in same_seed]
         requests = [request for _, _, request in sorted(waiting, key=lambda entry: -entry[1])]
-        self._waiting, self._rams = {}, []
+        self._waiting, self._seeds, self._rams = {}, [], []
         self.enqueue(correct(request) for request in requests)
 
     def place(self) -> list[tuple[Request, Placement]]:
@@ -303,13 +306,14 @@ class Packer:
         need, _, request = self._waiting[seed].pop(position)
         if not self._waiting[seed]:
             del self._waiting[seed]
+            self._seeds.remove(seed)
         del self._rams[bisect_left(self._rams, request.host_bytes)]
         self._least_ram = self._rams[0] if self._rams else self._least_ram
         return need, request
 
     def _position(self, room_bytes: float, ram_bytes: int) -> tuple[int, int] | None:
         """The seed and the position in its queue of the trial that ``_take`` would take."""
-        for seed in sorted(self._waiting):
+        for seed in self._seeds:
             same_seed = self._waiting[seed]
             position = bisect_right(same_seed, room_bytes, key=lambda entry: entry[0]) - 1
             while position >= 0 and same_seed[position][2].host_bytes > ram_bytes:
@@ -372,10 +376,7 @@ class Packer:
             heapq.heappush(self._emptiest, (-self._room(index), index))
 
     def _freest(self) -> list[tuple[int, int]]:
-        """Of each host with RAM for a trial the most free bytes of a device with a free slot, and its index.
-
-        Those with the most bytes come first.
-        """
+        """Of each host with RAM for a trial its emptiest device with a slot: free bytes and index, the most first."""
         found: dict[str, tuple[int, int]] = {}
         for index, (device, free) in enumerate(zip(self._plan.devices, self._free, strict=True)):
             if self._is_open(index) and self._own_ram(index) >= self._least_ram:

@@ -30,13 +30,22 @@ def several_expected(settings: Settings, devices: Sequence[Device], trials: int)
 
 
 def for_plan(executor: Executor, plan: Plan, settings: Settings) -> Executor:
-    """The executor for a plan: for one worker a process beside the study, unless Ray was started."""
+    """The executor for a plan: for one worker a process beside the study, unless Ray was started.
+
+    Raises:
+        InputError: Ray is needed, and no folder can hold its sockets.
+    """
     from tuner.execution.ray_executor import RayExecutor
 
-    if not isinstance(executor, RayExecutor) or executor.started or settings.address is not None:
-        return executor
     ray: Any = sys.modules.get("ray")
-    if sum(plan.slots) > 1 or (ray is not None and ray.is_initialized()):
+    if not isinstance(executor, RayExecutor) or settings.address is not None:
+        return executor
+    if ray is not None and ray.is_initialized():
+        return executor
+    if executor.started or sum(plan.slots) > 1:
+        from tuner.execution.cluster import usable_base
+
+        usable_base()
         return executor
     from tuner.execution.child_executor import ChildExecutor
 

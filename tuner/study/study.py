@@ -65,9 +65,9 @@ def run_study(selected: Selected, executor: Executor | None = None) -> StudyResu
             if placed.requests:
                 trackers.connect()
         interrupt.check_signals()  # one that came where Python drops exceptions
-        folder = open_folder(placed, console)
         if given is None:
             executor = started.enter_context(closing(for_plan(executor, placed.plan, settings)))
+        folder = open_folder(placed, console)
         with closing(folder):
             if record is not placed.record:
                 folder.describe(record)

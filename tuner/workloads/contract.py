@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 NOT_THE_USERS = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 OURS = Path(__file__).parents[1]
+FRAMES = 200  # the innermost ones of a traceback: of a million it would take a minute
 
 
 @contextmanager
@@ -68,7 +69,7 @@ def summarize(error: BaseException, function: Callable[..., object] | None = Non
 
 
 def _place(error: BaseException, function: Callable[..., object] | None) -> str:
-    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__, -FRAMES)]
     frames = [each for each in frames if not each[0].startswith("<frozen") and OURS not in Path(each[0]).parents]
     own = [each for each in frames if not NOT_THE_USERS & set(Path(each[0]).parents)]
     code = getattr(function, "__code__", None)

@@ -1,0 +1,60 @@
+"""The short form of scripts/attack."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tuner
+from tuner.errors import InputError
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "attack.py"
+KINDS = "raises,mute-error,exits-3-at-once,segfault,prints-escapes,reports-nan,10000-metrics,closes-all,over-the-cap"
+PLACES = "tmpdir-missing,256-files,broken-pipe"
+
+
+def attack(*words: str) -> str:
+    run = subprocess.run([sys.executable, SCRIPT, *words], capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    assert "100.00 % answered" in run.stdout
+    return run.stdout
+
+
+def test_damaged_files_are_answered_in_a_line() -> None:
+    assert "    60       0" in attack("fuzz", "--seed", "7", "--tries", "60")
+
+
+@pytest.mark.slow
+def test_many_damaged_files_are_answered_in_a_line() -> None:
+    attack("undamaged", "fuzz", "--seed", "8", "--tries", "300")
+
+
+def test_bad_trials_leave_good_ones_alone() -> None:
+    assert "     9       0" in attack("trials", "--way", "child", "--only", KINDS)
+
+
+def test_a_study_runs_where_clusters_run_it() -> None:
+    assert "     3       0" in attack("environments", "--way", "child", "--only", PLACES)
+
+
+def test_a_try_that_is_not_answered_is_counted_and_can_be_repeated(tmp_path: Path) -> None:
+    code = "from attacks.tally import Tally; from attacks.answers import Answer; t = Tally(3)\n"
+    code += (
+        "t.take('fuzz', 'data', 5, Answer(1, 0.1, '', 'Traceback (most recent call last):').faults(), 'tune plan')\n"
+    )
+    code += "print(t.share)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=SCRIPT.parent)
+    assert run.stdout == "0.0\n" and "scripts/attack fuzz --seed 3 --only 5" in run.stderr
+    assert "failed: data: a traceback; a line in stderr that is neither note nor error" in run.stderr
+
+
+def test_without_a_folder_for_rays_sockets_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.execution.cluster.session_bases", lambda: [])
+    with pytest.raises(InputError, match="no folder for Ray's sockets can be written: set RAY_TMPDIR"):
+        tuner.run(limit=2, device="cpu", model_memory_gb=0.5, max_workers=2, output=tmp_path / "out")
+    assert not list(tmp_path.iterdir())
