@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import io
 import json
 import os
-import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from tuner.cli.completion import VARIABLE, complete_shells
+from tuner.cli.hints import hint
 from tuner.cli.options import GroupedCommand, chosen, options
 from tuner.errors import TunerError, WorkloadError, both_given, printable, spelled
 from tuner.spec.commands import (
@@ -36,7 +35,6 @@ from tuner.workloads.custom import SPEC
 
 MOST_OF_ERROR = 4000  # the characters that are printed of an error
 DEFAULT_COMMAND = "run"
-CONFIG_SUFFIXES = (".yaml", ".yml", ".toml", ".json")
 
 
 class CommandGroup(click.Group):
@@ -362,23 +360,6 @@ def _check_formats(as_json: bool, as_csv: bool) -> None:
         raise both_given("as_json", "as_csv")
 
 
-def _hint(error: click.ClickException) -> str:
-    """What an argument too many was meant for, else where help is."""
-    if not isinstance(error, click.UsageError) or error.ctx is None:
-        return ""
-    extra = re.fullmatch(r"Got unexpected extra argument \((.*)\)", error.format_message())
-    word, command = extra[1] if extra else "", error.ctx.info_name
-    takes_config = any(param.name == "config" for param in error.ctx.command.params)
-    close = difflib.get_close_matches(word, cli.commands, n=1) if command == DEFAULT_COMMAND else []
-    if word.endswith(".py"):
-        return f": did you mean tune script {word}, or {word.removesuffix('.py')}:FUNCTION?"
-    if word and command == "train":
-        return f": did you mean --from {word}?"
-    if word.endswith(CONFIG_SUFFIXES) and takes_config:
-        return f": did you mean --config {word}?"
-    return f": did you mean tune {close[0]}?" if close else f": see {error.ctx.command_path} --help"
-
-
 def main() -> None:
     """Runs the command line and exits: 0 success, 1 some trials did not complete, 2 bad input, 130 interrupted."""
     debug = "--debug" in sys.argv
@@ -392,7 +373,11 @@ def main() -> None:
     try:
         code = cli.main(standalone_mode=False, complete_var=VARIABLE)
     except click.ClickException as error:
-        _fail(f"{error.format_message().rstrip('.')}{_hint(error)}", error.exit_code, debug)
+        _fail(
+            f"{error.format_message().rstrip('.')}{hint(error, cli.commands, DEFAULT_COMMAND)}",
+            error.exit_code,
+            debug,
+        )
     except TunerError as error:
         hint = "; --debug shows where" if isinstance(error, WorkloadError) and error.__cause__ else ""
         _fail(error.told(in_terminal) + hint, error.exit_code, debug)

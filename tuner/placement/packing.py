@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -187,16 +187,16 @@ class Packer:
         self._order = count()
         self._waiting: dict[int, list[tuple[int, int, Request]]] = {}  # for each seed: by need, then the latest first
         self._seeds: list[int] = []  # those of the queue, in order: there may be 100,000
-        self._number = 0  # of trials in the queue
         self._free_ram = dict(plan.ram_budgets)
         self._ram_bound = math.inf  # what may be reserved of this machine's RAM until the next ``limit``
-        self._least_ram: float = 0  # no trial in the queue needs less of its host's RAM
+        self._rams: list[int] = []  # what each trial in the queue needs of its host's RAM, sorted
+        self._least_ram = 0  # the least of them, or of those that were there last
         self._aside: dict[str, set[int]] = {}  # by node id, devices that wait for its RAM and are not in the heap
 
     @property
     def waiting(self) -> int:
         """The number of trials in the queue."""
-        return self._number
+        return len(self._rams)
 
     @property
     def largest_bytes(self) -> int:
@@ -237,13 +237,11 @@ class Packer:
 
     def drop(self, trial_id: str) -> None:
         """Takes a trial out of the queue."""
-        self._waiting = {
-            seed: kept
-            for seed, same_seed in self._waiting.items()
-            if (kept := [entry for entry in same_seed if entry[2].trial.trial_id != trial_id])
-        }
-        self._seeds = sorted(self._waiting)
-        self._number = sum(map(len, self._waiting.values()))
+        for seed, same_seed in self._waiting.items():
+            for position, (_, _, request) in enumerate(same_seed):
+                if request.trial.trial_id == trial_id:
+                    self._pop(seed, position)
+                    return
 
     def enqueue(self, requests: Iterable[Request]) -> None:
         """Adds trials to the queue. A trial that needs more than any device has will get a whole device."""
@@ -253,11 +251,11 @@ class Packer:
             need = min(self._need(request), largest)
             if request.host_bytes > smallest_ram:
                 request = self._within_host(request, need)
-            self._least_ram = min(self._least_ram, request.host_bytes) if self._waiting else request.host_bytes
+            insort(self._rams, request.host_bytes)
             if request.trial.seed not in self._waiting:
                 insort(self._seeds, request.trial.seed)
             insort(self._waiting.setdefault(request.trial.seed, []), (need, -next(self._order), request))
-            self._number += 1
+        self._least_ram = self._rams[0] if self._rams else self._least_ram
         for node in list(self._aside):
             self._bring_back(node)
 
@@ -265,19 +263,20 @@ class Packer:
         """Replaces every request in the queue by ``correct(request)``, which has a better known need."""
         waiting = [entry for same_seed in self._waiting.values() for entry in same_seed]
         requests = [request for _, _, request in sorted(waiting, key=lambda entry: -entry[1])]
-        self._waiting, self._seeds, self._number = {}, [], 0
+        self._waiting, self._seeds, self._rams = {}, [], []
         self.enqueue(correct(request) for request in requests)
 
     def place(self) -> list[tuple[Request, Placement]]:
         """Takes the trials that start now out of the queue, and reserves their memory."""
         placed: list[tuple[Request, Placement]] = []
         while self._waiting and len(placed) < self._most and (index := self._emptiest_device()) is not None:
-            fitting = self._take(self._room(index), self._ram(index))
-            if fitting is None and self._position(self._room(index), UNBOUNDED) is not None:
+            room, ram = self._room(index), self._ram(index)
+            fitting = self._take(room, ram)
+            if fitting is None:
+                if ram == UNBOUNDED or self._position(room, UNBOUNDED) is None:
+                    break
                 self._set_aside()
                 continue
-            if fitting is None:
-                break
             placed.append((fitting[1], self._reserve(index, *fitting)))
         return placed
 
@@ -301,12 +300,16 @@ class Packer:
         fitting = self._position(room_bytes, ram_bytes)
         if fitting is None:
             return None
-        seed, position = fitting
+        return self._pop(*fitting)
+
+    def _pop(self, seed: int, position: int) -> tuple[int, Request]:
+        """Takes the trial at a position of its seed's queue, and its need."""
         need, _, request = self._waiting[seed].pop(position)
-        self._number -= 1
         if not self._waiting[seed]:
             del self._waiting[seed]
             self._seeds.remove(seed)
+        del self._rams[bisect_left(self._rams, request.host_bytes)]
+        self._least_ram = self._rams[0] if self._rams else self._least_ram
         return need, request
 
     def _position(self, room_bytes: float, ram_bytes: int) -> tuple[int, int] | None:
@@ -335,7 +338,7 @@ class Packer:
             free, index = self._emptiest[0]
             if -free != self._room(index) or not self._is_open(index):
                 heapq.heappop(self._emptiest)
-            elif self._ram(index) < self._least_ram:
+            elif self._free_ram and self._ram(index) < self._least_ram:
                 self._set_aside()
             else:
                 return index
@@ -356,12 +359,13 @@ class Packer:
 
     def _ram(self, index: int) -> int:
         """What may be reserved of a device's host's RAM now: what is free of its budget, within its bound."""
-        here = not self._plan.devices[index].node_id
-        return int(min(self._own_ram(index), self._ram_bound)) if here else self._own_ram(index)
+        if not self._free_ram or self._plan.devices[index].node_id:
+            return self._own_ram(index)
+        return int(min(self._own_ram(index), self._ram_bound))
 
     def _own_ram(self, index: int) -> int:
         """What is free of the budget of a device's host's RAM."""
-        return self._free_ram.get(self._plan.devices[index].node_id, UNBOUNDED)
+        return self._free_ram.get(self._plan.devices[index].node_id, UNBOUNDED) if self._free_ram else UNBOUNDED
 
     def _set_aside(self) -> None:
         """Takes the emptiest device out of the heap until its host has more RAM or the queue has other trials."""
@@ -373,10 +377,7 @@ class Packer:
             heapq.heappush(self._emptiest, (-self._room(index), index))
 
     def _freest(self) -> list[tuple[int, int]]:
-        """Of each host with RAM for a trial the most free bytes of a device with a free slot, and its index.
-
-        Those with the most bytes come first.
-        """
+        """Of each host with RAM for a trial its emptiest device with a slot: free bytes and index, the most first."""
         found: dict[str, tuple[int, int]] = {}
         for index, (device, free) in enumerate(zip(self._plan.devices, self._free, strict=True)):
             if self._is_open(index) and self._own_ram(index) >= self._least_ram:

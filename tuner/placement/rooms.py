@@ -16,6 +16,12 @@ RAY_SHARE = 0.05
 UNBOUNDED = 2**62  # the RAM of a host of which it is not known
 
 
+def limited(device: Device, total_bytes: int) -> Device:
+    """The device with its memory limited to ``total_bytes``."""
+    total = min(device.total_bytes, total_bytes)
+    return replace(device, total_bytes=total, free_bytes=min(device.free_bytes, total))
+
+
 def ram_buffer_bytes(device: Device, buffer_bytes: int) -> int:
     """The bytes of a GPU's host's RAM that are left free."""
     return max(buffer_bytes, math.ceil(RAY_SHARE * device.ram_bytes))
