@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -10,18 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
-from tests.support.ray_trials import Slow, placements
+from tests.support.ray_trials import Slow, placements, until
 from tuner.errors import InputError
 from tuner.execution import cluster_discovery as joining
 from tuner.execution.cluster import RayConnection
 from tuner.execution.cluster_discovery import find_address, join_cluster
 from tuner.execution.mapped_arrays import put
-from tuner.execution.nodes import limited_by_ray, on_one_machine, oom_kills
+from tuner.execution.nodes import crash_signal, limited_by_ray, on_one_machine, oom_kills
 from tuner.execution.ray_executor import RayExecutor
-from tuner.placement.packing import make_plan
-from tuner.trial import GB, MB, Device, DeviceLost, EpochReport, Outcome
+from tuner.placement.packing import Plan, make_plan
+from tuner.trial import GB, MB, Began, Device, DeviceLost, EpochReport, Outcome
 from tuner.workloads.task import TrainingTask
 
 
@@ -45,6 +48,14 @@ def joined(two_nodes: Any) -> Iterator[RayExecutor]:
     with closing(RayExecutor(address=two_nodes.address)) as executor:
         executor.devices("cpu")
         yield executor
+
+
+@pytest.fixture(scope="module")
+def plan(joined: RayExecutor) -> Plan:
+    """A trial on each node, for which the executor is open."""
+    made = make_plan(joined.devices("cpu"), [GB // 2] * 2, packing="uniform", buffer_bytes=0, threads=1)
+    joined.open({"toy": TrainingTask(Slow(), None)}, made, None)
+    return made
 
 
 @pytest.mark.ray
@@ -75,12 +86,29 @@ def test_mapped_arrays_go_to_other_machines_by_content_and_on_one_by_name(
 
 
 @pytest.mark.ray
+def test_on_another_node_a_trial_is_ended_and_a_crash_is_told(
+    two_nodes: Any, joined: RayExecutor, plan: Plan
+) -> None:
+    other = two_nodes.list_all_nodes()[-1].node_id
+    (placed,) = (each for each in placements(plan, 2, epochs=30) if each.device.node_id == other)
+    joined.submit(placed)
+    process = psutil.Process(until(joined, Began).pid)
+    process.suspend()
+    joined.end(placed.trial.trial_id, "no report")
+    assert until(joined, Outcome).status == "stalled"
+    process.wait(30)
+    joined.submit(placed)
+    pid = until(joined, Began).pid
+    until(joined, EpochReport)
+    os.kill(pid, signal.SIGSEGV)
+    assert until(joined, Outcome).error == "the worker was lost: its process was killed by SIGSEGV"
+
+
+@pytest.mark.ray
 def test_a_node_that_dies_takes_its_trials_and_its_devices_and_nothing_else(
-    two_nodes: Any, joined: RayExecutor
+    two_nodes: Any, joined: RayExecutor, plan: Plan
 ) -> None:
     events: list[Any] = []
-    plan = make_plan(joined.devices("cpu"), [GB // 2] * 2, packing="uniform", buffer_bytes=0, threads=1)
-    joined.open({"toy": TrainingTask(Slow(), None)}, plan, None)
     placed = placements(plan, 2, epochs=30)
     for placement in placed:
         joined.submit(placement)
@@ -114,6 +142,19 @@ def ended(events: list[Any]) -> dict[str, Outcome]:
 def not_connected(monkeypatch: pytest.MonkeyPatch) -> None:
     """This process counts as one that is connected to no Ray, whichever other tests share."""
     monkeypatch.setattr("ray.is_initialized", lambda: False)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("python-core-worker-ab_77.log", "[E] logging.cc:474: *** SIGSEGV received at time=1 on cpu 0 ***"),
+        ("worker-ab-01000000-77.err", "Fatal Python error: Segmentation fault\n\nThread 0x1"),
+    ],
+)
+def test_a_crash_is_read_off_rays_logs(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text("x" * 2**17 + text)
+    (tmp_path / "python-core-worker-ab_78.log").write_text("*** SIGBUS received at time=1")
+    assert [crash_signal(tmp_path, pid) for pid in (77, 78, 79)] == ["SIGSEGV", "SIGBUS", ""]
 
 
 def test_an_address_at_which_nothing_listens_is_told_at_once(not_connected: None) -> None:

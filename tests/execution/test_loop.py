@@ -148,7 +148,7 @@ def test_a_trial_that_ran_out_has_more_until_it_is_enough(gpu_16gb: Device) -> N
 class Hog(Unshared):
     """A program that takes a device's memory when the first trial has begun, and leaves when that has failed."""
 
-    def short(self, device: Device) -> str:
+    def short(self, device: Device, short_of: str = "") -> str:
         return "held are 9.00 GB by hog (process 7)"
 
 

@@ -181,3 +181,26 @@ def test_where_processes_cannot_be_told_apart_a_share_counts_as_taken_after_a_mi
     assert room(share, machine) < 1
     machine.now += 61
     assert room(share, machine) == pytest.approx(8.0, abs=0.4)
+
+
+def test_the_ram_beside_a_card_is_promised_once_and_what_strangers_leave_of_it_is_a_bound(
+    machine: Machine, gpu_16gb: Device
+) -> None:
+    machine.device = replace(gpu_16gb, uuid="GPU-1", ram_bytes=16 * GB, free_ram_bytes=16 * GB)
+    own, other = machine.study(), machine.study("other")
+    with own.placing() as bounds:
+        assert bounds.ram_bytes is not None, "the other one has a lease"
+    with other.placing():
+        other.promise([replace(each, host_bytes=6 * GB) for each in running(machine.device, 1, 1)])
+    with own.placing() as bounds:
+        assert bounds.ram_bytes / GB == pytest.approx(16 - 12 - 0.8, abs=0.4), "a twentieth is left free"
+        assert bounds.rooms[machine.device] / GB == pytest.approx(14, abs=0.4)
+    request = replace(held(machine.device, 1)[0], host_bytes=8 * GB)
+    with own.placing():
+        own.wait((request, machine.device), placed=False)
+        machine.now += 6
+        assert own.wait((request, machine.device), placed=False).text == (
+            "large waits: it needs 8.00 GB of RAM, which other studies use: 12.00 GB by other"
+        )
+    machine.free_gb = 6.0
+    assert "held are 10.00 GB by hog" in own.short(machine.device, "RAM")

@@ -124,3 +124,17 @@ def test_a_simulated_study_runs_every_trial_and_no_host_is_given_away_twice(seed
         here = [entry for entry in schedule.placements if entry[0].device.node_id == node]
         for _, now, _ in here:
             assert sum(p.host_bytes for p, start, end in here if start <= now < end) <= budget
+
+
+def test_what_others_leave_of_the_ram_bounds_what_starts_until_the_next_look() -> None:
+    listed = requests(*[(1, 3)] * 3)
+    packer = Packer(plan([gpu()], listed))
+    packer.enqueue(listed)
+    packer.limit({}, ram_bytes=4 * GB)
+    assert started(packer) == ["t1"]
+    held = packer.held_back()
+    assert held and held[0].trial.name == "t2", "it fits without the bound"
+    packer.limit({}, ram_bytes=2 * GB)
+    assert started(packer) == []
+    packer.limit({})
+    assert started(packer) == ["t2", "t3"]

@@ -242,7 +242,7 @@ class _Loop:
         if not self.changed and not (fits and now >= self.look_again):
             return
         with self.machine.placing() as bounds:
-            self.packer.limit(bounds.rooms, bounds.most)
+            self.packer.limit(bounds.rooms, bounds.most, bounds.ram_bytes)
             placed = self.packer.place()
             self.placements |= {placement.trial.trial_id: placement for _, placement in placed}
             self.machine.promise(self.placements.values())
@@ -297,7 +297,7 @@ class _Loop:
         unclear = outcome.lost == "worker" or (outcome.phase == "start" and not outcome.lost)
         if outcome.status != "out_of_memory" or not (outcome.lost == "memory" or unclear):
             return outcome
-        who = "" if outcome.short_of else self.machine.short(outcome.placement.device)
+        who = self.machine.short(outcome.placement.device, outcome.short_of)
         if not who and unclear:
             return outcome
         said = "; ".join(filter(None, [outcome.error, who, "the attempt does not count"]))

@@ -5,7 +5,8 @@ The plan is made of what is free before the first trial. From then on the rule i
     room = min(total - buffer, total - strangers) - promised
 
 where ``strangers`` is what processes hold that belong to no study, and ``promised`` is what all studies together have
-promised to their running trials. Devices of other machines are not looked at.
+promised to their running trials. The RAM beside GPUs is promised likewise, and its buffer is left free beside what
+strangers hold. Devices of other machines are not looked at.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from dataclasses import dataclass, replace
 from tuner.machine.holders import Memory, holders, memory_now, with_descendants
 from tuner.machine.leases import Lease, LeaseHolder, Share, device_key
 from tuner.placement.packing import Plan
-from tuner.trial import GB, MB, Device, Placement, Request
+from tuner.placement.rooms import ram_buffer_bytes
+from tuner.trial import GB, MB, Device, Placement, Request, ShortOf
 
 READING_SECONDS = 0.5  # what strangers hold is read no more often
 SAID_AFTER_SECONDS = 5.0  # a trial that has just ended may still be giving its memory back
@@ -35,6 +37,7 @@ class Bounds:
 
     rooms: Mapping[Device, int]  # the bytes of each device; a device that is missing has no bound
     most: int | None = None  # the number of trials; None for no bound
+    ram_bytes: int | None = None  # of this machine's RAM beside its GPUs; None for no bound
 
 
 @dataclass(frozen=True)
@@ -60,8 +63,8 @@ class Unshared:
         """What follows if a trial is held back."""
         return Wait()
 
-    def short(self, device: Device) -> str:
-        """Who holds memory that the plan counted on; empty if nobody does."""
+    def short(self, device: Device, short_of: ShortOf = "") -> str:
+        """Who holds memory, or RAM beside the device, that the plan counted on; empty if nobody does."""
         return ""
 
     def close(self) -> None:
@@ -83,6 +86,10 @@ class MachineShare(Unshared):
         self._plan = plan
         self._devices = [device for device in plan.devices if not device.node_id]
         self._budgets = dict(zip(plan.devices, plan.budgets, strict=True))
+        self._ram = _ram_beside(self._devices)
+        if self._ram is not None:
+            self._budgets[self._ram] = plan.ram_budgets[""]
+        self._watched = [*self._devices, *([self._ram] if self._ram else [])]
         self._read = read
         self._clock = clock
         self._holder = LeaseHolder(name)
@@ -102,25 +109,29 @@ class MachineShare(Unshared):
             if own.shares and any(lease.waits(self._clock()) for lease in others):
                 yield Bounds(dict.fromkeys(self._devices, 0))
                 return
-            if not others and all(self._surely_free(device) for device in self._devices):
+            if not others and all(self._surely_free(device) for device in self._watched):
                 yield Bounds({})
                 return
             most = self._most()
             self._without_cores = most == 0
-            yield Bounds({device: self._room(device, others) for device in self._devices}, most)
+            rooms = {device: self._room(device, others) for device in self._devices}
+            yield Bounds(rooms, most, None if self._ram is None else self._room(self._ram, others))
 
     def promise(self, running: Collection[Placement]) -> None:
         """Notes the promises to these trials."""
         if not self._devices:
             return
-        before = {share.trial: share for share in self._holder.lease.shares}
-        shares = tuple(
-            before.get(each.trial.trial_id)
-            or Share(
-                each.trial.trial_id, device_key(each.device), each.limit_bytes, each.threads, round(self._clock(), 1)
-            )
+        before = {(share.trial, share.device): share for share in self._holder.lease.shares}
+        now = round(self._clock(), 1)
+        given = [
+            Share(each.trial.trial_id, device_key(each.device), each.limit_bytes, each.threads, now)
             for each in running
-        )
+        ]
+        if self._ram is not None:
+            key = device_key(self._ram)
+            here = [each for each in running if each.host_bytes and not each.device.node_id]
+            given += [Share(each.trial.trial_id, key, each.host_bytes, each.threads, now) for each in here]
+        shares = tuple(before.get((share.trial, share.device), share) for share in given)
         self._holder.lease = replace(self._holder.lease, shares=shares, waited=0.0)
 
     def wait(self, held: tuple[Request, Device] | None, *, placed: bool) -> Wait:
@@ -134,27 +145,31 @@ class MachineShare(Unshared):
             self._said = False
             return Wait()
         request, device = held
-        by_studies = self._without_cores or (bool(self._others) and request.need_bytes <= self._room(device, ()))
+        need = request.need_bytes
+        if self._ram is not None and need <= self._room(device, self._others):  # it is the RAM that it waits for
+            need, device = request.host_bytes, self._ram
+        by_studies = self._without_cores or (bool(self._others) and need <= self._room(device, ()))
         if by_studies and not self._holder.lease.shares:
             self._holder.lease = replace(self._holder.lease, waited=now)
         self._held_since = self._held_since or now
-        never = not by_studies and request.need_bytes > self._left(device)
+        never = not by_studies and need > self._left(device)
         self._strangers_since = self._strangers_since or now if never else None
         if self._strangers_since is not None and now - self._strangers_since >= GIVEN_UP_SECONDS:
-            whose = self._whose(request, device, by_studies=False)
+            whose = self._whose(need, device, by_studies=False)
             return Wait(given_up=f"no memory in {GIVEN_UP_SECONDS / 60:.0f} minutes: {whose}")
         if self._said or now - self._held_since < SAID_AFTER_SECONDS:
             return Wait()
         self._said = True
-        return Wait(f"{request.trial.name} waits: {self._whose(request, device, by_studies=by_studies)}")
+        return Wait(f"{request.trial.name} waits: {self._whose(need, device, by_studies=by_studies)}")
 
-    def short(self, device: Device) -> str:
-        """Who holds memory of the device that the plan counted on; empty if nobody does."""
-        if device not in self._devices:
+    def short(self, device: Device, short_of: ShortOf = "") -> str:
+        """Who holds memory, or RAM beside the device, that the plan counted on; empty if nobody does."""
+        looked_at = self._ram if short_of == "RAM" else device
+        if device not in self._devices or looked_at is None:
             return ""
         self._readings = (0.0, {})
-        missing = self._budgets[device] - self._left(device)
-        return self._strangers_text(device) if missing > 0 else ""
+        missing = self._budgets[looked_at] - self._left(looked_at)
+        return self._strangers_text(looked_at) if missing > 0 else ""
 
     def close(self) -> None:
         """Ends the lease."""
@@ -182,6 +197,8 @@ class MachineShare(Unshared):
         ours = held[0] + sum(min(size, lease.promised_bytes(key)) for size, lease in theirs)
         strangers = max(0, memory.total_bytes - memory.free_bytes - ours)
         slack = max(SLACK_BYTES, int(SLACK * memory.total_bytes))
+        if device == self._ram:
+            strangers += ram_buffer_bytes(self._devices[0], self._plan.buffer_bytes)
         return min(memory.total_bytes - self._plan.buffer_bytes, memory.total_bytes - strangers + slack)
 
     def _most(self) -> int | None:
@@ -200,7 +217,7 @@ class MachineShare(Unshared):
         read_at, found = self._readings
         if not found or abs(time.monotonic() - read_at) > READING_SECONDS:
             trees = self._trees()
-            found = {each: self._read(each, trees) for each in self._devices}
+            found = {each: self._read(each, trees) for each in self._watched}
             self._readings = time.monotonic(), found
         return found[device]
 
@@ -208,12 +225,16 @@ class MachineShare(Unshared):
         """The processes of this study, and of each of the others."""
         return with_descendants([lease.pid for lease in (self._holder.lease, *self._others)])
 
-    def _whose(self, request: Request, device: Device, *, by_studies: bool) -> str:
+    def _whose(self, need: int, device: Device, *, by_studies: bool) -> str:
         key = device_key(device)
         if self._without_cores:
-            used = [f"{len(lease.shares)} trials of {lease.name}" for lease in self._others if lease.shares]
+            used = [
+                f"{len({share.trial for share in lease.shares})} trials of {lease.name}"
+                for lease in self._others
+                if lease.shares
+            ]
             return f"the {device.cores} CPU cores are used, also by {', '.join(used)}"
-        needs = f"it needs {request.need_bytes / GB:.2f} GB of {device.label}"
+        needs = f"it needs {need / GB:.2f} GB of {'RAM' if device == self._ram else device.label}"
         if not by_studies:
             return f"{needs}, and {self._strangers_text(device)}"
         theirs = [f"{lease.promised_bytes(key) / GB:.2f} GB by {lease.name}" for lease in self._others]
@@ -232,3 +253,9 @@ class MachineShare(Unshared):
             if found
             else f"{free}; who holds the rest cannot be seen from here"
         )
+
+
+def _ram_beside(devices: Sequence[Device]) -> Device | None:
+    """This machine's RAM as a device, where trials take it beside its GPUs."""
+    gpu = next((device for device in devices if device.kind == "cuda" and device.ram_bytes), None)
+    return None if gpu is None else Device("", "cpu", 0, "RAM", gpu.ram_bytes, gpu.free_ram_bytes, 0)

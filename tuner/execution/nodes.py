@@ -25,9 +25,9 @@ PROBE_SECONDS = 60
 LOOK_SECONDS = 2  # between two checks of the nodes
 # A head that has not answered for this time counts as dead. After 60 s Ray would end this process.
 HEAD_SECONDS = 20
-LOG = "python-core-worker-"  # begins the name of a worker's log
-LOG_BYTES = 2**16  # so much of its end is looked at
-CRASH = re.compile(rb"\*\*\* (SIG[A-Z]+) received at")
+LOG_BYTES = 2**16  # so much of a log's end is looked at
+FAULTS = {"Segmentation fault": "SIGSEGV", "Bus error": "SIGBUS", "Aborted": "SIGABRT"}  # faulthandler's words
+CRASH = re.compile(rf"\*\*\* (SIG[A-Z]+) received at|Fatal Python error: ({'|'.join(FAULTS)})".encode())
 
 
 def cluster_devices(choice: DeviceChoice) -> tuple[Device, ...]:
@@ -80,20 +80,26 @@ def oom_kills(vmstat: Path = VMSTAT) -> int:
 
 
 def post_mortem(pid: int | None) -> tuple[int, str]:
-    """What this node knows of a worker that died: ``oom_kills``, and the signal in Ray's log of it; empty if none is.
+    """What this node knows of a worker that died: ``oom_kills``, and its signal by Ray's logs; empty if they lack it.
 
-    Ray's processes log the signals of crashes, but neither SIGKILL nor an exit code.
+    Ray's processes log crashes, but neither SIGKILL nor an exit code.
     """
     import ray
 
     node = ray._private.worker._global_node
-    logs = Path(node.get_logs_dir_path()).glob(f"{LOG}*_{pid}.log") if node and pid else ()
-    for log in logs:
+    name = crash_signal(Path(node.get_logs_dir_path()), pid) if node and pid else ""
+    return oom_kills(), f"its process {signal_text(name)}" if name else ""
+
+
+def crash_signal(logs: Path, pid: int) -> str:
+    """The name of the signal in the logs of a process of Ray's: what Ray itself wrote, or Python's faulthandler."""
+    for log in (*logs.glob(f"python-core-worker-*_{pid}.log"), *logs.glob(f"worker-*-{pid}.err")):
         with suppress(OSError), log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - LOG_BYTES))
             if found := CRASH.findall(file.read()):
-                return oom_kills(), f"its process {signal_text(found[-1].decode())}"
-    return oom_kills(), ""
+                name, words = (each.decode() for each in found[-1])
+                return name or FAULTS[words]
+    return ""
 
 
 def on_node(function: Callable[..., object], node_id: str) -> Remote[ObjectRef]:

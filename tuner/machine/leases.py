@@ -147,7 +147,12 @@ def with_leased(devices: Sequence[Device]) -> tuple[Device, ...]:
             held = tuple(lease.settled_bytes(device_key(device), now) for lease in leases)
         return min(device.total_bytes, device.free_bytes + sum(held))
 
-    return tuple(each if each.node_id else replace(each, free_bytes=free_bytes(each)) for each in devices)
+    def with_both(device: Device) -> Device:
+        ram = Device("", "cpu", 0, "RAM", device.ram_bytes, device.free_ram_bytes, 0)
+        free_ram = free_bytes(ram) if device.ram_bytes else 0
+        return replace(device, free_bytes=free_bytes(device), free_ram_bytes=free_ram)
+
+    return tuple(each if each.node_id else with_both(each) for each in devices)
 
 
 def _read(folder: Path, beside: Path | None = None) -> Iterator[Lease]:

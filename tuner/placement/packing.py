@@ -189,6 +189,7 @@ class Packer:
         self._seeds: list[int] = []  # those of the queue, in order: there may be 100,000
         self._number = 0  # of trials in the queue
         self._free_ram = dict(plan.ram_budgets)
+        self._ram_bound = math.inf  # what may be reserved of this machine's RAM until the next ``limit``
         self._least_ram: float = 0  # no trial in the queue needs less of its host's RAM
         self._aside: dict[str, set[int]] = {}  # by node id, devices that wait for its RAM and are not in the heap
 
@@ -208,12 +209,13 @@ class Packer:
         """The free bytes of the emptiest device with a free slot, without bounds; 0 if there is none."""
         return next((free for free, _ in self._freest()), 0)
 
-    def limit(self, rooms: Mapping[Device, int], most: int | None = None) -> None:
+    def limit(self, rooms: Mapping[Device, int], most: int | None = None, ram_bytes: int | None = None) -> None:
         """Bounds what may be reserved on these devices until the next call, as others use them, too.
 
         Devices that are not named have no bound. What is released does not raise a bound. No more than ``most``
-        trials are placed.
+        trials are placed. ``ram_bytes`` is the bound of this machine's RAM beside its GPUs.
         """
+        self._ram_bound = math.inf if ram_bytes is None else max(0, ram_bytes)
         self._most = math.inf if most is None else most
         self._bounds = [max(0, rooms.get(device, math.inf)) for device in self._plan.devices]
         self._emptiest = [(-self._room(index), index) for index in range(len(self._bounds))]
@@ -223,7 +225,7 @@ class Packer:
     def held_back(self) -> tuple[Request, Device] | None:
         """The next trial that fits without the bounds of ``limit``, and on which device; None without one."""
         for free, index in self._freest() if self._waiting else ():
-            if fitting := self._position(free, self._ram(index)):
+            if fitting := self._position(free, self._own_ram(index)):
                 return self._waiting[fitting[0]][fitting[1]][2], self._plan.devices[index]
         return None
 
@@ -352,7 +354,12 @@ class Packer:
         return replace(request, host_bytes=min(request.host_bytes, largest_ram(holding, rams)))
 
     def _ram(self, index: int) -> int:
-        """What may be reserved of a device's host's RAM now."""
+        """What may be reserved of a device's host's RAM now: what is free of its budget, within its bound."""
+        here = not self._plan.devices[index].node_id
+        return int(min(self._own_ram(index), self._ram_bound)) if here else self._own_ram(index)
+
+    def _own_ram(self, index: int) -> int:
+        """What is free of the budget of a device's host's RAM."""
         return self._free_ram.get(self._plan.devices[index].node_id, UNBOUNDED)
 
     def _set_aside(self) -> None:
@@ -371,7 +378,7 @@ class Packer:
         """
         found: dict[str, tuple[int, int]] = {}
         for index, (device, free) in enumerate(zip(self._plan.devices, self._free, strict=True)):
-            if self._is_open(index) and self._ram(index) >= self._least_ram:
+            if self._is_open(index) and self._own_ram(index) >= self._least_ram:
                 found[device.node_id] = max(found.get(device.node_id, (0, 0)), (free, index))
         return sorted(found.values(), reverse=True)
 
@@ -387,6 +394,7 @@ class Packer:
         node = self._plan.devices[index].node_id
         if node in self._free_ram:
             self._free_ram[node] += ram
+        self._ram_bound += 0 if node else min(0, ram)
         if ram > 0:
             self._bring_back(node)
 

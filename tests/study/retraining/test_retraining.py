@@ -310,7 +310,7 @@ def test_a_journal_without_a_whole_line_is_refused(small: Path) -> None:
 
 
 def test_figures_of_another_seed_are_told_from_the_studys() -> None:
-    heads = [[column.header for column in figures_table({}, {}, seeds).columns] for seeds in ((2, 2), (7, 2))]
+    heads = [[str(column.header) for column in figures_table({}, {}, seeds).columns] for seeds in ((2, 2), (7, 2))]
     assert heads == [["", "here", "in the study"], ["", "here (seed 7)", "in the study (seed 2)"]]
 
 
