@@ -16,8 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-SECONDS = 20.0  # for an answer within this process' children
-SECONDS_APART = 60.0  # for one of a real process, which has to load torch
+CPU_SECONDS = 20  # of work for an answer within this process' children
+SECONDS = 120.0  # for one, however busy the machine is
+SECONDS_APART = 120.0  # for one of a real process, which has to load torch
 MEMORY_BYTES = 2**30  # what an answer may take beside what this process has
 OF_A_LINE = 4100  # the characters of the longest line of an error
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x9b]")
@@ -109,6 +110,7 @@ def limit(more_bytes: int) -> None:
         has = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (has + more_bytes, has + more_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))  # from the fork on
 
 
 def answer_of(child: Child, hung: bool) -> Answer:

@@ -198,6 +198,7 @@ def test_a_class_that_is_not_there_is_refused(here: Path, spec: str, message: st
         ("hyperparameters =", "parameters =", "hyperparameters is None: expected a dictionary of tuner.Hyperparam"),
         ("    metric", '    name = "graphsage"; metric', "workload graphsage: a built-in workload has this name"),
         ("    metric", '    name = "a/b"; metric', "name 'a/b': expected letters, digits"),
+        ("    metric", '    name = "a" * 151; metric', "name a{30}… is too long: give one of at most 150 letters"),
         (
             "    metric",
             '    memory_scales_with = "size"; metric',

@@ -33,6 +33,7 @@ else:
 Batch = tuple["Tensor", ...]
 Split = Literal["validation", "test"]
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*")  # a workload's name, which is part of file names
+MOST_BYTES_OF_NAME = 150  # file names have at most 255
 WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")  # the boundaries of words in a class name
 
 

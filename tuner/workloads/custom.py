@@ -14,7 +14,7 @@ from types import ModuleType
 from tuner.errors import InputError, WorkloadError, did_you_mean
 from tuner.hyperparameters import LOOP_DEFAULTS, Hyperparameter, TextHyperparameter, declared
 from tuner.trial import DIRECTIONS
-from tuner.workloads.base import NAME, Trainable, Workload
+from tuner.workloads.base import MOST_BYTES_OF_NAME, NAME, Trainable, Workload
 from tuner.workloads.contract import summarize
 from tuner.workloads.pickling import place_of
 from tuner.workloads.program import Program
@@ -71,7 +71,9 @@ def check(workload: Trainable) -> None:
 
 def _faults(workload: Trainable) -> Iterator[str]:
     if not isinstance(workload.name, str) or not NAME.fullmatch(workload.name):
-        yield f"name {workload.name!r}: expected letters, digits, '-', '_' and '.'"
+        yield f"name {workload.name!r:.60}: expected letters, digits, '-', '_' and '.'"
+    elif len(workload.name.encode()) > MOST_BYTES_OF_NAME:
+        yield f"name {workload.name:.30}… is too long: give one of at most {MOST_BYTES_OF_NAME} letters"
     if isinstance(workload, Program):
         return
     metric = getattr(workload, "metric", None)

@@ -102,6 +102,7 @@ def test_a_file_that_is_there_is_kept(tmp_path: Path) -> None:
         ('times = ["batch_size", "tokens"]', 'times = [["tokens"]]', "term 2: unknown variable"),
         ('times = ["batch_size", "tokens"]', 'times = "batch_size"', "term 2: times = 'batch_size': must be a list"),
         ("gb = 1.5", "gb = -1.5", "term 1: gb = -1.5: must be a finite number of 0 or more"),
+        ("gb = 1.5", "gb = " + "9" * 401, "term 1: gb = 9{40}: must be a finite number of 0 or more, at most 1e"),
         ("gb = 1.5", "gb = nan", "term 1: gb = nan: must be a finite number"),
         ("gb = 1.5", 'gb = "1.5"', "term 1: gb = '1.5': must be a number"),
         ("gb = 1.5", "", "term 1: gb is missing"),

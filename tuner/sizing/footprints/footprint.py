@@ -19,7 +19,7 @@ from tuner.machine.atomic_files import replace_file
 from tuner.machine.regular_files import MOST_BYTES, regular
 from tuner.search.configurations import CONFIG_FOLDERS
 from tuner.sizing.choices import Number
-from tuner.trial import ACCUMULATION, GB
+from tuner.trial import ACCUMULATION, GB, LARGEST_NUMBER
 
 Values = Mapping[str, Number]
 
@@ -287,8 +287,8 @@ def _terms(table: _Table, known: set[str]) -> tuple[Term, ...]:
 def _number(value: object, what: str) -> Number:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InputError(f"{what} = {value!r}: must be a number")
-    if not math.isfinite(value) or value < 0:
-        raise InputError(f"{what} = {value!r}: must be a finite number of 0 or more")
+    if not 0 <= value <= LARGEST_NUMBER:
+        raise InputError(f"{what} = {value!r:.40}: must be a finite number of 0 or more, at most {LARGEST_NUMBER:g}")
     return value
 
 

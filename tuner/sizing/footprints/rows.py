@@ -145,8 +145,8 @@ def _number(value: object, what: str, positive: bool) -> float:
         raise InputError(f"{what} is blank: fill it in, or leave the row or the column out")
     try:
         number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{what} = {value!r}: is not a number; leave the row or the column out") from error
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"{what} = {value!r:.40}: is not a number; leave the row or the column out") from error
     if not math.isfinite(number) or number < 0 or (positive and number == 0):
         least = "more than 0" if positive else "0 or more"
         raise InputError(f"{what} = {value!r}: must be a finite number of {least}")
