@@ -11,7 +11,7 @@ import click
 CONFIG_SUFFIXES = (".yaml", ".yml", ".toml", ".json")
 
 
-def hint(error: click.ClickException, commands: Collection[str], default: str) -> str:
+def meant_for(error: click.ClickException, commands: Collection[str], default: str) -> str:
     """What an argument too many was meant for, else where help is."""
     if not isinstance(error, click.UsageError) or error.ctx is None:
         return ""

@@ -14,7 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from tuner.cli.completion import VARIABLE, complete_shells
-from tuner.cli.hints import hint
+from tuner.cli.hints import meant_for
 from tuner.cli.options import GroupedCommand, chosen, options
 from tuner.errors import TunerError, WorkloadError, both_given, printable, spelled
 from tuner.spec.commands import (
@@ -373,11 +373,8 @@ def main() -> None:
     try:
         code = cli.main(standalone_mode=False, complete_var=VARIABLE)
     except click.ClickException as error:
-        _fail(
-            f"{error.format_message().rstrip('.')}{hint(error, cli.commands, DEFAULT_COMMAND)}",
-            error.exit_code,
-            debug,
-        )
+        meant = meant_for(error, cli.commands, DEFAULT_COMMAND)
+        _fail(f"{error.format_message().rstrip('.')}{meant}", error.exit_code, debug)
     except TunerError as error:
         hint = "; --debug shows where" if isinstance(error, WorkloadError) and error.__cause__ else ""
         _fail(error.told(in_terminal) + hint, error.exit_code, debug)

@@ -182,8 +182,7 @@ class Packer:
         self._most = math.inf  # how many trials may be placed at once until then
         self._index = {device: index for index, device in enumerate(plan.devices)}
         self._lost: set[int] = set()
-        self._emptiest = [(-free, index) for index, free in enumerate(self._free)]  # a heap, with stale entries
-        heapq.heapify(self._emptiest)
+        self._emptiest = sorted((-free, index) for index, free in enumerate(self._free))  # a heap, with stale entries
         self._order = count()
         self._waiting: dict[int, list[tuple[int, int, Request]]] = {}  # for each seed: by need, then the latest first
         self._seeds: list[int] = []  # those of the queue, in order: there may be 100,000
@@ -218,8 +217,7 @@ class Packer:
         self._ram_bound = math.inf if ram_bytes is None else max(0, ram_bytes)
         self._most = math.inf if most is None else most
         self._bounds = [max(0, rooms.get(device, math.inf)) for device in self._plan.devices]
-        self._emptiest = [(-self._room(index), index) for index in range(len(self._bounds))]
-        heapq.heapify(self._emptiest)
+        self._emptiest = sorted((-self._room(index), index) for index in range(len(self._bounds)))
         self._aside = {}
 
     def held_back(self) -> tuple[Request, Device] | None:

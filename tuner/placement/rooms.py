@@ -128,9 +128,3 @@ def does_not_fit_ram(devices: Sequence[Device], rams: Mapping[str, int], footpri
         f"{rams[device.node_id] / GB:.2f} GB for trials ({device.ram_bytes / GB:.2f} GB in all, "
         f"{device.free_ram_bytes / GB:.2f} GB free, buffer {ram_buffer_bytes(device, buffer_bytes) / GB:.2f} GB)"
     )
-
-
-def limited(device: Device, total_bytes: int) -> Device:
-    """The device with its memory limited to ``total_bytes``."""
-    total = min(device.total_bytes, total_bytes)
-    return replace(device, total_bytes=total, free_bytes=min(device.free_bytes, total))
