@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import tuner
-from tuner.cli.main import _write, main
+from tuner.cli.main import _write_csv, main
 from tuner.errors import InputError, option
 
 ESCAPE = "\x1b]0;title\x07"
@@ -75,7 +75,7 @@ def test_a_table_for_a_file_is_as_it_is_and_one_for_a_terminal_is_cleaned(
 ) -> None:
     for terminal in (False, True):
         monkeypatch.setattr(sys.stdout, "isatty", lambda shown=terminal: shown)
-        _write(f"name\n{ESCAPE}\n")
+        _write_csv([{"name": ESCAPE}])
         assert ("\x1b" in capsys.readouterr().out) == (not terminal)
 
 

@@ -218,14 +218,16 @@ def test_an_address_of_another_form_is_refused(address: str) -> None:
 
 
 def test_a_node_has_no_more_than_ray_may_give_away() -> None:
-    gpus = [Device("", "cuda", index, "a GPU", 16 * GB, 12 * GB, 8, f"GPU-{index}") for index in range(4)]
+    ram = {"ram_bytes": 64 * GB, "free_ram_bytes": 32 * GB}
+    gpus = [Device("", "cuda", index, "a GPU", 16 * GB, 12 * GB, 8, f"GPU-{index}", **ram) for index in range(4)]
     node = {"NodeID": "abc", "Resources": {"CPU": 6.0, "GPU": 2.0, "memory": float(GB)}}
     assert [(each.uuid, each.cores, each.node_id) for each in limited_by_ray(gpus, node)] == [
         ("GPU-0", 3, "abc"),
         ("GPU-1", 3, "abc"),
     ]
-    (ram,) = limited_by_ray([Device("", "cpu", 0, "a machine", 64 * GB, 32 * GB, 8)], node)
-    assert (ram.total_bytes, ram.free_bytes, ram.cores) == (GB, GB, 6)
+    assert {each.ram_bytes for each in limited_by_ray(gpus, node)} == {GB}
+    (cpu,) = limited_by_ray([Device("", "cpu", 0, "a machine", 64 * GB, 32 * GB, 8)], node)
+    assert (cpu.total_bytes, cpu.free_bytes, cpu.cores) == (GB, GB, 6)
 
 
 def test_the_kernels_counter_of_processes_killed_for_memory_is_read(tmp_path: Path) -> None:

@@ -21,9 +21,11 @@ class Machine:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self.free_gb, self.own_gb = 16.0, 0.0
+        self.free_gb, self.theirs_gb = 16.0, 0.0
+        self.own_gb: float | None = 0.0
         self.now = 1000.0
         self.shares: list[MachineShare] = []
+        self.running: dict[MachineShare, list[Placement]] = {}
 
     def study(self, name: str = "own") -> MachineShare:
         plan = make_plan([self.device], [4 * GB] * 8, packing="per-trial", buffer_bytes=0, threads=1)
@@ -31,13 +33,18 @@ class Machine:
         return self.shares[-1]
 
     def read(self, device: Device, groups: Sequence[Collection[int]]) -> Memory:
-        return Memory(16 * GB, int(self.free_gb * GB), (int(self.own_gb * GB), *(0 for _ in groups[1:])))
+        return Memory(16 * GB, int(self.free_gb * GB), self.held(len(groups)))
+
+    def held(self, groups: int) -> tuple[int, ...] | None:
+        """All that studies hold is held by the one that asks, or it cannot be told."""
+        return None if self.own_gb is None else (int(self.own_gb * GB), *[int(self.theirs_gb * GB)] * (groups - 1))
 
 
 @pytest.fixture
 def machine(gpu_16gb: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(machine_share, "READING_SECONDS", -1.0)
+    monkeypatch.setattr(machine_share, "READING_SHARE", float("inf"))
     monkeypatch.setattr(machine_share, "holders", lambda *_: [Holder(77, "hog", "ann", 10 * GB)])
     made = Machine(gpu_16gb)
     yield made
@@ -59,13 +66,14 @@ def held(device: Device, gb: float) -> tuple[Request, Device]:
 
 
 def room(share: MachineShare, machine: Machine) -> float:
-    with share.placing() as bounds:
+    with share.placing(machine.running.get(share, ())) as bounds:
         return bounds.rooms[machine.device] / GB if bounds.rooms else float("inf")
 
 
 def promise(share: MachineShare, machine: Machine, *sizes: float) -> None:
-    with share.placing():
-        share.promise(running(machine.device, *sizes))
+    machine.running[share] = running(machine.device, *sizes)
+    with share.placing(machine.running[share]):
+        pass
 
 
 def test_a_study_that_is_alone_has_no_bound(machine: Machine) -> None:
@@ -96,12 +104,11 @@ def test_what_another_study_has_promised_is_not_promised_again(machine: Machine)
 def test_a_study_without_a_running_trial_goes_first(machine: Machine) -> None:
     own, other = machine.study(), machine.study("other")
     promise(own, machine, 4, 4)
-    with other.placing():
+    with other.placing(machine.running.get(other, ())):
         other.wait(held(machine.device, 12), placed=False)
     assert room(own, machine) == 0
-    with other.placing():
-        other.promise(running(machine.device, 8))
-    assert room(own, machine) == 0  # they are all used
+    promise(other, machine, 8)
+    assert room(own, machine) == 0  # all is promised
     promise(own, machine, 4)
     assert room(own, machine) == pytest.approx(4.0, abs=0.1)
 
@@ -112,10 +119,10 @@ def test_cores_that_another_study_uses_are_left_to_it_but_one_trial_may_always_r
     machine.device = replace(gpu_16gb, kind="cpu", uuid="", cores=2)
     own, other = machine.study(), machine.study("other")
     promise(other, machine, 1, 1)
-    with own.placing() as bounds:
+    with own.placing(machine.running.get(own, ())) as bounds:
         assert bounds.most == 1
-        own.promise(running(machine.device, 1))
-    with own.placing() as bounds:
+    promise(own, machine, 1)
+    with own.placing(machine.running.get(own, ())) as bounds:
         assert bounds.most == 0
 
 
@@ -124,7 +131,7 @@ def test_who_holds_the_memory_is_said_once_after_a_moment(machine: Machine) -> N
     machine.free_gb = 6.0
     said = []
     for _ in range(4):
-        with share.placing():
+        with share.placing(machine.running.get(share, ())):
             said.append(share.wait(held(machine.device, 8), placed=False).text)
         machine.now += 4
     assert [bool(text) for text in said] == [False, False, True, False]
@@ -154,7 +161,7 @@ def test_a_trial_is_not_given_up_that_fits_as_soon_as_the_studys_own_trials_end(
 def test_a_study_that_waits_and_is_stopped_keeps_no_other_from_its_trials(machine: Machine) -> None:
     own, other = machine.study(), machine.study("other")
     promise(own, machine, 8)
-    with other.placing():
+    with other.placing(machine.running.get(other, ())):
         other.wait(held(machine.device, 12), placed=False)
     assert room(own, machine) == 0
     machine.now += WAITING_SECONDS
@@ -165,22 +172,84 @@ def test_a_trial_waits_for_another_study_as_long_as_that_takes(machine: Machine)
     own, other = machine.study(), machine.study("results/other")
     promise(other, machine, 12)
     for _ in range(3):
-        with own.placing():
+        with own.placing(machine.running.get(own, ())):
             wait = own.wait(held(machine.device, 8), placed=False)
         assert not wait.given_up
         machine.now += GIVEN_UP_SECONDS
     assert room(own, machine) < 8
 
 
-def test_where_processes_cannot_be_told_apart_a_share_counts_as_taken_after_a_minute(machine: Machine) -> None:
+def test_where_processes_cannot_be_told_apart_what_is_promised_counts_as_taken_by_us(machine: Machine) -> None:
     share = machine.study()
+    machine.own_gb = None
     promise(share, machine, 4, 4)
-    machine.read = lambda device, groups: Memory(16 * GB, int(machine.free_gb * GB), None)  # type: ignore[method-assign]
-    share._read = machine.read
     machine.free_gb = 8.0
-    assert room(share, machine) < 1
-    machine.now += 61
     assert room(share, machine) == pytest.approx(8.0, abs=0.4)
+    machine.free_gb = 4.0
+    assert room(share, machine) == pytest.approx(4.0, abs=0.4)
+    machine.running.clear()
+    assert room(share, machine) < 5  # idle workers of ours may hold it
+    assert share.remains(held(machine.device, 12)) == held(machine.device, 12)[0]
+
+
+def test_a_trial_that_asks_for_a_whole_device_gets_what_is_left_of_it(machine: Machine) -> None:
+    share = machine.study()
+    machine.free_gb = 12.0
+    room(share, machine)
+    request, device = held(machine.device, 16)
+    left = share.remains((request, device))
+    assert left is not None and left.need_bytes / GB == pytest.approx(12.0, abs=0.4)
+    assert share.remains(held(machine.device, 14)) is None, "it needs that"
+    large = replace(request, estimate=MemoryEstimate("given", context_bytes=14 * GB))
+    assert share.remains((large, device)) is None, "it cannot run with less"
+    promise(share, machine, 1)
+    assert share.remains((request, device)) is None, "its own trials end sooner or later"
+
+
+def test_a_learned_footprint_is_a_guess_for_which_what_is_left_is_enough(machine: Machine) -> None:
+    share = machine.study()
+    machine.free_gb = 6.0
+    room(share, machine)
+    request, device = held(machine.device, 8)
+    left = share.remains((replace(request, estimate=MemoryEstimate("learned", activation_bytes=8 * GB)), device))
+    assert left is not None and left.need_bytes / GB == pytest.approx(6.0, abs=0.4)
+
+
+def test_of_two_studies_that_wait_the_one_that_has_waited_longer_goes_first(machine: Machine) -> None:
+    own, other, third = machine.study(), machine.study("other"), machine.study("third")
+    promise(third, machine, 12)
+    for each in (other, own):
+        with each.placing(()):
+            each.wait(held(machine.device, 8), placed=False)
+        machine.now += 1
+    promise(third, machine)
+    assert room(own, machine) == 0
+    assert room(other, machine) == pytest.approx(16.0, abs=0.1)
+
+
+def test_a_study_that_waits_for_one_device_leaves_the_others_alone(machine: Machine, gpu_16gb: Device) -> None:
+    first, second = gpu_16gb, replace(gpu_16gb, index=1, uuid="GPU-1")
+    full, waiting = machine.study(), machine.study("waiting")
+    promise(full, machine, 12)
+    machine.device = second
+    elsewhere = machine.study("elsewhere")
+    promise(elsewhere, machine, 4)
+    with waiting.placing(()):
+        waiting.wait(held(first, 8), placed=False)
+    assert room(elsewhere, machine) == pytest.approx(12.0, abs=0.1)
+    machine.device = first
+    assert room(full, machine) == 0
+
+
+def test_what_another_study_holds_beyond_its_promises_is_no_reason_to_give_up(machine: Machine) -> None:
+    own, other = machine.study(), machine.study("other")
+    promise(other, machine, 4)
+    machine.free_gb, machine.theirs_gb = 10.0, 6.0
+    for _ in range(3):
+        with own.placing(()):
+            wait = own.wait(held(machine.device, 15), placed=False)
+        assert not wait.given_up
+        machine.now += GIVEN_UP_SECONDS
 
 
 def test_the_ram_beside_a_card_is_promised_once_and_what_strangers_leave_of_it_is_a_bound(
@@ -188,15 +257,16 @@ def test_the_ram_beside_a_card_is_promised_once_and_what_strangers_leave_of_it_i
 ) -> None:
     machine.device = replace(gpu_16gb, uuid="GPU-1", ram_bytes=16 * GB, free_ram_bytes=16 * GB)
     own, other = machine.study(), machine.study("other")
-    with own.placing() as bounds:
+    promise(other, machine)
+    with own.placing(machine.running.get(own, ())) as bounds:
         assert bounds.ram_bytes is not None, "the other one has a lease"
-    with other.placing():
+    with other.placing(machine.running.get(other, ())):
         other.promise([replace(each, host_bytes=6 * GB) for each in running(machine.device, 1, 1)])
-    with own.placing() as bounds:
+    with own.placing(machine.running.get(own, ())) as bounds:
         assert bounds.ram_bytes / GB == pytest.approx(16 - 12 - 0.8, abs=0.4), "a twentieth is left free"
         assert bounds.rooms[machine.device] / GB == pytest.approx(14, abs=0.4)
     request = replace(held(machine.device, 1)[0], host_bytes=8 * GB)
-    with own.placing():
+    with own.placing(machine.running.get(own, ())):
         own.wait((request, machine.device), placed=False)
         machine.now += 6
         assert own.wait((request, machine.device), placed=False).text == (

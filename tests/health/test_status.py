@@ -25,7 +25,7 @@ def lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LeaseHold
 def test_the_studies_on_a_device_are_listed_with_what_they_have_promised(lease: LeaseHolder) -> None:
     key = device_key(detect_devices("cpu")[0])
     with lease.exclusive():
-        lease.lease = replace(lease.lease, shares=(Share("t001", key, 3 * GB, 1, 0.0),))
+        lease.lease = replace(lease.lease, shares=(Share("t001", key, 3 * GB, 1),))
     found = tuner.status()[-1]
     assert (found.device, found.promised_gb) == ("cpu", 3.0)
     assert found.others_gb is not None and 0 <= found.others_gb <= found.total_gb - found.free_gb

@@ -68,7 +68,12 @@ def test_the_tightest_cgroup_limit_above_the_process_counts(tmp_path: Path) -> N
     membership = tmp_path / "membership"
     membership.write_text("0::/job/step\n")
     root = tmp_path / "cgroup"
-    write(root / "job", memory__max="8000\n", memory__current="3000\n", memory__stat="anon 1\ninactive_file 500\n")
+    write(
+        root / "job",
+        memory__max="8000\n",
+        memory__current="3000\n",
+        memory__stat="anon 1\ninactive_file 200\nactive_file 300\n",
+    )
     write(root / "job" / "step", memory__max="max\n", memory__current="10\n")
     assert cgroup_memory(root, membership) == (8000, 2500)
 

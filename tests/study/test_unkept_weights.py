@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+import tuner
 from tests.study.test_study import study
 from tuner.execution.in_process import InProcessExecutor
 from tuner.machine import atomic_files
@@ -61,6 +63,22 @@ def test_weights_that_cannot_be_written_as_a_file_cost_no_result(
     result = study(tmp_path / "out", {"name": "a"})
     assert [row["error"] for row in result.rows] == ["weights not kept: PicklingError: cannot pickle it"]
     assert (result.rows[0]["status"], result.exit_code) == ("completed", 1)
+
+
+def test_a_functions_checkpoint_that_could_not_be_written_is_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def train(config: dict[str, Any]) -> None:
+        tuner.report({"score": 1.0}, checkpoint={"weights": torch.ones(1)})
+
+    monkeypatch.setattr("tuner.training.program_checkpoints._write", full)
+    options = {"metric": "score", "direction": "max", "output": tmp_path / "out", "in_process": True}
+    result = tuner.run(train, space={"n": {"choice": [1]}}, **options)
+    lost = "weights not kept: checkpoint not written: [Errno 28] No space left on device"
+    assert [(row.status, row.error) for row in result.unkept] == [("completed", lost)]
 
 
 def test_weights_of_a_worse_trial_are_not_missed(tmp_path: Path) -> None:

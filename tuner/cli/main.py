@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 import io
 import json
 import os
-import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
 import click
 from click.shell_completion import CompletionItem
 
 from tuner.cli.completion import VARIABLE, complete_shells
+from tuner.cli.hints import meant_for
 from tuner.cli.options import GroupedCommand, chosen, options
 from tuner.errors import TunerError, WorkloadError, both_given, printable, spelled
 from tuner.spec.commands import (
@@ -36,7 +35,6 @@ from tuner.workloads.custom import SPEC
 
 MOST_OF_ERROR = 4000  # the characters that are printed of an error
 DEFAULT_COMMAND = "run"
-CONFIG_SUFFIXES = (".yaml", ".yml", ".toml", ".json")
 
 
 class CommandGroup(click.Group):
@@ -146,9 +144,7 @@ def estimate(ctx: click.Context, /, as_json: bool, as_csv: bool, **_: object) ->
     if as_json:
         click.echo(json.dumps([estimate.to_record(*each) for each in found], indent=2))
     elif as_csv:
-        from tuner.records.attempts import write_rows
-
-        _write(write_rows([estimate.to_record(*each) for each in found]))
+        _write_csv([estimate.to_record(*each) for each in found])
     else:
         from tuner.reporting.plan_text import estimates_text
 
@@ -264,9 +260,7 @@ def results(ctx: click.Context, /, as_json: bool, as_csv: bool, **_: object) -> 
     if as_json:
         click.echo(json.dumps(found.records(), indent=2))
     elif as_csv:
-        from tuner.records.attempts import write_rows
-
-        _write(write_rows(found.records(), found.names))
+        _write_csv(found.records(), found.names)
     else:
         from tuner.cli.print_results import print_results
         from tuner.reporting.console import make_console
@@ -353,31 +347,17 @@ def _say(text: str, err: bool = False) -> None:
     click.echo(printable(text), err=err)
 
 
-def _write(table: str) -> None:
-    """Writes a table of data; to a file or a pipe as it is."""
+def _write_csv(rows: Sequence[Mapping[str, object]], names: Sequence[str] | None = None) -> None:
+    """Writes rows as they are to a file or a pipe, and without what it would obey to a terminal."""
+    from tuner.records.attempts import write_rows
+
+    table = write_rows(rows, names)
     click.echo(printable(table) if sys.stdout.isatty() else table, nl=False)
 
 
 def _check_formats(as_json: bool, as_csv: bool) -> None:
     if as_json and as_csv:
         raise both_given("as_json", "as_csv")
-
-
-def _hint(error: click.ClickException) -> str:
-    """What an argument too many was meant for, else where help is."""
-    if not isinstance(error, click.UsageError) or error.ctx is None:
-        return ""
-    extra = re.fullmatch(r"Got unexpected extra argument \((.*)\)", error.format_message())
-    word, command = extra[1] if extra else "", error.ctx.info_name
-    takes_config = any(param.name == "config" for param in error.ctx.command.params)
-    close = difflib.get_close_matches(word, cli.commands, n=1) if command == DEFAULT_COMMAND else []
-    if word.endswith(".py"):
-        return f": did you mean tune script {word}, or {word.removesuffix('.py')}:FUNCTION?"
-    if word and command == "train":
-        return f": did you mean --from {word}?"
-    if word.endswith(CONFIG_SUFFIXES) and takes_config:
-        return f": did you mean --config {word}?"
-    return f": did you mean tune {close[0]}?" if close else f": see {error.ctx.command_path} --help"
 
 
 def main() -> None:
@@ -393,7 +373,8 @@ def main() -> None:
     try:
         code = cli.main(standalone_mode=False, complete_var=VARIABLE)
     except click.ClickException as error:
-        _fail(f"{error.format_message().rstrip('.')}{_hint(error)}", error.exit_code, debug)
+        meant = meant_for(error, cli.commands, DEFAULT_COMMAND)
+        _fail(f"{error.format_message().rstrip('.')}{meant}", error.exit_code, debug)
     except TunerError as error:
         hint = "; --debug shows where" if isinstance(error, WorkloadError) and error.__cause__ else ""
         _fail(error.told(in_terminal) + hint, error.exit_code, debug)

@@ -241,12 +241,14 @@ class _Loop:
         fits, now = self.packer.held_back() is not None, time.monotonic()
         if not self.changed and not (fits and now >= self.look_again):
             return
-        with self.machine.placing() as bounds:
+        with self.machine.placing(self.placements.values()) as bounds:
             self.packer.limit(bounds.rooms, bounds.most, bounds.ram_bytes)
             placed = self.packer.place()
+            held = self.packer.held_back()
+            if not placed and held and (request := self.machine.remains(held)):
+                placed = [self.packer.start(request, held[1])]
             self.placements |= {placement.trial.trial_id: placement for _, placement in placed}
             self.machine.promise(self.placements.values())
-            held = self.packer.held_back()
             wait = self.machine.wait(held, placed=bool(placed))
         self.changed, self.look_again = False, now + POLL_SECONDS if held else 0.0
         for request, placement in placed:
@@ -256,9 +258,10 @@ class _Loop:
         if wait.text:
             self.listener.waiting(wait.text)
         if wait.given_up and held:
-            trial = held[0].trial
-            self.packer.drop(trial.trial_id)
-            self.listener.finished(Outcome(trial, "failed", error=wait.given_up), bytes, None)
+            outcome = Outcome(held[0].trial, "failed", error=wait.given_up)
+            self.packer.drop(outcome.trial.trial_id)
+            self.listener.finished(outcome, bytes, None)
+            self.decisions.ended(outcome)
 
     def _end(self, outcome: Outcome, weights: Weights) -> None:
         """Frees the attempt's memory, decides on a retry, and corrects waiting trials by its peak."""

@@ -11,10 +11,12 @@ strangers hold. Devices of other machines are not looked at.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tuner.machine.holders import Memory, holders, memory_now, with_descendants
 from tuner.machine.leases import Lease, LeaseHolder, Share, device_key
@@ -23,10 +25,13 @@ from tuner.placement.rooms import ram_buffer_bytes
 from tuner.trial import GB, MB, Device, Placement, Request, ShortOf
 
 READING_SECONDS = 0.5  # what strangers hold is read no more often
+READING_SHARE = 0.05  # the most of the time that may be spent on that
 SAID_AFTER_SECONDS = 5.0  # a trial that has just ended may still be giving its memory back
 GIVEN_UP_SECONDS = 1800.0
 # Strangers' memory varies a little all the time, and so do figures of processes.
 SLACK_BYTES, SLACK = 256 * MB, 0.02
+LEARNED_PARTS = 8  # a learned footprint is a guess; an eighth of it is enough to begin with
+NOT_WAITING: Mapping[str, Any] = {"waits_for": "", "waits_since": 0.0, "looked": 0.0}
 NAMED = 2  # how many holders a text names
 NAMED_BYTES = 64 * MB  # those that hold less are not named
 
@@ -42,7 +47,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Wait:
-    """Why a trial that fits beside this study's own trials does not start."""
+    """What follows for a trial that fits beside this study's own trials, but not beside others."""
 
     text: str = ""  # what is to be said now; empty if it has been said, or it is too early
     given_up: str = ""  # why it will never start
@@ -52,12 +57,20 @@ class Unshared:
     """Nobody else uses the devices."""
 
     @contextmanager
-    def placing(self) -> Iterator[Bounds]:
-        """What may be placed; ``promise`` belongs into the block."""
+    def placing(self, running: Collection[Placement]) -> Iterator[Bounds]:
+        """What may be placed beside the running trials; ``promise`` belongs into the block."""
         yield Bounds({})
 
     def promise(self, running: Collection[Placement]) -> None:
         """Notes which trials run."""
+
+    def remains(self, held: tuple[Request, Device]) -> Request | None:
+        """The request with what is left, if that is all that it can wait for; None if it waits."""
+        return None
+
+    def has_alone(self, device: Device) -> bool:
+        """Whether no trial runs on the device."""
+        return False
 
     def wait(self, held: tuple[Request, Device] | None, *, placed: bool) -> Wait:
         """What follows if a trial is held back."""
@@ -82,7 +95,7 @@ class MachineShare(Unshared):
         read: Callable[[Device, Sequence[Collection[int]]], Memory] = memory_now,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Makes the study's lease under this name."""
+        """Has a lease under this name from the first ``placing`` on."""
         self._plan = plan
         self._devices = [device for device in plan.devices if not device.node_id]
         self._budgets = dict(zip(plan.devices, plan.budgets, strict=True))
@@ -94,65 +107,90 @@ class MachineShare(Unshared):
         self._clock = clock
         self._holder = LeaseHolder(name)
         self._others: tuple[Lease, ...] = ()
-        self._readings: tuple[float, dict[Device, Memory]] = (0.0, {})
+        self._readings: dict[Device, Memory] = {}
+        self._read_again = 0.0  # when to read them anew; monotonic seconds
         self._held_since: float | None = None
         self._strangers_since: float | None = None
         self._said = False
         self._without_cores = False  # whether all cores are used, also by other studies
 
     @contextmanager
-    def placing(self) -> Iterator[Bounds]:
+    def placing(self, running: Collection[Placement]) -> Iterator[Bounds]:
         """What may be placed now. No other study promises anything until the end of the block."""
-        self._without_cores = False
-        with self._holder.exclusive() as self._others:
-            own, others = self._holder.lease, self._others
-            if own.shares and any(lease.waits(self._clock()) for lease in others):
-                yield Bounds(dict.fromkeys(self._devices, 0))
-                return
-            if not others and all(self._surely_free(device) for device in self._watched):
-                yield Bounds({})
-                return
-            most = self._most()
-            self._without_cores = most == 0
-            rooms = {device: self._room(device, others) for device in self._devices}
-            yield Bounds(rooms, most, None if self._ram is None else self._room(self._ram, others))
+        if not self._devices:
+            yield Bounds({})
+            return
+        with self._holder.exclusive() as others:
+            if [lease.pid for lease in others] != [lease.pid for lease in self._others]:
+                self._readings = {}
+            self._others = others
+            self.promise(running)
+            yield self._bounds()
 
     def promise(self, running: Collection[Placement]) -> None:
         """Notes the promises to these trials."""
-        if not self._devices:
-            return
-        before = {(share.trial, share.device): share for share in self._holder.lease.shares}
-        now = round(self._clock(), 1)
         given = [
-            Share(each.trial.trial_id, device_key(each.device), each.limit_bytes, each.threads, now)
+            Share(each.trial.trial_id, device_key(each.device), each.limit_bytes, each.threads)
             for each in running
+            if not each.device.node_id
         ]
         if self._ram is not None:
             key = device_key(self._ram)
             here = [each for each in running if each.host_bytes and not each.device.node_id]
-            given += [Share(each.trial.trial_id, key, each.host_bytes, each.threads, now) for each in here]
-        shares = tuple(before.get((share.trial, share.device), share) for share in given)
-        self._holder.lease = replace(self._holder.lease, shares=shares, waited=0.0)
+            given += [Share(each.trial.trial_id, key, each.host_bytes, each.threads) for each in here]
+        lease = replace(self._holder.lease, shares=tuple(given))
+        self._holder.lease = replace(lease, **NOT_WAITING) if given else lease
+
+    def remains(self, held: tuple[Request, Device]) -> Request | None:
+        """The request with what is left, if it asks for all there is; None if it waits.
+
+        So is a trial placed whose need is not known yet, or was cut to a whole device: what a whole device is changes
+        by what other programs hold. No trial of this study runs, nor one of another study on the device. Where this
+        study's processes cannot be told from others, such a trial is placed as it is: if the memory is not there,
+        its attempt does not count.
+        """
+        request, device = held
+        if not self.has_alone(device):
+            return None
+        if self._memory(device).held_bytes is None:
+            return request
+        estimate, room = request.estimate, self._room(device)
+        least = request.need_bytes // LEARNED_PARTS if estimate.is_learned else estimate.least_bytes
+        whole = estimate.is_learned or request.need_bytes >= self._budgets[device]
+        if self._ram is not None and request.host_bytes > self._room(self._ram):
+            return None
+        return replace(request, need_bytes=min(request.need_bytes, room)) if whole and least <= room else None
+
+    def has_alone(self, device: Device) -> bool:
+        """Whether no trial runs, neither of this study nor of another one on the device or in the RAM beside it."""
+        keys = {device_key(each) for each in (device, self._ram) if each is not None}
+        theirs = [share for lease in self._others for share in lease.shares]
+        return not self._holder.lease.shares and not any(share.device in keys for share in theirs)
 
     def wait(self, held: tuple[Request, Device] | None, *, placed: bool) -> Wait:
         """Says once who holds the memory that a trial waits for; gives up if strangers hold it for too long.
 
-        A study that has no running trial goes first when another study's trial ends.
+        A study that has no running trial goes first when another study's trial ends, the one first that waits for
+        the longest time.
         """
         now = self._clock()
         if placed or held is None:
             self._held_since = self._strangers_since = None
             self._said = False
+            self._holder.lease = replace(self._holder.lease, **NOT_WAITING)
             return Wait()
         request, device = held
         need = request.need_bytes
-        if self._ram is not None and need <= self._room(device, self._others):  # it is the RAM that it waits for
+        if self._ram is not None and need <= self._room(device):  # it is the RAM that it waits for
             need, device = request.host_bytes, self._ram
-        by_studies = self._without_cores or (bool(self._others) and need <= self._room(device, ()))
+        by_studies = self._without_cores or (bool(self._others) and need <= self._without_others(device))
         if by_studies and not self._holder.lease.shares:
-            self._holder.lease = replace(self._holder.lease, waited=now)
+            since = self._holder.lease.waits_since or now
+            key = device_key(device)
+            self._holder.lease = replace(self._holder.lease, waits_for=key, waits_since=since, looked=now)
         self._held_since = self._held_since or now
-        never = not by_studies and need > self._left(device)
+        told_apart = self._memory(device).held_bytes is not None
+        never = told_apart and not by_studies and need > self._left(device, all_of_studies=True)
         self._strangers_since = self._strangers_since or now if never else None
         if self._strangers_since is not None and now - self._strangers_since >= GIVEN_UP_SECONDS:
             whose = self._whose(need, device, by_studies=False)
@@ -167,35 +205,51 @@ class MachineShare(Unshared):
         looked_at = self._ram if short_of == "RAM" else device
         if device not in self._devices or looked_at is None:
             return ""
-        self._readings = (0.0, {})
-        missing = self._budgets[looked_at] - self._left(looked_at)
+        self._readings = {}
+        missing = self._budgets[looked_at] - self._left(looked_at, all_of_studies=True)
         return self._strangers_text(looked_at) if missing > 0 else ""
 
     def close(self) -> None:
         """Ends the lease."""
         self._holder.close()
 
+    def _bounds(self) -> Bounds:
+        self._without_cores = False
+        if not self._others and all(self._surely_free(device) for device in self._watched):
+            return Bounds({})
+        most = self._most()
+        self._without_cores = most == 0
+        rooms = {device: self._room(device) for device in self._devices}
+        return Bounds(rooms, most, None if self._ram is None else self._room(self._ram))
+
     def _surely_free(self, device: Device) -> bool:
         """Whether all that the plan has of the device is free, so that nobody need ask who holds what."""
         return self._read(device, ()).free_bytes >= self._budgets[device]
 
-    def _room(self, device: Device, others: Sequence[Lease]) -> int:
-        key = device_key(device)
-        promised = sum(lease.promised_bytes(key) for lease in (self._holder.lease, *others))
+    def _room(self, device: Device) -> int:
+        """What this study may promise more; nothing while a study without a running trial waits for longer."""
+        key, now = device_key(device), self._clock()
+        own = self._holder.lease.waits_since or math.inf
+        if any(lease.waits(key, now) and lease.waits_since < own for lease in self._others):
+            return 0
+        promised = sum(lease.promised_bytes(key) for lease in (self._holder.lease, *self._others))
         return max(0, self._left(device) - promised)
 
-    def _left(self, device: Device) -> int:
+    def _without_others(self, device: Device) -> int:
+        """What this study could promise more if the other studies had ended."""
+        return self._left(device, all_of_studies=True) - self._holder.lease.promised_bytes(device_key(device))
+
+    def _left(self, device: Device, *, all_of_studies: bool = False) -> int:
         """What all studies together may use of a device.
 
-        What another study holds beyond its promises, such as the contexts of idle workers, is not to be had.
+        What another study holds beyond its promises, such as the contexts of idle workers, is not to be had before
+        that study ends, unless ``all_of_studies`` is asked for.
         """
-        memory, key, now = self._memory(device), device_key(device), self._clock()
-        held = memory.held_bytes
-        if held is None or len(held) != 1 + len(self._others):
-            held = tuple(lease.settled_bytes(key, now) for lease in (self._holder.lease, *self._others))
-        theirs = zip(held[1:], self._others, strict=True)
-        ours = held[0] + sum(min(size, lease.promised_bytes(key)) for size, lease in theirs)
-        strangers = max(0, memory.total_bytes - memory.free_bytes - ours)
+        memory, key = self._memory(device), device_key(device)
+        promised = [lease.promised_bytes(key) for lease in (self._holder.lease, *self._others)]
+        held = promised if memory.held_bytes is None else memory.held_bytes
+        studies = held[0] + sum(held[1:] if all_of_studies else map(min, held[1:], promised[1:]))
+        strangers = max(0, memory.total_bytes - memory.free_bytes - studies)
         slack = max(SLACK_BYTES, int(SLACK * memory.total_bytes))
         if device == self._ram:
             strangers += ram_buffer_bytes(self._devices[0], self._plan.buffer_bytes)
@@ -214,12 +268,13 @@ class MachineShare(Unshared):
 
     def _memory(self, device: Device) -> Memory:
         """The device's memory, read anew if that was some time ago."""
-        read_at, found = self._readings
-        if not found or abs(time.monotonic() - read_at) > READING_SECONDS:
+        began = time.monotonic()
+        if not self._readings or began > self._read_again:
             trees = self._trees()
-            found = {each: self._read(each, trees) for each in self._watched}
-            self._readings = time.monotonic(), found
-        return found[device]
+            self._readings = {each: self._read(each, trees) for each in self._watched}
+            took = time.monotonic() - began
+            self._read_again = began + max(READING_SECONDS, took / READING_SHARE)
+        return self._readings[device]
 
     def _trees(self) -> list[set[int]]:
         """The processes of this study, and of each of the others."""
@@ -227,12 +282,9 @@ class MachineShare(Unshared):
 
     def _whose(self, need: int, device: Device, *, by_studies: bool) -> str:
         key = device_key(device)
+        running = {lease.name: {share.trial for share in lease.shares} for lease in self._others}
         if self._without_cores:
-            used = [
-                f"{len({share.trial for share in lease.shares})} trials of {lease.name}"
-                for lease in self._others
-                if lease.shares
-            ]
+            used = [f"{len(trials)} trials of {name}" for name, trials in running.items() if trials]
             return f"the {device.cores} CPU cores are used, also by {', '.join(used)}"
         needs = f"it needs {need / GB:.2f} GB of {'RAM' if device == self._ram else device.label}"
         if not by_studies:
@@ -241,18 +293,12 @@ class MachineShare(Unshared):
         return f"{needs}, which other studies use: {', '.join(theirs)}"
 
     def _strangers_text(self, device: Device) -> str:
-        memory = self._memory(device)
-        found = [
-            each
-            for each in holders(device, set[int]().union(*self._trees()))
-            if (each.held_bytes or 0) >= NAMED_BYTES
-        ]
+        memory, ours = self._memory(device), set[int]().union(*self._trees())
+        found = [each for each in holders(device, ours, NAMED) if (each.held_bytes or 0) >= NAMED_BYTES]
         free = f"{memory.free_bytes / GB:.2f} of {memory.total_bytes / GB:.2f} GB are free"
-        return (
-            f"{free}; held are {', '.join(map(str, found[:NAMED]))}"
-            if found
-            else f"{free}; who holds the rest cannot be seen from here"
-        )
+        if not found or memory.held_bytes is None:
+            return f"{free}; who holds the rest cannot be seen from here"
+        return f"{free}; held are {', '.join(map(str, found))}"
 
 
 def _ram_beside(devices: Sequence[Device]) -> Device | None:

@@ -91,6 +91,8 @@ def run_trial(
     attempt = _TrialExecution(placement)
     yield from attempt.train(task, meter, options)
     peak, left = attempt.measure(meter)
+    host_peak = meter.host_peak_bytes()
+    meter.stop()
     yield Outcome(
         trial=placement.trial,
         status=attempt.status,
@@ -105,7 +107,7 @@ def run_trial(
         lost=attempt.lost,
         # A failed kernel breaks the CUDA context. An import without enough memory leaves half a module.
         reusable=attempt.status in ("completed", "diverged", "pruned") and left is not None and left <= LEFT_BYTES,
-        host_peak_bytes=meter.host_peak_bytes(),
+        host_peak_bytes=host_peak,
         short_of=attempt.short_of,
     )
     if attempt.status == "completed":
@@ -155,6 +157,8 @@ class _TrialExecution:
             self.metrics = event.metrics
             if event.weights or event.files:
                 self._keep(event, program=isinstance(task.workload, Program))
+            elif checkpoint:  # a program's best checkpoint, if it reported one that could not be written
+                self.unkept = "; ".join(checkpoint.faults)
         except Exception as error:
             share_bytes = self.placement.limit_bytes - meter.context_bytes
             self._fail(error, share_bytes, _lack_of_memory(error, self.placement, meter, options))

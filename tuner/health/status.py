@@ -87,10 +87,10 @@ def status_text(devices: Sequence[DeviceStatus]) -> str:
 
 def _study(lease: Lease, key: str) -> StudyStatus:
     trials = tuple(share.trial for share in lease.shares if share.device == key)
-    minutes = round((time.time() - lease.began) / 60, 1)
-    return StudyStatus(
-        lease.name, lease.pid, minutes, trials, _gb(lease.promised_bytes(key)), lease.waits(time.time())
-    )
+    now = time.time()
+    waits = bool(lease.waits_for) and lease.waits(lease.waits_for, now)
+    minutes, promised = round((now - lease.began) / 60, 1), _gb(lease.promised_bytes(key))
+    return StudyStatus(lease.name, lease.pid, minutes, trials, promised, waits)
 
 
 def _gb(size: int) -> float:

@@ -137,16 +137,16 @@ def cgroup_memory(root: Path = CGROUP, membership: Path = MEMBERSHIP) -> tuple[i
     root, since each of them may have a limit. Page cache that the kernel can drop is not counted.
     """
     tightest: tuple[int | None, int] = (None, 0)
-    for version, limit_name, used_name, cache_key in (
-        ("", "memory.max", "memory.current", "inactive_file"),
-        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    for version, limit_name, used_name, prefix in (
+        ("", "memory.max", "memory.current", ""),
+        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
     ):
         for folder in _group_folders(root / version, version, membership):
             limit = _read(folder / limit_name)
             if limit.isdigit() and (tightest[0] is None or int(limit) < tightest[0]):
-                cache = dict(line.split()[:2] for line in _read(folder / "memory.stat").splitlines())
-                used = int(_read(folder / used_name) or 0) - int(cache.get(cache_key, 0))
-                tightest = int(limit), max(0, used)
+                parts = dict(line.split()[:2] for line in _read(folder / "memory.stat").splitlines())
+                cache = sum(int(parts.get(f"{prefix}{state}_file", 0)) for state in ("active", "inactive"))
+                tightest = int(limit), max(0, int(_read(folder / used_name) or 0) - cache)
     return tightest
 
 

@@ -7,12 +7,36 @@ from __future__ import annotations
 
 import builtins
 import dis
+import getpass
 import io
+import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from types import CodeType, FunctionType
+
+COMPILED = "TORCHINDUCTOR_CACHE_DIR"  # torch._dynamo sets it as it is imported, and makes the folder
+
+
+@contextmanager
+def without_compiled_folder() -> Iterator[None]:
+    """Leaves no empty folder for compiled code in ``/tmp``, which the import of ``torch._dynamo`` makes."""
+    given = os.environ.get(COMPILED)
+    try:
+        yield
+    finally:
+        if given is None and COMPILED in os.environ:
+            with suppress(OSError):  # it holds something
+                os.rmdir(os.environ[COMPILED])
+
+
+def remove_compiled_folder() -> None:
+    """Removes that folder if it is empty: a worker that was ended as it imported has left it."""
+    with suppress(OSError, KeyError):  # it is not there, or holds something; or the user has no name
+        os.rmdir(Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}")
 
 
 def load_early(*trained: object) -> None:
@@ -78,9 +102,10 @@ def _use_torch() -> None:
     import torch
 
     model = torch.nn.Linear(1, 1)
-    optimizer = torch.optim.Adam(model.parameters())
-    model(torch.ones(1, 1)).sum().backward()
-    optimizer.step()
+    with without_compiled_folder():
+        optimizer = torch.optim.Adam(model.parameters())
+        model(torch.ones(1, 1)).sum().backward()
+        optimizer.step()
     file = io.BytesIO()
     torch.save(optimizer.state_dict(), file)
     file.seek(0)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,8 @@ class Memory:
 def memory_now(device: Device, groups: Sequence[Collection[int]]) -> Memory:
     """The memory of a device of this machine, and what groups of processes hold of it.
 
-    In a container the driver may report other process ids than the container's: then ``held_bytes`` is None. A driver
-    that does not answer any more leaves the figures as they were when the device was detected.
+    In a container the driver may report other process ids than the container's, or none: then ``held_bytes`` is None.
+    A driver that does not answer any more leaves the figures as they were when the device was detected.
     """
     if device.kind == "cpu":
         total, free = ram_bytes()
@@ -51,29 +52,34 @@ def memory_now(device: Device, groups: Sequence[Collection[int]]) -> Memory:
     import pynvml
 
     try:
-        with _gpu(device) as handle:
-            memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-            found = _processes(handle)
+        handle = _gpu(device)
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+        found = _processes(handle)
     except pynvml.NVMLError:
         return Memory(device.total_bytes, device.free_bytes, None)
-    asked = set().union(*groups)
-    unseen = any(not (PROC / str(pid)).exists() for pid, _ in found) and not any(pid in asked for pid, _ in found)
-    if unseen or any(held is None for pid, held in found if pid in asked):
+    asked = set[int]().union(*groups)
+    known = any(pid in asked for pid, _ in found) or any((PROC / str(pid)).exists() for pid, _ in found)
+    if not known or any(held is None for pid, held in found if pid in asked):
         return Memory(int(memory.total), int(memory.free), None)
     held = tuple(sum(int(held or 0) for pid, held in found if pid in group) for group in groups)
     return Memory(int(memory.total), int(memory.free), held)
 
 
-def holders(device: Device, own: Collection[int]) -> list[Holder]:
-    """The processes other than ``own`` that hold the device's memory, the largest first."""
+def holders(device: Device, own: Collection[int], most: int) -> list[Holder]:
+    """Of the processes other than ``own`` those that hold the most of the device's memory, the largest first."""
     if device.kind == "cuda":
-        with _gpu(device) as handle:
-            found = [(pid, held) for pid, held in _processes(handle) if pid not in own]
+        import pynvml
+
+        try:
+            found = [(pid, held) for pid, held in _processes(_gpu(device)) if pid not in own]
+        except pynvml.NVMLError:
+            return []
     else:
         import psutil
 
-        found = [(pid, _fields(pid).get("RssAnon", 0)) for pid in psutil.pids() if pid not in own]
-    return [holder(pid, held) for pid, held in sorted(found, key=lambda each: -(each[1] or 0))]
+        found = [(pid, _status(pid).get("RssAnon", 0)) for pid in psutil.pids() if pid not in own]
+    largest = sorted(found, key=lambda each: -(each[1] or 0))[:most]
+    return [holder(pid, held) for pid, held in largest]
 
 
 def gpu_holders(handle: object) -> list[Holder]:
@@ -93,35 +99,41 @@ def holder(pid: int, held_bytes: int | None) -> Holder:
 
 
 def with_descendants(pids: Sequence[int]) -> list[set[int]]:
-    """For each of these processes itself and those that it has started, with theirs."""
+    """For each of these processes itself and those that it has started, with theirs.
+
+    No process is in two of the sets: one that was started by several of them is in the set of the last of these.
+    """
     import psutil
 
     children: dict[int, list[int]] = {}
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             children.setdefault(process.ppid(), []).append(process.pid)
+    asked = set(pids)
 
     def tree(pid: int) -> set[int]:
         found, waiting = {pid}, [pid]
         while waiting:
-            new = set(children.get(waiting.pop(), [])) - found
+            new = set(children.get(waiting.pop(), [])) - found - asked
             found |= new
             waiting += new
         return found
 
-    return [tree(pid) for pid in pids]
+    return [tree(pid) if pid not in pids[:number] else set() for number, pid in enumerate(pids)]
 
 
-@contextmanager
-def _gpu(device: Device) -> Iterator[Any]:
-    """NVML's handle of a GPU."""
+@cache
+def _nvml() -> Any:
+    """NVML, which takes a while to start and stays: studies look at the memory again and again."""
     import pynvml
 
     pynvml.nvmlInit()
-    try:
-        yield pynvml.nvmlDeviceGetHandleByUUID(device.uuid)
-    finally:
-        pynvml.nvmlShutdown()
+    return pynvml
+
+
+def _gpu(device: Device) -> Any:
+    """NVML's handle of a GPU."""
+    return _nvml().nvmlDeviceGetHandleByUUID(device.uuid)
 
 
 def _processes(handle: Any) -> list[tuple[int, int | None]]:
@@ -135,13 +147,24 @@ def _processes(handle: Any) -> list[tuple[int, int | None]]:
 
 
 def _resident_bytes(pids: Collection[int]) -> int:
-    """What processes hold of the RAM: each its own, and once the memory that they share, such as Ray's store."""
-    fields = [_fields(pid) for pid in pids]
-    shared = max((each.get("RssShmem", 0) for each in fields), default=0)
-    return shared + sum(each.get("RssAnon", 0) for each in fields)
+    """What processes hold of the RAM, without files: what several of them share, such as Ray's store, counts once.
+
+    Where the system does not divide what is shared (proc(5): smaps_rollup), each counts what is its own.
+    """
+    return sum(proportional_bytes(pid) or _status(pid).get("RssAnon", 0) for pid in pids)
 
 
-def _fields(pid: int) -> dict[str, int]:
+def proportional_bytes(pid: int) -> int:
+    """A process's part of the memory that it has to itself or shares, without files; 0 if that cannot be read."""
+    try:
+        lines = (PROC / str(pid) / "smaps_rollup").read_text().splitlines()[1:]
+    except OSError:  # it has ended, or is another user's
+        return 0
+    fields = {line.partition(":")[0]: int(line.split()[1]) * 1024 for line in lines}
+    return fields.get("Pss_Anon", 0) + fields.get("Pss_Shmem", 0)
+
+
+def _status(pid: int) -> dict[str, int]:
     """A process's resident memory in bytes, ``RssAnon`` and ``RssShmem``; without /proc all of it as the former."""
     if not PROC.exists():
         import psutil

@@ -26,7 +26,7 @@ from tuner.trial import Device
 LOCK, PREFIX, SUFFIX = "leases.lock", "lease-", ".json"
 LOCK_SECONDS = 5.0  # a lease is written in less than a millisecond; whoever is stopped meanwhile stops nobody else
 WAITING_SECONDS = 15.0  # who waits looks twice a second
-SETTLED_SECONDS = 60.0  # until then a trial may not have taken its share yet
+ALONE_SECONDS = 60.0  # how long a study goes on with what it knows after the lock could not be had
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,6 @@ class Share:
     device: str  # as ``device_key`` names it
     given_bytes: int
     threads: int
-    since: float  # seconds since the epoch
 
 
 @dataclass(frozen=True)
@@ -48,22 +47,19 @@ class Lease:
     name: str  # the study's folder
     began: float  # seconds since the epoch
     shares: tuple[Share, ...] = ()
-    # When it last found that it has no running trial and only the promises of others keep it from starting one;
-    # seconds since the epoch, 0 for never.
-    waited: float = 0.0
+    # What it waits for, since when, and when it last looked (seconds since the epoch), if it has no running trial and
+    # only the promises of others keep it from starting one.
+    waits_for: str = ""
+    waits_since: float = 0.0
+    looked: float = 0.0
 
-    def waits(self, now: float) -> bool:
-        """Whether it waits for its first trial; one that has been stopped does not count."""
-        return now - self.waited < WAITING_SECONDS
+    def waits(self, device: str, now: float) -> bool:
+        """Whether it waits for memory of a device; a study that has been stopped does not count."""
+        return self.waits_for == device and now - self.looked < WAITING_SECONDS
 
     def promised_bytes(self, device: str) -> int:
         """What its trials were given of a device."""
         return sum(share.given_bytes for share in self.shares if share.device == device)
-
-    def settled_bytes(self, device: str, now: float) -> int:
-        """The same of trials that have had the time to take it."""
-        settled = (each for each in self.shares if each.device == device and now - each.since > SETTLED_SECONDS)
-        return sum(share.given_bytes for share in settled)
 
 
 def device_key(device: Device) -> str:
@@ -75,14 +71,12 @@ class LeaseHolder:
     """Keeps this process's lease, and reads those of others."""
 
     def __init__(self, name: str) -> None:
-        """Makes the file. Where that is impossible the process has no lease, and sees none."""
+        """Makes nothing yet."""
         self.lease = Lease(os.getpid(), name, time.time())
+        self._others: tuple[Lease, ...] = ()
+        self._written: Lease | None = None
+        self._again = 0.0  # when to try the lock again; monotonic seconds
         self._descriptor: int | None = None
-        with suppress(OSError), locked(LOCK, LOCK_SECONDS) as folder:
-            self._descriptor, path = mkstemp(SUFFIX, PREFIX, folder)
-            self._path = Path(path)
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-            self._write()
         forget = WeakMethod(self._forget)
         os.register_at_fork(after_in_child=lambda: (forget() or (lambda: None))())
 
@@ -92,16 +86,21 @@ class LeaseHolder:
 
     @contextmanager
     def exclusive(self) -> Iterator[tuple[Lease, ...]]:
-        """The leases of others, which stay as they are within the block; what is set in it is written at its end."""
-        before = self.lease
+        """The leases of others, which stay as they are within the block; what is set in it is written at its end.
+
+        Where the lock cannot be had, they are as they were when it last could, and this lease is not written.
+        """
         with ExitStack() as stack:
-            others: tuple[Lease, ...] = ()
-            if self._descriptor is not None:
-                with suppress(OSError):  # without the lock it goes on alone
+            folder = None
+            if time.monotonic() >= self._again:
+                try:
                     folder = stack.enter_context(locked(LOCK, LOCK_SECONDS))
-                    others = tuple(_read(folder, beside=self._path))
-            yield others
-            if self.lease != before:
+                    self._make_file(folder)
+                    self._others = tuple(_read(folder, beside=self._path))
+                except OSError:
+                    self._again = time.monotonic() + ALONE_SECONDS
+            yield self._others
+            if folder is not None and self.lease != self._written:
                 self._write()
 
     def close(self) -> None:
@@ -111,12 +110,19 @@ class LeaseHolder:
                 self._path.unlink()
             self._forget()
 
+    def _make_file(self, folder: Path) -> None:
+        if self._descriptor is None:
+            self._descriptor, path = mkstemp(SUFFIX, PREFIX, folder)
+            self._path = Path(path)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+
     def _write(self) -> None:
         if self._descriptor is not None:
             with suppress(OSError):  # the disk is full: others see the lease as it was
                 content = json.dumps(asdict(self.lease)).encode()
                 os.pwrite(self._descriptor, content, 0)
                 os.ftruncate(self._descriptor, len(content))
+                self._written = self.lease
 
     def _forget(self) -> None:
         """Closes the file; a process that this one has forked keeps no lease."""
@@ -139,12 +145,12 @@ def with_leased(devices: Sequence[Device]) -> tuple[Device, ...]:
     leases = read_leases()
     if not leases:
         return tuple(devices)
-    trees, now = with_descendants([lease.pid for lease in leases]), time.time()
+    trees = with_descendants([lease.pid for lease in leases])
 
     def free_bytes(device: Device) -> int:
         held = memory_now(device, trees).held_bytes
         if held is None:
-            held = tuple(lease.settled_bytes(device_key(device), now) for lease in leases)
+            held = tuple(lease.promised_bytes(device_key(device)) for lease in leases)
         return min(device.total_bytes, device.free_bytes + sum(held))
 
     def with_both(device: Device) -> Device:

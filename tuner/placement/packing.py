@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -182,21 +182,20 @@ class Packer:
         self._most = math.inf  # how many trials may be placed at once until then
         self._index = {device: index for index, device in enumerate(plan.devices)}
         self._lost: set[int] = set()
-        self._emptiest = [(-free, index) for index, free in enumerate(self._free)]  # a heap, with stale entries
-        heapq.heapify(self._emptiest)
+        self._emptiest = sorted((-free, index) for index, free in enumerate(self._free))  # a heap, with stale entries
         self._order = count()
         self._waiting: dict[int, list[tuple[int, int, Request]]] = {}  # for each seed: by need, then the latest first
         self._seeds: list[int] = []  # those of the queue, in order: there may be 100,000
-        self._number = 0  # of trials in the queue
         self._free_ram = dict(plan.ram_budgets)
         self._ram_bound = math.inf  # what may be reserved of this machine's RAM until the next ``limit``
-        self._least_ram: float = 0  # no trial in the queue needs less of its host's RAM
+        self._rams: list[int] = []  # what each trial in the queue needs of its host's RAM, sorted
+        self._least_ram = 0  # the least of them, or of those that were there last
         self._aside: dict[str, set[int]] = {}  # by node id, devices that wait for its RAM and are not in the heap
 
     @property
     def waiting(self) -> int:
         """The number of trials in the queue."""
-        return self._number
+        return len(self._rams)
 
     @property
     def largest_bytes(self) -> int:
@@ -212,32 +211,35 @@ class Packer:
     def limit(self, rooms: Mapping[Device, int], most: int | None = None, ram_bytes: int | None = None) -> None:
         """Bounds what may be reserved on these devices until the next call, as others use them, too.
 
-        Devices that are not named have no bound. What is released does not raise a bound. No more than ``most``
-        trials are placed. ``ram_bytes`` is the bound of this machine's RAM beside its GPUs.
+        Devices that are not named have no bound. What is released does not raise a bound. ``most`` is the bound of
+        how many trials are placed, ``ram_bytes`` that of this machine's RAM beside its GPUs.
         """
         self._ram_bound = math.inf if ram_bytes is None else max(0, ram_bytes)
         self._most = math.inf if most is None else most
         self._bounds = [max(0, rooms.get(device, math.inf)) for device in self._plan.devices]
-        self._emptiest = [(-self._room(index), index) for index in range(len(self._bounds))]
-        heapq.heapify(self._emptiest)
+        self._emptiest = sorted((-self._room(index), index) for index in range(len(self._bounds)))
         self._aside = {}
 
     def held_back(self) -> tuple[Request, Device] | None:
-        """The next trial that fits without the bounds of ``limit``, and on which device; None without one."""
+        """The next trial that fits without bounds, with what it would get, and on which device."""
         for free, index in self._freest() if self._waiting else ():
             if fitting := self._position(free, self._own_ram(index)):
-                return self._waiting[fitting[0]][fitting[1]][2], self._plan.devices[index]
+                need, _, request = self._waiting[fitting[0]][fitting[1]]
+                return replace(request, need_bytes=need), self._plan.devices[index]
         return None
+
+    def start(self, request: Request, device: Device) -> tuple[Request, Placement]:
+        """Takes a waiting trial out of the queue, and reserves what the request says, whatever the bounds are."""
+        self.drop(request.trial.trial_id)
+        return request, self._reserve(self._index[device], request.need_bytes, request)
 
     def drop(self, trial_id: str) -> None:
         """Takes a trial out of the queue."""
-        self._waiting = {
-            seed: kept
-            for seed, same_seed in self._waiting.items()
-            if (kept := [entry for entry in same_seed if entry[2].trial.trial_id != trial_id])
-        }
-        self._seeds = sorted(self._waiting)
-        self._number = sum(map(len, self._waiting.values()))
+        for seed, same_seed in self._waiting.items():
+            for position, (_, _, request) in enumerate(same_seed):
+                if request.trial.trial_id == trial_id:
+                    self._pop(seed, position)
+                    return
 
     def enqueue(self, requests: Iterable[Request]) -> None:
         """Adds trials to the queue. A trial that needs more than any device has will get a whole device."""
@@ -247,11 +249,11 @@ class Packer:
             need = min(self._need(request), largest)
             if request.host_bytes > smallest_ram:
                 request = self._within_host(request, need)
-            self._least_ram = min(self._least_ram, request.host_bytes) if self._waiting else request.host_bytes
+            insort(self._rams, request.host_bytes)
             if request.trial.seed not in self._waiting:
                 insort(self._seeds, request.trial.seed)
             insort(self._waiting.setdefault(request.trial.seed, []), (need, -next(self._order), request))
-            self._number += 1
+        self._least_ram = self._rams[0] if self._rams else self._least_ram
         for node in list(self._aside):
             self._bring_back(node)
 
@@ -259,32 +261,28 @@ class Packer:
         """Replaces every request in the queue by ``correct(request)``, which has a better known need."""
         waiting = [entry for same_seed in self._waiting.values() for entry in same_seed]
         requests = [request for _, _, request in sorted(waiting, key=lambda entry: -entry[1])]
-        self._waiting, self._seeds, self._number = {}, [], 0
+        self._waiting, self._seeds, self._rams = {}, [], []
         self.enqueue(correct(request) for request in requests)
 
     def place(self) -> list[tuple[Request, Placement]]:
         """Takes the trials that start now out of the queue, and reserves their memory."""
         placed: list[tuple[Request, Placement]] = []
         while self._waiting and len(placed) < self._most and (index := self._emptiest_device()) is not None:
-            fitting = self._take(self._room(index), self._ram(index))
-            if fitting is None and self._position(self._room(index), UNBOUNDED) is not None:
+            room, ram = self._room(index), self._ram(index)
+            fitting = self._take(room, ram)
+            if fitting is None:
+                if ram == UNBOUNDED or self._position(room, UNBOUNDED) is None:
+                    break
                 self._set_aside()
                 continue
-            if fitting is None:
-                break
-            need, request = fitting
-            self._change(index, -need, -1, -request.host_bytes)
-            placement = Placement(
-                trial=request.trial,
-                estimate=request.estimate,
-                device=self._plan.devices[index],
-                fraction=self._fraction(index, need),
-                limit_bytes=need,
-                threads=self._plan.threads,
-                host_bytes=request.host_bytes,
-            )
-            placed.append((request, placement))
+            placed.append((fitting[1], self._reserve(index, *fitting)))
         return placed
+
+    def _reserve(self, index: int, need: int, request: Request) -> Placement:
+        self._change(index, -need, -1, -request.host_bytes)
+        fraction, device = self._fraction(index, need), self._plan.devices[index]
+        trial, estimate, threads = request.trial, request.estimate, self._plan.threads
+        return Placement(trial, estimate, device, fraction, need, threads, request.host_bytes)
 
     def release(self, placement: Placement) -> None:
         """Frees the memory share of a trial that has ended."""
@@ -300,12 +298,16 @@ class Packer:
         fitting = self._position(room_bytes, ram_bytes)
         if fitting is None:
             return None
-        seed, position = fitting
+        return self._pop(*fitting)
+
+    def _pop(self, seed: int, position: int) -> tuple[int, Request]:
+        """Takes the trial at a position of its seed's queue, and its need."""
         need, _, request = self._waiting[seed].pop(position)
-        self._number -= 1
         if not self._waiting[seed]:
             del self._waiting[seed]
             self._seeds.remove(seed)
+        del self._rams[bisect_left(self._rams, request.host_bytes)]
+        self._least_ram = self._rams[0] if self._rams else self._least_ram
         return need, request
 
     def _position(self, room_bytes: float, ram_bytes: int) -> tuple[int, int] | None:
@@ -334,7 +336,7 @@ class Packer:
             free, index = self._emptiest[0]
             if -free != self._room(index) or not self._is_open(index):
                 heapq.heappop(self._emptiest)
-            elif self._ram(index) < self._least_ram:
+            elif self._free_ram and self._ram(index) < self._least_ram:
                 self._set_aside()
             else:
                 return index
@@ -355,12 +357,13 @@ class Packer:
 
     def _ram(self, index: int) -> int:
         """What may be reserved of a device's host's RAM now: what is free of its budget, within its bound."""
-        here = not self._plan.devices[index].node_id
-        return int(min(self._own_ram(index), self._ram_bound)) if here else self._own_ram(index)
+        if not self._free_ram or self._plan.devices[index].node_id:
+            return self._own_ram(index)
+        return int(min(self._own_ram(index), self._ram_bound))
 
     def _own_ram(self, index: int) -> int:
         """What is free of the budget of a device's host's RAM."""
-        return self._free_ram.get(self._plan.devices[index].node_id, UNBOUNDED)
+        return self._free_ram.get(self._plan.devices[index].node_id, UNBOUNDED) if self._free_ram else UNBOUNDED
 
     def _set_aside(self) -> None:
         """Takes the emptiest device out of the heap until its host has more RAM or the queue has other trials."""
@@ -372,10 +375,7 @@ class Packer:
             heapq.heappush(self._emptiest, (-self._room(index), index))
 
     def _freest(self) -> list[tuple[int, int]]:
-        """Of each host with RAM for a trial the most free bytes of a device with a free slot, and its index.
-
-        Those with the most bytes come first.
-        """
+        """Of each host with RAM for a trial its emptiest device with a slot: free bytes and index, the most first."""
         found: dict[str, tuple[int, int]] = {}
         for index, (device, free) in enumerate(zip(self._plan.devices, self._free, strict=True)):
             if self._is_open(index) and self._own_ram(index) >= self._least_ram:
@@ -397,9 +397,3 @@ class Packer:
         self._ram_bound += 0 if node else min(0, ram)
         if ram > 0:
             self._bring_back(node)
-
-
-def limited(device: Device, total_bytes: int) -> Device:
-    """The device with its memory limited to ``total_bytes``."""
-    total = min(device.total_bytes, total_bytes)
-    return replace(device, total_bytes=total, free_bytes=min(device.free_bytes, total))

@@ -63,7 +63,9 @@ def next_attempt(
     history = request.history
     if result.status == "interrupted" or result.lost == "node":
         return Retry(_next_request(request, history), 0.0)
-    if result.lost == "memory" and history.starved < STARVED:
+    if result.lost == "memory":
+        if history.starved >= STARVED:
+            return None
         history = replace(history, starved=history.starved + 1)
         return Retry(_next_request(request, history), backoff(history.starved, policy, random), always=True)
     if result.status == "out_of_memory" and result.short_of == "RAM":

@@ -6,6 +6,7 @@ import heapq
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 
 from tuner.trial import GB, Device
@@ -13,6 +14,12 @@ from tuner.trial import GB, Device
 # The part of a host's RAM that is left free at least: Ray ends workers where more than 95 % are used.
 RAY_SHARE = 0.05
 UNBOUNDED = 2**62  # the RAM of a host of which it is not known
+
+
+def limited(device: Device, total_bytes: int) -> Device:
+    """The device with its memory limited to ``total_bytes``."""
+    total = min(device.total_bytes, total_bytes)
+    return replace(device, total_bytes=total, free_bytes=min(device.free_bytes, total))
 
 
 def ram_buffer_bytes(device: Device, buffer_bytes: int) -> int:

@@ -177,8 +177,9 @@ class StudyFolder:
                 return row, None
             atomic_files.write_file(staged, content)
         except Exception as error:  # the result is recorded in any case
-            said = [f"{NOT_KEPT}: {one_line(error, 200) or type(error).__name__}", row.error]
-            return replace(row, error="; ".join(filter(None, said))), None
+            why = one_line(error, 200) or type(error).__name__
+            known = "" if why in row.error else row.error
+            return replace(row, error="; ".join(filter(None, [f"{NOT_KEPT}: {why}", known]))), None
         return row, staged
 
     def _staged(self, row: Attempt) -> Path:

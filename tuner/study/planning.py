@@ -13,8 +13,8 @@ from tuner.estimation.estimators.learned import first_share, with_room
 from tuner.estimation.host import corrected, with_host
 from tuner.estimation.service import EstimatePair, EstimationService
 from tuner.machine.leases import with_leased
-from tuner.placement.packing import Plan, budget_bytes, host_need_bytes, limited, make_plan, need_bytes
-from tuner.placement.rooms import largest_ram, ram_budgets
+from tuner.placement.packing import Plan, budget_bytes, host_need_bytes, make_plan, need_bytes
+from tuner.placement.rooms import largest_ram, limited, ram_budgets
 from tuner.spec.memory_groups import check_gb
 from tuner.spec.settings import Settings
 from tuner.trial import GB, MOST_TRIALS, Config, Configuration, Device, MemoryEstimate, Phase, Request, Trial, title

@@ -13,6 +13,7 @@ from dataclasses import replace
 from tuner.errors import in_python
 from tuner.execution.loop import Executor
 from tuner.integrations.trackers.selection import choose_trackers
+from tuner.machine.first_use import remove_compiled_folder
 from tuner.machine.interrupts import Immediate, orderly
 from tuner.records.row_queries import best_first
 from tuner.reporting.console import in_notebook, make_console
@@ -46,6 +47,7 @@ def run_study(selected: Selected, executor: Executor | None = None) -> StudyResu
     loaded = load(selected)
     given, executor = executor, executor or make_executor(settings)
     with orderly(interrupt), ExitStack() as started:
+        started.callback(remove_compiled_folder)
         started.enter_context(closing(executor))
         with interrupt.at_once():  # nothing is written yet, and the user's own code may be stuck
             devices = executor.devices(settings.device)

@@ -21,6 +21,7 @@ from tuner.estimation.tracing.dispatch_mode import TraceMode
 from tuner.estimation.tracing.function_mode import FunctionMode, patched
 from tuner.estimation.tracing.storage_tracker import StorageTracker
 from tuner.estimation.tracing.trace import DeviceKind, Trace
+from tuner.machine.first_use import without_compiled_folder
 from tuner.training.offload import offload, values
 from tuner.training.optimizers import build_optimizer
 from tuner.training.rehearsal import rehearse, representative_batches
@@ -119,7 +120,8 @@ def tracing(
 ) -> Iterator[StorageTracker]:
     """Traces everything in this block, and then restores torch's random state, modes and switches."""
     tracker = StorageTracker(device_kind, with_origins=origins)
-    mode = TraceMode(tracker, device_kind, card)
+    with without_compiled_folder():
+        mode = TraceMode(tracker, device_kind, card)
     sole_owners()  # cached now, as it must not run within another backward pass
     fast_path = torch.backends.mha.get_fastpath_enabled()
     log = logging.getLogger(fake_tensor.__name__)

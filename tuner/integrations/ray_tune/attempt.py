@@ -103,13 +103,15 @@ class CappedAttempt:
 
     def _wait_once(self, placement: Placement) -> bool:
         """Whether the wait is over, for good or ill."""
-        share = self._share
-        with share.placing() as bounds:
+        share, request = self._share, self._resources.request
+        assert self._resources.budget is not None
+        with share.placing([]) as bounds:
             room = bounds.rooms.get(self._device)
-            if room is None or room >= placement.limit_bytes:
+            whole = request.need_bytes >= self._resources.budget.budget_bytes  # of what was free before Ray started
+            if room is None or room >= placement.limit_bytes or (whole and share.has_alone(self._device)):
                 share.promise([placement])
                 return True
-            wait = share.wait((self._resources.request, self._device), placed=False)
+            wait = share.wait((request, self._device), placed=False)
         if wait.text:
             print(f"tuner: {wait.text}", flush=True)
         if wait.given_up:
