@@ -14,7 +14,7 @@ import yaml
 from attacks.answers import Answer, changes, run_apart, state
 from attacks.misbehaving import ALONE, COMPLETES, EITHER, KINDS
 from attacks.tally import Tally
-from crash_study import Difference, left_behind
+from crash_study import Difference, finished, left_behind
 
 SECONDS = 600.0
 LINE = 1000  # the characters that one trial's error may have in the terminal
@@ -80,6 +80,8 @@ def _study(name: str, kinds: Sequence[str], way: str, place: Path, tally: Tally)
         faults += [f"not completed: {', '.join(lost)}"] if lost else []
         expected = int(any(_status(rows, each["name"]) != "completed" for each in listed))
         faults += [f"exit code {answer.code}, not {expected}"] if answer.code != expected else []
+    if kinds != ["removes-study"] and len(finished(folder / "work/study")) < len(listed) - len(kinds):
+        faults.append("the journal has lost finished trials")
     faults += _left(folder)
     good &= tally.take(section, "studies", ONE_STUDY, faults, what, answer)
     if good:

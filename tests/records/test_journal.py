@@ -209,3 +209,12 @@ def test_lines_of_which_none_is_whole_are_told_and_refused_where_one_is_needed(p
     assert read_attempts(path) == ([], [f"{path}: 10 lines (1, 2, 3, 4, 5, 6, 7, 8, …) are incomplete; left out"])
     with pytest.raises(InputError, match=r"10 lines \(.*\) are incomplete, and there is no other; restore it from a"):
         read_attempts(path, some=True)
+
+
+def test_a_journal_that_was_removed_meanwhile_is_written_again(attempts: Journal, path: Path) -> None:
+    attempts.append(line(1))
+    path.unlink()
+    attempts.append(line(2))
+    attempts.close()
+    attempts.close()
+    assert path.read_text() == text(1, 2)

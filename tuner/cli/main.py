@@ -391,5 +391,6 @@ def main() -> None:
 def _fail(message: str, code: int, debug: bool) -> None:
     if debug:
         _say(traceback.format_exc().rstrip(), err=True)
-    _say(printable(f"error: {message}", MOST_OF_ERROR), err=True)
+    line = " ".join(each.strip() for each in message.splitlines() if each.strip())  # others' texts may have several
+    _say(printable(f"error: {line}", MOST_OF_ERROR), err=True)
     sys.exit(code)

@@ -107,6 +107,7 @@ class ChildExecutor(EndsByRequest):
         """Starts a trial, a retry in a new process."""
         if placement.trial.attempt > 1:
             self._drop()
+        self._reused = self._child is not None
         if self._child is None:
             log = log_file(self._options, placement.trial.trial_id if self._apart else "worker")
             self._child = Child(self._tasks, placement.device, self._threads, self._options, self._variables, log)
@@ -132,6 +133,8 @@ class ChildExecutor(EndsByRequest):
         """The outcome of a trial whose process has ended."""
         assert self._running is not None
         outcome = lost_outcome(died, self._running, self._report, self._started, self._kills)
+        if self._reused and self._report is None and outcome.status == "failed":
+            outcome = replace(outcome, lost="worker")  # an earlier trial may have broken the process
         self._running = None
         self._drop()
         return [(outcome, bytes)]

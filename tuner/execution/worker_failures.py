@@ -78,6 +78,8 @@ class RunningTrial:
         A worker's peak, as others saw it, is one in RAM.
         """
         on_gpu = self.placement.device.kind == "cuda"
+        if status == "failed" and self.report is None:
+            lost = lost or "worker"  # an earlier trial may have broken it: once more in a new one
         known = [peak_bytes, self.report.host_peak_bytes if self.report else None]
         return Outcome(
             trial=self.placement.trial,

@@ -80,8 +80,13 @@ class Journal:
         return self._file.closed
 
     def close(self) -> None:
-        """Unlocks it."""
-        self._file.close()
+        """Unlocks it. If the file was removed meanwhile, such as by a trial, it is written again."""
+        if self.closed:
+            return
+        with self._file:
+            if self.rows and os.fstat(self._file.fileno()).st_nlink == 0:
+                lines = "".join(json.dumps(row.to_line()) + "\n" for row in self.rows)
+                atomic_files.replace_file(self._path, lines.encode())
 
     def _cut(self, end: int) -> None:
         os.ftruncate(self._file.fileno(), end)

@@ -55,8 +55,8 @@ class TransformerConfig:
         """Rejects sizes that no model can have."""
         for name in SIZES:
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise InputError(f"{name} {value!r}: give a whole number from 1 on")
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 2**40:
+                raise InputError(f"{name} {value!r:.40}: give a whole number from 1 on, at most 2**40")
         if self.attention not in get_args(Attention):
             raise InputError(f"attention {self.attention!r}: choose sdpa or explicit")
         if self.model_embd % self.model_head:
