@@ -192,6 +192,13 @@ def test_a_batch_of_one_that_does_not_fit_says_by_how_much_and_what_would(
         sized(both, devices=(machine,), **options)
 
 
+def test_what_has_room_for_no_batch_is_estimated_with_one_sample_where_it_may_be_left_out() -> None:
+    machine = Device("", "cpu", 0, "a machine", int(0.3 * GB), int(0.3 * GB), cores=2)
+    found = sized(choice({"name": "a", "batch_size": AUTO}), devices=(machine,), skip_too_large=True)
+    assert list(found.by_trial().values()) == [1]
+    assert found.estimates.requests[0].need_bytes > machine.total_bytes
+
+
 def test_the_number_of_workers_that_is_advised_makes_room() -> None:
     machine = Device("", "cpu", 0, "a machine", int(0.7 * GB), int(0.7 * GB), cores=2)
     both = choice({"name": "a", "batch_size": AUTO}, {"name": "b", "batch_size": AUTO})

@@ -10,7 +10,7 @@ from tuner.errors import InputError, ParameterError, option, spelled
 from tuner.estimation.service import memory_key
 from tuner.placement.packing import Bound, budget_bytes, need_bytes
 from tuner.placement.rooms import most_in_ram, ram_budgets
-from tuner.sizing.search import TRAINING_SET, DoesNotFit, LargestBatch
+from tuner.sizing.search import MEMORY, TRAINING_SET, DoesNotFit, LargestBatch
 from tuner.sizing.workload_sizing import Predictor, batch_bound, batch_key
 from tuner.spec.settings import Settings
 from tuner.study.planning import Estimates, estimate_requests, estimation_service, with_host_needs
@@ -228,6 +228,9 @@ def _largest(
             for device in kinds.values()
         ]
     except DoesNotFit as error:
+        whole = max(budget_bytes(device, settings.buffer_bytes) for device in devices)
+        if settings.skip_too_large and error.need_bytes > whole:  # with one sample it is left out as too large
+            return LargestBatch(1, error.need_bytes, error.need_bytes, MEMORY)
         name = title(trial.workload, trial.name, several=several)
         one = "a micro-batch of 1" if ACCUMULATION in trial.config else "a batch of 1"
         raise InputError(
