@@ -167,7 +167,7 @@ def lost_outcome(
 ) -> Outcome:
     """The outcome of a trial whose process has ended without a word; ``kills`` is ``oom_kills`` before the trial.
 
-    A signal may have had nothing to do with the trial, so it is tried once more, as after the loss of a Ray worker.
+    What a signal means is said as after the loss of a Ray worker: it may have had nothing to do with the trial.
     """
     peak = report.memory_bytes if report else None
     killed = died.signal == signal.SIGKILL and oom_kills() > kills
@@ -182,7 +182,7 @@ def lost_outcome(
         peak_bytes=peak,
         error="the kernel killed it, as the machine ran out of memory" if killed else f"{died}{where}",
         phase="training" if report else "start",
-        lost="worker" if died.signal and not killed and not at_cap else "",
+        lost="worker" if died.signal else "",
         reusable=False,
         host_peak_bytes=report.host_peak_bytes if report else None,
         short_of="RAM" if killed and on_gpu else "",
