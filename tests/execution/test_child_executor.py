@@ -98,6 +98,29 @@ def test_a_process_that_a_signal_has_killed_is_a_lost_worker_whatever_for(
     assert (ended.status, ended.lost) == (status, "worker")
 
 
+def hang() -> None:
+    """In the place of an import that never ends."""
+    time.sleep(60)
+
+
+class Hangs:
+    """Hangs as it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return hang, ()
+
+
+def test_a_process_that_hangs_before_its_trial_begins_is_ended_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.execution.child_executor.START_SECONDS", 1)
+    executor = begun(lambda config: None, tmp_path, data=Hangs())
+    ended = outcome(executor)
+    assert (ended.status, ended.lost, ended.phase) == ("failed", "worker", "start")
+    assert ended.error == "the trial's process did not start within 1 s"
+    assert not [each for each in psutil.Process().children() if "tuner.execution.child_main" in each.cmdline()]
+
+
 def test_a_thread_for_which_no_memory_is_left_under_the_cap_is_out_of_memory(tmp_path: Path) -> None:
     def fills(config: dict[str, Any]) -> None:
         held = []

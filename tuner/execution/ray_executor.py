@@ -12,7 +12,7 @@ from tuner.errors import ExecutionError
 from tuner.execution.actor import Worker as Worker
 from tuner.execution.cluster import RayConnection, connect_local
 from tuner.execution.cluster_discovery import join_cluster
-from tuner.execution.loop import Event, ExecutorEvent, Weights
+from tuner.execution.loop import START_SECONDS, Event, ExecutorEvent, Weights
 from tuner.execution.mapped_arrays import put
 from tuner.execution.nodes import NodeWatch, cluster_devices, on_one_machine
 from tuner.execution.pool import WorkerPool, make_pools, reserve
@@ -34,7 +34,6 @@ from tuner.workloads.task import Tasks
 EVENT_SECONDS = 30
 WEIGHTS_SECONDS = 60
 ANSWERS = "answers"  # the group of a worker's calls that need not wait for its trial
-START_SECONDS = 300  # importing torch from a slow network drive takes a while
 
 Stream = Iterator[ObjectRef]  # of a trial's events
 
