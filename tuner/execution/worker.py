@@ -157,8 +157,8 @@ class _TrialExecution:
             self.metrics = event.metrics
             if event.weights or event.files:
                 self._keep(event, program=isinstance(task.workload, Program))
-            elif checkpoint:  # a program's best checkpoint, if it reported one that could not be written
-                self.unkept = "; ".join(checkpoint.faults)
+            else:
+                self.unkept = event.unkept
         except Exception as error:
             share_bytes = self.placement.limit_bytes - meter.context_bytes
             self._fail(error, share_bytes, _lack_of_memory(error, self.placement, meter, options))
