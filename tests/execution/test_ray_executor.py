@@ -12,6 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -208,6 +209,27 @@ def test_a_gpus_worker_that_was_killed_for_memory_was_short_of_ram(gpu_16gb: Dev
     run = RunningTrial(placement, cast(Any, None), cast(Any, None), fresh=True, started=0.0, report=report)
     lost = run.lost("out_of_memory", "worker", "killed", peak_bytes=2 * GB, short_of="RAM")
     assert (lost.peak_bytes, lost.host_peak_bytes, lost.result.short_of) == (None, 3 * GB, "RAM")
+
+
+@pytest.mark.parametrize("closing_all", [False, True])
+def test_on_another_node_a_trials_processes_have_ended_before_its_worker_is(
+    closing_all: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[object] = []
+    ends = Mock(remote=lambda *process: done.append(process[0]) or "task")
+    monkeypatch.setattr("tuner.execution.worker_failures.on_node", lambda function, node: ends)
+    monkeypatch.setattr("ray.wait", lambda tasks, **_: done.append(tasks))
+    pool = Mock(node_id="other", end=lambda worker: done.append(worker), close=lambda: done.append("worker"))
+    run = RunningTrial(place(Toy(), {}), pool, cast(Any, "worker"), True, 0.0, Began("t001", 7, 1))
+    if closing_all:
+        executor = RayExecutor()
+        executor._connection, executor._stop_requests = Mock(owned=False), Mock()
+        executor._watch = Mock(own_node="own", head_answers=True)
+        executor._pools, executor._running = {ram_device(): pool}, {cast(Any, "stream"): run}
+        executor.close()
+    else:
+        run.end("own")
+    assert done == [7, ["task"], "worker"]
 
 
 @pytest.mark.parametrize(("peak", "at_cap"), [(None, False), (GB // 2, False), (GB - MB, True)])

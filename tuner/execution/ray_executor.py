@@ -21,7 +21,7 @@ from tuner.execution.ray_errors import last_line, raised_in_worker
 from tuner.execution.shared_tensors import Files, close_shared
 from tuner.execution.stop_requests import EndsByRequest, StopRequests
 from tuner.execution.worker import TrialOptions, weights_of
-from tuner.execution.worker_failures import RunningTrial, WorkerFailures
+from tuner.execution.worker_failures import RunningTrial, WorkerFailures, end_processes
 from tuner.machine.caps import worker_environment
 from tuner.machine.devices import DeviceChoice, allocator_environment, detect_with_idle_cores
 from tuner.machine.process_exits import ProcessExit
@@ -169,13 +169,12 @@ class RayExecutor(EndsByRequest):
         if self._connection is None:
             return
         self._stop_requests.remove()
-        # A local Ray ends with everything in it, and a head that is gone cannot be called.
-        if self._pools and not self._has_own_ray and self._watch.head_answers:
-            for pool in self._pools.values():
+        if self._pools:
+            # A local Ray ends with everything in it, and a head that is gone cannot be called.
+            reachable, own = not self._has_own_ray and self._watch.head_answers, self._watch.own_node
+            end_processes([run for run in self._running.values() if reachable or run.pool.node_id == own], own)
+            for pool in self._pools.values() if reachable else ():
                 pool.close()
-        for run in self._running.values():
-            if run.pool.node_id == self._watch.own_node:
-                run.end_processes(self._watch.own_node)
         self._running.clear()
         self._pools.clear()
         self._connection.stop()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -27,6 +27,7 @@ from tuner.trial import Began, EpochReport, Lost, Outcome, Placement, ShortOf, S
 # Ray needs 15 s to notice that a node is dead, and only says "unavailable" until then.
 INVESTIGATION_SECONDS = 60
 KILLS_SECONDS = 30
+END_SECONDS = 10  # for processes on other nodes to end
 
 
 @dataclass
@@ -44,18 +45,8 @@ class RunningTrial:
 
     def end(self, own_node: str) -> None:
         """Ends its worker, whatever that does."""
-        self.end_processes(own_node)
+        end_processes([self], own_node)
         self.pool.end(self.worker)
-
-    def end_processes(self, own_node: str) -> None:
-        """Ends the trial's process with all that it has started, or what is left of them."""
-        if self.began is None:
-            return
-        process, node = (self.began.pid, self.began.created), self.pool.node_id
-        if node == own_node:
-            end_tree(*process)
-        else:
-            on_node(end_tree, node).remote(*process)
 
     @property
     def at_cap(self) -> bool:
@@ -96,6 +87,27 @@ class RunningTrial:
             host_peak_bytes=max(filter(None, known), default=None) if on_gpu else None,
             short_of=short_of,
         )
+
+
+def end_processes(runs: Iterable[RunningTrial], own_node: str) -> None:
+    """Ends the trials' processes with all that they have started, or what is left of them.
+
+    On other nodes Ray's tasks do that, for which it waits a little: once a worker is gone, what it has started is not
+    known to be its any more.
+    """
+    tasks = []
+    for run in runs:
+        if run.began is None:
+            continue
+        process, node = (run.began.pid, run.began.created), run.pool.node_id
+        if node == own_node:
+            end_tree(*process)
+        else:
+            tasks.append(on_node(end_tree, node).remote(*process))
+    if tasks:
+        import ray
+
+        ray.wait(tasks, num_returns=len(tasks), timeout=END_SECONDS)
 
 
 @dataclass
