@@ -288,7 +288,8 @@ class Began:
 
     trial_id: str
     pid: int  # of the process that runs the trial
-    created: float  # when that process was made, by the system's clock: its id may be used again
+    created: float  # its ``process_trees.time_made``, as its id may be used again
+    leads: bool = False  # whether it leads its process group
 
 
 @dataclass(frozen=True)

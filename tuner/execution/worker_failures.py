@@ -99,7 +99,7 @@ def end_processes(runs: Iterable[RunningTrial], own_node: str) -> None:
     for run in runs:
         if run.began is None:
             continue
-        process, node = (run.began.pid, run.began.created), run.pool.node_id
+        process, node = (run.began.pid, run.began.created, run.began.leads), run.pool.node_id
         if node == own_node:
             end_tree(*process)
         else:
