@@ -119,6 +119,7 @@ def test_a_trial_is_ended_with_its_worker_whatever_that_does(opened: Opened) -> 
     executor.end(first.trial.trial_id, "no report")
     outcome = until(executor, Outcome)
     assert (outcome.status, outcome.lost, outcome.phase, outcome.error) == ("stalled", "", "training", "no report")
+    assert outcome.peak_bytes
     assert not stuck.is_running() or stuck.status() == psutil.STATUS_ZOMBIE
     executor.end(first.trial.trial_id, "it has ended")
     assert executor.poll(0) == []
@@ -209,6 +210,16 @@ def test_a_gpus_worker_that_was_killed_for_memory_was_short_of_ram(gpu_16gb: Dev
     run = RunningTrial(placement, cast(Any, None), cast(Any, None), fresh=True, started=0.0, report=report)
     lost = run.lost("out_of_memory", "worker", "killed", peak_bytes=2 * GB, short_of="RAM")
     assert (lost.peak_bytes, lost.host_peak_bytes, lost.result.short_of) == (None, 3 * GB, "RAM")
+
+
+def test_a_stalled_trial_has_the_peaks_of_its_last_report(gpu_16gb: Device) -> None:
+    run = RunningTrial(
+        replace(place(Toy(), {}), device=gpu_16gb), cast(Any, None), cast(Any, None), fresh=True, started=0.0
+    )
+    assert run.stalled("no report").peak_bytes is None
+    run.report = EpochReport("t001", 1, 3, memory_bytes=GB // 2, host_peak_bytes=3 * GB)
+    stalled = run.stalled("no report")
+    assert (stalled.status, stalled.peak_bytes, stalled.host_peak_bytes) == ("stalled", GB // 2, 3 * GB)
 
 
 @pytest.mark.parametrize("closing_all", [False, True])

@@ -162,7 +162,7 @@ class RayExecutor(EndsByRequest):
             if run.placement.trial.trial_id == trial_id:
                 del self._running[stream]
                 run.end(self._watch.own_node)
-                self._emit(run.lost("stalled", "", error))
+                self._emit(run.stalled(error))
 
     def close(self) -> None:
         """Ends the workers, frees the devices, and ends the local Ray or leaves the cluster."""

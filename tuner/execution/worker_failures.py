@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tuner.execution.nodes import NodeWatch, on_node, oom_kills, post_mortem
 from tuner.execution.pool import WorkerPool
@@ -53,6 +53,11 @@ class RunningTrial:
         """Whether its last report was of a peak in RAM that is almost its whole share."""
         peak = self.report.memory_bytes if self.report else None
         return self.placement.device.kind == "cpu" and near_cap(peak, self.placement.limit_bytes)
+
+    def stalled(self, error: str) -> Outcome:
+        """The outcome of a trial that was ended because it reported nothing, with its last report's peak."""
+        peak = self.report.memory_bytes if self.report else None
+        return replace(self.lost("stalled", "", error), peak_bytes=peak)
 
     def lost(
         self,
