@@ -195,6 +195,7 @@ class MemoryEstimate:
     note: str = ""  # why another estimator than the requested one was used, and what of it is a guess; mostly empty
     # What a trial on a GPU takes of its host's RAM, with its child processes; no part of the total. 0 on the CPU.
     host_bytes: int = 0
+    host_measured: bool = False  # whether trials of its workload have shown what they take there; else it is a guess
 
     @classmethod
     def given(cls, gb: float) -> MemoryEstimate:

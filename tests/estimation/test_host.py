@@ -43,9 +43,16 @@ def test_arrays_and_tensors_are_shared_and_objects_of_python_are_each_processes_
     assert own_bytes(lambda: 0) < 1000, "it cannot be pickled"
 
 
+def test_long_texts_and_bytes_take_their_length_and_once() -> None:
+    for one in (bytes(MB), bytearray(MB), "x" * MB):
+        assert MB < own_bytes([one, one, {"again": one}]) < MB + 2000
+    assert 4 * MB < own_bytes([f"{n:01024d}" for n in range(4096)]) < 4.5 * MB
+
+
 def test_an_estimate_counts_the_worker_the_data_and_copies_of_the_weights() -> None:
     traced = MemoryEstimate("traced", parameter_bytes=100 * MB, host_bytes=50 * MB)
-    assert with_host(traced, 7).host_bytes == WORKER_BYTES + 7 + 350 * MB
+    assert with_host(traced, 7).host_bytes == WORKER_BYTES + 7 + 250 * MB
+    assert with_host(traced, 7, keeps_weights=False).host_bytes == WORKER_BYTES + 7 + 50 * MB, "a program's own loop"
     assert with_host(traced, 7).total_bytes == traced.total_bytes
 
 
@@ -71,6 +78,15 @@ def test_running_trials_correct_up_alone_and_little_changes_nothing() -> None:
     assert feedback.report(first.trial, EpochReport("t0", 1, 3, host_peak_bytes=2 * GB))
     assert not feedback.report(first.trial, EpochReport("t0", 1, 3, host_peak_bytes=2 * GB + MB))
     assert feedback.correct(second).estimate.host_bytes > 2 * GB
+
+
+def test_the_final_peak_of_an_attempt_replaces_what_its_reports_taught() -> None:
+    for status in ("pruned", "completed"):
+        feedback, (first, second) = make(1, 1)
+        assert feedback.report(first.trial, EpochReport("t0", 1, 3, host_peak_bytes=20 * GB))
+        assert feedback.learn(first.trial, ended(3, status))
+        assert feedback.correct(second).estimate.host_bytes == 3 * GB
+        assert feedback.correct(second).estimate.host_measured and not second.estimate.host_measured
 
 
 def test_a_trial_that_ran_out_of_ram_says_that_others_need_more_of_it_and_nothing_of_their_devices() -> None:

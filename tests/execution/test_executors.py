@@ -17,7 +17,9 @@ from tuner.execution.child_executor import ChildExecutor
 from tuner.execution.in_process import InProcessExecutor
 from tuner.execution.loop import Executor
 from tuner.execution.ray_executor import RayExecutor
+from tuner.machine import peak
 from tuner.machine.devices import ram_device
+from tuner.machine.peak import PeakMeter
 from tuner.placement.packing import make_plan
 from tuner.records.attempts import Line
 from tuner.records.files import best_name
@@ -26,7 +28,7 @@ from tuner.spec.settings import Settings
 from tuner.study.result import StudyResult
 from tuner.study.stages import Selected
 from tuner.study.study import run_study
-from tuner.trial import GB
+from tuner.trial import GB, Device, MemoryEstimate, Placement, Trial
 from tuner.workloads.base import Workload
 from tuner.workloads.task import Selection, TrainingTask
 
@@ -145,6 +147,22 @@ def test_workers_see_the_drivers_data_without_a_copy(
     assert Sharing().evaluate(nn.Identity(), data, "test") == {"loss": 1.0}
     shared = [(row["status"], row["val_loss"]) for row in rows_of(on_ray, "sharing")]
     assert shared == [("completed", 0.0)] * 2
+
+
+def test_in_process_the_notebooks_own_ram_is_no_trials_peak(
+    gpu_16gb: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meters: list[PeakMeter] = []
+    monkeypatch.setattr(peak, "_make_cuda_context", lambda *_: 0)
+    monkeypatch.setattr(
+        "tuner.execution.in_process.run_trial", lambda task, placement, meter, options: meters.append(meter)
+    )
+    plan = make_plan([gpu_16gb], [GB], packing="uniform", buffer_bytes=0, max_workers=1, threads=1)
+    with closing(InProcessExecutor()) as executor:
+        executor.open({"toy": TrainingTask(Toy(), None)}, plan, tmp_path)
+        executor.submit(Placement(Trial("t1", "toy", "a", {}, 0), MemoryEstimate("given"), gpu_16gb, 1.0, GB, 1, GB))
+    assert [meter.host_peak_bytes() for meter in meters] == [None]
+    assert PeakMeter(gpu_16gb, lambda: None).host_peak_bytes(), "a worker's is"
 
 
 def test_a_trial_that_is_stopped_goes_on_at_the_epoch_that_it_had_reached(tmp_path: Path) -> None:

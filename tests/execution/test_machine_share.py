@@ -215,6 +215,21 @@ def test_a_learned_footprint_is_a_guess_for_which_what_is_left_is_enough(machine
     assert left is not None and left.need_bytes / GB == pytest.approx(6.0, abs=0.4)
 
 
+def test_a_trial_waits_for_no_ram_of_which_its_need_is_a_guess(machine: Machine, gpu_16gb: Device) -> None:
+    machine.device = replace(gpu_16gb, uuid="GPU-1", ram_bytes=16 * GB, free_ram_bytes=16 * GB)
+    share = machine.study()
+    machine.free_gb = 8.0
+    room(share, machine)
+    request = replace(held(machine.device, 2)[0], host_bytes=12 * GB)
+    left = share.remains((request, machine.device))
+    assert left is not None and left.need_bytes == 2 * GB
+    assert left.host_bytes / GB == pytest.approx(8 - 0.8, abs=0.4)
+    measured = replace(request, estimate=MemoryEstimate("given", host_measured=True))
+    assert share.remains((measured, machine.device)) is None
+    promise(share, machine, 1)
+    assert share.remains((request, machine.device)) is None, "its own trials end sooner or later"
+
+
 def test_of_two_studies_that_wait_the_one_that_has_waited_longer_goes_first(machine: Machine) -> None:
     own, other, third = machine.study(), machine.study("other"), machine.study("third")
     promise(third, machine, 12)

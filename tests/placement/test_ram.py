@@ -10,7 +10,9 @@ import pytest
 
 from tuner.errors import InputError
 from tuner.placement.packing import Packer, Plan, make_plan
+from tuner.placement.rooms import RAM_BUFFER_BYTES, ram_buffer_bytes
 from tuner.placement.simulation import simulate
+from tuner.spec.settings import Settings
 from tuner.trial import GB, Device, MemoryEstimate, Request, Trial
 
 
@@ -54,6 +56,14 @@ def test_a_part_of_the_ram_is_left_free_beside_what_others_hold() -> None:
     assert plan([replace(gpu(), free_ram_bytes=8 * GB)], requests(*[(1, 3)] * 8)).workers == 2
     large = gpu(ram_gb=100, gb=900)
     assert plan([large], requests((1, 1))).ram_budgets == {"": 95 * GB}, "Ray ends workers above 95 %"
+
+
+def test_a_large_buffer_of_the_gpus_is_none_of_the_ram() -> None:
+    assert Settings().buffer_bytes == RAM_BUFFER_BYTES
+    assert [ram_buffer_bytes(gpu(ram_gb=12), int(gb * GB)) / GB for gb in (0, 1, 2, 6)] == [
+        *(pytest.approx(0.6), 1, 2),
+        2,
+    ]
 
 
 def test_the_gpus_of_a_host_share_its_ram() -> None:

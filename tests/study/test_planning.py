@@ -12,8 +12,9 @@ from tuner.placement.packing import host_need_bytes, need_bytes
 from tuner.reporting.plan_text import plan_text
 from tuner.spec.settings import Settings
 from tuner.study.live_search import fitting, misfit_text
-from tuner.study.planning import Estimates, estimate_requests, plan_requests, whole_of
+from tuner.study.planning import Estimates, estimate_requests, plan_requests, whole_of, with_host_needs
 from tuner.trial import GB, Device, MemoryEstimate, Request, Trial
+from tuner.workloads.function import Function
 from tuner.workloads.task import TrainingTask
 
 
@@ -72,7 +73,8 @@ def test_a_plan_says_which_cores_are_busy_with_other_work(gpu_16gb: Device) -> N
 
 def test_a_configuration_for_which_there_is_no_ram_is_refused_or_left_out(gpu_16gb: Device) -> None:
     device = dataclasses.replace(gpu_16gb, ram_bytes=4 * GB, free_ram_bytes=4 * GB)
-    estimates = {name: MemoryEstimate("traced", host_bytes=gb * GB) for name, gb in (("small", 1), ("huge", 3))}
+    known = MemoryEstimate("traced", host_measured=True)
+    estimates = {name: dataclasses.replace(known, host_bytes=gb * GB) for name, gb in (("small", 1), ("huge", 3))}
     small, huge = (
         Request(Trial(name, "toy", name, {}, 0), each, GB, host_bytes=host_need_bytes(each))
         for name, each in estimates.items()
@@ -83,9 +85,36 @@ def test_a_configuration_for_which_there_is_no_ram_is_refused_or_left_out(gpu_16
     assert misfit_text(huge, whole) == "not run: needs 3.30 GB of RAM, and no machine has more than 2.00 GB for it"
     with pytest.raises(InputError, match=r"^huge: a trial needs 3\.30 GB of RAM .* or use a machine with more RAM$"):
         plan_requests(tasks, [small, huge], [device], settings)
-    tight = dataclasses.replace(small, estimate=MemoryEstimate("traced", host_bytes=2 * GB - 1), host_bytes=3 * GB)
+    with pytest.raises(InputError, match=r": leave out the largest configurations, or use a machine with more RAM$"):
+        less = dataclasses.replace(device, free_ram_bytes=3 * GB)
+        plan_requests(tasks, [huge], [less], settings.changed(gpu_memory_buffer_gb=0.0))
+    tight = dataclasses.replace(small, estimate=dataclasses.replace(known, host_bytes=2 * GB - 1), host_bytes=3 * GB)
     plan, (served,) = plan_requests(tasks, [tight], [device], settings)
     assert (plan.workers, served.host_bytes) == (1, 2 * GB), "it may run without its margin"
+
+
+@pytest.mark.parametrize("ram_gb", [8.0, 2.9, 1.0])
+def test_a_guess_of_the_ram_refuses_nothing(gpu_16gb: Device, ram_gb: float) -> None:
+    device = dataclasses.replace(gpu_16gb, ram_bytes=8 * GB, free_ram_bytes=int(ram_gb * GB))
+    guess = MemoryEstimate("traced", host_bytes=30 * GB)
+    request = Request(Trial("t1", "toy", "a", {}, 0), guess, GB, host_bytes=host_need_bytes(guess))
+    settings, tasks = Settings(auto_memory=True), {"toy": TrainingTask(Toy(), None)}
+    whole = whole_of([device], settings)
+    assert fitting([request], whole, tasks, settings) == ([request], [])
+    plan, (served,) = plan_requests(tasks, [request], [device], settings)
+    assert (plan.workers, served.host_bytes) == (1, whole.ram_bytes)
+
+
+def test_weights_bound_the_workers_by_ram_only_where_tuners_loop_keeps_them(gpu_16gb: Device) -> None:
+    sizes = {"total_bytes": 80 * GB, "free_bytes": 79 * GB, "ram_bytes": 64 * GB, "free_ram_bytes": 58 * GB}
+    gpus = [dataclasses.replace(gpu_16gb, index=n, **sizes) for n in range(8)]  # type: ignore[arg-type]
+    settings, large = Settings(), MemoryEstimate("formula", parameter_bytes=14 * GB)
+    for trained, workers in ((Function(print), 8), (Toy(), 1)):
+        tasks = {trained.name: TrainingTask(trained, None)}
+        requests = [Request(Trial(f"t{n}", trained.name, "a", {}, 0), large, 20 * GB) for n in range(8)]
+        found = Estimates(tuple(requests), {each.trial.trial_id: large for each in requests})
+        listed = with_host_needs(found, tasks, gpus, settings).requests
+        assert plan_requests(tasks, listed, gpus, settings)[0].workers == workers
 
 
 def test_what_gpus_trials_take_of_the_ram_is_estimated_also_where_their_memory_is_given(gpu_16gb: Device) -> None:

@@ -13,20 +13,21 @@ from tuner.trial import GB, MB, AttemptResult, EpochReport, MemoryEstimate, Requ
 # process had 1.3 GB after its first tensor and 1.9 after a convolution (pytorch/pytorch#12873), libraries' pages that
 # processes share included.
 WORKER_BYTES = GB
-# The copies of the weights as a trial ends: the best ones, the content of its file, and that content once more.
-WEIGHTS_KEPT = 3
+# The copies of a workload's weights at once: the best ones, and those of a better epoch or the content of their file.
+WEIGHTS_KEPT = 2
 CHANGED_BYTES = 16 * MB  # smaller corrections are not worth another look at the queue
 
 HostNeed = Callable[[MemoryEstimate], int]
 
 
-def with_host(estimate: MemoryEstimate, own_bytes: int) -> MemoryEstimate:
+def with_host(estimate: MemoryEstimate, own_bytes: int, *, keeps_weights: bool = True) -> MemoryEstimate:
     """A GPU trial's estimate with what it takes of its host's RAM.
 
-    These are a worker's own memory, ``own_bytes`` of data, copies of the weights, and the modules that
-    are never trained, which a trace has found. What a program imports and what its data loaders hold is not known.
+    These are a worker's own memory, ``own_bytes`` of data, copies of the weights if tuner's loop keeps them, and the
+    modules that are never trained, which a trace has found. What a program imports and keeps, and what its data
+    loaders hold, is not known.
     """
-    weights = WEIGHTS_KEPT * estimate.parameter_bytes
+    weights = WEIGHTS_KEPT * estimate.parameter_bytes if keeps_weights else 0
     return replace(estimate, host_bytes=estimate.host_bytes + WORKER_BYTES + own_bytes + weights)
 
 
@@ -50,7 +51,7 @@ class HostFeedback:
     """Corrects what one workload's trials take of their hosts' RAM by what others of the study took.
 
     Completed trials correct it down as well as up, running ones up alone. One that ran out of RAM has what was
-    reserved for it as its peak.
+    reserved for it as its peak. As an attempt ends, its peak replaces what its reports taught.
     """
 
     def __init__(self, raw: Mapping[str, MemoryEstimate], known: Sequence[Sample], need: HostNeed) -> None:
@@ -63,22 +64,23 @@ class HostFeedback:
 
     def report(self, trial: Trial, report: EpochReport) -> bool:
         """Adds the report of a running trial; returns whether it changes what ``correct`` returns."""
-        return self._add(self._least, trial, report.host_peak_bytes)
+        peak, before = report.host_peak_bytes or 0, self._least.get(trial.trial_id)
+        return (before is None or peak > before.peak_bytes) and self._keep(self._least, trial, peak)
 
     def learn(self, trial: Trial, result: AttemptResult) -> bool:
         """Adds an attempt's result; returns whether it changes what ``correct`` returns."""
         peak = result.host_peak_bytes or 0
         if result.status == "completed":
-            self._least.pop(trial.trial_id, None)
-            return self._add(self._completed, trial, peak)
-        return self._add(self._least, trial, max(peak, result.host_bytes if result.short_of == "RAM" else 0))
+            return self._keep(self._completed, trial, peak)
+        return self._keep(self._least, trial, max(peak, result.host_bytes if result.short_of == "RAM" else 0))
 
     def correct(self, request: Request) -> Request:
         """The request with the corrected need. A retry after running out of memory stays as it is."""
         raw = self._raw[request.trial.trial_id]
         if request.history.out_of_memory or not raw.host_bytes:
             return request
-        estimate = replace(request.estimate, host_bytes=self._corrected(raw.host_bytes))
+        measured = bool(self._known or self._completed or self._least)
+        estimate = replace(request.estimate, host_bytes=self._corrected(raw.host_bytes), host_measured=measured)
         return replace(request, estimate=estimate, host_bytes=self._need(estimate))
 
     def _corrected(self, host_bytes: int) -> int:
@@ -86,10 +88,12 @@ class HostFeedback:
         least = [host_bytes + each.peak_bytes - each.exact_bytes for each in self._least.values()]
         return max([corrected(host_bytes, samples), *least])
 
-    def _add(self, kept: dict[str, Sample], trial: Trial, peak: int | None) -> bool:
+    def _keep(self, kept: dict[str, Sample], trial: Trial, peak: int) -> bool:
+        """Keeps a trial's peak, in the place of what was known of it."""
         raw = self._raw[trial.trial_id]
-        if not peak or not raw.host_bytes or peak <= getattr(kept.get(trial.trial_id), "peak_bytes", 0):
+        if not peak or not raw.host_bytes:
             return False
         before = self._corrected(raw.host_bytes)
+        self._least.pop(trial.trial_id, None)
         kept[trial.trial_id] = to_sample(raw, peak)
         return abs(self._corrected(raw.host_bytes) - before) > CHANGED_BYTES

@@ -94,7 +94,7 @@ def _run(workload: Workload, config: Config, data: object, device: Device, expan
     from tuner.training.step import place, to_device
 
     target = "cpu" if device.kind == "cpu" else "cuda:0"
-    meter = PeakMeter(device, lambda: warm_up(target))
+    meter = PeakMeter(device, lambda: warm_up(target), host=False)
 
     def rehearse() -> tuple[nn.Module, torch.optim.Optimizer]:
         torch.manual_seed(0)

@@ -63,7 +63,8 @@ class InProcessExecutor(EndsByRequest):
         """Queues a trial."""
         self._stop_requests.forget_prune(placement.trial.trial_id)
         warm_up = _make_context if placement.device.kind == "cuda" else _already_warm
-        meter = PeakMeter(placement.device, warm_up)
+        # This process's RAM is the user's notebook or program as well, and no other trial's need.
+        meter = PeakMeter(placement.device, warm_up, host=False)
         self._queue.append(run_trial(self._tasks[placement.trial.workload], placement, meter, self._options))
 
     def poll(self, timeout_seconds: float) -> list[ExecutorEvent]:

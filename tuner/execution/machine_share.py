@@ -145,9 +145,9 @@ class MachineShare(Unshared):
         """The request with what is left, if it asks for all there is; None if it waits.
 
         So is a trial placed whose need is not known yet, or was cut to a whole device: what a whole device is changes
-        by what other programs hold. No trial of this study runs, nor one of another study on the device. Where this
-        study's processes cannot be told from others, such a trial is placed as it is: if the memory is not there,
-        its attempt does not count.
+        by what other programs hold. Nor does a trial wait for RAM of which its need is a guess. No trial of this
+        study runs, nor one of another study on the device. Where this study's processes cannot be told from others,
+        such a trial is placed as it is: if the memory is not there, its attempt does not count.
         """
         request, device = held
         if not self.has_alone(device):
@@ -157,8 +157,10 @@ class MachineShare(Unshared):
         estimate, room = request.estimate, self._room(device)
         least = request.need_bytes // LEARNED_PARTS if estimate.is_learned else estimate.least_bytes
         whole = estimate.is_learned or request.need_bytes >= self._budgets[device]
-        if self._ram is not None and request.host_bytes > self._room(self._ram):
-            return None
+        if self._ram is not None and request.host_bytes > (room_in_ram := self._room(self._ram)):
+            if estimate.host_measured:
+                return None
+            request, whole = replace(request, host_bytes=room_in_ram), whole or request.need_bytes <= room
         return replace(request, need_bytes=min(request.need_bytes, room)) if whole and least <= room else None
 
     def has_alone(self, device: Device) -> bool:
@@ -250,10 +252,11 @@ class MachineShare(Unshared):
         held = promised if memory.held_bytes is None else memory.held_bytes
         studies = held[0] + sum(held[1:] if all_of_studies else map(min, held[1:], promised[1:]))
         strangers = max(0, memory.total_bytes - memory.free_bytes - studies)
-        slack = max(SLACK_BYTES, int(SLACK * memory.total_bytes))
+        slack, buffer_bytes = max(SLACK_BYTES, int(SLACK * memory.total_bytes)), self._plan.buffer_bytes
         if device == self._ram:
-            strangers += ram_buffer_bytes(self._devices[0], self._plan.buffer_bytes)
-        return min(memory.total_bytes - self._plan.buffer_bytes, memory.total_bytes - strangers + slack)
+            buffer_bytes = ram_buffer_bytes(self._devices[0], buffer_bytes)
+            strangers += buffer_bytes
+        return min(memory.total_bytes - buffer_bytes, memory.total_bytes - strangers + slack)
 
     def _most(self) -> int | None:
         """How many trials the cores are left for, beside those of other studies; a study may always have one."""

@@ -22,61 +22,63 @@ PROC = Path("/proc")
 STATUS = Path("/proc/self/status")
 CLEAR_REFS = Path("/proc/self/clear_refs")
 LOCK_SECONDS = 20.0  # a context is made in a few; whoever holds the lock for longer does not stop others
-LOOK_SECONDS = 1.0  # between two looks at a trial's child processes
+LOOK_SECONDS = 1.0  # between two looks at what a trial and its child processes have
 RESET_PEAK = "5"  # proc(5): writing 5 resets VmHWM to the current resident size
 
 
 class HostMeter:
     """Measures what a process that trains on a GPU takes of the machine's RAM, with its child processes.
 
-    Data loaders' workers come and go between two reports, so a thread looks at them every second. What is mapped from
-    files does not count: the kernel shares it between processes, and gives it back. Of shared memory a process has
-    its part (proc(5): ``Pss``).
+    Data loaders' workers come and go between two reports, so a thread looks every second. What is mapped from files
+    does not count: the kernel shares it between processes, and gives it back. Nor does what the process itself maps
+    of shared memory, as the data are there, and whoever touches a page first would have it. Of its children's, where
+    loaders keep their batches, each has its part (proc(5): ``Pss``).
     """
 
     def __init__(self) -> None:
         self._ended = threading.Event()
-        self._children_bytes = 0
+        self._own_bytes = self._children_bytes = 0  # the thread's, and no other's
+        self._reported_bytes = 0
 
     def start(self) -> None:
         """Begins a new measurement."""
         self.stop()
-        self._children_bytes = 0
-        with suppress(OSError):  # a kernel or container that does not allow it; then an earlier trial's peak counts
-            CLEAR_REFS.write_text(RESET_PEAK)
+        self._own_bytes = self._children_bytes = self._reported_bytes = 0
         if STATUS.exists():
             self._ended = threading.Event()
             threading.Thread(target=self._watch, args=[self._ended], daemon=True, name="host memory").start()
 
     def stop(self) -> None:
-        """Ends the look at the children; ``peak_bytes`` stays."""
+        """Ends the thread; what it has seen stays."""
         self._ended.set()
 
     def peak_bytes(self) -> int | None:
-        """The peak since ``start``; None without /proc."""
-        peak = _status_bytes("VmHWM")
-        if peak is None:
+        """The peak that was seen since ``start``, now included; None without /proc."""
+        now = _status_bytes("RssAnon")
+        if now is None:
             return None
-        self._look()
-        from_files = (_status_bytes("RssFile") or 0) + (_status_bytes("RssShmem") or 0)
-        return max(0, peak - from_files) + _rollup("self").get("Pss_Shmem", 0) + self._children_bytes
+        self._reported_bytes = max(self._reported_bytes, now)
+        return max(self._own_bytes, self._reported_bytes) + self._children_bytes
 
     def _watch(self, ended: threading.Event) -> None:
-        while not ended.wait(LOOK_SECONDS):
-            self._look()
-
-    def _look(self) -> None:
         """A child that was forked shares its parent's memory until one of them writes: that counts once."""
-        sizes = [_rollup(str(pid)) for pid in _children(os.getpid())]
-        now = sum(each.get("Private_Dirty", 0) + each.get("Pss_Shmem", 0) for each in sizes)
-        self._children_bytes = max(self._children_bytes, now)
+        while not ended.wait(LOOK_SECONDS):
+            own = _status_bytes("RssAnon") or 0
+            sizes = [_rollup(str(pid)) for pid in _children(os.getpid())]
+            children = sum(each.get("Private_Dirty", 0) + each.get("Pss_Shmem", 0) for each in sizes)
+            if not ended.is_set():  # else it is the next measurement's
+                self._own_bytes = max(self._own_bytes, own)
+                self._children_bytes = max(self._children_bytes, children)
 
 
 class PeakMeter:
     """Measures one trial after another in a worker. It is made before the worker's first trial."""
 
-    def __init__(self, device: Device, warm_up: Callable[[], None]) -> None:
-        """Measures the worker's base after ``warm_up``, a first step, so that libraries loaded late belong to it."""
+    def __init__(self, device: Device, warm_up: Callable[[], None], *, host: bool = True) -> None:
+        """Measures the worker's base after ``warm_up``, a first step, so that libraries loaded late belong to it.
+
+        ``host`` says whether the RAM beside a GPU is measured: not in a process that holds more than its trials.
+        """
         self._cuda = device.kind == "cuda"
         # ``context_bytes``: the CUDA context, or the resident bytes after the worker's imports.
         if self._cuda:
@@ -91,7 +93,7 @@ class PeakMeter:
         self.base_bytes = 0
         self._before_bytes = 0
         self._stale_peak_bytes: int | None = None
-        self._host = HostMeter() if self._cuda else None
+        self._host = HostMeter() if self._cuda and host else None
 
     def start(self) -> None:
         """Begins a new measurement."""
@@ -100,8 +102,8 @@ class PeakMeter:
 
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
-        if self._host:
-            self._host.start()
+            if self._host:
+                self._host.start()
         elif STATUS.exists():
             # Measured now: each thread that Ray starts late takes 8 MiB of address space, but no memory.
             self.base_bytes = (data_bytes() or 0) - self.left_bytes()
@@ -126,7 +128,7 @@ class PeakMeter:
         return max(0, self._holds_bytes() - self._held_bytes)
 
     def host_peak_bytes(self) -> int | None:
-        """The peak in RAM since ``start``, with child processes; None on the CPU or without /proc."""
+        """The peak in RAM since ``start``, with child processes; None on the CPU, without /proc, or not asked for."""
         return self._host.peak_bytes() if self._host else None
 
     def stop(self) -> None:

@@ -13,6 +13,7 @@ from tuner.trial import GB, Device
 
 # The part of a host's RAM that is left free at least: Ray ends workers where more than 95 % are used.
 RAY_SHARE = 0.05
+RAM_BUFFER_BYTES = 2 * GB  # the most that ``gpu_memory_buffer_gb``, by default 2, leaves free of it: it is for GPUs
 UNBOUNDED = 2**62  # the RAM of a host of which it is not known
 
 
@@ -24,7 +25,7 @@ def limited(device: Device, total_bytes: int) -> Device:
 
 def ram_buffer_bytes(device: Device, buffer_bytes: int) -> int:
     """The bytes of a GPU's host's RAM that are left free."""
-    return max(buffer_bytes, math.ceil(RAY_SHARE * device.ram_bytes))
+    return max(min(buffer_bytes, RAM_BUFFER_BYTES), math.ceil(RAY_SHARE * device.ram_bytes))
 
 
 def ram_budgets(devices: Sequence[Device], buffer_bytes: int) -> dict[str, int]:

@@ -13,7 +13,7 @@ from tuner.placement.rooms import most_in_ram, ram_budgets
 from tuner.sizing.search import MEMORY, TRAINING_SET, DoesNotFit, LargestBatch
 from tuner.sizing.workload_sizing import Predictor, batch_bound, batch_key
 from tuner.spec.settings import Settings
-from tuner.study.planning import Estimates, estimate_requests, estimation_service, with_host_needs
+from tuner.study.planning import Estimates, estimate_requests, estimation_service, whole_of, with_host_needs
 from tuner.trial import (
     ACCUMULATION,
     AUTO,
@@ -144,6 +144,7 @@ def size_batches(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device
     rest = Estimates(tuple(Request(trial, blank, 0) for trial in to_size), {each.trial_id: blank for each in to_size})
     rest = with_host_needs(rest, tasks, devices, settings)
     host_bytes = max(request.host_bytes for request in (*known.requests, *rest.requests))
+    host_bytes = min(host_bytes, whole_of(devices, settings).ram_bytes)
     share = share_of(devices, largest, len(trials), settings, host_bytes)
     batches = _batches(tasks, to_size, devices, share, settings)
     found = estimate_requests(tasks, [each.trial for each in batches], devices, settings)

@@ -14,7 +14,7 @@ from tuner.estimation.host import corrected, with_host
 from tuner.estimation.service import EstimatePair, EstimationService
 from tuner.machine.leases import with_leased
 from tuner.placement.packing import Plan, budget_bytes, host_need_bytes, make_plan, need_bytes
-from tuner.placement.rooms import largest_ram, limited, ram_budgets
+from tuner.placement.rooms import largest_ram, limited, ram_budgets, ram_buffer_bytes
 from tuner.spec.memory_groups import check_gb
 from tuner.spec.settings import Settings
 from tuner.trial import GB, MOST_TRIALS, Config, Configuration, Device, MemoryEstimate, Phase, Request, Trial, title
@@ -90,13 +90,13 @@ def with_host_needs(found: Estimates, tasks: Tasks, devices: Sequence[Device], s
         return found
     service, requests = estimation_service(settings), list[Request]()
     known = {name: [each for gpu in gpus for each in service.samples_in_ram(name, gpu)] for name in tasks}
-    raw = {
-        request.trial.trial_id: with_host(found.raw[request.trial.trial_id], tasks[request.trial.workload].own_bytes)
-        for request in found.requests
-    }
+    raw: dict[str, MemoryEstimate] = {}
     for request in found.requests:
-        host_bytes = corrected(raw[request.trial.trial_id].host_bytes, known[request.trial.workload])
-        estimate = replace(request.estimate, host_bytes=host_bytes)
+        trial_id, task, samples = request.trial.trial_id, tasks[request.trial.workload], known[request.trial.workload]
+        in_loop = isinstance(task.workload, Workload)
+        raw[trial_id] = with_host(found.raw[trial_id], task.own_bytes, keeps_weights=in_loop)
+        host_bytes = corrected(raw[trial_id].host_bytes, samples)
+        estimate = replace(request.estimate, host_bytes=host_bytes, host_measured=bool(samples))
         requests.append(replace(request, estimate=estimate, host_bytes=host_need_bytes(estimate)))
     return Estimates(tuple(requests), raw, found.known, known)
 
@@ -247,9 +247,15 @@ def plan_requests(
         name = title(largest.trial.workload, largest.trial.name, several=len(tasks) > 1)
         whose = f"{name}: " if in_ram or settings.auto_memory or callable(settings.memory_gb) else ""
         larger = "a machine with more RAM" if in_ram else "a larger device"
-        lower = f"lower {option('gpu_memory_buffer_gb')}, {remedy}, or use {larger}"
-        raise InputError(f"{whose}{error.text}: {lower}") from error
+        lower = "" if in_ram and not _buffer_binds(devices, settings) else f"lower {option('gpu_memory_buffer_gb')}, "
+        raise InputError(f"{whose}{error.text}: {lower}{remedy}, or use {larger}") from error
     return plan, served
+
+
+def _buffer_binds(devices: Sequence[Device], settings: Settings) -> bool:
+    """Whether a smaller buffer would leave trials more of a host's RAM."""
+    most = settings.buffer_bytes
+    return any(ram_buffer_bytes(each, most) > ram_buffer_bytes(each, 0) for each in devices)
 
 
 def _config(workload: Trainable, configuration: Configuration, epochs: int | None) -> Config:
@@ -279,8 +285,11 @@ def fits(request: Request, whole: Whole) -> bool:
 
 
 def within(request: Request, whole: Whole, tasks: Tasks, settings: Settings) -> Request:
-    """The request as a plan serves it: of no more than a whole device and a host's RAM, if it can run with that."""
-    if request.estimate.host_bytes <= whole.ram_bytes:
+    """The request as a plan serves it: of no more than a whole device and a host's RAM, if it can run with that.
+
+    A guess of the RAM may be far too high, so that only a measured one can be too much.
+    """
+    if not request.estimate.host_measured or request.estimate.host_bytes <= whole.ram_bytes:
         request = replace(request, host_bytes=min(request.host_bytes, whole.ram_bytes))
     phases: tuple[Phase, ...] = ("training", "evaluation")  # which of them needs more is not known
     may_shrink = settings.on_oom == "accumulate" and any(smaller(tasks, request.trial, phase) for phase in phases)

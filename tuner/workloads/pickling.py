@@ -15,6 +15,7 @@ from typing import Any
 
 # Python's objects beside their pickled bytes: a float takes 32 instead of 9, a small text or integer more.
 UNPICKLED = 8
+LARGE = 256  # a text or bytes that are longer take their length alone
 
 
 class SearchPath:
@@ -93,13 +94,25 @@ def own_bytes(data: object) -> int:
     Objects of Python are not. Data that cannot be pickled count as nothing; no worker could have them.
     """
     file = io.BytesIO()
+    pickler = _WithoutArrays(file, protocol=5)
     with suppress(Exception):  # whatever the user's own classes raise
-        _WithoutArrays(file, protocol=5).dump(data)
-    return UNPICKLED * file.tell()
+        pickler.dump(data)
+    return UNPICKLED * file.tell() + sum(map(sys.getsizeof, pickler.large.values()))
 
 
 class _WithoutArrays(pickle.Pickler):
-    """Pickles data without the content of arrays and tensors."""
+    """Pickles data without the content of arrays and tensors, or of long texts and bytes, which ``large`` has."""
+
+    def __init__(self, file: io.BytesIO, protocol: int) -> None:
+        super().__init__(file, protocol)
+        self.large: dict[int, object] = {}  # by identity; kept, so that no other takes their place
+
+    def persistent_id(self, value: object) -> object:
+        """A number in the place of a long text or bytes."""
+        if not isinstance(value, (str, bytes, bytearray)) or len(value) <= LARGE:
+            return None
+        self.large[id(value)] = value
+        return 0
 
     def reducer_override(self, value: object) -> Any:
         numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")

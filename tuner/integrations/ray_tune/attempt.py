@@ -50,7 +50,7 @@ class CappedAttempt:
             warm_up("cuda:0" if kind == "cuda" else "cpu")
             load_early(trainable)
 
-        self._meter = PeakMeter(self._device, load)
+        self._meter = PeakMeter(self._device, load, host=False)
         self._cap_bytes = resources.request.need_bytes - self._meter.context_bytes if caps else None
         if self._cap_bytes is not None and self._cap_bytes <= 0:
             self._postponed = MemoryError(
