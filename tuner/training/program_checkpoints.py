@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import WorkloadError, one_line
+from tuner.machine.regular_files import regular
 from tuner.trial import Trial
 from tuner.workloads.session import State
 
@@ -120,10 +121,10 @@ class ProgramCheckpoints:
         if (folder / STATE).exists():
             import torch
 
-            state: Mapping[str, Any] = torch.load(folder / STATE, map_location="cpu", weights_only=True)
+            state: Mapping[str, Any] = torch.load(regular(folder / STATE), map_location="cpu", weights_only=True)
             return state
         if (folder / PLAIN_STATE).exists():
-            plain: Mapping[str, Any] = json.loads((folder / PLAIN_STATE).read_text())
+            plain: Mapping[str, Any] = json.loads(regular(folder / PLAIN_STATE).read_text())
             return plain
         return folder / FILES if (folder / FILES).is_dir() else None
 
