@@ -26,8 +26,8 @@ def own_process() -> tuple[int, float, bool]:
 def time_made(pid: int) -> float:
     """When a process of this machine was made, by which it is told from another one that has its id.
 
-    It is exact, in ticks since the machine started: field 22 of proc_pid_stat(5). Without ``/proc`` it is in seconds by
-    the system's clock. Raises ``psutil.NoSuchProcess``.
+    It is exact, in ticks since the machine started: field 22 of proc_pid_stat(5). Without ``/proc`` it is in seconds
+    by the system's clock. Raises ``psutil.NoSuchProcess``.
     """
     if not STAT.exists():
         return psutil.Process(pid).create_time()
