@@ -222,6 +222,12 @@ def test_a_stalled_trial_has_the_peaks_of_its_last_report(gpu_16gb: Device) -> N
     assert (stalled.status, stalled.peak_bytes, stalled.host_peak_bytes) == ("stalled", GB // 2, 3 * GB)
 
 
+def test_a_loss_before_the_first_report_counts_as_the_workers_if_it_had_run_another_trial() -> None:
+    for fresh, lost in ((True, ""), (False, "worker")):
+        run = RunningTrial(place(Toy(), {}), cast(Any, None), cast(Any, None), fresh=fresh, started=0.0)
+        assert run.lost("failed", "", "the worker was lost: KeyError").lost == lost
+
+
 @pytest.mark.parametrize("closing_all", [False, True])
 def test_on_another_node_a_trials_processes_have_ended_before_its_worker_is(
     closing_all: bool, monkeypatch: pytest.MonkeyPatch

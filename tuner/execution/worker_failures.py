@@ -74,7 +74,7 @@ class RunningTrial:
         A worker's peak, as others saw it, is one in RAM.
         """
         on_gpu = self.placement.device.kind == "cuda"
-        if status == "failed" and self.report is None:
+        if status == "failed" and self.report is None and not self.fresh:
             lost = lost or "worker"  # an earlier trial may have broken it: once more in a new one
         known = [peak_bytes, self.report.host_peak_bytes if self.report else None]
         return Outcome(
