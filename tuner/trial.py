@@ -289,7 +289,8 @@ class Began:
 
     trial_id: str
     pid: int  # of the process that runs the trial
-    created: float  # when that process was made, by the system's clock: its id may be used again
+    created: float  # its ``process_trees.time_made``, as its id may be used again
+    leads: bool = False  # whether it leads its process group
 
 
 @dataclass(frozen=True)
@@ -348,7 +349,8 @@ class Outcome:
     error: str = ""  # why the attempt was not completed, in one line
     traceback: str = ""  # the full traceback of ``error``, for the study's folder
     phase: Phase = ""  # the phase in which the attempt failed
-    # Whether its worker or the whole node died without an exception of the trial, or others held its "memory".
+    # Whether its worker or the whole node died without an exception of the trial, or others held its "memory". A data
+    # loader's process that the kernel killed counts as its worker.
     lost: Lost = ""
     reusable: bool = True  # whether another trial may run in its worker
     host_peak_bytes: int | None = None  # its peak in its host's RAM; None on the CPU, or if it could not be measured

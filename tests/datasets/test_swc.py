@@ -162,7 +162,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "reason"), [("gone", "no folder '.*gone'"), ("", "no .swc file in '.*'")])
 def test_a_folder_without_reconstructions_is_refused(name: str, reason: str, tmp_path: Path) -> None:
     write(tmp_path, GOOD, "notes.txt")
-    with pytest.raises(DataError, match=f"{reason}: give the folder of SWC files, or 'synthetic'"):
+    with pytest.raises(DataError, match=f"{reason}: give .*the folder of SWC files, or 'synthetic'"):
         read_folder(tmp_path / name)
 
 

@@ -20,6 +20,7 @@ import torch
 
 import tuner
 from tests.support.ray_trials import until
+from tuner.execution.child import ChildDied, lost_outcome
 from tuner.execution.child_executor import ChildExecutor
 from tuner.machine.devices import ram_device
 from tuner.placement.packing import make_plan
@@ -82,6 +83,42 @@ def test_a_signal_is_told_and_the_trial_is_tried_again(tmp_path: Path) -> None:
     assert ended.error == "the trial's process was killed by SIGSEGV"
     ended = outcome(begun(lambda config: os._exit(3), tmp_path))
     assert (ended.lost, ended.error) == ("", "the trial's process ended with exit code 3")
+
+
+@pytest.mark.parametrize(
+    ("number", "kills", "status"), [(9, 1, "out_of_memory"), (9, 0, "failed"), (11, 1, "failed")]
+)
+def test_a_process_that_a_signal_has_killed_is_a_lost_worker_whatever_for(
+    number: int, kills: int, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.execution.child.oom_kills", lambda: kills)
+    trial = Trial("t001", "toy", "one", {}, seed=0)
+    placement = Placement(trial, MemoryEstimate.given(1.0), ram_device(), 1.0, GB, 1)
+    ended = lost_outcome(ChildDied("it was killed", number), placement, None, time.monotonic(), kills=0)
+    assert (ended.status, ended.lost) == (status, "worker")
+
+
+def hang() -> None:
+    """In the place of an import that never ends."""
+    time.sleep(60)
+
+
+class Hangs:
+    """Hangs as it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return hang, ()
+
+
+def test_a_process_that_hangs_before_its_trial_begins_is_ended_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.execution.child_executor.START_SECONDS", 1)
+    executor = begun(lambda config: None, tmp_path, data=Hangs())
+    ended = outcome(executor)
+    assert (ended.status, ended.lost, ended.phase) == ("failed", "worker", "start")
+    assert ended.error == "the trial's process did not start within 1 s"
+    assert not [each for each in psutil.Process().children() if "tuner.execution.child_main" in each.cmdline()]
 
 
 def test_a_thread_for_which_no_memory_is_left_under_the_cap_is_out_of_memory(tmp_path: Path) -> None:

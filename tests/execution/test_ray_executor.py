@@ -12,6 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -118,6 +119,7 @@ def test_a_trial_is_ended_with_its_worker_whatever_that_does(opened: Opened) -> 
     executor.end(first.trial.trial_id, "no report")
     outcome = until(executor, Outcome)
     assert (outcome.status, outcome.lost, outcome.phase, outcome.error) == ("stalled", "", "training", "no report")
+    assert outcome.peak_bytes
     assert not stuck.is_running() or stuck.status() == psutil.STATUS_ZOMBIE
     executor.end(first.trial.trial_id, "it has ended")
     assert executor.poll(0) == []
@@ -208,6 +210,43 @@ def test_a_gpus_worker_that_was_killed_for_memory_was_short_of_ram(gpu_16gb: Dev
     run = RunningTrial(placement, cast(Any, None), cast(Any, None), fresh=True, started=0.0, report=report)
     lost = run.lost("out_of_memory", "worker", "killed", peak_bytes=2 * GB, short_of="RAM")
     assert (lost.peak_bytes, lost.host_peak_bytes, lost.result.short_of) == (None, 3 * GB, "RAM")
+
+
+def test_a_stalled_trial_has_the_peaks_of_its_last_report(gpu_16gb: Device) -> None:
+    run = RunningTrial(
+        replace(place(Toy(), {}), device=gpu_16gb), cast(Any, None), cast(Any, None), fresh=True, started=0.0
+    )
+    assert run.stalled("no report").peak_bytes is None
+    run.report = EpochReport("t001", 1, 3, memory_bytes=GB // 2, host_peak_bytes=3 * GB)
+    stalled = run.stalled("no report")
+    assert (stalled.status, stalled.peak_bytes, stalled.host_peak_bytes) == ("stalled", GB // 2, 3 * GB)
+
+
+def test_a_loss_before_the_first_report_counts_as_the_workers_if_it_had_run_another_trial() -> None:
+    for fresh, lost in ((True, ""), (False, "worker")):
+        run = RunningTrial(place(Toy(), {}), cast(Any, None), cast(Any, None), fresh=fresh, started=0.0)
+        assert run.lost("failed", "", "the worker was lost: KeyError").lost == lost
+
+
+@pytest.mark.parametrize("closing_all", [False, True])
+def test_on_another_node_a_trials_processes_have_ended_before_its_worker_is(
+    closing_all: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[object] = []
+    ends = Mock(remote=lambda *process: done.append(process[0]) or "task")
+    monkeypatch.setattr("tuner.execution.worker_failures.on_node", lambda function, node: ends)
+    monkeypatch.setattr("ray.wait", lambda tasks, **_: done.append(tasks))
+    pool = Mock(node_id="other", end=lambda worker: done.append(worker), close=lambda: done.append("worker"))
+    run = RunningTrial(place(Toy(), {}), pool, cast(Any, "worker"), True, 0.0, Began("t001", 7, 1))
+    if closing_all:
+        executor = RayExecutor()
+        executor._connection, executor._stop_requests = Mock(owned=False), Mock()
+        executor._watch = Mock(own_node="own", head_answers=True)
+        executor._pools, executor._running = {ram_device(): pool}, {cast(Any, "stream"): run}
+        executor.close()
+    else:
+        run.end("own")
+    assert done == [7, ["task"], "worker"]
 
 
 @pytest.mark.parametrize(("peak", "at_cap"), [(None, False), (GB // 2, False), (GB - MB, True)])

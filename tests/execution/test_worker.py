@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,11 +14,11 @@ from torch import Tensor, nn
 from tests.support.hungry import Hungry
 from tests.support.toy import Toy
 from tests.support.worker_process import place, run_capped, worker
-from tuner.execution.worker import TrialOptions, run_trial
+from tuner.execution.worker import TrialOptions, _TrialExecution, run_trial
 from tuner.machine.devices import ram_device
 from tuner.machine.peak import PeakMeter
 from tuner.search.configurations import complete
-from tuner.trial import MB, EpochReport, Outcome, Phase
+from tuner.trial import MB, Device, EpochReport, Outcome, Phase
 from tuner.workloads.base import Batch, Split
 from tuner.workloads.task import TrainingTask
 
@@ -153,6 +154,44 @@ def test_the_outcome_says_in_which_phase_it_failed_and_nothing_of_the_trial_is_l
     assert " failed: ValueError: no such thing (test_worker.py, line " in outcome.error
     assert 'raise ValueError("no such thing")' in outcome.traceback
     assert [model() for model in workload.models] == [None]
+
+
+SIGNAL = "DataLoader worker (pid 7) is killed by signal: {}. "
+GONE = "DataLoader worker (pid(s) 7) exited unexpectedly"
+FULL = "It is possible that dataloader's workers are out of shared memory."
+
+
+@pytest.mark.parametrize(
+    ("said", "kills", "status", "error"),
+    [
+        (SIGNAL.format("Killed"), 1, "out_of_memory", "^the kernel killed a data loader's process, as the machine"),
+        (SIGNAL.format("Killed"), 0, "failed", "exited unexpectedly"),
+        (SIGNAL.format("Segmentation fault"), 1, "failed", "exited unexpectedly"),
+        ("", 1, "out_of_memory", "^the kernel killed a data loader's process"),  # a thread is not told of the signal
+        (SIGNAL.format("Bus error") + FULL, 1, "failed", "exited .*; /dev/shm may be full: .*--shm-size"),
+    ],
+)
+def test_a_data_loaders_process_that_the_kernel_killed_for_memory_is_out_of_memory(
+    said: str, kills: int, status: str, error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: Any) -> Tensor:
+        raise RuntimeError(GONE) from RuntimeError(said)
+
+    counts = iter([0, kills])
+    monkeypatch.setattr("tuner.execution.worker.oom_kills", lambda: next(counts))
+    monkeypatch.setattr(Toy, "loss", failing)
+    outcome = run(Toy())[-1]
+    assert outcome.status == status
+    assert re.search(error, outcome.error)
+
+
+def test_a_data_loaders_process_that_was_killed_beside_a_gpu_was_short_of_ram(
+    gpu_16gb: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.execution.worker.oom_kills", lambda: 4)
+    attempt = _TrialExecution(replace(place(Toy(), {}), device=gpu_16gb), kills=3)
+    attempt._fail(RuntimeError(GONE), 0, None)
+    assert (attempt.status, attempt.short_of, attempt.lost) == ("out_of_memory", "RAM", "worker")
 
 
 def test_divergence_has_a_phase_and_leaves_the_worker_as_it_was() -> None:

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tuner.machine.process_exits import ProcessExit, exit_text
-from tuner.machine.process_trees import end_tree
+from tuner.machine.process_trees import end_tree, own_process, time_made
 
 LINUX = tuple(int(each) for each in os.uname().release.split(".")[:2]) if sys.platform == "linux" else (0, 0)
 # A process that is not our child, until a line comes: its parent prints its id, and asks for how it ended.
@@ -73,22 +73,38 @@ def runs(pid: int) -> bool:
 
 def test_a_process_is_ended_with_its_descendants_and_no_other_that_has_its_id() -> None:
     process, others = started()
-    created = psutil.Process(process.pid).create_time()
-    end_tree(process.pid, created - 3600)
+    created = time_made(process.pid)
+    end_tree(process.pid, created - 1, leads=True)  # a tick earlier
     assert all(map(runs, [process.pid, *others]))
-    end_tree(process.pid, created)
+    end_tree(process.pid, created, leads=True)
     assert not any(map(runs, [process.pid, *others]))
     process.wait()
 
 
 def test_what_a_dead_process_has_left_in_its_group_is_ended() -> None:
     process, (first, *others) = started()
-    created = psutil.Process(process.pid).create_time()
+    created = time_made(process.pid)
     process.kill()
     process.wait()
     assert runs(first)
-    end_tree(process.pid, created)
+    end_tree(process.pid, created, leads=False)
+    time.sleep(0.1)
+    assert runs(first), "it may be another one's group"
+    end_tree(process.pid, created, leads=True)
     time.sleep(0.1)
     assert not runs(first)
     for each in others:
         os.kill(each, signal.SIGKILL)
+
+
+def test_when_a_process_was_made_does_not_depend_on_the_clock(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ticks = time_made(os.getpid())
+    assert own_process() == (os.getpid(), ticks, os.getpgrp() == os.getpid())
+    seconds = ticks / os.sysconf("SC_CLK_TCK")
+    assert 0 < seconds <= time.clock_gettime(time.CLOCK_BOOTTIME)
+    with pytest.raises(psutil.NoSuchProcess):
+        time_made(2**22)
+    monkeypatch.setattr("tuner.machine.process_trees.STAT", tmp_path / "stat")
+    assert time_made(os.getpid()) == psutil.Process().create_time()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from itertools import count, islice
 from pathlib import Path
@@ -230,6 +231,14 @@ def test_a_checkpoint_of_which_only_a_part_fits_does_no_harm(ratings: RatingData
     checkpoint = Checkpoint(tmp_path, trial, every_seconds=3600)
     assert list(sage(ratings, checkpoint, batch_size=2048))[:-1] == list(sage(ratings, batch_size=2048))[:-1]
     assert checkpoint.faults == ("checkpoint t001.pt not used: it is damaged (ValueError)",)
+
+
+def test_a_pipe_in_the_place_of_a_checkpoint_is_not_waited_for(ratings: RatingData, tmp_path: Path) -> None:
+    trial = Trial("t001", "graphsage", "t", complete({"epochs": 1}, GraphSAGE.hyperparameters), seed=0)
+    os.mkfifo(tmp_path / "t001.pt")
+    checkpoint = Checkpoint(tmp_path, trial, every_seconds=3600)
+    list(sage(ratings, checkpoint, batch_size=2048))
+    assert checkpoint.faults == ("checkpoint t001.pt not used: it is damaged (OSError)",)
 
 
 def test_a_checkpoint_is_written_only_when_it_is_time(ratings: RatingData, tmp_path: Path) -> None:

@@ -18,15 +18,17 @@ import torch
 import tuner
 from tuner.errors import WorkloadError
 from tuner.records.attempts import FIXED
+from tuner.training import program_checkpoints
 from tuner.training.endings import Diverged, Fit, Pruned, Stopped, phase_of
 from tuner.training.program import run_program, warm_up_program
 from tuner.training.program_checkpoints import ProgramCheckpoints, Progress
 from tuner.trial import EpochReport, Objective, Trial
 from tuner.workloads.function import Function
-from tuner.workloads.session import RESERVED_METRICS
+from tuner.workloads.session import RESERVED_METRICS, State
 from tuner.workloads.task import TrainingTask
 
 TRIAL = Trial("t001", "train", "one", {"lr": 0.5}, seed=3)
+FULL = "[Errno 28] disk full"
 ACCURACY = Objective("accuracy", "maximize")
 
 
@@ -208,6 +210,31 @@ def test_a_checkpoint_that_was_not_written_is_not_the_best(tmp_path: Path, monke
     assert "disk full" in store.faults[0]
     store.save({"weight": 2}, progress, is_best=False)
     assert store.best(progress) is None and store.last() == {"weight": 2}
+    assert (store.faults, store.best_fault) == ((), "checkpoint not written: [Errno 28] disk full"), (
+        "the best one is missed"
+    )
+    again = ProgramCheckpoints(tmp_path, TRIAL)
+    assert again.restore().epoch == 1 and again.best_fault == store.best_fault, "by the next attempt, too"
+
+
+def test_the_best_checkpoint_is_missed_until_another_report_is_better(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, full = program_checkpoints._write, [False, True, False]
+
+    def write(folder: Path, content: State) -> None:
+        if full.pop(0):
+            raise OSError(28, "disk full")
+        written(folder, content)
+
+    monkeypatch.setattr(program_checkpoints, "_write", write)
+    *_, missed = events(rising, tmp_path)
+    assert isinstance(missed, Fit) and (missed.weights, missed.unkept) == (
+        {},
+        "checkpoint not written: [Errno 28] disk full",
+    )
+    *_, better = events(lambda config: tuner.report(accuracy=0.95), tmp_path)
+    assert isinstance(better, Fit) and (better.weights, better.unkept) == ({}, "")
 
 
 def test_a_damaged_checkpoint_is_not_used(tmp_path: Path) -> None:

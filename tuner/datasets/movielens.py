@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.datasets.ratings import RatingData, Ratings, rating_data, split_validation
-from tuner.errors import DataError
+from tuner.errors import DataError, option
 from tuner.machine.regular_files import regular
 
 T = TypeVar("T")
@@ -67,7 +67,9 @@ def load_folder(path: Path, *, seed: int) -> RatingData:
 
 def _loader(path: Path) -> Callable[[Path], Parts]:
     if not path.is_dir():
-        raise DataError(f"no folder {str(path)!r}; give a MovieLens folder, 'ml-100k' or 'synthetic'")
+        raise DataError(
+            f"no folder {str(path)!r}; give {option('data')} a MovieLens folder, 'ml-100k' or 'synthetic'"
+        )
     if (path / "u.data").is_file() or (path / "u1.base").is_file():
         return _load_100k
     if (path / "ratings.dat").is_file():

@@ -15,8 +15,6 @@ from pathlib import Path
 from pickle import dumps, loads
 from typing import cast
 
-import psutil
-
 from tuner.execution.mapped_arrays import pack
 from tuner.execution.nodes import oom_kills
 from tuner.execution.shared_tensors import Files, close_shared
@@ -26,7 +24,7 @@ from tuner.machine.caps import near_cap, worker_environment
 from tuner.machine.logs import shorten
 from tuner.machine.peak import resident_bytes
 from tuner.machine.process_exits import exit_text
-from tuner.machine.process_trees import end_tree
+from tuner.machine.process_trees import end_tree, time_made
 from tuner.trial import Device, EpochReport, Outcome, Placement
 from tuner.workloads.task import Tasks
 
@@ -81,7 +79,7 @@ class Child:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is for the study, which then asks for a checkpoint
             )
-        self._created = psutil.Process(self._process.pid).create_time()
+        self._created = time_made(self._process.pid)
         self._send((inherited, list(sys.path)))
 
     def run(self, placement: Placement) -> None:
@@ -122,7 +120,7 @@ class Child:
 
     def kill(self) -> None:
         """Ends the process at once, whatever it does, with all that it has started."""
-        end_tree(self._process.pid, self._created)
+        end_tree(self._process.pid, self._created, leads=True)
         self.end()
 
     def _send(self, message: object) -> None:
@@ -167,7 +165,7 @@ def lost_outcome(
 ) -> Outcome:
     """The outcome of a trial whose process has ended without a word; ``kills`` is ``oom_kills`` before the trial.
 
-    A signal may have had nothing to do with the trial, so it is tried once more, as after the loss of a Ray worker.
+    What a signal means is said as after the loss of a Ray worker: it may have had nothing to do with the trial.
     """
     peak = report.memory_bytes if report else None
     killed = died.signal == signal.SIGKILL and oom_kills() > kills
@@ -182,7 +180,7 @@ def lost_outcome(
         peak_bytes=peak,
         error="the kernel killed it, as the machine ran out of memory" if killed else f"{died}{where}",
         phase="training" if report else "start",
-        lost="worker" if died.signal and not killed and not at_cap else "",
+        lost="worker" if died.signal else "",
         reusable=False,
         host_peak_bytes=report.host_peak_bytes if report else None,
         short_of="RAM" if killed and on_gpu else "",

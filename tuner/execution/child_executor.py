@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tuner.execution.child import Child, ChildDied, log_file, lost_outcome
-from tuner.execution.loop import ExecutorEvent
+from tuner.execution.loop import START_SECONDS, ExecutorEvent
 from tuner.execution.nodes import oom_kills
 from tuner.execution.stop_requests import EndsByRequest, StopRequests
 from tuner.execution.worker import TrialOptions, WorkerEvent, weights_of
@@ -36,6 +36,7 @@ class ChildExecutor(EndsByRequest):
         self._child: Child | None = None
         self._running: Placement | None = None
         self._started = 0.0  # when the running trial was, by the monotonic clock
+        self._began = False  # whether the user's own code has
         self._report: EpochReport | None = None
         self._ended_early: list[ExecutorEvent] = []  # for the next poll
 
@@ -77,9 +78,16 @@ class ChildExecutor(EndsByRequest):
         if isinstance(event, EpochReport):
             self._report = event
             return [(event, bytes)]
+        self._began = self._began or isinstance(event, Began)
         if isinstance(event, (Began, Question)):
             return [(event, bytes)]
-        return self._ended(event) if isinstance(event, Outcome) else []
+        if isinstance(event, Outcome):
+            return self._ended(event)
+        if not self._began and time.monotonic() - self._started > START_SECONDS:
+            self._child.kill()
+            self._child = None
+            return self._lost(ChildDied(f"the trial's process did not start within {START_SECONDS} s"))
+        return []
 
     def answer(self, trial_id: str, answer: object) -> None:
         """Answers a trial's question."""
@@ -111,7 +119,7 @@ class ChildExecutor(EndsByRequest):
         if self._child is None:
             log = log_file(self._options, placement.trial.trial_id if self._apart else "worker")
             self._child = Child(self._tasks, placement.device, self._threads, self._options, self._variables, log)
-        self._running, self._report, self._kills = placement, None, oom_kills()
+        self._running, self._began, self._report, self._kills = placement, False, None, oom_kills()
         self._started = time.monotonic()
         self._child.run(placement)
 
@@ -133,7 +141,8 @@ class ChildExecutor(EndsByRequest):
         """The outcome of a trial whose process has ended."""
         assert self._running is not None
         outcome = lost_outcome(died, self._running, self._report, self._started, self._kills)
-        if self._reused and self._report is None and outcome.status == "failed":
+        hung = self._child is None
+        if hung or (self._reused and self._report is None and outcome.status == "failed"):
             outcome = replace(outcome, lost="worker")  # an earlier trial may have broken the process
         self._running = None
         self._drop()

@@ -32,6 +32,7 @@ Prune = Callable[[EpochReport], bool]
 Answer = Callable[[Question], object]
 
 POLL_SECONDS = 0.5
+START_SECONDS = 300  # for a trial's process until the trial begins: importing torch from a slow drive takes a while
 STOP_SECONDS = 10.0  # for checkpoints at the end of the study; a second signal ends the wait
 
 

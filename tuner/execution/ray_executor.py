@@ -12,7 +12,7 @@ from tuner.errors import ExecutionError
 from tuner.execution.actor import Worker as Worker
 from tuner.execution.cluster import RayConnection, connect_local
 from tuner.execution.cluster_discovery import join_cluster
-from tuner.execution.loop import Event, ExecutorEvent, Weights
+from tuner.execution.loop import START_SECONDS, Event, ExecutorEvent, Weights
 from tuner.execution.mapped_arrays import put
 from tuner.execution.nodes import NodeWatch, cluster_devices, on_one_machine
 from tuner.execution.pool import WorkerPool, make_pools, reserve
@@ -21,7 +21,7 @@ from tuner.execution.ray_errors import last_line, raised_in_worker
 from tuner.execution.shared_tensors import Files, close_shared
 from tuner.execution.stop_requests import EndsByRequest, StopRequests
 from tuner.execution.worker import TrialOptions, weights_of
-from tuner.execution.worker_failures import RunningTrial, WorkerFailures
+from tuner.execution.worker_failures import RunningTrial, WorkerFailures, end_processes
 from tuner.machine.caps import worker_environment
 from tuner.machine.devices import DeviceChoice, allocator_environment, detect_with_idle_cores
 from tuner.machine.process_exits import ProcessExit
@@ -34,7 +34,6 @@ from tuner.workloads.task import Tasks
 EVENT_SECONDS = 30
 WEIGHTS_SECONDS = 60
 ANSWERS = "answers"  # the group of a worker's calls that need not wait for its trial
-START_SECONDS = 300  # importing torch from a slow network drive takes a while
 
 Stream = Iterator[ObjectRef]  # of a trial's events
 
@@ -163,20 +162,19 @@ class RayExecutor(EndsByRequest):
             if run.placement.trial.trial_id == trial_id:
                 del self._running[stream]
                 run.end(self._watch.own_node)
-                self._emit(run.lost("stalled", "", error))
+                self._emit(run.stalled(error))
 
     def close(self) -> None:
         """Ends the workers, frees the devices, and ends the local Ray or leaves the cluster."""
         if self._connection is None:
             return
         self._stop_requests.remove()
-        # A local Ray ends with everything in it, and a head that is gone cannot be called.
-        if self._pools and not self._has_own_ray and self._watch.head_answers:
-            for pool in self._pools.values():
+        if self._pools:
+            # A local Ray ends with everything in it, and a head that is gone cannot be called.
+            reachable, own = not self._has_own_ray and self._watch.head_answers, self._watch.own_node
+            end_processes([run for run in self._running.values() if reachable or run.pool.node_id == own], own)
+            for pool in self._pools.values() if reachable else ():
                 pool.close()
-        for run in self._running.values():
-            if run.pool.node_id == self._watch.own_node:
-                run.end_processes(self._watch.own_node)
         self._running.clear()
         self._pools.clear()
         self._connection.stop()

@@ -15,10 +15,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.errors import ExecutionError, TunerError, one_line
+from tuner.execution.nodes import oom_kills
 from tuner.execution.stop_requests import StopRequests
-from tuner.machine.caps import MMAP_THRESHOLD_BYTES, capped, is_out_of_memory, is_short_of_ram, lack_of_memory
+from tuner.machine.caps import (
+    MMAP_THRESHOLD_BYTES,
+    capped,
+    is_out_of_memory,
+    is_short_of_ram,
+    lack_of_memory,
+    lacks_shared_memory,
+    lost_loader,
+)
 from tuner.machine.oom_texts import LackOfMemory
 from tuner.machine.peak import PeakMeter, data_bytes
+from tuner.machine.shared_memory import MORE_SHARED, SHARED
 from tuner.training.endings import Diverged, Fit, Pruned, Stopped, phase_of
 from tuner.trial import (
     GB,
@@ -56,6 +66,8 @@ WorkerEvent = Began | EpochReport | Question | Outcome | bytes | WeightsLost
 
 # The prefix of a message with the place in torch's source where an allocation failed.
 ENFORCE = re.compile(r"^\[enforce fail at [^\]]*\] \S+ == \S+\. ")
+
+LOADER_KILLED = "the kernel killed a data loader's process, as the machine ran out of memory"
 
 # The maximum memory that trials may leave in a worker for it to be used again. Every need includes as much headroom
 # (``tuner.estimation.calibration.HEADROOM_BYTES``). After 56 trials (GraphSAGEs of 14 to 670 MiB and an MLP) in 8
@@ -136,11 +148,13 @@ class _TrialExecution:
     error: str = ""
     traceback: str = ""
     short_of: ShortOf = ""
+    kills: int = 0  # ``oom_kills`` before it
 
     def train(self, task: TrainingTask, meter: PeakMeter, options: TrialOptions) -> Iterator[EpochReport | Question]:
         """Trains under the cap, yields the reports and records how it ended."""
         checkpoint: Checkpoint | ProgramCheckpoints | None = None
         try:
+            self.kills = oom_kills()
             meter.start()
             training, checkpoint = _training(task, self.placement, options)
             while True:
@@ -157,8 +171,8 @@ class _TrialExecution:
             self.metrics = event.metrics
             if event.weights or event.files:
                 self._keep(event, program=isinstance(task.workload, Program))
-            elif checkpoint:  # a program's best checkpoint, if it reported one that could not be written
-                self.unkept = "; ".join(checkpoint.faults)
+            else:
+                self.unkept = event.unkept
         except Exception as error:
             share_bytes = self.placement.limit_bytes - meter.context_bytes
             self._fail(error, share_bytes, _lack_of_memory(error, self.placement, meter, options))
@@ -195,14 +209,20 @@ class _TrialExecution:
             self.status, self.metrics = "pruned", error.metrics
             return
         self.status = classify(error)
-        if self.status == "out_of_memory" and self.placement.device.kind == "cuda" and is_short_of_ram(error):
+        loader_killed = lost_loader(error) and oom_kills() > self.kills
+        if loader_killed:  # as a worker that the kernel has killed: others may have held the memory
+            self.status, self.lost = "out_of_memory", "worker"
+        no_ram = self.status == "out_of_memory" and (loader_killed or is_short_of_ram(error))
+        if no_ram and self.placement.device.kind == "cuda":
             self.short_of = "RAM"
         if lack and lack.within(share_bytes):
             self.lost = "memory"
         self.phase = phase_of(error) or ("evaluation" if self.metrics else "start")
         # The place where memory ran out is irrelevant.
         own = method_failure(error) if self.status == "failed" else str(lack or "")
-        self.error, self.traceback = own or _one_line(error), traceback.format_exc(-FRAMES)
+        own = LOADER_KILLED if loader_killed else own or _one_line(error)
+        hint = f"; {SHARED} may be full: {MORE_SHARED}" if lacks_shared_memory(error) else ""
+        self.error, self.traceback = own + hint, traceback.format_exc(-FRAMES)
         self.metrics, self.weights = {}, b""
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tuner.execution.nodes import NodeWatch, on_node, oom_kills, post_mortem
 from tuner.execution.pool import WorkerPool
@@ -27,6 +27,7 @@ from tuner.trial import Began, EpochReport, Lost, Outcome, Placement, ShortOf, S
 # Ray needs 15 s to notice that a node is dead, and only says "unavailable" until then.
 INVESTIGATION_SECONDS = 60
 KILLS_SECONDS = 30
+END_SECONDS = 10  # for processes on other nodes to end
 
 
 @dataclass
@@ -44,24 +45,19 @@ class RunningTrial:
 
     def end(self, own_node: str) -> None:
         """Ends its worker, whatever that does."""
-        self.end_processes(own_node)
+        end_processes([self], own_node)
         self.pool.end(self.worker)
-
-    def end_processes(self, own_node: str) -> None:
-        """Ends the trial's process with all that it has started, or what is left of them."""
-        if self.began is None:
-            return
-        process, node = (self.began.pid, self.began.created), self.pool.node_id
-        if node == own_node:
-            end_tree(*process)
-        else:
-            on_node(end_tree, node).remote(*process)
 
     @property
     def at_cap(self) -> bool:
         """Whether its last report was of a peak in RAM that is almost its whole share."""
         peak = self.report.memory_bytes if self.report else None
         return self.placement.device.kind == "cpu" and near_cap(peak, self.placement.limit_bytes)
+
+    def stalled(self, error: str) -> Outcome:
+        """The outcome of a trial that was ended because it reported nothing, with its last report's peak."""
+        peak = self.report.memory_bytes if self.report else None
+        return replace(self.lost("stalled", "", error), peak_bytes=peak)
 
     def lost(
         self,
@@ -78,7 +74,7 @@ class RunningTrial:
         A worker's peak, as others saw it, is one in RAM.
         """
         on_gpu = self.placement.device.kind == "cuda"
-        if status == "failed" and self.report is None:
+        if status == "failed" and self.report is None and not self.fresh:
             lost = lost or "worker"  # an earlier trial may have broken it: once more in a new one
         known = [peak_bytes, self.report.host_peak_bytes if self.report else None]
         return Outcome(
@@ -96,6 +92,27 @@ class RunningTrial:
             host_peak_bytes=max(filter(None, known), default=None) if on_gpu else None,
             short_of=short_of,
         )
+
+
+def end_processes(runs: Iterable[RunningTrial], own_node: str) -> None:
+    """Ends the trials' processes with all that they have started, or what is left of them.
+
+    On other nodes Ray's tasks do that, for which it waits a little: once a worker is gone, what it has started is not
+    known to be its any more.
+    """
+    tasks = []
+    for run in runs:
+        if run.began is None:
+            continue
+        process, node = (run.began.pid, run.began.created, run.began.leads), run.pool.node_id
+        if node == own_node:
+            end_tree(*process)
+        else:
+            tasks.append(on_node(end_tree, node).remote(*process))
+    if tasks:
+        import ray
+
+        ray.wait(tasks, num_returns=len(tasks), timeout=END_SECONDS)
 
 
 @dataclass

@@ -48,6 +48,9 @@ OUT_OF_MEMORY = (
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
 )
+# Of torch's errors where a data loader's process has ended (torch/csrc/DataLoader.cpp, and dataloader.py).
+LOADER, LOADER_SIGNAL, LOADER_GONE = "DataLoader worker", "killed by signal: ", "exited unexpectedly"
+SHARED_FULL = "out of shared memory"
 STACK_BYTES = 8 * MB  # the address space of a thread, which hardly takes any memory
 NO_THREAD = "can't start new thread"
 # How near to a cap an error without a reason counts as a lack of memory. When imports failed under caps of 0.5 to
@@ -133,6 +136,22 @@ def is_short_of_ram(error: BaseException) -> bool:
         or (isinstance(each, RuntimeError) and any(sign in one_line(each) for sign in OUT_OF_RAM))
         for each in _chain(error)
     )
+
+
+def lost_loader(error: BaseException) -> bool:
+    """Whether a data loader's process was gone, and no other signal than SIGKILL is known to have ended it.
+
+    torch's texts: only in the main thread it is told of the signal (torch/utils/data/_utils/signal_handling.py).
+    """
+    said = [one_line(each) for each in _chain(error) if isinstance(each, RuntimeError)]
+    signals = [text for text in said if LOADER_SIGNAL in text]
+    gone = any(text.startswith(LOADER) and (LOADER_SIGNAL in text or LOADER_GONE in text) for text in said)
+    return gone and all(f"{LOADER_SIGNAL}Killed" in text for text in signals)
+
+
+def lacks_shared_memory(error: BaseException) -> bool:
+    """Whether a data loader's process was killed by SIGBUS, as no shared memory was left."""
+    return any(isinstance(each, RuntimeError) and SHARED_FULL in one_line(each) for each in _chain(error))
 
 
 def lack_of_memory(error: BaseException) -> LackOfMemory | None:

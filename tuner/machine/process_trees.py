@@ -6,33 +6,52 @@ import os
 import signal
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 
-# Two readings of when a process was made differ where the system's clock has been set meanwhile.
+STAT = Path("/proc/self/stat")
+# Without /proc, two readings of when a process was made differ where the system's clock has been set meanwhile.
 CLOCK_SECONDS = 10.0
 ROUNDS = 10  # of looking for processes that were started meanwhile
 END_SECONDS = 5.0
 
 
-def own_process() -> tuple[int, float]:
-    """This process's id, and when it was made, by which ``end_tree`` knows it."""
-    return os.getpid(), psutil.Process().create_time()
+def own_process() -> tuple[int, float, bool]:
+    """This process as ``end_tree`` takes it: its id, ``time_made``, and whether it leads its process group."""
+    own = os.getpid()
+    return own, time_made(own), os.getpgrp() == own
 
 
-def end_tree(pid: int, created: float) -> None:
+def time_made(pid: int) -> float:
+    """When a process of this machine was made, by which it is told from another one that has its id.
+
+    It is exact, in ticks since the machine started: field 22 of proc_pid_stat(5). Without ``/proc`` it is in seconds
+    by the system's clock. Raises ``psutil.NoSuchProcess``.
+    """
+    if not STAT.exists():
+        return psutil.Process(pid).create_time()
+    try:
+        stat = (STAT.parents[1] / str(pid) / STAT.name).read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        raise psutil.NoSuchProcess(pid) from None
+    return float(stat.rpartition(b")")[2].split()[19])  # field 2, its name, may have blanks and brackets
+
+
+def end_tree(pid: int, created: float, leads: bool) -> None:
     """Kills a process of this machine with all that it has started, and waits a little for its end.
 
-    If it has ended by itself, what is left of its process group is killed: of that, nobody else can have its id. A
-    process that has another age than ``created`` says is not touched.
+    If it has ended by itself and did lead its process group, what is left of that is killed: of it, nobody else can
+    have the id. A process with another ``time_made`` is not touched.
     """
     try:
         root = psutil.Process(pid)
-        if abs(root.create_time() - created) > CLOCK_SECONDS:
+        if abs(time_made(pid) - created) > (0.0 if STAT.exists() else CLOCK_SECONDS):
             return
         leads = os.getpgid(pid) == pid
     except (psutil.Error, ProcessLookupError):
-        _kill_group(pid)
+        if leads:
+            _kill_group(pid)
         return
     found = _stopped(root)
     if leads:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from tuner.machine.atomic_files import replacing
 from tuner.machine.caps import is_out_of_memory
+from tuner.machine.regular_files import regular
 from tuner.training.endings import Stopped
 from tuner.trial import ACCUMULATION, CHECKPOINTING, EVALUATION_PARTS, OFFLOADING, Trial
 
@@ -67,7 +68,7 @@ class Checkpoint:
         if not self._path.exists():
             return TrainingState()
         try:
-            content = torch.load(self._path, map_location="cpu", weights_only=True)
+            content = torch.load(regular(self._path), map_location="cpu", weights_only=True)
             if any(content[key] != value for key, value in self._of.items()):
                 self._faults["read"] = f"checkpoint {self._path.name} not used: it belongs to another training"
                 return None

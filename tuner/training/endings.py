@@ -35,6 +35,7 @@ class Fit:
     # What is kept of the best epoch: the model's state on the CPU, or what a program reported as its checkpoint.
     weights: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, Any] = field(default_factory=dict)  # a folder's files as tensors of bytes, by relative path
+    unkept: str = ""  # why a program's checkpoint of the best epoch is in neither
 
 
 def phase_of(error: BaseException) -> Phase:

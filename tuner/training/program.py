@@ -76,7 +76,7 @@ def run_program(
         if isinstance(kept, Path):
             yield Fit(final, files=files_of(kept))
         else:
-            yield Fit(final, kept or {})
+            yield Fit(final, kept or {}, unkept=store.best_fault)
 
 
 class _Session:
@@ -109,6 +109,7 @@ class _Session:
         is_best = is_finite(numbers[metric]) and self._objective.better(numbers[metric], best)
         if is_best:
             progress.best, progress.best_checkpoint = {**numbers, "best_epoch": progress.epoch}, None
+            self._store.best_fault = ""  # an earlier best is missed no more
         if checkpoint is not None:
             self._store.save(checkpoint, progress, is_best=is_best)  # type: ignore[arg-type]
         self.reports += 1

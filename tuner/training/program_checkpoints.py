@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import WorkloadError, one_line
+from tuner.machine.regular_files import regular
 from tuner.trial import Trial
 from tuner.workloads.session import State
 
@@ -35,7 +36,11 @@ class Progress:
 
 
 class ProgramCheckpoints:
-    """One trial's folder. A fault of the disk never stops the trial; ``faults`` lists the last one."""
+    """One trial's folder. A fault of the disk never stops the trial; ``faults`` lists the last one.
+
+    ``best_fault`` is why the best report's checkpoint was not written, also if later ones were. It is empty if it
+    was, or if that report came with none.
+    """
 
     def __init__(self, folder: Path | None, trial: Trial) -> None:
         """Nothing is kept without a folder, or if it does not exist on this machine."""
@@ -43,6 +48,7 @@ class ProgramCheckpoints:
         self._available = folder is not None and folder.is_dir()
         self._of = {"config": dict(trial.config), "seed": trial.seed}
         self.faults: tuple[str, ...] = ()
+        self.best_fault = ""
         self._last = max(self._numbers(), default=0)
 
     def restore(self) -> Progress:
@@ -52,7 +58,10 @@ class ProgramCheckpoints:
         try:
             content = json.loads((self._path / str(self._last) / PROGRESS).read_text())
             if content.pop("of") == self._of:
-                return Progress(**content)
+                best_fault = content.pop("best_fault", "")
+                progress = Progress(**content)
+                self.best_fault = best_fault
+                return progress
             fault = "it belongs to another training"
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             fault = f"it is damaged ({type(error).__name__})"
@@ -71,7 +80,7 @@ class ProgramCheckpoints:
         if self._path is None:
             return
         if not self._available:
-            self.faults = (f"checkpoint not written: this machine has no folder {self._path.parent}",)
+            self._missed(f"this machine has no folder {self._path.parent}", is_best=is_best)
             return
         number = self._last + 1
         kept = number if is_best else progress.best_checkpoint
@@ -80,10 +89,11 @@ class ProgramCheckpoints:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
             _write(partial, content)
-            (partial / PROGRESS).write_text(json.dumps({**asdict(progress), "best_checkpoint": kept, "of": self._of}))
+            own = {"best_checkpoint": kept, "best_fault": self.best_fault, "of": self._of}
+            (partial / PROGRESS).write_text(json.dumps({**asdict(progress), **own}))
             os.rename(partial, self._path / str(number))
         except (OSError, RuntimeError) as error:  # torch raises RuntimeError from OSError
-            self.faults = (f"checkpoint not written: {one_line(error)}",)
+            self._missed(one_line(error), is_best=is_best)
             shutil.rmtree(partial, ignore_errors=True)
             return
         self._last, self.faults, progress.best_checkpoint = number, (), kept
@@ -99,6 +109,11 @@ class ProgramCheckpoints:
         """The checkpoint that came with the best report; None if it came with none."""
         return self._read(progress.best_checkpoint)
 
+    def _missed(self, reason: str, *, is_best: bool) -> None:
+        self.faults = (f"checkpoint not written: {reason}",)
+        if is_best:
+            self.best_fault = self.faults[0]
+
     def _read(self, number: int | None) -> State | None:
         if self._path is None or not number:
             return None
@@ -106,10 +121,10 @@ class ProgramCheckpoints:
         if (folder / STATE).exists():
             import torch
 
-            state: Mapping[str, Any] = torch.load(folder / STATE, map_location="cpu", weights_only=True)
+            state: Mapping[str, Any] = torch.load(regular(folder / STATE), map_location="cpu", weights_only=True)
             return state
         if (folder / PLAIN_STATE).exists():
-            plain: Mapping[str, Any] = json.loads((folder / PLAIN_STATE).read_text())
+            plain: Mapping[str, Any] = json.loads(regular(folder / PLAIN_STATE).read_text())
             return plain
         return folder / FILES if (folder / FILES).is_dir() else None
 

@@ -205,6 +205,8 @@ def _num_ids(config: Config, weights: Mapping[str, Tensor]) -> int:
 def _content(path: str, modified: int) -> Saved:
     """The content of a ``best.pt``, mapped from the file."""
     try:
+        if not Path(path).is_file():  # a pipe would be read for ever
+            raise OSError("it is no file")
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         if content["workload"] != "kd-gat":
             raise InputError(f"it is of workload {content['workload']}: {ANOTHER}")
