@@ -44,7 +44,7 @@ class StudyView:
 
     @property
     def trial_names(self) -> dict[str, str]:
-        """The name of each trial by trial id, and with several seeds of each configuration by ``mean_id``."""
+        """The name of each trial by trial id, and of each configuration by ``mean_id``."""
         several, seeds, first = len(self.objectives) > 1, self.record.seeds, self.record.seed or 0
         planned = [
             title("", str(each["name"]), several=False, seed=seed if seeds > 1 else None)
@@ -55,8 +55,7 @@ class StudyView:
         names = {f"t{number:0{width}d}": name for number, name in enumerate(planned, 1)}
         for row in self.rows:
             names[row.trial_id] = title(row.workload, row.name, several=several, seed=row.seed if seeds > 1 else None)
-            if seeds > 1:
-                names[mean_id(row)] = title(row.workload, row.name, several=several)
+            names[mean_id(row)] = title(row.workload, row.name, several=several)
         return names
 
     def of_workload(self, workload: str) -> list[Attempt]:
