@@ -70,13 +70,15 @@ def test_names_that_look_like_markup_or_like_our_own_marks_are_texts(
     assert all("\x1b" not in text and "[/x]" in text for text in texts)
 
 
-def test_a_table_for_a_file_is_as_it_is_and_one_for_a_terminal_is_cleaned(
+def test_a_table_has_no_control_characters_and_for_a_terminal_nothing_that_hides(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for terminal in (False, True):
         monkeypatch.setattr(sys.stdout, "isatty", lambda shown=terminal: shown)
-        _write_csv([{"name": ESCAPE}])
-        assert ("\x1b" in capsys.readouterr().out) == (not terminal)
+        _write_csv([{"name": f"{ESCAPE}\u202e"}])
+        text = capsys.readouterr().out
+        assert "\x1b" not in text
+        assert ("\u202e" in text) == (not terminal)
 
 
 @pytest.mark.parametrize("name", ["--resume", "--output"])

@@ -35,6 +35,7 @@ from tuner.workloads.custom import SPEC
 
 MOST_OF_ERROR = 4000  # the characters that are printed of an error
 DEFAULT_COMMAND = "run"
+CONTROLS = {code: "?" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\r\t"}
 
 
 class CommandGroup(click.Group):
@@ -348,11 +349,11 @@ def _say(text: str, err: bool = False) -> None:
 
 
 def _write_csv(rows: Sequence[Mapping[str, object]], names: Sequence[str] | None = None) -> None:
-    """Writes rows as they are to a file or a pipe, and without what it would obey to a terminal."""
+    """Writes rows without control characters, as a pipe may end in a terminal; there also without what it hides."""
     from tuner.records.attempts import write_rows
 
     table = write_rows(rows, names)
-    click.echo(printable(table) if sys.stdout.isatty() else table, nl=False)
+    click.echo(printable(table) if sys.stdout.isatty() else table.translate(CONTROLS), nl=False)
 
 
 def _check_formats(as_json: bool, as_csv: bool) -> None:
