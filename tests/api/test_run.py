@@ -45,7 +45,8 @@ def test_a_notebook_gets_a_frame_and_its_best_model(tmp_path: Path, capfd: pytes
     assert frame.status.tolist() == ["completed"] * 2
     assert frame.val_rmse.is_monotonic_increasing
     written = pd.read_csv(out / "results.csv", keep_default_na=False).set_index("trial_id")
-    pd.testing.assert_frame_equal(frame.set_index("trial_id").sort_index(), written, check_dtype=False)
+    shown = frame.set_index("trial_id").sort_index().fillna("")  # nothing beside a GPU: peak_ram_gb
+    pd.testing.assert_frame_equal(shown, written, check_dtype=False)
     assert capfd.readouterr().err == "", "neither Ray's banner nor its warnings show"
     model = tuner.load_best(out)
     file = tuner.load_best(f"{out}/best.pt").state_dict()
