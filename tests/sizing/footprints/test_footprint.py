@@ -95,6 +95,7 @@ def test_a_file_that_is_there_is_kept(tmp_path: Path) -> None:
         ("max_batch_size = 64", "max_batch_size = true", "max_batch_size = True: must be a whole number"),
         ('name = "a model"', "", "name is missing"),
         ('name = "a model"', "name = 3", "name = 3: must be text"),
+        ('name = "a model"', f'name = "{"n" * 201}"', "name: has 201 characters; 200 are the most"),
         ('batch = "batch_size"', "", "batch is missing"),
         ('batch = "batch_size"', 'batch = "batchsize"', "term 2: unknown variable 'batch_size' in times"),
         ('times = ["batch_size", "tokens"]', 'times = ["tokens"]', r"batch = 'batch_size': no term has it .*tokens"),

@@ -19,7 +19,7 @@ from tuner.machine.atomic_files import replace_file
 from tuner.machine.regular_files import MOST_BYTES, regular
 from tuner.search.configurations import CONFIG_FOLDERS
 from tuner.sizing.choices import Number
-from tuner.trial import ACCUMULATION, GB, LARGEST_NUMBER
+from tuner.trial import ACCUMULATION, GB, LARGEST_NUMBER, MOST_NAME
 
 Values = Mapping[str, Number]
 
@@ -230,6 +230,8 @@ class _Table:
         value = self.content[key]
         if not isinstance(value, str) or not value.strip():
             raise self.fault(f"{key} = {value!r}: must be text")
+        if len(value) > MOST_NAME:
+            raise self.fault(f"{key}: has {len(value):,} characters; {MOST_NAME} are the most")
         return value
 
     def number(self, key: str) -> Number:
