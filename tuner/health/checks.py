@@ -161,7 +161,7 @@ def _shared(facts: Facts) -> Iterator[Finding]:
     if disk is None:
         return
     text = f"{disk.free_bytes / GB:.2f} of {disk.total_bytes / GB:.2f} GB free"
-    remedy = "in a container, start it with --shm-size=1g; Ray uses its folder on the disk instead, which is slower"
+    remedy = f"{MORE_SHARED}; Ray uses its folder on the disk instead, which is slower"
     short = disk.free_bytes < SHARED_BYTES
     if facts.gpus and disk.free_bytes < LITTLE_BYTES:
         text += ", where the workers of data loaders keep their batches"
