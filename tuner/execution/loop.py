@@ -239,8 +239,8 @@ class _Loop:
 
     def _start(self) -> None:
         """Starts the trials that fit beside what others have taken, and follows those that do not."""
-        fits, now = self.packer.held_back() is not None, time.monotonic()
-        if not self.changed and not (fits and now >= self.look_again):
+        now = time.monotonic()
+        if not self.changed and (now < self.look_again or self.packer.held_back() is None):
             return
         with self.machine.placing(self.placements.values()) as bounds:
             self.packer.limit(bounds.rooms, bounds.most, bounds.ram_bytes)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tuner.machine.holders import Memory, holders, memory_now, with_descendants
-from tuner.machine.leases import Lease, LeaseHolder, Share, device_key
+from tuner.machine.leases import Lease, LeaseHolder, Share, device_key, host_ram
 from tuner.placement.packing import Plan
 from tuner.placement.rooms import ram_buffer_bytes
 from tuner.trial import GB, MB, Device, Placement, Request, ShortOf
@@ -307,4 +307,4 @@ class MachineShare(Unshared):
 def _ram_beside(devices: Sequence[Device]) -> Device | None:
     """This machine's RAM as a device, where trials take it beside its GPUs."""
     gpu = next((device for device in devices if device.kind == "cuda" and device.ram_bytes), None)
-    return None if gpu is None else Device("", "cpu", 0, "RAM", gpu.ram_bytes, gpu.free_ram_bytes, 0)
+    return None if gpu is None else host_ram(gpu)

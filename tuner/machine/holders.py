@@ -151,17 +151,25 @@ def _resident_bytes(pids: Collection[int]) -> int:
 
     Where the system does not divide what is shared (proc(5): smaps_rollup), each counts what is its own.
     """
-    return sum(proportional_bytes(pid) or _status(pid).get("RssAnon", 0) for pid in pids)
+    return sum(_proportional_bytes(pid) or _status(pid).get("RssAnon", 0) for pid in pids)
 
 
-def proportional_bytes(pid: int) -> int:
+def _proportional_bytes(pid: int) -> int:
     """A process's part of the memory that it has to itself or shares, without files; 0 if that cannot be read."""
+    fields = rollup(pid)
+    return fields.get("Pss_Anon", 0) + fields.get("Pss_Shmem", 0)
+
+
+def rollup(pid: int) -> dict[str, int]:
+    """The sums of a process's mappings (proc(5): smaps_rollup) in bytes, by field; empty if they cannot be read.
+
+    The process has ended, or is another user's.
+    """
     try:
         lines = (PROC / str(pid) / "smaps_rollup").read_text().splitlines()[1:]
-    except OSError:  # it has ended, or is another user's
-        return 0
-    fields = {line.partition(":")[0]: int(line.split()[1]) * 1024 for line in lines}
-    return fields.get("Pss_Anon", 0) + fields.get("Pss_Shmem", 0)
+        return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
+    except (OSError, ValueError, IndexError):
+        return {}
 
 
 def _status(pid: int) -> dict[str, int]:

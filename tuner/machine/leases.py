@@ -67,6 +67,11 @@ def device_key(device: Device) -> str:
     return device.uuid or f"RAM of {os.uname().nodename}"
 
 
+def host_ram(gpu: Device) -> Device:
+    """The RAM of a GPU's host, as a device."""
+    return Device("", "cpu", 0, "RAM", gpu.ram_bytes, gpu.free_ram_bytes, 0)
+
+
 class LeaseHolder:
     """Keeps this process's lease, and reads those of others."""
 
@@ -154,8 +159,7 @@ def with_leased(devices: Sequence[Device]) -> tuple[Device, ...]:
         return min(device.total_bytes, device.free_bytes + sum(held))
 
     def with_both(device: Device) -> Device:
-        ram = Device("", "cpu", 0, "RAM", device.ram_bytes, device.free_ram_bytes, 0)
-        free_ram = free_bytes(ram) if device.ram_bytes else 0
+        free_ram = free_bytes(host_ram(device)) if device.ram_bytes else 0
         return replace(device, free_bytes=free_bytes(device), free_ram_bytes=free_ram)
 
     return tuple(each if each.node_id else with_both(each) for each in devices)

@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
 
+from tuner.machine.holders import rollup
 from tuner.machine.private_folder import locked
 from tuner.trial import Device
 
@@ -64,7 +65,7 @@ class HostMeter:
         """A child that was forked shares its parent's memory until one of them writes: that counts once."""
         while not ended.wait(LOOK_SECONDS):
             own = _status_bytes("RssAnon") or 0
-            sizes = [_rollup(str(pid)) for pid in _children(os.getpid())]
+            sizes = [rollup(pid) for pid in _children(os.getpid())]
             children = sum(each.get("Private_Dirty", 0) + each.get("Pss_Shmem", 0) for each in sizes)
             if not ended.is_set():  # else it is the next measurement's
                 self._own_bytes = max(self._own_bytes, own)
@@ -154,15 +155,6 @@ class PeakMeter:
 
             return int(torch.cuda.memory_allocated())
         return (_status_bytes("RssAnon") or 0) + (_status_bytes("VmSwap") or 0) + _free_heap_bytes()
-
-
-def _rollup(pid: str) -> dict[str, int]:
-    """The sums of a process's mappings (proc(5): smaps_rollup) in bytes, by field; empty if it has ended."""
-    try:
-        lines = (PROC / pid / "smaps_rollup").read_text().splitlines()[1:]
-        return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
-    except (OSError, ValueError, IndexError):
-        return {}
 
 
 def _children(pid: int) -> list[int]:

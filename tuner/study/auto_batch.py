@@ -229,7 +229,7 @@ def _largest(
             for device in kinds.values()
         ]
     except DoesNotFit as error:
-        whole = max(budget_bytes(device, settings.buffer_bytes) for device in devices)
+        whole = whole_of(devices, settings).device_bytes
         if settings.skip_too_large and error.need_bytes > whole:  # with one sample it is left out as too large
             return LargestBatch(1, error.need_bytes, error.need_bytes, MEMORY)
         name = title(trial.workload, trial.name, several=several)
@@ -254,7 +254,7 @@ def _halvable(found: LargestBatch) -> LargestBatch:
 
 def _remedy(need: int, devices: Sequence[Device], share: WorkerShare, settings: Settings) -> str:
     """What makes room for a trial that needs this much, in bytes."""
-    whole = max(budget_bytes(device, settings.buffer_bytes) for device in devices)
+    whole = whole_of(devices, settings).device_bytes
     if not settings.auto_memory and need <= whole:
         return f"give {option(settings.given_by, math.ceil(100 * need / GB) / 100)} or more"
     if settings.auto_memory and need <= share.budget_bytes:
