@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import psutil
 import pytest
 
 from tests.emulated_cuda.studies import Line, Study, ended, resume, rows, start
+from tests.support.processes import runs
 
 pytestmark = pytest.mark.emulated
 
@@ -54,16 +54,9 @@ def crashed(tmp_path_factory: pytest.TempPathFactory) -> Crashed:
     process.kill()
     process.communicate()
     workers = [*study.contexts()]
-    until(lambda: not any(map(_is_running, workers)), "the workers of a killed study end")
+    until(lambda: not any(map(runs, workers)), "the workers of a killed study end")
     before = (study.folder / "attempts.jsonl").read_text()
     return Crashed(study, before[: before.rfind("\n") + 1], ended(resume(study, **cards)))
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def test_the_trial_of_a_killed_worker_is_tried_again(crashed: Crashed) -> None:

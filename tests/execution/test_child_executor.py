@@ -19,6 +19,7 @@ import pytest
 import torch
 
 import tuner
+from tests.support.processes import runs
 from tests.support.ray_trials import until
 from tuner.execution.child import ChildDied, lost_outcome
 from tuner.execution.child_executor import ChildExecutor
@@ -74,7 +75,7 @@ def test_a_trial_is_ended_with_all_that_it_has_started_whatever_it_does(tmp_path
     executor.end("t001", "no report")
     ended = outcome(executor)
     assert (ended.status, ended.lost, ended.epochs, ended.error) == ("stalled", "", 1, "no report")
-    assert [_runs(pid) for pid in (began.pid, int(report.metrics["other"]))] == [False, False]
+    assert [runs(pid) for pid in (began.pid, int(report.metrics["other"]))] == [False, False]
 
 
 def test_a_signal_is_told_and_the_trial_is_tried_again(tmp_path: Path) -> None:
@@ -143,7 +144,7 @@ def test_closing_ends_the_process_and_what_it_has_started(tmp_path: Path) -> Non
     with closing(begun(starts, tmp_path)) as executor:
         report = until(executor, EpochReport)
         report = report if report.epoch else until(executor, EpochReport)
-    assert [_runs(int(report.metrics[name])) for name in ("loss", "other")] == [False, False]
+    assert [runs(int(report.metrics[name])) for name in ("loss", "other")] == [False, False]
 
 
 def test_a_killed_study_leaves_no_process(tmp_path: Path) -> None:
@@ -157,15 +158,11 @@ def test_a_killed_study_leaves_no_process(tmp_path: Path) -> None:
     children = psutil.Process(driver.pid).children(recursive=True)
     driver.send_signal(signal.SIGKILL)
     driver.wait()
-    gone, alive = psutil.wait_procs(children, timeout=10)
-    assert (len(gone), alive) == (2, []), "the trial's process, and what it had started"
-
-
-def _runs(process: int) -> bool:
-    try:
-        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    assert len(children) == 2, "the trial's process, and what it had started"
+    began = time.monotonic()
+    while any(runs(each.pid) for each in children) and time.monotonic() - began < 10:
+        time.sleep(0.05)
+    assert not any(runs(each.pid) for each in children)
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="tensors are sent by content")

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.support.processes import runs
 from tuner.machine.process_exits import ProcessExit, exit_text
 from tuner.machine.process_trees import end_tree, own_process, time_made
 
@@ -65,10 +66,6 @@ def started() -> tuple[subprocess.Popen[str], list[int]]:
     assert process.stdout
     with process.stdout as said:
         return process, [int(each) for each in said.readline().split()]
-
-
-def runs(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 def test_a_process_is_ended_with_its_descendants_and_no_other_that_has_its_id() -> None:

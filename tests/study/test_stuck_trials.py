@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.support.processes import runs
 from tests.support.stuck import Stuck, hangs_in_a_c_function
 from tuner.execution.ray_executor import RayExecutor
 from tuner.machine.devices import ram_device
@@ -68,5 +69,5 @@ def test_stuck_trials_are_ended_and_hold_up_nothing(tmp_path: Path, monkeypatch:
     assert rows["program"]["error"] == "training: no report for 3 s after epoch 1"
     programs = [each for each in tmp_path.iterdir() if each.name.isdigit()]
     assert len(programs) == 2
-    assert not any(psutil.pid_exists(int(each.name)) for each in programs)
+    assert not any(runs(int(each.name)) for each in programs)
     assert set(psutil.Process().children(recursive=True)) <= before
