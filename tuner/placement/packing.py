@@ -168,8 +168,8 @@ def make_plan(
 class Packer:
     """Keeps the memory accounts of a plan's devices and the queue of trials, and decides which trial starts where.
 
-    It repeatedly places the largest trial that fits on the emptiest device. So trials spread over the devices, and
-    small ones fill the gaps.
+    It repeatedly places the first trial of the queue that fits on the emptiest device. So trials spread over the
+    devices, and small ones fill the gaps.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -181,7 +181,7 @@ class Packer:
         self._index = {device: index for index, device in enumerate(plan.devices)}
         self._lost: set[int] = set()
         self._emptiest = sorted((-free, index) for index, free in enumerate(self._free))  # a heap, with stale entries
-        self._queue = Queue()
+        self._queue = Queue(memory_binds=plan.bound in ("memory", "RAM") or plan.guaranteed < plan.workers)
         self._free_ram = dict(plan.ram_budgets)
         self._ram_bound = math.inf  # what may be reserved of this machine's RAM until the next ``limit``
         self._aside: dict[str, set[int]] = {}  # by node id, devices that wait for its RAM and are not in the heap

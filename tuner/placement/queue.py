@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right, insort
 from itertools import count
 
@@ -10,15 +11,24 @@ from tuner.trial import Request
 Position = tuple[int, int]  # of a trial in the queue: its seed, and where it is among those of that seed
 
 
-class Queue:
-    """Waiting trials with the bytes that each will be given. The largest one that fits is the first to start.
+# Sorted by need and expected seconds, or the other way round, and the negative of when it came. Then need again.
+Entry = tuple[float, float, int, int, Request]
 
-    Trials with a lower seed go first, so that a study that ends early has results of every configuration.
+
+class Queue:
+    """Waiting trials with the bytes that each will be given.
+
+    Where memory may keep a worker idle, the largest one that fits is the first to start, and the longest of equally
+    large ones. Where it never does, it is the longest, and the largest of equally long ones. A trial whose time is
+    unknown counts as the longest. Trials with a lower seed go first, so that a study that ends early has results of
+    every configuration.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, memory_binds: bool = True) -> None:
+        """An empty queue."""
+        self._memory_binds = memory_binds
         self._order = count()
-        self._waiting: dict[int, list[tuple[int, int, Request]]] = {}  # for each seed: by need, then the latest first
+        self._waiting: dict[int, list[Entry]] = {}  # for each seed; what is the first to start is the last
         self._seeds: list[int] = []  # those of the queue, in order: there may be 100,000
         self._rams: list[int] = []  # what each trial needs of its host's RAM, sorted
         self.least_ram = 0  # the least of them, or of those that were there last
@@ -31,15 +41,24 @@ class Queue:
         insort(self._rams, request.host_bytes)
         if request.trial.seed not in self._waiting:
             insort(self._seeds, request.trial.seed)
-        insort(self._waiting.setdefault(request.trial.seed, []), (need, -next(self._order), request))
+        seconds = math.inf if request.seconds is None else request.seconds
+        first, second = (need, seconds) if self._memory_binds else (seconds, need)
+        entry = first, second, -next(self._order), need, request
+        insort(self._waiting.setdefault(request.trial.seed, []), entry)
         self.least_ram = self._rams[0]
 
     def first(self, room_bytes: float, ram_bytes: int) -> Position | None:
-        """The trial that starts next where so much memory is free, and so much of the host's RAM; None if none fits."""
+        """The trial that starts next where so much memory and RAM of the host are free; None if none fits."""
         for seed in self._seeds:
             same_seed = self._waiting[seed]
-            position = bisect_right(same_seed, room_bytes, key=lambda entry: entry[0]) - 1
-            while position >= 0 and same_seed[position][2].host_bytes > ram_bytes:
+            end = len(same_seed)
+            if self._memory_binds:
+                end = bisect_right(same_seed, room_bytes, key=lambda entry: entry[0])
+            position = end - 1
+            while position >= 0:
+                *_, need, request = same_seed[position]
+                if need <= room_bytes and request.host_bytes <= ram_bytes:
+                    break
                 position -= 1
             if position >= 0:
                 return seed, position
@@ -48,20 +67,20 @@ class Queue:
     def find(self, trial_id: str) -> Position | None:
         """Where a trial is; None if it does not wait."""
         for seed, same_seed in self._waiting.items():
-            for position, (_, _, request) in enumerate(same_seed):
+            for position, (*_, request) in enumerate(same_seed):
                 if request.trial.trial_id == trial_id:
                     return seed, position
         return None
 
     def look(self, at: Position) -> tuple[int, Request]:
         """The trial there, after its need."""
-        need, _, request = self._waiting[at[0]][at[1]]
+        *_, need, request = self._waiting[at[0]][at[1]]
         return need, request
 
     def pop(self, at: Position) -> tuple[int, Request]:
         """Takes the trial there out, and returns it after its need."""
         seed, position = at
-        need, _, request = self._waiting[seed].pop(position)
+        *_, need, request = self._waiting[seed].pop(position)
         if not self._waiting[seed]:
             del self._waiting[seed]
             self._seeds.remove(seed)
@@ -73,4 +92,4 @@ class Queue:
         """Takes all trials out, in the order in which they came."""
         entries = [entry for same_seed in self._waiting.values() for entry in same_seed]
         self._waiting, self._seeds, self._rams = {}, [], []
-        return [request for _, _, request in sorted(entries, key=lambda entry: -entry[1])]
+        return [entry[-1] for entry in sorted(entries, key=lambda entry: -entry[2])]
