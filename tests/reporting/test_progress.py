@@ -78,14 +78,17 @@ def test_a_terminal_gets_no_such_lines() -> None:
 
 
 def test_before_the_first_epoch_the_time_that_is_left_is_what_was_expected() -> None:
-    piped = Piped(training_seconds=300, seconds=200)
+    piped = Piped(training_seconds=300)
     piped.progress.started(placement("a", 50))
-    assert piped.said_at(40)[0].endswith("about 2.7 min left")
-    assert piped.said_at(250)[0].endswith("250 s so far"), "it takes longer, and nobody knows how much"
+    piped.progress.reported(EpochReport("a", 0, 4))
+    assert piped.said_at(40)[0].endswith("about 4.3 min left"), "300 s in all"
+    assert piped.said_at(90)[0].endswith("about 8.5 min left"), "twice as slow, and 45 s done at most"
+    piped.progress.reported(EpochReport("a", 1, 4))
+    assert piped.said_at(120)[0].endswith("about 5.5 min left"), "80 of 300 s of work took 120 s"
 
 
 def test_epochs_of_long_trials_count_more_where_times_are_known() -> None:
-    piped = Piped(training_seconds=400, seconds=300)
+    piped = Piped(training_seconds=400)
     long, short = placement("long", 75), placement("short", 25)
     piped.progress.started(long)
     piped.progress.started(short)
@@ -93,4 +96,4 @@ def test_epochs_of_long_trials_count_more_where_times_are_known() -> None:
     piped.progress.finished(Outcome(long.trial, "completed", long, {"val_loss": 1.0}, 4, 100.0), None)
     assert piped.said_at(100) == []
     (line,) = piped.said_at(150)
-    assert line.endswith("about 50 s left"), "three quarters of the work took 150 s"
+    assert line.endswith("about 36 s left"), "of 400 s of work 300 are done, and most of an epoch of 25"
