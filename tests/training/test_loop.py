@@ -105,8 +105,8 @@ def sage(ratings: RatingData, checkpoint: Checkpoint | None = None, **values: An
 
 
 def test_a_trial_in_micro_batches_is_the_trial_in_whole_ones(ratings: RatingData) -> None:
-    *_, whole = sage(ratings, dropout=0.0)
-    *_, parts = sage(ratings, dropout=0.0, accumulation=2)
+    *_, whole = sage(ratings, dropout=0.0, epochs=2)
+    *_, parts = sage(ratings, dropout=0.0, epochs=2, accumulation=2)
     assert isinstance(whole, Fit)
     assert isinstance(parts, Fit)
     assert len(ratings.train) % 96 % 48, "the last micro-batch is odd"
