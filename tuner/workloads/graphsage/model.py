@@ -8,7 +8,9 @@ from torch.nn import functional as F
 
 from tuner.workloads.graphsage.sparse import Csr, csr_matmul
 
-EMBEDDING_STD = 0.1
+BASE_WIDTH = 64
+INPUT_STD = 0.1  # of embeddings and projected features, up to the base width
+LAYER_GAIN = 0.5
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
@@ -30,6 +32,9 @@ class SAGELayer(nn.Module):
         self.dropout = dropout
         self.lin_l = nn.Linear(in_channels, out_channels)
         self.lin_r = nn.Linear(in_channels, out_channels, bias=False)
+        for linear in (self.lin_l, self.lin_r):
+            nn.init.normal_(linear.weight, std=LAYER_GAIN / in_channels**0.5)
+        nn.init.zeros_(self.lin_l.bias)
 
     def forward(self, x: Tensor, graph: Csr) -> Tensor:
         """(N, in_channels) → (N, out_channels)."""
@@ -82,10 +87,14 @@ class GraphSAGEModel(nn.Module):
         self.register_buffer("col", graph.col)
         self.register_buffer("value", graph.value)
         self.register_buffer("value_t", graph.value_t)
-        self.embedding = nn.Parameter(EMBEDDING_STD * torch.randn(nodes, hidden_dim))
+        # ⟨zᵤ, zᵢ⟩ starts small beside a rating, at any width and number of features.
+        std = INPUT_STD * min(1.0, BASE_WIDTH / hidden_dim) ** 0.5
+        self.embedding = nn.Parameter(std * torch.randn(nodes, hidden_dim))
         self.bias = nn.Parameter(torch.zeros(nodes))
         self.user_projection = nn.Linear(user_features.shape[1], hidden_dim, bias=False)
         self.item_projection = nn.Linear(item_features.shape[1], hidden_dim, bias=False)
+        for projection in (self.user_projection, self.item_projection):
+            nn.init.normal_(projection.weight, std=std / projection.in_features**0.5)
         shares = [dropout] * (num_layers - 1) + [None]  # neither ReLU nor dropout after the last layer
         self.layers = nn.ModuleList(SAGELayer(hidden_dim, hidden_dim, share) for share in shares)
 
