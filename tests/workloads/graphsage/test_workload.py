@@ -90,3 +90,9 @@ def test_a_model_comes_back_from_its_weights_alone(model: GraphSAGEModel, rating
     again = find_workload("graphsage").restore_model(CONFIG, model.state_dict())
     user, item = torch.from_numpy(ratings.test.user), torch.from_numpy(ratings.test.item)
     torch.testing.assert_close(again.eval()(user, item), model.eval()(user, item), rtol=0, atol=0)
+
+
+def test_the_plan_tells_of_ratings_that_repeat_others(ratings: RatingData) -> None:
+    assert "repeat" not in GraphSAGE().describe(ratings)
+    said = GraphSAGE().describe(dataclasses.replace(ratings, repeats=1200, dropped=30))
+    assert "report on; 1,200 repeat an earlier one's user and item, of which 30 are not trained on" in said

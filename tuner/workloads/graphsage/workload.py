@@ -54,10 +54,12 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
         return load_ratings(source, seed=seed)
 
     def describe(self, data: RatingData) -> str:
+        repeats = f"; {data.repeats:,} repeat an earlier one's user and item" if data.repeats else ""
+        dropped = f", of which {data.dropped:,} are not trained on, as they are in the test" if data.dropped else ""
         return (
             f"{data.name}: {data.num_users:,} users, {data.num_items:,} items; "
             f"{len(data.train):,} ratings to train on, {len(data.validation):,} to choose by, "
-            f"{len(data.test):,} to report on"
+            f"{len(data.test):,} to report on{repeats}{dropped}"
         )
 
     def all_data(self, data: RatingData) -> RatingData:
