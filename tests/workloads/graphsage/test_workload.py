@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -96,3 +97,11 @@ def test_the_plan_tells_of_ratings_that_repeat_others(ratings: RatingData) -> No
     assert "repeat" not in GraphSAGE().describe(ratings)
     said = GraphSAGE().describe(dataclasses.replace(ratings, repeats=1200, dropped=30))
     assert "report on; 1,200 repeat an earlier one's user and item, of which 30 are not trained on" in said
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(49, "49 validation ratings, .* about 10%"), (1, "1 validation rating, "), (50, "^$")]
+)
+def test_few_validation_ratings_are_a_reason_for_doubt(count: int, said: str, ratings: RatingData) -> None:
+    few = ratings.train[np.arange(len(ratings.train)) < count]
+    assert re.search(said, GraphSAGE().caution(dataclasses.replace(ratings, validation=few)))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tuner.workloads.graphsage.sparse import Csr
 
 
+FEWEST_TO_CHOOSE_BY = 50  # validation ratings; the RMSE of fewer has a standard error of over 10 %
 EVALUATION_PAIRS = 2**16  # pairs that are decoded at a time, with two (2**16, hidden_dim) gathers
 
 
@@ -61,6 +62,14 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
             f"{len(data.train):,} ratings to train on, {len(data.validation):,} to choose by, "
             f"{len(data.test):,} to report on{repeats}{dropped}"
         )
+
+    def caution(self, data: RatingData) -> str:
+        count = len(data.validation)
+        if count >= FEWEST_TO_CHOOSE_BY:
+            return ""
+        error = 1 / math.sqrt(2 * count)  # relative, of the standard deviation of so many normal errors
+        few = f"{count} validation rating{'s' * (count > 1)}"
+        return f"it was chosen by {few}, whose RMSE has a standard error of about {error:.0%}: give more ratings"
 
     def all_data(self, data: RatingData) -> RatingData:
         """All ratings as training ratings, and so as edges of the graph."""
