@@ -24,6 +24,7 @@ from tuner.study.result import StudyResult
 from tuner.study.stages import Placed
 from tuner.study.stored_options import needs_objects
 from tuner.trial import GB, MemoryEstimate, Objective, shrunk, title
+from tuner.workloads.protocols import caution
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -114,6 +115,8 @@ def _print_end(console: Console, study: Placed, result: StudyResult, record: Stu
             which = "best single trial" if has_seeds(rows) else "best"
             again = how_to_repeat(record, best, folder, result.workloads[workload])
             lines.append(f"{which}: {said}. Again: {again}")
+            doubt = caution(study.tasks[workload].workload, study.tasks[workload].data)
+            lines.append(f"warning: {doubt}" if doubt else "")
     print_text(console, "\n".join(line for line in lines if line))
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 ALL, BY_SIZE = "all", "by-size"
 WHOLE_GRAPH = 2**18  # training ratings up to which ``fanout: by-size`` takes all neighbours
 SAMPLED_NODES = 100
+FEWEST_TO_CHOOSE_BY = 50  # validation ratings; the RMSE of fewer has a standard error of over 10 %
 EVALUATION_PAIRS = 2**16  # pairs that are decoded at a time, with two (2**16, hidden_dim) gathers
 
 
@@ -47,6 +48,7 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
         "fanout": TextHyperparameter(
             BY_SIZE,
             "neighbours sampled for each layer, as in 10,5; all; or by-size, which samples if the graph is large",
+            optional=True,
             numbers=True,
         ),
         "lr": Hyperparameter(0.01, 1e-7, 10.0, "Adam's learning rate at the start; decays linearly"),
@@ -62,11 +64,21 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
         return load_ratings(source, seed=seed)
 
     def describe(self, data: RatingData) -> str:
+        repeats = f"; {data.repeats:,} repeat an earlier one's user and item" if data.repeats else ""
+        dropped = f", of which {data.dropped:,} are not trained on, as they are in the test" if data.dropped else ""
         return (
             f"{data.name}: {data.num_users:,} users, {data.num_items:,} items; "
             f"{len(data.train):,} ratings to train on, {len(data.validation):,} to choose by, "
-            f"{len(data.test):,} to report on"
+            f"{len(data.test):,} to report on{repeats}{dropped}"
         )
+
+    def caution(self, data: RatingData) -> str:
+        count = len(data.validation)
+        if count >= FEWEST_TO_CHOOSE_BY:
+            return ""
+        error = 1 / math.sqrt(2 * count)  # relative, of the standard deviation of so many normal errors
+        few = f"{count} validation rating{'s' * (count > 1)}"
+        return f"it was chosen by {few}, whose RMSE has a standard error of about {error:.0%}: give more ratings"
 
     def all_data(self, data: RatingData) -> RatingData:
         return data.all_training()
@@ -89,7 +101,7 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
         rating = data.train.rating
         users, items = (_unit_columns(_tensor(each)) for each in (data.user_features, data.item_features))
         scale = torch.tensor([rating.mean(dtype=np.float64), rating.min(), rating.max()], dtype=torch.float32)
-        graph = graph_of(_tensor(data.crow), _tensor(data.col))
+        graph = graph_of(_tensor(data.graph.crow), _tensor(data.graph.col))
         fanout = _sampled(len(rating), config)
         return _model(config, users, items, graph, scale, fanout)
 
