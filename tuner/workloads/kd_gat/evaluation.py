@@ -30,7 +30,8 @@ def evaluate(model: Distilled, data: CanData, split: Split, parts: int = 1) -> d
     if isinstance(model.student, GAT):
         logits = torch.cat([model.student(batch) for batch in _chunks(model, data, graphs, parts)])
         label = _labels(data, graphs).to(logits.device)
-        return {"loss": float(F.cross_entropy(logits, label)), **attack_metrics(logits.argmax(1), label)}
+        loss, score = float(F.cross_entropy(logits, label)), (logits[:, 1] - logits[:, 0]).cpu()
+        return {"loss": loss, **attack_metrics(logits.argmax(1), label), **_auroc(score, label.cpu())}
     total = torch.zeros((), device=model.device)
     for batch in _chunks(model, data, graphs, parts):
         total += vgae_loss(model.student(batch), batch) * len(batch.graph)
@@ -88,7 +89,7 @@ def _detection(model: Distilled, autoencoder: VGAE, data: CanData, parts: int) -
     largest = trained_errors.amax(0).clamp(min=1e-12)
     drift = (later_errors / largest).amax().clamp(min=1.0)
     score = (seen / largest).amax(1)
-    return {**attack_metrics((score > drift.square()).long(), label), "auroc": auroc(score.numpy(), label.numpy())}
+    return {**attack_metrics((score > drift.square()).long(), label), **_auroc(score, label)}
 
 
 def _chunks(model: Distilled, data: CanData, graphs: Index, parts: int) -> Iterator[CanBatch]:
@@ -97,6 +98,11 @@ def _chunks(model: Distilled, data: CanData, graphs: Index, parts: int) -> Itera
 
 def _labels(data: CanData, graphs: Index) -> Tensor:
     return torch.from_numpy(data.label[graphs].astype(np.int64))
+
+
+def _auroc(score: Tensor, label: Tensor) -> dict[str, float]:
+    """``auroc`` by its name; empty unless both classes are present."""
+    return {"auroc": auroc(score.numpy(), label.numpy())} if label.any() and not label.all() else {}
 
 
 def auroc(score: NDArray[np.floating], label: NDArray[np.integer]) -> float:
