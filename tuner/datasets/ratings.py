@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tuner.datasets.spans import joined
 from tuner.errors import InputError
 
 if TYPE_CHECKING:
@@ -40,7 +41,10 @@ class Ratings:
 
 @dataclass(frozen=True, eq=False)
 class RatingData:
-    """Ratings in three disjoint splits. Users and items are rows of the feature matrices."""
+    """Ratings in three disjoint splits, and the graph of the training ratings in CSR form.
+
+    Users and items are rows of the feature matrices. The graph's nodes are the users, then the items.
+    """
 
     name: str
     train: Ratings
@@ -48,6 +52,14 @@ class RatingData:
     test: Ratings
     user_features: NDArray[np.float32]
     item_features: NDArray[np.float32]
+    crow: NDArray[np.int32]  # (users + items + 1,): the start of each node's neighbours
+    col: NDArray[np.int32]  # (2 · training ratings,): the neighbours
+
+    def all_training(self) -> RatingData:
+        """All ratings as training ratings, and so as edges of the graph."""
+        train = joined([self.train, self.validation, self.test])
+        crow, col = adjacency(train, self.num_users, self.num_items)
+        return replace(self, train=train, crow=crow, col=col)
 
     @property
     def num_users(self) -> int:
@@ -95,7 +107,23 @@ def rating_data(
     for label, part in (("training", train), ("test", test)):
         _check_ratings(part, label, len(user_features), len(item_features))
     kept, validation = split_validation(train, validation_fraction, seed)
-    return RatingData(name, kept, validation, test, user_features, item_features)
+    crow, col = adjacency(kept, len(user_features), len(item_features))
+    return RatingData(name, kept, validation, test, user_features, item_features, crow, col)
+
+
+def adjacency(ratings: Ratings, num_users: int, num_items: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """The rows' starts and the columns of a graph with an edge in both directions for each rating.
+
+    Raises ``InputError`` if there are too many ratings for indices of 32 bits.
+    """
+    if 2 * len(ratings) > np.iinfo(np.int32).max:
+        raise InputError(f"{len(ratings):,} training ratings: at most 1,073,741,823 are supported; give fewer")
+    degrees = np.bincount(ratings.user, minlength=num_users), np.bincount(ratings.item, minlength=num_items)
+    crow = np.concatenate([[0], *degrees]).cumsum()
+    # Sorted one after the other, since orders are of 64 bits.
+    items_of_users = ratings.item[np.argsort(ratings.user, kind="stable")] + np.int32(num_users)
+    users_of_items = ratings.user[np.argsort(ratings.item, kind="stable")]
+    return crow.astype(np.int32), np.concatenate([items_of_users, users_of_items])
 
 
 def _check_ratings(ratings: Ratings, label: str, num_users: int, num_items: int) -> None:

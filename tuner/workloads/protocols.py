@@ -122,8 +122,11 @@ class Teachers(Protocol):
 class Restorable(Protocol):
     """Models that can be built without their data."""
 
+    def constants(self, model: nn.Module) -> Mapping[str, Tensor]:
+        """Tensors that ``restore_model`` needs beside the state dict and training never changes, such as a graph."""
+
     def restore_model(self, config: Config, weights: Mapping[str, Tensor]) -> nn.Module:
-        """The model with the state dict ``weights``."""
+        """The model with the state dict and the constants ``weights``."""
 
 
 def optional(workload: Trainable, method: Callable[Concatenate[S, P], R]) -> Callable[P, R] | None:
