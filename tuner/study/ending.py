@@ -105,7 +105,7 @@ def _print_end(console: Console, study: Placed, result: StudyResult, record: Stu
         if several:
             console.print(workload, style="bold", markup=False)
         if tables:
-            _print_tables(console, rows, objective)
+            _print_tables(console, rows, objective, result.workloads[workload].headline)
         best = next((row for row in rows if row.status == "completed"), None)
         if best:
             name = title(workload, best.name, several=several, seed=best.seed if has_seeds(rows) else None)
@@ -144,15 +144,15 @@ def _estimated(study: Placed, result: StudyResult) -> list[Attempt]:
     ]
 
 
-def _print_tables(console: Console, rows: Sequence[Attempt], objective: Objective) -> None:
+def _print_tables(console: Console, rows: Sequence[Attempt], objective: Objective, headline: Sequence[str]) -> None:
     """A workload's trials; with several seeds its configurations, and of the trials those that are not completed."""
     if not has_seeds(rows):
-        print_trials(console, rows, objective.metric)
+        print_trials(console, rows, objective.metric, headline)
         return
-    print_averages(console, rows, objective, varying(rows))
+    print_averages(console, rows, objective, varying(rows), headline)
     others = [row for row in rows if row.status != "completed"]
     if ran := [row for row in others if row.device]:
-        print_trials(console, ran, objective.metric, seeds=True)
+        print_trials(console, ran, objective.metric, headline, seeds=True)
     if len(others) > len(ran):
         console.print(f"{len(others) - len(ran)} of {len(rows)} trials never started")
 
