@@ -54,6 +54,13 @@ class DataDescription(Protocol):
         """A part of the data whose evaluation takes as much memory as that of all data, for estimates."""
 
 
+class Alternatives(Protocol):
+    """Several ways to train a configuration, of which the plan says how long an epoch takes."""
+
+    def alternatives(self, config: Config, data: object) -> Mapping[str, Config]:
+        """Complete configurations by the name of the way, such as "full graph" and "sampled"; with the given one."""
+
+
 class Curriculum(Protocol):
     """Different training data in each epoch."""
 
