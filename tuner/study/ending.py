@@ -25,6 +25,7 @@ from tuner.study.result import StudyResult
 from tuner.study.stages import Placed
 from tuner.study.stored_options import needs_objects
 from tuner.trial import GB, Config, MemoryEstimate, Objective, shrunk, title
+from tuner.workloads.protocols import caution
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -113,7 +114,7 @@ def _print_end(console: Console, study: Placed, result: StudyResult, record: Stu
         if several:
             console.print(workload, style="bold", markup=False)
         if tables:
-            _print_tables(console, rows, objective)
+            _print_tables(console, rows, objective, result.workloads[workload].headline)
         best = next((row for row in rows if row.status == "completed"), None)
         if best:
             name = title(workload, best.name, several=several, seed=best.seed if has_seeds(rows) else None)
@@ -123,6 +124,8 @@ def _print_end(console: Console, study: Placed, result: StudyResult, record: Stu
             which = "best single trial" if has_seeds(rows) else "best"
             again = how_to_repeat(record, best, folder, result.workloads[workload])
             lines.append(f"{which}: {said}. Again: {again}")
+            doubt = caution(study.tasks[workload].workload, study.tasks[workload].data)
+            lines.append(f"warning: {doubt}" if doubt else "")
     print_text(console, "\n".join(line for line in lines if line))
 
 
@@ -150,15 +153,15 @@ def _estimated(study: Placed, result: StudyResult) -> list[Attempt]:
     ]
 
 
-def _print_tables(console: Console, rows: Sequence[Attempt], objective: Objective) -> None:
+def _print_tables(console: Console, rows: Sequence[Attempt], objective: Objective, headline: Sequence[str]) -> None:
     """A workload's trials; with several seeds its configurations, and of the trials those that are not completed."""
     if not has_seeds(rows):
-        print_trials(console, rows, objective.metric)
+        print_trials(console, rows, objective.metric, headline)
         return
-    print_averages(console, rows, objective, varying(rows))
+    print_averages(console, rows, objective, varying(rows), headline)
     others = [row for row in rows if row.status != "completed"]
     if ran := [row for row in others if row.device]:
-        print_trials(console, ran, objective.metric, seeds=True)
+        print_trials(console, ran, objective.metric, headline, seeds=True)
     if len(others) > len(ran):
         console.print(f"{len(others) - len(ran)} of {len(rows)} trials never started")
 

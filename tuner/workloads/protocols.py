@@ -41,6 +41,9 @@ class DataDescription(Protocol):
     def describe(self, data: object) -> str:
         """A short description of the data set, for the plan."""
 
+    def caution(self, data: object) -> str:
+        """Why the best of the study's trials may not be the best; empty if the data are no reason."""
+
     def training_samples(self, data: object) -> int | None:
         """The number of training samples, which a batch cannot exceed; None if it is unknown."""
 
@@ -129,8 +132,11 @@ class Teachers(Protocol):
 class Restorable(Protocol):
     """Models that can be built without their data."""
 
+    def constants(self, model: nn.Module) -> Mapping[str, Tensor]:
+        """Tensors that ``restore_model`` needs beside the state dict and training never changes, such as a graph."""
+
     def restore_model(self, config: Config, weights: Mapping[str, Tensor]) -> nn.Module:
-        """The model with the state dict ``weights``."""
+        """The model with the state dict and the constants ``weights``."""
 
 
 def optional(workload: Trainable, method: Callable[Concatenate[S, P], R]) -> Callable[P, R] | None:
@@ -165,6 +171,12 @@ def frozen(workload: Trainable, model: nn.Module) -> list[nn.Module]:
 def describe_data(workload: Trainable, data: object) -> str:
     """A short description of the data set; empty without the method ``describe``."""
     own = optional(workload, DataDescription.describe)
+    return own(data) if own else ""
+
+
+def caution(workload: Trainable, data: object) -> str:
+    """Why the best trial may not be the best; empty without the method ``caution``."""
+    own = optional(workload, DataDescription.caution)
     return own(data) if own else ""
 
 
