@@ -188,6 +188,13 @@ def check_loss(workload: Workload, loss: object) -> Tensor:
     return loss
 
 
+def constant_loss(workload: Workload, data: object) -> float:
+    """The training loss of the best constant prediction; infinite if the workload does not say it."""
+    own = optional(workload, DataDescription.constant_loss)
+    with calling(workload, "constant_loss"):
+        return to_number(own(data)) if own else math.inf
+
+
 def evaluated(
     workload: Workload, model: nn.Module, data: object, split: Split, compared_by: str = "", *, parts: int = 1
 ) -> dict[str, float]:

@@ -44,6 +44,9 @@ class DataDescription(Protocol):
     def training_samples(self, data: object) -> int | None:
         """The number of training samples, which a batch cannot exceed; None if it is unknown."""
 
+    def constant_loss(self, data: object) -> float:
+        """The training loss of the best constant prediction, which shows whether the first epoch's loss is wild."""
+
     def all_data(self, data: object) -> object:
         """The data with all samples in the training split. Metrics of the other splits are then meaningless."""
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from tuner.hyperparameters import AnyHyperparameter, Hyperparameter
-from tuner.trial import Config
+from tuner.trial import Config, ConfigValue
 from tuner.workloads.base import Batch, Split, Workload
 
 if TYPE_CHECKING:
@@ -36,16 +36,26 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
     metric = "val_rmse"
     default_data: ClassVar[str] = "synthetic"
     memory_scales_with: ClassVar[str | None] = "batch_size"
+    divergence_factor: ClassVar[float] = 1e3  # no width, depth or default rate reached twice the ratings' variance
     # The defaults were chosen on the validation RMSE of MovieLens-100K.
     hyperparameters: ClassVar[Mapping[str, AnyHyperparameter]] = {
         "hidden_dim": Hyperparameter(64, 1, 8192, "channels of embeddings and layers"),
         "num_layers": Hyperparameter(2, 1, 16, "GraphSAGE layers"),
         "dropout": Hyperparameter(0.3, 0.0, 0.95, "share of channels dropped"),
-        "lr": Hyperparameter(0.01, 1e-7, 10.0, "Adam's learning rate at the start; decays linearly"),
+        "lr": Hyperparameter(0.0, 0.0, 10.0, "Adam's learning rate at the start; 0 takes one that fits hidden_dim"),
         "weight_decay": Hyperparameter(5e-4, 0.0, 1.0, "L2 penalty"),
         "batch_size": Hyperparameter(2048, 1, 10_000_000, "ratings in a training batch"),
         "epochs": Hyperparameter(12, 1, 100_000, "passes over the training ratings"),
     }
+
+    def finish(self, values: dict[str, ConfigValue]) -> dict[str, ConfigValue]:
+        """Replaces an ``lr`` of 0 by min(0.01, 0.08 / √hidden_dim).
+
+        Adam changes all of a node's H numbers by about ``lr`` in the same step, and their product with another node's
+        by H times that: with one rate for all, the first epochs of wide models go astray. Yang et al. (2022,
+        arXiv 2203.03466) derive how rates fall with the width.
+        """
+        return values if values["lr"] else {**values, "lr": round(min(0.01, 0.08 / float(values["hidden_dim"]) ** 0.5), 6)}
 
     def load_data(self, source: str, seed: int) -> RatingData:
         """Ratings by name or folder; see ``tuner.datasets.movielens.load_ratings``."""
@@ -68,6 +78,10 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
 
     def training_samples(self, data: RatingData) -> int:
         return len(data.train)
+
+    def constant_loss(self, data: RatingData) -> float:
+        """The variance of the training ratings."""
+        return float(data.train.rating.var(dtype="float64"))
 
     def build_model(self, config: Config, data: RatingData) -> GraphSAGEModel:
         """A new model over the graph of the training ratings."""
