@@ -62,7 +62,9 @@ def test_ml_100k_without_its_own_test_part_gives_a_fifth_of_u_data(tmp_path: Pat
 
 
 def test_the_test_part_is_the_same_whatever_the_seed(tmp_path: Path) -> None:
-    path = ml_100k(tmp_path, u_data="".join(f"{1 + k % 3}\t1\t{1 + k % 5}\t{k}\n" for k in range(200)))
+    users = "".join(f"{k + 1}|20|M|writer|x\n" for k in range(200))
+    ratings = "".join(f"{k + 1}\t1\t{1 + k % 5}\t{k}\n" for k in range(200))
+    path = ml_100k(tmp_path, u_user=users, u_data=ratings)
     one, two = load_folder(path, seed=1), load_folder(path, seed=2)
     assert np.array_equal(one.test.rating, two.test.rating)
     assert not np.array_equal(one.validation.rating, two.validation.rating)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +15,7 @@ from tuner.errors import TunerError, WorkloadError, one_line
 from tuner.trial import Config
 from tuner.workloads.base import Batch, Split, Trainable, Workload
 from tuner.workloads.built_in import is_built_in
-from tuner.workloads.protocols import ChunkedEvaluation, optional
+from tuner.workloads.protocols import ChunkedEvaluation, DataDescription, optional
 from tuner.workloads.session import to_number
 
 if TYPE_CHECKING:

@@ -41,6 +41,9 @@ class DataDescription(Protocol):
     def describe(self, data: object) -> str:
         """A short description of the data set, for the plan."""
 
+    def caution(self, data: object) -> str:
+        """Why the best of the study's trials may not be the best; empty if the data are no reason."""
+
     def training_samples(self, data: object) -> int | None:
         """The number of training samples, which a batch cannot exceed; None if it is unknown."""
 
@@ -52,6 +55,13 @@ class DataDescription(Protocol):
 
     def rehearsal(self, data: object) -> object:
         """A part of the data whose evaluation takes as much memory as that of all data, for estimates."""
+
+
+class Alternatives(Protocol):
+    """Several ways to train a configuration, of which the plan says how long an epoch takes."""
+
+    def alternatives(self, config: Config, data: object) -> Mapping[str, Config]:
+        """Complete configurations by the name of the way, such as "full graph" and "sampled"; with the given one."""
 
 
 class Curriculum(Protocol):
@@ -125,8 +135,11 @@ class Teachers(Protocol):
 class Restorable(Protocol):
     """Models that can be built without their data."""
 
+    def constants(self, model: nn.Module) -> Mapping[str, Tensor]:
+        """Tensors that ``restore_model`` needs beside the state dict and training never changes, such as a graph."""
+
     def restore_model(self, config: Config, weights: Mapping[str, Tensor]) -> nn.Module:
-        """The model with the state dict ``weights``."""
+        """The model with the state dict and the constants ``weights``."""
 
 
 def optional(workload: Trainable, method: Callable[Concatenate[S, P], R]) -> Callable[P, R] | None:
@@ -161,6 +174,12 @@ def frozen(workload: Trainable, model: nn.Module) -> list[nn.Module]:
 def describe_data(workload: Trainable, data: object) -> str:
     """A short description of the data set; empty without the method ``describe``."""
     own = optional(workload, DataDescription.describe)
+    return own(data) if own else ""
+
+
+def caution(workload: Trainable, data: object) -> str:
+    """Why the best trial may not be the best; empty without the method ``caution``."""
+    own = optional(workload, DataDescription.caution)
     return own(data) if own else ""
 
 

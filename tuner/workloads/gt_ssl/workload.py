@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -28,6 +28,7 @@ class GTSSL(Workload["TreeData", "GtSsl"]):
 
     name = "gt-ssl"
     metric = "val_loss"
+    headline: ClassVar[Sequence[str]] = ("probe_accuracy",)
     default_data: ClassVar[str] = "synthetic"
     memory_scales_with: ClassVar[str | None] = "batch_size"
     memory_limited_by: ClassVar[str | None] = "max_paths_per_batch"
