@@ -41,8 +41,8 @@ def fit(
     decides nothing.
 
     Raises ``Pruned``, ``Stopped`` if the study ends, and ``Diverged`` if an epoch's mean loss is not finite or too
-    large by the workload's ``divergence_factor``. Other exceptions are the workload's or torch's; ``phase_of`` returns
-    the phase in which they were raised.
+    large by the workload's ``divergence_factor``. Other exceptions are the workload's or torch's; ``phase_of``
+    returns the phase in which they were raised.
 
     Args:
         workload: the workload to train.
