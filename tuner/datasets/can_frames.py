@@ -125,7 +125,8 @@ def _with_commas(text: Text) -> Text:
     text[blank] = COMMA
     kept = ~blank
     kept[ends[apart]] = True
-    return text[kept]
+    found: Text = text[kept]
+    return found
 
 
 class _Fields:
@@ -139,17 +140,23 @@ class _Fields:
         self.first = np.searchsorted(self.commas, self.begins)
         self.count = np.searchsorted(self.commas, self.ends) - self.first + 1
         self.bounds = np.concatenate([self.commas, [len(text)]])
+        self.stops: dict[int, Index] = {}  # where the fields of a number end, as the next ones need it, too
 
     def __getitem__(self, index: int | Index) -> Column:
         """A field of each row, by one number or by one for each; empty at the row's end if the row has fewer."""
-        last = len(self.commas)
-        if isinstance(index, int) and index == 0:
-            starts = self.begins
-        else:
-            before = self.bounds[np.minimum(self.first + index - 1, last)]
-            starts = np.where(self.count > index, before + 1, self.ends)
-        stops = np.where(self.count > index + 1, self.bounds[np.minimum(self.first + index, last)], self.ends)
-        return starts, np.maximum(stops - starts, 0)
+        starts = (
+            self.begins if isinstance(index, int) and index == 0 else np.minimum(self._stop(index - 1) + 1, self.ends)
+        )
+        return starts, self._stop(index) - starts
+
+    def _stop(self, index: int | Index) -> Index:
+        known = self.stops.get(index) if isinstance(index, int) else None
+        if known is None:
+            place = np.minimum(self.first + index, len(self.commas))
+            known = np.where(self.count > index + 1, self.bounds[place], self.ends)
+            if isinstance(index, int):
+                self.stops[index] = known
+        return known
 
 
 def _parse(original: Text, path: Path, line: int, form: Form, layout: Layout) -> Frames:
