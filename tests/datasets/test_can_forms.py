@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.support.can_files import FORMS, UNFLAGGED, lines_of, plain_rows
-from tuner.datasets import can_frames
+from tuner.datasets import can_frames, can_parquet
 from tuner.datasets.can_frames import Frames, read_frames
 from tuner.errors import DataError
 
@@ -64,3 +66,71 @@ def test_a_row_that_is_cut_off_is_named_with_its_line_and_its_form(form: str, fr
     ) as caught:
         read_frames(write(tmp_path, lines))
     print(caught.value)
+
+
+# ------------------------------------------------------------------------------------------------ parquet
+
+
+def tables(frames: Frames) -> dict[str, Any]:
+    """The same frames as tables of different types."""
+    import pyarrow as pa
+
+    data = [bytes(row[:length]) for row, length in zip(frames.data.tolist(), LENGTHS, strict=True)]
+    common = {"timestamp": frames.time, "can_id": frames.identifier, "label": frames.injected}
+    texts = {"Time": frames.time, "ID": [f"{each:#x}" for each in frames.identifier], "DLC": LENGTHS}
+    cells = {f"DATA{n}": [each[n] if n < len(each) else None for each in data] for n in range(8)}
+    return {
+        "bytes": pa.table({**common, "data": data}),
+        "texts": pa.table(
+            {
+                **texts,
+                "Data": [each.hex(" ") for each in data],
+                "Flag": [*map("RT".__getitem__, frames.injected.tolist())],
+            }
+        ),
+        "lists": pa.table({**common, "payload": [list(each) for each in data]}),
+        "columns": pa.table({**texts, **cells, "Class": frames.injected.astype(int)}),
+        "dictionary": pa.table({**common, "data": pa.array([each.hex() for each in data]).dictionary_encode()}),
+    }
+
+
+@pytest.mark.parametrize("kind", ["bytes", "texts", "lists", "columns", "dictionary"])
+def test_parquet_is_read(kind: str, frames: Frames, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    monkeypatch.setattr(can_parquet, "ROWS", 7)
+    parquet.write_table(tables(frames)[kind], tmp_path / "drive.parquet")
+    found = can_parquet.read_parquet(tmp_path / "drive.parquet")
+    for name in ("time", "identifier", "data", "injected"):
+        assert np.array_equal(getattr(found, name), getattr(frames, name)), name
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        ({"time": [1.0], "data": ["00"]}, "no column is known to be its ID: rename, mend or convert it"),
+        ({"id": ["zz"], "data": ["00"]}, "ID 'zz' of row 1 is none"),
+        ({"id": [1, 2], "data": ["00", "0"]}, "data '0' of row 2 is none"),
+        ({"id": [1], "dlc": [3], "data": ["0000"]}, "DLC 3 of row 1 is none"),
+        ({"id": [1], "data": [b"123456789"]}, "data b'123456789' of row 1 is none"),
+        ({"id": [1], "data": ["00"], "flag": ["X"]}, "flag 'X' of row 1 is none"),
+        (
+            {"id": [{"a": 1}], "data": ["00"]},
+            "column 'id' is of type struct<a: int64>, not of numbers, texts or bytes",
+        ),
+    ],
+)
+def test_parquet_that_cannot_be_used_is_refused(columns: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    parquet, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    parquet.write_table(pa.table(columns), tmp_path / "drive.parquet")
+    with pytest.raises(DataError, match=rf"drive\.parquet: read as parquet, but {reason}"):
+        can_parquet.read_parquet(tmp_path / "drive.parquet")
+
+
+def test_what_is_no_parquet_and_a_missing_pyarrow_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "drive.parquet"
+    path.write_bytes(b"PAR1 and no more")
+    with pytest.raises(DataError, match=r"drive\.parquet: read as parquet, but .*: rename, mend or convert it$"):
+        can_parquet.read_parquet(path)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(DataError, match=r"parquet needs pyarrow: pip install pyarrow, or give the recording as CSV"):
+        can_parquet.read_parquet(path)

@@ -108,6 +108,20 @@ def _plain(name: str) -> str:
     return re.sub("[^a-z0-9]", "", name.lower())
 
 
+def named_columns(names: Sequence[str]) -> tuple[dict[str, int | None], list[int]]:
+    """Which column is what, by the keys of ``NAMES``, and the columns of a single byte where none has all bytes.
+
+    Raises ``ValueError`` if no column is known to be the ID, or the bytes.
+    """
+    plain = [_plain(each) for each in names]
+    place = {key: next((plain.index(name) for name in known if name in plain), None) for key, known in NAMES.items()}
+    single = [index for index, name in enumerate(plain) if BYTE.fullmatch(name)] if place["data"] is None else []
+    for key, found in (("ID", place["identifier"] is not None), ("bytes", place["data"] is not None or single)):
+        if not found:
+            raise ValueError(f"no column is known to be its {key}")
+    return place, single
+
+
 def _is_header(line: str) -> bool:
     """Whether these are names: one is that of an ID, or there are three words and no number."""
     columns = _columns(line)
@@ -117,24 +131,18 @@ def _is_header(line: str) -> bool:
 
 
 def _by_names(line: str, row: str) -> Layout:
-    plain = [_plain(each) for each in _columns(line)]
-    place = {
-        field: next((plain.index(name) for name in names if name in plain), None) for field, names in NAMES.items()
-    }
-    bytes_at = [index for index, name in enumerate(plain) if BYTE.fullmatch(name)]
-    if bytes_at and bytes_at != list(range(bytes_at[0], bytes_at[0] + len(bytes_at))):
-        raise ValueError("the columns of its bytes do not stand side by side")
-    data = place["data"] if place["data"] is not None else next(iter(bytes_at), None)
-    identifier = place["identifier"]
-    for field, found in (("ID", identifier), ("bytes", data)):
-        if found is None:
-            raise ValueError(f"no column is known to be its {field}")
-    assert identifier is not None and data is not None
+    names = _columns(line)
+    place, bytes_at = named_columns(names)
+    whole, identifier = place["data"], place["identifier"]
+    assert identifier is not None
+    data = bytes_at[0] if whole is None else whole
     for field in ("time", "identifier", "length"):
         if (place[field] or 0) > data:
-            raise ValueError(f"{plain[place[field] or 0]!r} stands behind the bytes, of which a row may have fewer")
-    behind = len(plain) - data - max(1, len(bytes_at) if place["data"] is None else 1)
-    layout = Layout(identifier, data, place["time"], place["length"], behind=behind, packed=place["data"] is not None)
+            raise ValueError(f"{names[place[field] or 0]!r} stands behind the bytes, of which a row may have fewer")
+    if bytes_at and bytes_at != list(range(data, data + len(bytes_at))):
+        raise ValueError("the columns of its bytes do not stand side by side")
+    behind = len(names) - data - max(1, len(bytes_at))
+    layout = Layout(identifier, data, place["time"], place["length"], behind=behind, packed=whole is not None)
     flag, fields = place["flag"], fields_of(row)
     if flag is None:
         return layout
@@ -142,7 +150,7 @@ def _by_names(line: str, row: str) -> Layout:
         words = words_of(fields[flag]) if flag < len(fields) else None
         return replace(layout, flag=flag, words=words or FLAGS[0])
     words = next(filter(None, map(words_of, fields[data:])), None)
-    return replace(layout, flag_behind=flag - (len(plain) - behind), words=words or FLAGS[0])
+    return replace(layout, flag_behind=flag - (len(names) - behind), words=words or FLAGS[0])
 
 
 def _of_csv(line: str, row: str) -> Layout:

@@ -167,7 +167,7 @@ def _parse(original: Text, path: Path, line: int, form: Form, layout: Layout) ->
         time, bad = (line + fields.lines).astype(np.float64), np.zeros(len(fields.lines), dtype=bool)
     else:
         time, bad = _times(text, fields[layout.time])
-    identifier, wrong = hexadecimal(text, _without_0x(text, fields[layout.identifier]), 1, 8)
+    identifier, wrong = hexadecimal(text, without_0x(text, fields[layout.identifier]), 1, 8)
     bad |= wrong | (identifier > LARGEST_ID)
     data, shown, wrong = _bytes(text, fields, layout)
     bad |= wrong
@@ -253,7 +253,8 @@ def _hashes(words: Sequence[str]) -> NDArray[np.uint64]:
     return _hashed(text, (np.cumsum(width) - width, width))
 
 
-def _without_0x(text: Text, column: Column) -> Column:
+def without_0x(text: Text, column: Column) -> Column:
+    """Fields without the ``0x`` that they may begin with."""
     start, width = column
     second = LOWER[text[np.minimum(start + 1, len(text) - 1)]]
     marked = (width > 2) & (second == ord("x")) & (text[np.minimum(start, len(text) - 1)] == ord("0"))
