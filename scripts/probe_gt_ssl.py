@@ -3,43 +3,121 @@
 The encoder is the study's with the lowest validation loss of pretraining, which no label has a part in. It is
 pretrained anew from several seeds; for each, the probe's cross-validated accuracy (mean over ten partitions into
 folds) is compared with that of the same initial weights, untrained. Beside them stands the same probe on simple
-morphometrics: counts, lengths, extent. The interval is Student's, of the paired differences over the seeds.
+morphometrics: counts, lengths, extent. Intervals are Student's, of the paired differences over the seeds.
+
+With --labels the probe learns from a few trees of each class, drawn at random many times, and is tested on all
+others; all trees are pretrained on, without their labels. With --fine-tuned the encoder itself learns from the first
+of these draws, too, with a linear layer on its readout. The draws are the same for every encoder.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from copy import deepcopy
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 import click
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from tuner.datasets.trees import TreeData, load_trees
 from tuner.records.journal import read_attempts
+from tuner.records.seed_statistics import interval_of
 from tuner.records.study_record import read_study
 from tuner.training.loop import Fit, fit
 from tuner.trial import Trial
-from tuner.workloads.gt_ssl.evaluation import Readout, embed, probe_accuracy
-from tuner.workloads.gt_ssl.model import GtSsl
+from tuner.workloads.gt_ssl.batches import Limits, batches
+from tuner.workloads.gt_ssl.evaluation import READOUTS, Readout, embed, probe_accuracy, ridge
+from tuner.workloads.gt_ssl.model import Encoder, GtSsl
 from tuner.workloads.gt_ssl.sizes import EVALUATION_TREES
 from tuner.workloads.gt_ssl.workload import GTSSL
 
 PARTITIONS = 10
-# Student's t at 97.5 % for 2 to 10 seeds (1 to 9 degrees of freedom).
-STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+Trees = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Few:
+    """How a probe of a few labels is done."""
+
+    labels: Sequence[int] = ()  # labelled trees of each class
+    draws: int = 100  # of these trees
+    fine_tuned: int = 0  # draws from which an encoder is trained, too
+    epochs: int = 20  # of that
+
+
+# For each number of labelled trees a class, the mean accuracy over the draws, by what was done.
+Found = Mapping[int, Mapping[str, float]]
 
 
 def accuracy(x: Tensor, data: TreeData) -> float:
     """The probe's accuracy in percent, over ten partitions into folds."""
     found = [probe_accuracy(x, data.label, seed) for seed in range(PARTITIONS)]
     return 100 * mean(float(each) for each in found if each is not None)
+
+
+def drawn(label: NDArray[np.integer], count: int, draw: int) -> Trees:
+    """So many trees of each class, the same for the same draw."""
+    random = np.random.default_rng([count, draw])
+    classes = [np.flatnonzero(label == each) for each in np.unique(label)]
+    return np.sort(np.concatenate([random.choice(trees, count, replace=False) for trees in classes]))
+
+
+def few_accuracy(x: Tensor, label: NDArray[np.integer], trees: Trees) -> float:
+    """Accuracy in percent on the other trees of the probe that learns from these."""
+    others, truth = np.setdiff1d(np.arange(len(label)), trees), torch.from_numpy(label.astype(np.int64))
+    targets = 2 * F.one_hot(truth).double() - 1
+    predicted = ridge(x[trees].double(), targets[trees], x[others].double()).argmax(1)
+    return 100 * float((predicted == truth[others]).double().mean())
+
+
+def few_accuracies(x: Tensor, data: TreeData, few: Few) -> dict[int, float]:
+    """The same, the mean over the draws, by number of labels."""
+    return {
+        count: mean(few_accuracy(x, data.label, drawn(data.label, count, draw)) for draw in range(few.draws))
+        for count in few.labels
+    }
+
+
+def fine_tuned_accuracy(encoder: Encoder, data: TreeData, config: Mapping[str, Any], trees: Trees, few: Few) -> float:
+    """Accuracy in percent on the other trees of an encoder that learns from these, end to end.
+
+    On its readout, made to have mean 0 and variance 1 by what it was at first, is a linear layer that begins at 0.
+    """
+    encoder, readout = deepcopy(encoder), READOUTS["moments"]
+    with torch.inference_mode():
+        before = embed(encoder, data, EVALUATION_TREES)
+    center, scale = before.mean(0).clone(), before.std(0).clamp(min=1e-6).clone()
+    head = nn.Linear(len(center), len(data.classes))
+    for weight in head.parameters():
+        nn.init.zeros_(weight)
+    optimizer = torch.optim.Adam(
+        [*encoder.parameters(), *head.parameters()], lr=config["lr"], weight_decay=config["weight_decay"]
+    )
+    random, label = np.random.default_rng(0), torch.from_numpy(data.label.astype(np.int64))
+    limits = Limits(int(config["batch_size"]), sys.maxsize, 0, 0)
+    for _ in range(few.epochs):
+        order = random.permutation(trees).tolist()
+        for place, batch in enumerate(batches(data, order, limits, random)):
+            chosen = order[place * limits.trees :][: limits.trees]
+            h = encoder(batch.features, batch.position, batch.path, batch.weight)
+            rows = torch.stack([readout(part) for part in h.split(np.diff(data.first)[chosen].tolist())])
+            optimizer.zero_grad()
+            F.cross_entropy(head((rows - center) / scale), label[chosen]).backward()
+            optimizer.step()
+    others = np.setdiff1d(np.arange(len(data)), trees)
+    with torch.inference_mode():
+        predicted = head((embed(encoder, data, EVALUATION_TREES)[others] - center) / scale).argmax(1)
+    return 100 * float((predicted == label[others]).double().mean())
 
 
 def morphometrics(data: TreeData) -> Tensor:
@@ -58,16 +136,40 @@ def _measures(data: TreeData, tree: int) -> list[float]:
     return [float(value) for value in (*counts, *lengths, *np.ptp(position, axis=0), *reach)]
 
 
-def one_seed(data: TreeData, config: dict[str, Any], readout: Readout, seed: int) -> tuple[float, float, float]:
-    """Accuracy of the untrained encoder, of the pretrained one, and the latter's validation loss."""
-    torch.set_num_threads(1)
+def pretrained(data: TreeData, config: dict[str, Any], seed: int, *, held_out: bool) -> tuple[GtSsl, GtSsl, Fit]:
+    """The model as it begins, the model pretrained, and how that went; without ``held_out`` on all trees."""
     workload = GTSSL()
     torch.manual_seed(seed)
     model = workload.build_model(config, data)
-    before = probe(model, data, readout)
-    *_, result = fit(workload, Trial("t", workload.name, "probe", config, seed), data, "cpu")
+    used = data if held_out else workload.all_data(data)
+    *_, result = fit(workload, Trial("t", workload.name, "probe", config, seed), used, "cpu", held_out=held_out)
     assert isinstance(result, Fit)
-    return before, probe(workload.restore_model(config, result.weights), data, readout), result.metrics["val_loss"]
+    return model, workload.restore_model(config, result.weights), result
+
+
+def one_seed(data: TreeData, config: dict[str, Any], readout: Readout, seed: int) -> tuple[float, float, float]:
+    """Accuracy of the untrained encoder, of the pretrained one, and the latter's validation loss."""
+    torch.set_num_threads(1)
+    before, after, result = pretrained(data, config, seed, held_out=True)
+    return probe(before, data, readout), probe(after, data, readout), result.metrics["val_loss"]
+
+
+def few_of_seed(data: TreeData, config: dict[str, Any], few: Few, readout: Readout, seed: int) -> Found:
+    """Accuracies of the two encoders, and of both trained from each number of labels."""
+    torch.set_num_threads(1)
+    before, after, _ = pretrained(data, config, seed, held_out=False)
+    found: dict[int, dict[str, float]] = {count: {} for count in few.labels}
+    for name, model in {"untrained": before, "pretrained": after}.items():
+        with torch.inference_mode():
+            x = embed(model.encoder, data, EVALUATION_TREES, readout)
+        for count, value in few_accuracies(x, data, few).items():
+            found[count][name] = value
+            sets = [drawn(data.label, count, few.fine_tuned * seed + draw) for draw in range(few.fine_tuned)]
+            tuned = [fine_tuned_accuracy(model.encoder, data, config, trees, few) for trees in sets]
+            frozen = [few_accuracy(x, data.label, trees) for trees in sets]
+            if sets:
+                found[count] |= {f"{name}, fine-tuned": mean(tuned), f"{name}, same draws": mean(frozen)}
+    return found
 
 
 def probe(model: GtSsl, data: TreeData, readout: Readout) -> float:
@@ -88,11 +190,28 @@ def best_configuration(study: Path) -> tuple[str, dict[str, Any]]:
     return best.name, dict(best.config)
 
 
-def interval(differences: Sequence[float]) -> tuple[float, float, float]:
+def shown(differences: Sequence[float]) -> str:
     """Mean and 95 % confidence interval."""
-    middle = mean(differences)
-    half = STUDENT[len(differences) - 2] * stdev(differences) / math.sqrt(len(differences))
-    return middle, middle - half, middle + half
+    found = interval_of(differences)
+    half = found.half_width or 0.0
+    return f"{found.mean:+.1f} points, 95 % interval {found.mean - half:+.1f} to {found.mean + half:+.1f}"
+
+
+def print_few(found: Sequence[Found], trees: TreeData, few: Few) -> None:
+    """Means over the seeds, and what one encoder is ahead of another by."""
+    simple = few_accuracies(morphometrics(trees), trees, few)
+    for count in few.labels:
+        names = list(found[0][count])
+        values = {name: [each[count][name] for each in found] for name in names}
+        click.echo(f"{count} labelled trees a class; morphometrics {simple[count]:.1f}%")
+        for name in names:
+            click.echo(f"  {name:<24} {mean(values[name]):.1f}%")
+        pairs = [("pretrained", "untrained"), ("pretrained, fine-tuned", "untrained, fine-tuned")]
+        pairs += [(f"{name}, fine-tuned", f"{name}, same draws") for name in ("untrained", "pretrained")]
+        for one, other in ((one, other) for one, other in pairs if one in values):
+            differences = [a - b for a, b in zip(values[one], values[other], strict=True)]
+            click.echo(f"  ({one}) - ({other}): {shown(differences)}")
+        click.echo(f"  pretrained - morphometrics: {shown([a - simple[count] for a in values['pretrained']])}")
 
 
 @click.command(help=__doc__)
@@ -103,18 +222,35 @@ def interval(differences: Sequence[float]) -> tuple[float, float, float]:
 @click.option(
     "--readout", type=click.Choice(["moments", "sum"]), default="moments", show_default=True, help="Of nodes."
 )
-def main(study: Path, data: str, seeds: int, processes: int, readout: Readout) -> None:
+@click.option("--labels", type=click.IntRange(2), multiple=True, help="Labelled trees a class; may be given again.")
+@click.option("--draws", type=click.IntRange(1), default=100, show_default=True, help="Of labelled trees.")
+@click.option("--fine-tuned", type=click.IntRange(0), default=0, show_default=True, help="Draws to fine-tune on.")
+def main(
+    study: Path,
+    data: str,
+    seeds: int,
+    processes: int,
+    readout: Readout,
+    labels: tuple[int, ...],
+    draws: int,
+    fine_tuned: int,
+) -> None:
     options = read_study(study).options or {}
     name, config = best_configuration(study)
     trees = load_trees(data, seed=options.get("seed", 0), skip_bad=options.get("skip_bad", False))
     click.echo(f"{trees.name}: {len(trees)} trees, labels {', '.join(trees.classes)}; encoder {name}, {seeds} seeds")
+    if labels and (fewest := int(np.bincount(trees.label).min())) <= max(labels):
+        raise click.UsageError(f"--labels {max(labels)}: a class has {fewest} trees: leave some to test on")
+    few, of_each = Few(labels, draws, fine_tuned), range(seeds)
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        found = list(pool.map(one_seed, [trees] * seeds, [config] * seeds, [readout] * seeds, range(seeds)))
+        if labels:
+            given = ([value] * seeds for value in (trees, config, few, readout))
+            return print_few(list(pool.map(few_of_seed, *given, of_each)), trees, few)
+        found = list(pool.map(one_seed, [trees] * seeds, [config] * seeds, [readout] * seeds, of_each))
     click.echo(f"{'seed':>4} {'val_loss':>9} {'untrained':>10} {'pretrained':>11} {'difference':>11}")
     for seed, (before, after, loss) in enumerate(found):
         click.echo(f"{seed:>4} {loss:>9.4f} {before:>9.1f}% {after:>10.1f}% {after - before:>+11.1f}")
-    middle, low, high = interval([after - before for before, after, _ in found])
-    click.echo(f"pretrained - untrained: {middle:+.1f} points, 95 % interval {low:+.1f} to {high:+.1f}")
+    click.echo(f"pretrained - untrained: {shown([after - before for before, after, _ in found])}")
     click.echo(f"morphometrics: {accuracy(morphometrics(trees), trees):.1f}%")
 
 

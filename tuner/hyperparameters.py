@@ -37,12 +37,16 @@ class Hyperparameter:
 
 @dataclass(frozen=True)
 class TextHyperparameter:
-    """A text that a workload accepts under one key of a configuration; one of ``choices`` if there are any."""
+    """A text that a workload accepts under one key of a configuration; one of ``choices`` if there are any.
+
+    With ``numbers`` a whole number is accepted, too, and becomes text.
+    """
 
     default: str
     doc: str = ""
     choices: tuple[str, ...] = ()
     optional: bool = False
+    numbers: bool = False
 
 
 AnyHyperparameter = Hyperparameter | TextHyperparameter

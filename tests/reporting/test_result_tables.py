@@ -46,3 +46,14 @@ def test_means_over_seeds_are_told_with_the_hyperparameters_that_vary() -> None:
     first, second, *_ = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert first.split()[-2:] == ["verdict", "lr"]
     assert (second.split()[0], second.split()[-2:]) == ("b", ["best", "0.2"])
+
+
+def test_headline_metrics_of_the_test_split_stand_beside_the_objective() -> None:
+    rows = [attempt(name="a", seed=seed, val_accuracy=0.9, test_f1=0.5 + seed / 10) for seed in (0, 1)]
+    console = Console(file=io.StringIO(), width=160, highlight=False)
+    print_trials(console, rows[:1], "val_accuracy", ("f1", "auroc"))
+    print_averages(console, rows, ACCURACY, headline=("f1", "auroc"))
+    one, _, several, means, *_ = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert one.split()[:4] == ["name", "status", "val_accuracy", "test_f1"], "no row has a test_auroc"
+    assert "mean test_f1" in several
+    assert "0.5500 ±" in means

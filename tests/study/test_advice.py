@@ -185,3 +185,11 @@ def test_at_most_three_and_the_lost_trials_first() -> None:
     failed = row("a", status="out_of_memory", limit_gb=1.0)
     said = advice(*rows, attempts=[failed, *rows], total_gb=20, cores=2, seeds=3)
     assert ["ran out" in said[0], "--seeds" in said[1], "--epochs" in said[2], len(said)] == [True, True, True, 3]
+
+
+def test_a_held_out_attack_that_no_trial_finds_is_said() -> None:
+    blind = [row(name, test_recall=0.04, **{"config/held_out": "dos"}) for name in "ab"]
+    (said,) = advice(*blind, max_workers=2)
+    assert said.startswith("no trial finds the attacks of kind dos, which training never had: the best of 2 finds 4%")
+    assert advice(*blind, row("c", test_recall=0.5, **{"config/held_out": "dos"}), max_workers=2) == []
+    assert advice(row("a", test_recall=0.0, **{"config/held_out": ""}), max_workers=2) == []

@@ -111,7 +111,8 @@ def test_a_trial_in_micro_batches_is_the_trial_in_whole_ones(ratings: RatingData
     assert isinstance(parts, Fit)
     assert len(ratings.train) % 96 % 48, "the last micro-batch is odd"
     for name, value in whole.weights.items():
-        torch.testing.assert_close(parts.weights[name], value, rtol=1e-3, atol=1e-4)
+        # Adam's first steps turn the rounding of a gradient near 0 into a twentieth of a learning rate of 0.01.
+        torch.testing.assert_close(parts.weights[name], value, rtol=1e-3, atol=5e-4)
     assert parts.metrics == pytest.approx(whole.metrics, rel=1e-4)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tuner.datasets.spans import joined
 from tuner.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     Table: TypeAlias = pd.DataFrame | ArrayLike
     Ids: TypeAlias = pd.Index[str] | pd.Index[int]
 
+SMALL_GRAPH = 2**20  # training ratings
 _COLUMNS = ("user_id", "item_id", "rating")
 
 
@@ -39,8 +41,30 @@ class Ratings:
 
 
 @dataclass(frozen=True, eq=False)
+class Adjacency:
+    """A graph in CSR form: edges in both directions for each rating. Its nodes are the users, then the items."""
+
+    crow: NDArray[np.int32]  # (users + items + 1,): the start of each node's neighbours
+    col: NDArray[np.int32]  # (2 · ratings,): the neighbours
+
+    @classmethod
+    def of(cls, ratings: Ratings, num_users: int, num_items: int) -> Adjacency:
+        """Raises ``InputError`` if there are too many ratings for indices of 32 bits."""
+        if 2 * len(ratings) > np.iinfo(np.int32).max:
+            raise InputError(f"{len(ratings):,} training ratings: at most 1,073,741,823 are supported; give fewer")
+        degrees = np.bincount(ratings.user, minlength=num_users), np.bincount(ratings.item, minlength=num_items)
+        # One after the other, since an order has 64 bits a rating.
+        items = ratings.item[np.argsort(ratings.user, kind="stable")] + np.int32(num_users)
+        users = ratings.user[np.argsort(ratings.item, kind="stable")]
+        return cls(np.concatenate([[0], *degrees]).cumsum().astype(np.int32), np.concatenate([items, users]))
+
+
+@dataclass(frozen=True, eq=False)
 class RatingData:
-    """Ratings in three disjoint splits. Users and items are rows of the feature matrices."""
+    """Ratings in three disjoint splits, and the graph of the training ratings.
+
+    Users and items are rows of the feature matrices.
+    """
 
     name: str
     train: Ratings
@@ -48,12 +72,26 @@ class RatingData:
     test: Ratings
     user_features: NDArray[np.float32]
     item_features: NDArray[np.float32]
+    graph: Adjacency
     repeats: int = 0  # ratings of a user and an item that have been read before
     dropped: int = 0  # training ratings that were left out, as a test rating is of the same user and item
 
     def __getstate__(self) -> dict[str, object]:
-        """Without counts of 0: studies of earlier versions, which had no counts, know their data by the pickle."""
-        return {name: value for name, value in vars(self).items() if name not in ("repeats", "dropped") or value}
+        """Without a small graph and counts of 0: studies of earlier versions know their data by the pickle."""
+        small = len(self.train) <= SMALL_GRAPH
+        left_out = [name for name in ("repeats", "dropped") if not vars(self)[name]] + ["graph"] * small
+        return {name: value for name, value in vars(self).items() if name not in left_out}
+
+    def __setstate__(self, state: Mapping[str, object]) -> None:
+        """Makes a small graph again. Larger ones are shared by a machine's processes."""
+        vars(self).update(state)
+        if "graph" not in state:
+            vars(self)["graph"] = Adjacency.of(self.train, self.num_users, self.num_items)
+
+    def all_training(self) -> RatingData:
+        """All ratings as training ratings, and so as edges of the graph."""
+        train = joined([self.train, self.validation, self.test])
+        return replace(self, train=train, graph=Adjacency.of(train, self.num_users, self.num_items))
 
     @property
     def num_users(self) -> int:
@@ -145,7 +183,8 @@ def rating_data(
         )
     dropped = len(train) - int(unseen.sum())
     kept, validation = split_validation(train[unseen] if dropped else train, validation_fraction, seed)
-    return RatingData(name, kept, validation, test, user_features, item_features, repeats, dropped)
+    graph = Adjacency.of(kept, len(user_features), len(item_features))
+    return RatingData(name, kept, validation, test, user_features, item_features, graph, repeats, dropped)
 
 
 def _unseen(train: Ratings, test: Ratings, num_items: int) -> tuple[NDArray[np.bool_], int]:

@@ -175,9 +175,9 @@ def sort_rows(rows: Sequence[Attempt], orders: Sequence[Order]) -> list[Attempt]
     return result
 
 
-def metric_columns(rows: Sequence[Attempt], metric: str) -> list[str]:
-    """The metric and its counterpart on the test split, if any row has them."""
-    names = dict.fromkeys((metric, metric.replace("val_", "test_")))
+def metric_columns(rows: Sequence[Attempt], metric: str, headline: Sequence[str] = ()) -> list[str]:
+    """The metric, its counterpart on the test split and the ``headline`` there, if any row has them."""
+    names = dict.fromkeys((metric, metric.replace("val_", "test_"), *(f"test_{name}" for name in headline)))
     return [name for name in names if any(row.value(name) is not None for row in rows)]
 
 

@@ -38,9 +38,11 @@ def best_text(best: Attempt, rows: Sequence[Attempt], objective: Objective) -> s
     return f"{objective.metric} {best.number(objective.metric):.4f}{' with ' * bool(values)}{', '.join(values)}"
 
 
-def print_trials(console: Console, rows: Sequence[Attempt], metric: str, *, seeds: bool = False) -> None:
-    """Prints the trials of one workload with the hyperparameters that vary."""
-    print_fitting(console, lambda shown: results_table(rows, metric, shown, seeds=seeds), varying(rows))
+def print_trials(
+    console: Console, rows: Sequence[Attempt], metric: str, headline: Sequence[str] = (), *, seeds: bool = False
+) -> None:
+    """Prints the trials of one workload with its ``headline`` metrics and the hyperparameters that vary."""
+    print_fitting(console, lambda shown: results_table(rows, metric, shown, headline, seeds=seeds), varying(rows))
 
 
 def print_fitting(
@@ -59,7 +61,12 @@ def print_fitting(
 
 
 def results_table(
-    rows: Sequence[Attempt], metric: str, hyperparameters: Sequence[str] = (), *, seeds: bool = False
+    rows: Sequence[Attempt],
+    metric: str,
+    hyperparameters: Sequence[str] = (),
+    headline: Sequence[str] = (),
+    *,
+    seeds: bool = False,
 ) -> Table:
     """The trials of one workload in the given order; ``seeds`` adds a column of seeds."""
     from rich.text import Text
@@ -71,7 +78,7 @@ def results_table(
         *seed,
         "status",
         *tried,
-        *metric_columns(rows, metric),
+        *metric_columns(rows, metric, headline),
         *hyperparameters,
         "epochs",
         *HEADS,
@@ -89,20 +96,29 @@ def results_table(
 
 
 def print_averages(
-    console: Console, rows: Sequence[Attempt], objective: Objective, hyperparameters: Sequence[str] = ()
+    console: Console,
+    rows: Sequence[Attempt],
+    objective: Objective,
+    hyperparameters: Sequence[str] = (),
+    headline: Sequence[str] = (),
 ) -> None:
     """Prints a workload's configurations over their seeds, and which ones cannot be told from the best."""
-    print_fitting(console, lambda shown: averages_table(rows, objective, shown), hyperparameters)
+    print_fitting(console, lambda shown: averages_table(rows, objective, shown, headline), hyperparameters)
     if finding := summary(averages(rows, objective)):
         print_text(console, finding)
 
 
-def averages_table(rows: Sequence[Attempt], objective: Objective, hyperparameters: Sequence[str] = ()) -> Table:
+def averages_table(
+    rows: Sequence[Attempt],
+    objective: Objective,
+    hyperparameters: Sequence[str] = (),
+    headline: Sequence[str] = (),
+) -> Table:
     """A row for each configuration of a workload: means with 95 % intervals, the verdict, and hyperparameters."""
     from rich.text import Text
 
     metric = objective.metric
-    others = {name: intervals(rows, name) for name in metric_columns(rows, metric) if name != metric}
+    others = {name: intervals(rows, name) for name in metric_columns(rows, metric, headline) if name != metric}
     means = [f"mean {name}" for name in (metric, *others)]
     heads = ["name", *means, "seeds", "to the best", "verdict"]
     table = make_table([*heads, *(key.removeprefix(CONFIG) for key in hyperparameters)], left=("name", "verdict"))

@@ -271,7 +271,8 @@ def _typed(value: object, spec: AnyHyperparameter) -> ConfigValue:
 def _problem(value: object, spec: AnyHyperparameter) -> str:
     """Why a hyperparameter does not accept a value; empty if it does."""
     if isinstance(spec, TextHyperparameter):
-        if not isinstance(value, str):
+        number = spec.numbers and isinstance(value, int) and not isinstance(value, bool)
+        if not isinstance(value, str) and not number:
             return "is not text"
         allowed = not spec.choices or value in spec.choices
         return "" if allowed else f"is not allowed (allowed: {', '.join(spec.choices)})"

@@ -20,6 +20,7 @@ MOST = 3
 SPARE = 1.1  # what is advised exceeds what was measured by so much
 FAR_OFF = 0.2  # estimates that exceed peaks by more than this, at the median, are worth correcting
 FEWEST_EPOCHS = 5  # after fewer, any model's metric still improves, and that says nothing of more epochs
+FOUND = 0.1  # a model that finds a smaller share of a kind of attack does not find it
 LONG_SECONDS = 600  # a study that took less needs no more machines
 
 
@@ -41,7 +42,9 @@ class Figures:
 
 def advise(figures: Figures) -> list[str]:
     """At most three sentences, the most useful first."""
-    rules: list[Callable[[Figures], str]] = [_out_of_memory, _seeds, _shares, _calibration, _epochs, _cores, _ram]
+    rules: list[Callable[[Figures], str]] = [
+        *(_out_of_memory, _held_out, _seeds, _shares, _calibration, _epochs, _cores, _ram)
+    ]
     return [said for rule in rules if (said := rule(figures))][:MOST]
 
 
@@ -74,6 +77,23 @@ def _out_of_memory(figures: Figures) -> str:
         return said + f"{figures.option('auto_memory', True)} estimates what each of them needs"
     if settings.memory_estimation != "measured":
         return said + f"{figures.option('memory_estimation', 'measured')} measures a step of each instead"
+    return ""
+
+
+def _held_out(figures: Figures) -> str:
+    """A kind of attack that training never had, and that no trial finds."""
+    found: dict[str, list[float]] = {}
+    for row in figures.rows:
+        recall = row.metrics.get("test_recall")
+        if row.status == "completed" and recall is not None and (kind := str(row.config.get("held_out", ""))):
+            found.setdefault(kind, []).append(recall)
+    for kind, recalls in found.items():
+        if (most := max(recalls)) < FOUND:
+            return (
+                f"no trial finds the attacks of kind {kind}, which training never had: the best of {len(recalls)} "
+                f"finds {most:.0%} of them (test_recall). What learns from attacks seldom finds another kind; an "
+                "autoencoder, which learns normal traffic alone, may"
+            )
     return ""
 
 

@@ -75,12 +75,26 @@ def _new(study: Placed) -> StudyRecord:
         programs=[name for name, task in study.tasks.items() if isinstance(task.workload, Program)],
         data=describe(study.tasks),
         settings=how_it_runs(study.settings),
-        plan=PlanRecord(**vars(study.plan), workers=study.plan.workers, tight=_tight(study)),
+        plan=PlanRecord(
+            **vars(study.plan),
+            workers=study.plan.workers,
+            tight=_tight(study),
+            epoch_seconds=_epoch_seconds(study),
+            seconds=study.seconds,
+        ),
         versions={"python": platform.python_version(), **{name: metadata.version(name) for name in packages}},
         started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         command=study.command,
         options=study.options,
     )
+
+
+def _epoch_seconds(study: Placed) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for each in study.requests:
+        if seconds := each.estimate.epoch_seconds:
+            found[each.trial.workload] = max(seconds, found.get(each.trial.workload, 0.0))
+    return found
 
 
 def _tight(study: Placed) -> list[str]:

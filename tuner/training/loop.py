@@ -13,7 +13,7 @@ from tuner.training.checkpoints import Checkpoint, TrainingState
 from tuner.training.endings import Diverged, Fit, Pruned, phases
 from tuner.training.learning_rates import LearningRates
 from tuner.training.optimizers import build_optimizer
-from tuner.training.step import evaluate, place, snapshot, train_step
+from tuner.training.step import evaluate, place, return_to, snapshot, train_step
 from tuner.trial import Config, EpochReport, Objective, Phase, Trial
 from tuner.workloads import contract
 from tuner.workloads.base import Workload
@@ -86,7 +86,9 @@ def fit(
             if held_out:
                 metrics |= evaluate(workload, model, data, "validation", objective.metric, config=trial.config)
             if not held_out or _is_best(metrics, progress.best, objective):
-                weights = snapshot(model)  # first, so that metrics and weights always belong to the same epoch
+                weights = snapshot(
+                    workload, model
+                )  # first, so that metrics and weights always belong to the same epoch
                 progress.best, progress.weights = {**metrics, "best_epoch": epoch}, weights
             progress.epoch, progress.schedule = epoch, rates.end(metrics)
             if checkpoint:
@@ -96,7 +98,7 @@ def fit(
         enter("evaluation")
         if not progress.weights:
             raise Diverged(_never_finite(objective.metric, model))
-        model.load_state_dict(progress.weights)
+        return_to(model, progress.weights)
         tested = evaluate(workload, model, data, "test", config=trial.config) if held_out else {}
         yield Fit(progress.best | tested, progress.weights)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from types import MappingProxyType
 
@@ -16,7 +16,7 @@ from tuner.workloads import contract
 from tuner.workloads.base import Batch, Split, Workload
 from tuner.workloads.contract import calling
 from tuner.workloads.micro_batches import sample_count
-from tuner.workloads.protocols import Checkpointing, Teachers, frozen, optional
+from tuner.workloads.protocols import Checkpointing, Restorable, Teachers, frozen, optional
 
 
 def place(workload: Workload, config: Config, data: object, device: str, *, rehearsal: bool = False) -> nn.Module:
@@ -37,9 +37,16 @@ def prepare(workload: Workload, model: nn.Module, config: Config, data: object, 
             own(model, config, data, rehearsal=rehearsal)
 
 
-def snapshot(model: nn.Module) -> dict[str, Tensor]:
-    """A copy of the model's state on the CPU."""
-    return {name: value.detach().to("cpu", copy=True) for name, value in model.state_dict().items()}
+def snapshot(workload: Workload, model: nn.Module) -> dict[str, Tensor]:
+    """What is kept of a model, on the CPU: a copy of its state, and the workload's constants as they are."""
+    copied = {name: value.detach().to("cpu", copy=True) for name, value in model.state_dict().items()}
+    constants = optional(workload, Restorable.constants)
+    return copied | ({name: value.cpu() for name, value in constants(model).items()} if constants else {})
+
+
+def return_to(model: nn.Module, kept: Mapping[str, Tensor]) -> None:
+    """Gives a model its state from a ``snapshot``."""
+    model.load_state_dict({name: kept[name] for name in model.state_dict()})
 
 
 def train_step(

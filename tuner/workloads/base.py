@@ -49,6 +49,7 @@ class Trainable(ABC):
         metric: the metric by which configurations are compared.
         direction: whether less of the metric is better, or more: "minimize" or "maximize", "min" or "max" for short.
             None is "minimize", but for a metric such as an accuracy it must be said (``objectives.py``).
+        headline: other metrics of ``evaluate``, of the test split, that the tables at a study's end show.
         batches_vary: whether batches differ in size, apart from the last one of an epoch.
         memory_scales_with: the key of the batch size, if memory grows with it and ``loss`` is a mean over the batch.
             Then a batch may be split into micro-batches, and the key's value may be ``AUTO``.
@@ -64,6 +65,7 @@ class Trainable(ABC):
     name: str
     metric: str
     direction: DirectionWord | None = None
+    headline: ClassVar[Sequence[str]] = ()
     batches_vary: ClassVar[bool] = False
     memory_scales_with: ClassVar[str | None] = None
     memory_limited_by: ClassVar[str | None] = None

@@ -81,6 +81,9 @@ def _faults(workload: Trainable) -> Iterator[str]:
         yield f"metric is {metric!r}: expected 'val_' and a metric's name from evaluate, such as 'val_loss'"
     if workload.direction is not None and workload.direction not in DIRECTIONS:
         yield f"direction is {workload.direction!r}: expected 'minimize' or 'maximize'"
+    headline: object = workload.headline
+    if not isinstance(headline, (tuple, list)) or not all(isinstance(each, str) for each in headline):
+        yield f"headline is {headline!r}: expected names of metrics from evaluate, such as ('accuracy',)"
     known = getattr(workload, "hyperparameters", None)
     if not isinstance(known, Mapping):
         yield f"hyperparameters is {known!r}: expected a dictionary of tuner.Hyperparameter or defaults by name"

@@ -54,6 +54,13 @@ class DataDescription(Protocol):
         """A part of the data whose evaluation takes as much memory as that of all data, for estimates."""
 
 
+class Alternatives(Protocol):
+    """Several ways to train a configuration, of which the plan says how long an epoch takes."""
+
+    def alternatives(self, config: Config, data: object) -> Mapping[str, Config]:
+        """Complete configurations by the name of the way, such as "full graph" and "sampled"; with the given one."""
+
+
 class Curriculum(Protocol):
     """Different training data in each epoch."""
 
@@ -125,8 +132,11 @@ class Teachers(Protocol):
 class Restorable(Protocol):
     """Models that can be built without their data."""
 
+    def constants(self, model: nn.Module) -> Mapping[str, Tensor]:
+        """Tensors that ``restore_model`` needs beside the state dict and training never changes, such as a graph."""
+
     def restore_model(self, config: Config, weights: Mapping[str, Tensor]) -> nn.Module:
-        """The model with the state dict ``weights``."""
+        """The model with the state dict and the constants ``weights``."""
 
 
 def optional(workload: Trainable, method: Callable[Concatenate[S, P], R]) -> Callable[P, R] | None:

@@ -28,7 +28,7 @@ from tuner.machine.devices import ram_device
 from tuner.reporting.training import figures_table
 from tuner.spec.settings import Settings
 from tuner.study.repeat import program
-from tuner.study.retraining.figures import Differs
+from tuner.study.retraining.figures import Differs, differing
 from tuner.study.retraining.past_trial import find_trial
 from tuner.study.selection import choose
 from tuner.study.stages import Selected
@@ -416,3 +416,11 @@ def test_the_command_ends_with_the_exit_code_of_what_happened(
     (line,) = printed.err.splitlines()
     assert line.startswith("error: --exact: not the study's figures: val_rmse 0.5 there and ")
     assert "saved: again/best.pt; tuner.load_best('again') gives the model" in printed.out
+
+
+def test_a_metric_that_an_earlier_version_did_not_have_is_no_difference() -> None:
+    assert differing({"val_loss": 0.5, "val_auroc": 0.9}, {"val_loss": 0.5}) == {}
+    assert differing({"val_loss": 0.5}, {"val_loss": 0.4, "test_f1": 1.0}) == {
+        "val_loss": (0.4, 0.5),
+        "test_f1": (1.0, None),
+    }

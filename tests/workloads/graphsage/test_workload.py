@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from tuner.datasets.ratings import RatingData
+from tuner.datasets.ratings import Adjacency, RatingData, Ratings
+from tuner.errors import InputError
 from tuner.search.configurations import complete
 from tuner.workloads.graphsage.model import GraphSAGEModel, SAGELayer, dropout
-from tuner.workloads.graphsage.sparse import bipartite_mean
+from tuner.workloads.graphsage.sparse import graph_of
 from tuner.workloads.graphsage.workload import GraphSAGE
-from tuner.workloads.lookup import find_workload
 
 CONFIG = complete({"hidden_dim": 8, "batch_size": 100}, GraphSAGE.hyperparameters)
 
@@ -32,7 +32,8 @@ def test_a_layer_agrees_with_pygs_on_the_same_weights(ratings: RatingData) -> No
     both_ways = torch.cat([torch.stack([user, item + 40]), torch.stack([item + 40, user])], dim=1)
     x = torch.randn(100, 16)
     x1, x2 = x.clone().requires_grad_(), x.clone().requires_grad_()
-    y1, y2 = theirs(x1, both_ways), ours(x2, bipartite_mean(user, item, 40, 60))
+    graph = graph_of(torch.from_numpy(ratings.graph.crow), torch.from_numpy(ratings.graph.col))
+    y1, y2 = theirs(x1, both_ways), ours(x2, graph)
     weight = torch.randn_like(y1)
     (y1 * weight).sum().backward()
     (y2 * weight).sum().backward()
@@ -88,9 +89,65 @@ def test_a_feature_of_any_scale_is_brought_to_one(ratings: RatingData) -> None:
 
 
 def test_a_model_comes_back_from_its_weights_alone(model: GraphSAGEModel, ratings: RatingData) -> None:
-    again = find_workload("graphsage").restore_model(CONFIG, model.state_dict())
+    workload = GraphSAGE()
+    again = workload.restore_model(CONFIG, {**model.state_dict(), **workload.constants(model)})
     user, item = torch.from_numpy(ratings.test.user), torch.from_numpy(ratings.test.item)
     torch.testing.assert_close(again.eval()(user, item), model.eval()(user, item), rtol=0, atol=0)
+
+
+def predicted(model: GraphSAGEModel, pairs: int) -> torch.Tensor:
+    """The predictions in training for so many pairs of users and items."""
+    return model.train()(torch.arange(pairs).int() % 40, torch.arange(pairs).int() % 60)
+
+
+def build(ratings: RatingData, **values: object) -> GraphSAGEModel:
+    torch.manual_seed(0)
+    config = complete({"hidden_dim": 8, "num_layers": 3, "dropout": 0.0, **values}, GraphSAGE.hyperparameters)
+    return GraphSAGE().build_model(config, ratings)
+
+
+@pytest.mark.parametrize("pairs", [20, 200])
+def test_training_predicts_as_evaluation_does(
+    pairs: int, ratings: RatingData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.workloads.graphsage.model.ROWS", 16)
+    model = build(ratings, fanout="all")
+    trained = predicted(model, pairs).clamp(1, 5)
+    users, items = torch.arange(pairs).int() % 40, torch.arange(pairs).int() % 60
+    torch.testing.assert_close(trained, model.eval()(users, items))
+
+
+def test_samples_of_a_single_neighbour_are_that_neighbour(ratings: RatingData) -> None:
+    once = Ratings(np.arange(40, dtype=np.int32), np.arange(40, dtype=np.int32), np.ones(40, dtype=np.float32))
+    alone = dataclasses.replace(ratings, graph=Adjacency.of(once, 40, 60))
+    whole, sampled = build(alone, fanout="all"), build(alone, fanout="3,2,4")
+    torch.testing.assert_close(predicted(sampled, 120), predicted(whole, 120))
+    predicted(sampled, 120).sum().backward()
+    predicted(whole, 120).sum().backward()
+    torch.testing.assert_close(sampled.embedding.grad, whole.embedding.grad)
+
+
+def test_many_samples_come_close_to_all_neighbours(ratings: RatingData) -> None:
+    whole, sampled = build(ratings, num_layers=1, fanout="all"), build(ratings, num_layers=1, fanout=5000)
+    torch.testing.assert_close(predicted(sampled, 10), predicted(whole, 10), atol=0.01, rtol=0)
+
+
+def test_the_graphs_size_decides_by_default(ratings: RatingData, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not build(ratings).fanout
+    monkeypatch.setattr("tuner.workloads.graphsage.workload.WHOLE_GRAPH", 100)
+    assert [build(ratings, num_layers=layers).fanout for layers in (1, 2, 3, 4)] == [
+        (100,),
+        (10,) * 2,
+        (5,) * 3,
+        (3,) * 4,
+    ]
+    assert build(ratings, fanout="all").fanout == ()
+
+
+@pytest.mark.parametrize("fanout", ["none", "10,10", "10,,10", "0", "-1", "1.5", "²"])
+def test_a_fanout_that_fits_no_layer_is_refused(fanout: str) -> None:
+    with pytest.raises(InputError, match=r"fanout = .* is not allowed \(allowed: all, by-size, .* as in 5,5,5\)"):
+        GraphSAGE().finish({"fanout": fanout, "num_layers": 3})
 
 
 def test_the_plan_tells_of_ratings_that_repeat_others(ratings: RatingData) -> None:

@@ -39,6 +39,13 @@ def test_auroc_is_the_share_of_pairs_in_the_right_order() -> None:
     assert auroc(np.ones(4), label) == 0.5
 
 
+def test_a_classifier_has_auroc_where_both_classes_are(traffic: CanData) -> None:
+    model = model_of(traffic)
+    assert 0 <= evaluate(KDGAT(), model, traffic, "test")["test_auroc"] <= 1
+    normal = replace(traffic, test=usable(traffic, traffic.test, stage="autoencoder"))
+    assert "test_auroc" not in evaluate(KDGAT(), model, normal, "test")
+
+
 def test_the_largest_error_of_a_graphs_nodes_is_its_error(traffic: CanData) -> None:
     model = model_of(traffic, "autoencoder").student.eval()
     batch = collate(traffic, traffic.train[:4])

@@ -33,9 +33,8 @@ def written_figures(fitted: Fit) -> dict[str, float | None]:
 def differing(
     here: Mapping[str, float | None], study: Mapping[str, float | None]
 ) -> dict[str, tuple[float | None, float | None]]:
-    """The metrics that differ, with the study's value first."""
-    names = dict.fromkeys([*study, *here])
-    return {name: (study.get(name), here.get(name)) for name in names if study.get(name) != here.get(name)}
+    """The study's metrics that differ, with its value first; metrics that it has not measured are left out."""
+    return {name: (value, here.get(name)) for name, value in study.items() if value != here.get(name)}
 
 
 def judge(

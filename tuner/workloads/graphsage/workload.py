@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from tuner.hyperparameters import AnyHyperparameter, Hyperparameter
-from tuner.trial import Config
+from tuner.errors import InputError
+from tuner.hyperparameters import AnyHyperparameter, Hyperparameter, TextHyperparameter
+from tuner.trial import Config, ConfigValue
 from tuner.workloads.base import Batch, Split, Workload
 
 if TYPE_CHECKING:
@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 
     from tuner.datasets.ratings import RatingData, Ratings
     from tuner.workloads.graphsage.model import GraphSAGEModel
-    from tuner.workloads.graphsage.sparse import Csr
+    from tuner.workloads.graphsage.sparse import Neighbours
 
 
+ALL, BY_SIZE = "all", "by-size"
+WHOLE_GRAPH = 2**18  # training ratings up to which ``fanout: by-size`` takes all neighbours
+SAMPLED_NODES = 100
 FEWEST_TO_CHOOSE_BY = 50  # validation ratings; the RMSE of fewer has a standard error of over 10 %
 EVALUATION_PAIRS = 2**16  # pairs that are decoded at a time, with two (2**16, hidden_dim) gathers
 
@@ -42,6 +45,12 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
         "hidden_dim": Hyperparameter(64, 1, 8192, "channels of embeddings and layers"),
         "num_layers": Hyperparameter(2, 1, 16, "GraphSAGE layers"),
         "dropout": Hyperparameter(0.3, 0.0, 0.95, "share of channels dropped"),
+        "fanout": TextHyperparameter(
+            BY_SIZE,
+            "neighbours sampled for each layer, as in 10,5; all; or by-size, which samples if the graph is large",
+            optional=True,
+            numbers=True,
+        ),
         "lr": Hyperparameter(0.01, 1e-7, 10.0, "Adam's learning rate at the start; decays linearly"),
         "weight_decay": Hyperparameter(5e-4, 0.0, 1.0, "L2 penalty"),
         "batch_size": Hyperparameter(2048, 1, 10_000_000, "ratings in a training batch"),
@@ -72,32 +81,40 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
         return f"it was chosen by {few}, whose RMSE has a standard error of about {error:.0%}: give more ratings"
 
     def all_data(self, data: RatingData) -> RatingData:
-        """All ratings as training ratings, and so as edges of the graph."""
-        from tuner.datasets.spans import joined
-
-        return replace(data, train=joined([data.train, data.validation, data.test]))
+        return data.all_training()
 
     def training_samples(self, data: RatingData) -> int:
         return len(data.train)
 
+    def finish(self, values: dict[str, ConfigValue]) -> dict[str, ConfigValue]:
+        """Checks ``fanout``."""
+        fanouts(values)
+        return values
+
     def build_model(self, config: Config, data: RatingData) -> GraphSAGEModel:
         """A new model over the graph of the training ratings."""
+        import numpy as np
         import torch
 
-        from tuner.workloads.graphsage.sparse import bipartite_mean
+        from tuner.workloads.graphsage.sparse import graph_of
 
-        user, item, rating = _tensors(data.train)
+        rating = data.train.rating
         users, items = (_unit_columns(_tensor(each)) for each in (data.user_features, data.item_features))
-        scale = torch.stack([rating.mean(), rating.min(), rating.max()])
-        return _model(config, users, items, bipartite_mean(user, item, data.num_users, data.num_items), scale)
+        scale = torch.tensor([rating.mean(dtype=np.float64), rating.min(), rating.max()], dtype=torch.float32)
+        graph = graph_of(_tensor(data.graph.crow), _tensor(data.graph.col))
+        fanout = _sampled(len(rating), config)
+        return _model(config, users, items, graph, scale, fanout)
+
+    def constants(self, model: GraphSAGEModel) -> dict[str, Tensor]:
+        """The graph and the features."""
+        return {name: getattr(model, name) for name in ("crow", "col", "user_features", "item_features")}
 
     def restore_model(self, config: Config, weights: Mapping[str, Tensor]) -> GraphSAGEModel:
-        from tuner.workloads.graphsage.sparse import Csr
+        from tuner.workloads.graphsage.sparse import graph_of
 
-        crow, col, value, value_t = (weights[key] for key in ("crow", "col", "value", "value_t"))
         users, items, scale = (weights[key] for key in ("user_features", "item_features", "rating_scale"))
-        model = _model(config, users, items, Csr(crow, col, value, crow, col, value_t), scale)
-        model.load_state_dict(dict(weights))
+        model = _model(config, users, items, graph_of(weights["crow"], weights["col"]), scale, None)
+        model.load_state_dict({key: weights[key] for key in model.state_dict()})
         return model
 
     def checkpointed(self, model: GraphSAGEModel) -> Iterable[nn.Module]:
@@ -109,10 +126,11 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
         import torch
 
         user, item, rating = _tensors(data.train)
-        order, size = torch.randperm(len(rating)), int(config["batch_size"])
+        # Half of the memory of randperm's default, of which every worker has its own.
+        order, size = torch.randperm(len(rating), dtype=torch.int32), int(config["batch_size"])
         for begin in range(0, len(order), size):  # lazily, since estimates use two of up to 100,000 batches
             chosen = order[begin : begin + size]
-            yield user[chosen], item[chosen], rating[chosen]
+            yield user.index_select(0, chosen), item.index_select(0, chosen), rating.index_select(0, chosen)
 
     def loss(self, model: GraphSAGEModel, batch: Batch) -> Tensor:
         """Mean squared error of a batch's ratings."""
@@ -136,10 +154,37 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
         z = model.encode()
         size = chunk_size(EVALUATION_PAIRS, len(rating), parts)
         squared = torch.zeros((), device=z.device)
-        for part in torch.split(torch.arange(len(rating), device=z.device), size):
-            predicted = model.clamp(model.decode(z, user[part], item[part]))
-            squared += (predicted - rating[part]).square().sum()
+        for users, items, ratings in zip(*(torch.split(each, size) for each in (user, item, rating)), strict=True):
+            squared += (model.predict(z, users, items) - ratings).square().sum()
         return {"rmse": math.sqrt(float(squared) / len(rating))}
+
+
+def fanouts(config: Config) -> tuple[int, ...]:
+    """The neighbours to sample for each layer, by a configuration's ``fanout``; empty for ``all`` and ``by-size``.
+
+    A single number is that of every layer. Raises ``InputError`` for another text.
+    """
+    given, layers = str(config.get("fanout", BY_SIZE)), int(config["num_layers"])
+    if given in (ALL, BY_SIZE):
+        return ()
+    numbers = [int(each) for each in given.split(",") if each.strip().isascii() and each.strip().isdigit()]
+    if len(numbers) != given.count(",") + 1 or len(numbers) not in (1, layers) or not min(numbers) >= 1:
+        raise InputError(
+            f"fanout = {given!r:.60} is not allowed (allowed: {ALL}, {BY_SIZE}, a whole number of at least 1, or one "
+            f"for each of the {layers} layers, as in {','.join(map(str, _default_fanout(layers)))})"
+        )
+    return tuple(numbers * layers if len(numbers) == 1 else numbers)
+
+
+def _default_fanout(layers: int) -> tuple[int, ...]:
+    """About 100 nodes for each user and item of a batch, however many layers there are."""
+    return (max(2, round(SAMPLED_NODES ** (1 / layers))),) * layers
+
+
+def _sampled(ratings: int, config: Config) -> tuple[int, ...]:
+    """The neighbours to sample for each layer with so many training ratings; empty for all neighbours."""
+    by_size = config.get("fanout", BY_SIZE) == BY_SIZE and ratings > WHOLE_GRAPH
+    return _default_fanout(int(config["num_layers"])) if by_size else fanouts(config)
 
 
 def _unit_columns(features: Tensor) -> Tensor:
@@ -147,11 +192,26 @@ def _unit_columns(features: Tensor) -> Tensor:
     return features / features.abs().amax(dim=0).clamp(min=1e-12)
 
 
-def _model(config: Config, users: Tensor, items: Tensor, graph: Csr, rating_scale: Tensor) -> GraphSAGEModel:
+def _model(
+    config: Config,
+    users: Tensor,
+    items: Tensor,
+    graph: Neighbours,
+    rating_scale: Tensor,
+    fanout: Sequence[int] | None,
+) -> GraphSAGEModel:
     from tuner.workloads.graphsage.model import GraphSAGEModel
 
-    hidden, layers, dropout = int(config["hidden_dim"]), int(config["num_layers"]), float(config["dropout"])
-    return GraphSAGEModel(users, items, graph, rating_scale, hidden_dim=hidden, num_layers=layers, dropout=dropout)
+    return GraphSAGEModel(
+        users,
+        items,
+        graph,
+        rating_scale,
+        hidden_dim=int(config["hidden_dim"]),
+        num_layers=int(config["num_layers"]),
+        dropout=float(config["dropout"]),
+        fanout=fanout,
+    )
 
 
 def _tensors(ratings: Ratings) -> tuple[Tensor, Tensor, Tensor]:

@@ -31,6 +31,7 @@ class GTSSL(Workload["TreeData", "GtSsl"]):
 
     name = "gt-ssl"
     metric = "val_loss"
+    headline: ClassVar[Sequence[str]] = ("probe_accuracy",)
     default_data: ClassVar[str] = "synthetic"
     memory_scales_with: ClassVar[str | None] = "batch_size"
     memory_limited_by: ClassVar[str | None] = "max_paths_per_batch"

@@ -30,12 +30,13 @@ def evaluate(model: Distilled, data: CanData, split: Split, parts: int = 1) -> d
     if isinstance(model.student, GAT):
         logits = torch.cat([model.student(batch) for batch in _chunks(model, data, graphs, parts)])
         label = _labels(data, graphs).to(logits.device)
-        return {"loss": float(F.cross_entropy(logits, label)), **attack_metrics(logits.argmax(1), label)}
+        found = {"loss": float(F.cross_entropy(logits, label)), **attack_metrics(logits.argmax(1), label)}
+        return {**found, **_auroc((logits[:, 1] - logits[:, 0]).cpu(), label.cpu())}
     total = torch.zeros((), device=model.device)
     for batch in _chunks(model, data, graphs, parts):
         total += vgae_loss(model.student(batch), batch) * len(batch.graph)
     loss = {"loss": float(total / len(graphs))}
-    return {**loss, **_detection(model, model.student, data, parts)} if split == "test" else loss
+    return {**loss, **_detection(model, data, parts)} if split == "test" else loss
 
 
 def attack_metrics(predicted: Tensor, label: Tensor) -> dict[str, float]:
@@ -67,17 +68,15 @@ def largest_errors(model: VGAE, batch: CanBatch) -> Tensor:
     return none.scatter_reduce(0, index, error, "amax")
 
 
-def _detection(model: Distilled, autoencoder: VGAE, data: CanData, parts: int) -> dict[str, float]:
-    """How well a VGAE, trained without attacks, detects those of the test split; empty if it has none.
+def anomalies(model: Distilled, data: CanData, graphs: Index, parts: int = 1) -> tuple[Tensor, Tensor]:
+    """An autoencoder's score of each graph, (G,), and the score above which it is an attack, a scalar; on the CPU.
 
-    A graph's score is its largest error of a feature divided by the largest one of the normal training graphs. The
+    A score is the graph's largest error of a feature divided by the largest one of the normal training graphs. The
     validation graphs, which are later, show how far normal traffic drifts. The test graphs are later still, so they
-    may drift as far again before they count as attacks.
+    may drift as far again before they count as attacks. Raises ``TypeError`` for a classifier.
     """
-    graphs = tested(data, stage="classifier", held_out=model.held_out)
-    label = _labels(data, graphs)
-    if not label.any() or label.all():
-        return {}
+    if not isinstance(autoencoder := model.student, VGAE):
+        raise TypeError("a classifier has no errors: give an autoencoder")
     trained, later = (
         graphs_of(data, split, stage=model.stage, held_out=model.held_out) for split in ("train", "validation")
     )
@@ -87,8 +86,17 @@ def _detection(model: Distilled, autoencoder: VGAE, data: CanData, parts: int) -
     )
     largest = trained_errors.amax(0).clamp(min=1e-12)
     drift = (later_errors / largest).amax().clamp(min=1.0)
-    score = (seen / largest).amax(1)
-    return {**attack_metrics((score > drift.square()).long(), label), "auroc": auroc(score.numpy(), label.numpy())}
+    return (seen / largest).amax(1), drift.square()
+
+
+def _detection(model: Distilled, data: CanData, parts: int) -> dict[str, float]:
+    """How well a VGAE, trained without attacks, detects those of the test split; empty if it has none."""
+    graphs = tested(data, stage="classifier", held_out=model.held_out)
+    label = _labels(data, graphs)
+    if not label.any() or label.all():
+        return {}
+    score, bar = anomalies(model, data, graphs, parts)
+    return {**attack_metrics((score > bar).long(), label), **_auroc(score, label)}
 
 
 def _chunks(model: Distilled, data: CanData, graphs: Index, parts: int) -> Iterator[CanBatch]:
@@ -97,6 +105,11 @@ def _chunks(model: Distilled, data: CanData, graphs: Index, parts: int) -> Itera
 
 def _labels(data: CanData, graphs: Index) -> Tensor:
     return torch.from_numpy(data.label[graphs].astype(np.int64))
+
+
+def _auroc(score: Tensor, label: Tensor) -> dict[str, float]:
+    """``auroc`` by its name; empty unless both classes are present."""
+    return {"auroc": auroc(score.numpy(), label.numpy())} if label.any() and not label.all() else {}
 
 
 def auroc(score: NDArray[np.floating], label: NDArray[np.integer]) -> float:

@@ -94,9 +94,9 @@ ON_EVERY_DEVICE: Mapping[Operator | str, Rule] = {
 }
 
 
-def _csr_matmul(_out: Tensor, crow: Tensor, *others: Tensor) -> int:
+def _csr_sum(_out: Tensor, crow: Tensor, *others: Tensor) -> int:
     """EmbeddingBag's offset2bag, and its bag_size with max_indices: an index per row; and a contiguous x."""
-    return 2 * bytes_of(crow) + copy_if_strided(others[5])
+    return 2 * bytes_of(crow) + copy_if_strided(others[3])
 
 
 def _index(_out: Tensor, _values: Tensor, indices: Sequence[Tensor | None], *_: object) -> int:
@@ -182,5 +182,5 @@ ON_THE_CPU: Mapping[Operator | str, Rule] = {
     aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _attention_backward,
     aten.convolution.default: _convolution,
-    "tuner::csr_matmul": _csr_matmul,  # by name, as it exists only once its workload's module has been imported
+    "tuner::csr_sum": _csr_sum,  # by name, as it exists only once its workload's module has been imported
 }

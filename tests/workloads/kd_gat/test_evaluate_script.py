@@ -1,0 +1,55 @@
+"""What ``scripts/evaluate_kd_gat`` says of attacks that training never had."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from tests.support.kd_gat_models import config
+from tuner.datasets.can import CanData
+from tuner.training.step import evaluate
+
+sys.path.append(str(Path(__file__).resolve().parents[3] / "scripts"))
+import evaluate_kd_gat as script
+
+DOS = script.Test("masked, no dos", 0, "dos")
+
+
+def found(classifier: float, autoencoder: float) -> script.Found:
+    """A test's models, with these values of F1 and recall."""
+    values = {"classifier": classifier, "autoencoder": autoencoder}
+    metrics = {stage: [{"f1": value, "recall": value, "auroc": value}] for stage, value in values.items()}
+    return {(stage, model): metrics[stage] for stage in values for model in ("teacher", "taught student")}
+
+
+def test_an_attack_that_a_classifier_misses_is_said_although_no_bar_is_missed() -> None:
+    metrics = found(0.0, 0.98)
+    assert script.missed(DOS, metrics, {"rule": 0.0, "logistic, means": 0.5}) == (3, [])
+    by, not_by = script.unseen(DOS, metrics)
+    assert by == "dos, held out, is found by teacher (autoencoder) 98%, taught student (autoencoder) 98%"
+    assert not_by == "dos, held out, is not found by teacher (classifier) 0%, taught student (classifier) 0%"
+    assert (script.finds(metrics, "classifier"), script.finds(metrics, "autoencoder")) == (False, True)
+
+
+def test_an_autoencoder_below_a_simple_rule_misses_a_bar() -> None:
+    _, faults = script.missed(DOS, found(0.9, 0.4), {"rule": 0.0, "logistic, means": 0.5})
+    assert faults == ["masked, no dos: the autoencoder's teacher has 0.4000, logistic, means 0.5000"]
+
+
+def test_what_is_outside_of_normal_traffics_range_is_an_attack(traffic: CanData) -> None:
+    x = np.where(traffic.label[:, None] == 1, 9.0, np.linspace(0, 1, len(traffic))[:, None])
+    assert script.normal_range(traffic, x, DOS) == 1
+    assert script.normal_range(traffic, np.zeros_like(x), DOS) == 0
+
+
+def test_a_classifier_that_sees_sizes_and_a_score_is_of_them(traffic: CanData) -> None:
+    given = config(use_id=0, held_out="dos")
+    workload = script.WideKDGAT(torch.arange(len(traffic), dtype=torch.float32))
+    model = workload.build_model(given, traffic)
+    assert model.student.beside.shape == (len(traffic), 3)  # type: ignore[union-attr]
+    assert model.student.output.in_features == 2 * 2 * 8 + 3  # type: ignore[union-attr]
+    assert 0 <= evaluate(workload, model, traffic, "test")["test_auroc"] <= 1
+    assert len(script.with_sizes(traffic, DOS)) == len(traffic)
